@@ -1,0 +1,9 @@
+"""The one error that a user's mistake raises."""
+
+
+class DuopldaError(ValueError):
+    """Wrong input: the message names the rows or the place, the cause and the remedy.
+
+    It is a `ValueError`, as scikit-learn's conventions ask. The command line prints its message
+    without a traceback.
+    """
