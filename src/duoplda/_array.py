@@ -1,0 +1,265 @@
+"""The array library of the input (NumPy, torch, or any of the array API standard), and what that standard lacks.
+
+What goes in decides where the work is done and what comes out: `namespace(X)` gives the library `xp`, the
+numeric rooms then call `xp.*`. Labels, ids and counts are always NumPy, on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cython_lapack
+from threadpoolctl import ThreadpoolController
+
+Array = Any  # an array of NumPy, torch or another library of the array API standard
+
+
+def namespace(*arrays: Any) -> Any:
+    """The array library of the first argument that is an array but not NumPy's; NumPy otherwise."""
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            continue
+        if type(array).__module__.partition(".")[0] == "torch":
+            return _torch()
+        if hasattr(array, "__array_namespace__"):
+            return array.__array_namespace__()
+    return np
+
+
+def _torch() -> Any:
+    # array-api-compat gives torch the standard's names; scikit-learn and SciPy carry copies of it.
+    for place in ("array_api_compat", "sklearn.externals.array_api_compat", "scipy._lib.array_api_compat"):
+        try:
+            return importlib.import_module(place + ".torch")
+        except ImportError:
+            continue
+    raise ImportError("torch input needs array-api-compat: pip install 'duoplda[torch]'")
+
+
+def is_torch(xp: Any) -> bool:
+    return "torch" in xp.__name__
+
+
+def to_numpy(array: Any) -> NDArray[Any]:
+    """A host copy (or view) of any array."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError):
+        return np.from_dlpack(array)
+
+
+def to_float(array: Any, xp: Any) -> Array:
+    """The array in double precision, in its own library and on its own device."""
+    if xp is np:
+        return np.asarray(array, dtype=np.float64)
+    return xp.astype(array, xp.float64, copy=False)
+
+
+def put(host: Any, like: Array) -> Array:
+    """A host array as doubles (or 64-bit integers) in the library and on the device of `like`."""
+    xp = namespace(like)
+    host = np.asarray(host)
+    host = host.astype(np.int64 if host.dtype.kind in "biu" else np.float64, copy=False)
+    return host if xp is np else xp.asarray(host, device=like.device)
+
+
+def zeros(shape: tuple[int, ...], like: Array) -> Array:
+    xp = namespace(like)
+    return np.zeros(shape) if xp is np else xp.zeros(shape, dtype=xp.float64, device=like.device)
+
+
+def eye(n: int, like: Array) -> Array:
+    xp = namespace(like)
+    return np.eye(n) if xp is np else xp.eye(n, dtype=xp.float64, device=like.device)
+
+
+def take(array: Array, index: NDArray[Any]) -> Array:
+    """Rows of an array by host indices."""
+    xp = namespace(array)
+    return np.take(array, index, axis=0) if xp is np else xp.take(array, put(index, array), axis=0)
+
+
+def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
+    """`array[index] = rows` in place."""
+    if isinstance(array, np.ndarray) or is_torch(namespace(array)):
+        array[index if isinstance(array, np.ndarray) else put(index, array)] = rows
+    else:
+        for at, i in enumerate(index):
+            array[int(i), ...] = rows[at, ...]
+
+
+def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
+    """`array[index] += rows` in place, where an index comes at most once."""
+    xp = namespace(array)
+    if xp is np:
+        array[index] += rows
+    elif is_torch(xp):
+        array.index_add_(0, put(index, array), rows)
+    else:
+        set_rows(array, index, take(array, index) + rows)
+
+
+def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
+    """Sums of consecutive rows; segment s begins at row `starts[s]` (each has a row at least)."""
+    xp = namespace(rows)
+    if len(starts) == rows.shape[0]:
+        return rows
+    if xp is np:
+        return np.add.reduceat(rows, starts, axis=0)
+    ends = np.append(starts[1:], rows.shape[0])
+    if is_torch(xp):
+        out = zeros((len(starts), rows.shape[1]), rows)
+        out.index_add_(0, put(np.repeat(np.arange(len(starts)), ends - starts), rows), rows)
+        return out
+    return xp.stack([xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+
+
+def gram(rows: Array) -> Array:
+    """X'X. NumPy sees that both are one array and calls syrk, which is half the work of a general product."""
+    return rows.T @ rows
+
+
+def symmetric(matrix: Array) -> Array:
+    """The symmetric part, to remove the last digit's asymmetry."""
+    return (matrix + matrix.mT) / 2
+
+
+def logdet_cholesky(factor: Array) -> Array:
+    """ln|CC'| of triangular factors C (..., n, n)."""
+    xp = namespace(factor)
+    return 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)), axis=-1)
+
+
+def solve_triangular(factor: Array, rhs: Array) -> Array:
+    """C^-1 B for a lower triangular C."""
+    xp = namespace(factor, rhs)
+    if factor.shape[-1] == 0:
+        return rhs
+    if xp is np:
+        from scipy.linalg import solve_triangular as solve
+
+        return solve(factor, rhs, lower=True, check_finite=False)
+    if is_torch(xp):
+        import torch
+
+        return torch.linalg.solve_triangular(factor, rhs, upper=False)
+    return xp.linalg.solve(factor, rhs)
+
+
+def spd_inverse(matrices: Array) -> tuple[Array, Array]:
+    """Inverses and ln-determinants of symmetric positive definite matrices (..., n, n)."""
+    xp = namespace(matrices)
+    n = matrices.shape[-1]
+    if xp is np:
+        out = np.array(matrices, dtype=np.float64, order="C")
+        ln = SpdInverse()(out.reshape(-1, n, n))
+        return out, ln.reshape(matrices.shape[:-2])
+    if n == 0:
+        return matrices, xp.zeros(matrices.shape[:-2], dtype=xp.float64)
+    factor = xp.linalg.cholesky(matrices)
+    if is_torch(xp):
+        import torch
+
+        return torch.cholesky_inverse(factor), logdet_cholesky(factor)
+    return symmetric(xp.linalg.inv(matrices)), logdet_cholesky(factor)
+
+
+class SpdInverse:
+    """Inverts stacks (m, n, n) of symmetric positive definite matrices in place; returns their ln-determinants.
+
+    By block elimination: with M = [A B'; B C], X = B A^-1 and S = C - X B',
+
+        M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
+
+    down to blocks of 48, which LAPACK inverts. Most of the work is then in stacks of products, which run at
+    several times the speed of potrf and potri on matrices of a few hundred rows, and other threads run meanwhile.
+    Buffers are kept between calls: with fresh ones, half of the time goes into the system's handing out of pages.
+    One object serves one thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
+
+    def _buffer(self, *key: int) -> NDArray[Any]:
+        if key not in self._buffers:
+            self._buffers[key] = np.empty(key[1:])
+        return self._buffers[key]
+
+    def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
+        m, n = M.shape[:2]
+        if n <= 48:
+            return self._lapack(M)
+        h = n // 2
+        A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
+        X, Y = self._buffer(0, m, n - h, h), self._buffer(1, m, n - h, h)
+        ln = self(A)
+        np.matmul(B, A, out=X)
+        Z = self._buffer(2, m, n - h, n - h)
+        np.matmul(X, B.mT, out=Z)
+        C -= Z
+        ln = ln + self(C)
+        np.matmul(C, X, out=Y)
+        Z = self._buffer(2, m, h, h)
+        np.matmul(X.mT, Y, out=Z)
+        A += Z
+        np.negative(Y, out=B)
+        M[:, :h, h:] = B.mT
+        return ln
+
+    def _lapack(self, M: NDArray[Any]) -> NDArray[Any]:
+        m, n = M.shape[:2]
+        if n == 0:
+            return np.zeros(m)
+        size, step, status = ctypes.c_int(n), ctypes.c_int(M.strides[1] // 8), ctypes.c_int(0)
+        size_at, step_at, status_at = ctypes.byref(size), ctypes.byref(step), ctypes.byref(status)
+        places = range(M.ctypes.data, M.ctypes.data + m * M.strides[0], M.strides[0])
+        for place in places:  # rows here are columns there: our lower triangle is LAPACK's upper one
+            _potrf(b"U", size_at, place, step_at, status_at)
+            if status.value:
+                raise np.linalg.LinAlgError("matrix is not positive definite")
+        ln = logdet_cholesky(M)
+        for place in places:
+            _potri(b"U", size_at, place, step_at, status_at)
+        low = self._buffer(3, m, n, n)
+        np.multiply(M, np.tri(n) - np.eye(n) / 2, out=low)
+        np.add(low, low.mT, out=M)
+        return ln
+
+
+def _lapack_function(name: str) -> Callable[..., None]:
+    # SciPy's Python wrappers of potrf and potri hold the interpreter's lock and copy; the function pointers that
+    # SciPy publishes for Cython and Numba, called through ctypes, do neither.
+    capsule = cython_lapack.__pyx_capi__[name]
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    pointer = get_pointer(capsule, get_name(capsule))
+    return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * 4)(pointer)
+
+
+_potrf, _potri = _lapack_function("dpotrf"), _lapack_function("dpotri")
+
+
+_blas = ThreadpoolController()
+
+
+@contextmanager
+def one_thread_each() -> Iterator[tuple[int, Callable[[Callable[[Any], Any], list[Any]], list[Any]]]]:
+    """As many threads as BLAS was allowed, and a `map` over them; BLAS itself runs on one thread in each."""
+    threads = max([info["num_threads"] for info in _blas.info() if info["user_api"] == "blas"], default=1)
+    if threads == 1:
+        yield 1, lambda function, items: [function(item) for item in items]
+        return
+    with _blas.limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        yield threads, lambda function, items: list(pool.map(function, items))

@@ -1,0 +1,168 @@
+"""Ids of speakers, sessions and kinds of channels as integers; a session belongs to one speaker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda._array import to_numpy
+from duoplda.errors import DuopldaError
+
+Ints = NDArray[np.int64]
+
+
+def some(items: Any, most: int = 10) -> str:
+    """The first few of many, for a message."""
+    items = list(items)
+    text = ", ".join(repr(i.item() if isinstance(i, np.generic) else i) for i in items[:most])
+    return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Who speaks in each of N recordings, in which session, through which kind of channel.
+
+    The ids are sorted as `numpy.unique` sorts them; the integer arrays index into them.
+    """
+
+    speaker_ids: NDArray[Any]  # (M,)
+    session_ids: NDArray[Any] | None  # (H,); None: every recording is a session of its own, without a name
+    kinds: NDArray[Any]  # (K,) labels of the kinds of channels; one nameless kind where none are given
+    speaker: Ints  # (N,)
+    session: Ints  # (N,)
+    kind: Ints  # (N,)
+
+    @property
+    def n_recordings(self) -> int:
+        return len(self.speaker)
+
+    @property
+    def n_sessions(self) -> int:
+        return self.n_recordings if self.session_ids is None else len(self.session_ids)
+
+    @cached_property
+    def session_speaker(self) -> Ints:
+        """The speaker of each session, (H,)."""
+        out = np.empty(self.n_sessions, np.int64)
+        out[self.session] = self.speaker
+        return out
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Recordings of each session by kind: its type, (H, K)."""
+        K = len(self.kinds)
+        return np.bincount(self.session * K + self.kind, minlength=self.n_sessions * K).reshape(-1, K)
+
+
+NO_KIND = np.array([""])
+
+
+def encode(
+    speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, kinds: Any = None
+) -> Labels:
+    """Check labels and turn them into integers.
+
+    `n` is the number of recordings that the labels must have; `kinds` fixes the kinds that `channel` may name.
+    """
+    speaker_ids, speakers = codes(speaker, "speaker", n)
+    n = len(speakers)
+    if session is None:
+        session_ids, sessions = None, np.arange(n)
+    else:
+        session_ids, sessions = codes(session, "session", n)
+    if channel is None:
+        kind_ids, kind = NO_KIND, np.zeros(n, np.int64)
+    elif kinds is None:
+        kind_ids, kind = codes(channel, "channel", n)
+    else:
+        kind_ids, kind = np.asarray(kinds), codes_among(channel, np.asarray(kinds), n)
+    labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
+    torn = np.unique(sessions[labels.session_speaker[sessions] != speakers])
+    if len(torn):
+        assert session_ids is not None
+        first = sessions == torn[0]
+        raise DuopldaError(
+            f"session {session_ids[torn[0]]!s} belongs to {len(np.unique(speakers[first]))} speakers "
+            f"({some(speaker_ids[np.unique(speakers[first])], 4)}; rows {some(np.flatnonzero(first), 5)}), "
+            f"and so do {len(torn) - 1} other sessions: a session is one conversation of one speaker. If session names "
+            "repeat from speaker to speaker, make them unique first, for example speaker + '-' + session"
+        )
+    return labels
+
+
+def codes(values: Any, name: str, n: int | None = None) -> tuple[NDArray[Any], Ints]:
+    """Sorted distinct ids, and the index of each value among them."""
+    array = as_ids(values, name, n)
+    if array.dtype.kind in "biuf":
+        ids, index = np.unique(array, return_inverse=True)
+        return ids, index.reshape(-1).astype(np.int64)
+    # A dictionary is several times faster than sorting a million strings.
+    found: dict[Any, int] = {}
+    index = np.fromiter((found.setdefault(v, len(found)) for v in array.tolist()), np.int64, len(array))
+    ids = np.array(list(found), dtype=array.dtype)
+    order = np.argsort(ids)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return ids[order], rank[index]
+
+
+def codes_among(values: Any, ids: NDArray[Any], n: int | None = None) -> Ints:
+    """The index of each value among given ids; -1 where it is not one of them."""
+    own, index = codes(values, "channel", n)
+    place = {v: i for i, v in enumerate(ids.tolist())}
+    return np.array([place.get(v, -1) for v in own.tolist()], np.int64)[index]
+
+
+def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
+    array = to_numpy(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        import warnings
+
+        from sklearn.exceptions import DataConversionWarning
+
+        warnings.warn(f"{name} labels: a column vector was given, a 1-d array is expected", DataConversionWarning, 4)
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DuopldaError(f"{name} labels must be one-dimensional, got shape {array.shape}")
+    if n is not None and len(array) != n:
+        raise DuopldaError(f"{len(array)} {name} labels for {n} recordings: give one label for each recording")
+    if array.dtype.kind == "O":
+        missing = [i for i, v in enumerate(array.tolist()) if v is None or v != v]
+        if missing:
+            raise DuopldaError(f"{name} labels are missing (None or NaN) at rows {some(missing)}")
+        types = {type(v) for v in array.tolist()}
+        if types <= {str}:
+            return array.astype(str)
+        if all(issubclass(t, (int, float, np.integer, np.floating)) for t in types):
+            return np.array(array.tolist())
+        raise DuopldaError(f"{name} labels mix types ({some(sorted(t.__name__ for t in types))}): use one, e.g. str")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DuopldaError(
+            f"{name} labels are NaN or infinite at rows {some(np.flatnonzero(~np.isfinite(array)))}: Unknown label type"
+        )
+    if array.dtype.kind not in "biufUS" and array.dtype.kind != "T":
+        raise DuopldaError(f"{name} labels must be strings or numbers, got dtype {array.dtype}")
+    return array
+
+
+def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """A 64-bit hash of each id, the same on every machine and in every shard, sorted."""
+    if ids.dtype.kind in "biuf":
+        h = ids.astype(np.float64).view(np.uint64) if ids.dtype.kind == "f" else ids.astype(np.int64).view(np.uint64)
+    else:
+        text = np.ascontiguousarray(ids.astype(str))
+        letters = text.view(np.uint32).reshape(len(text), -1)  # zero-padded: a zero adds nothing below
+        h = np.zeros(len(text), np.uint64)
+        for j in range(letters.shape[1]):
+            h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
+    return np.sort(_mix(h))
+
+
+def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))

@@ -1,0 +1,405 @@
+"""The parameters and the densities that follow from them.
+
+    phi_ijl = mu_k + V y_i + U x_ij + eps_ijl,   y_i, x_ij ~ N(0, I),   eps_ijl ~ N(0, W_k^-1),   k the kind of channel
+
+`W` is a precision (in Kaldi and wespeaker `W` is a covariance). For a session of type `c` (c_k recordings of kind k) and
+its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v = sum V'W_k (phi - mu_k)` over them:
+
+    J_c = sum_k c_k U'W_k V,   P_c = (I + sum_k c_k U'W_k U)^-1,   G_c = sum_k c_k V'W_k V - J_c'P_c J_c
+    x_ij | y_i, Phi ~ N(P_c (z_ij - J_c y_i), P_c)
+    y_i | Phi       ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1),   Lambda_i = I + sum_j G_c,   gamma_i = sum_j v_ij - J_c'P_c z_ij
+
+    ln P(Phi_i) = sum_jl ln N(phi; mu_k, W_k^-1) + sum_j (ln|P_c| + z'P_c z) / 2 + (gamma'Lambda^-1 gamma - ln|Lambda|) / 2
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda._array import (
+    Array,
+    SpdInverse,
+    add_rows,
+    eye,
+    logdet_cholesky,
+    namespace,
+    one_thread_each,
+    put,
+    segment_sums,
+    set_rows,
+    spd_inverse,
+    symmetric,
+    take,
+    to_float,
+    to_numpy,
+    zeros,
+)
+from duoplda.errors import DuopldaError
+from duoplda.labels import NO_KIND, Ints, Labels
+from duoplda.statistics import CHUNK_BYTES, check_finite
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Parameters of K kinds of channels; one kind is the source's model."""
+
+    mu: Array  # (K, d)
+    V: Array  # (d, ny)
+    U: Array  # (d, nx)
+    W: Array  # (K, d, d) precisions
+    kinds: NDArray[Any] = field(default_factory=NO_KIND.copy)  # (K,)
+
+    @property
+    def d(self) -> int:
+        return self.V.shape[0]
+
+    @property
+    def ny(self) -> int:
+        return self.V.shape[1]
+
+    @property
+    def nx(self) -> int:
+        return self.U.shape[1]
+
+    @property
+    def K(self) -> int:
+        return self.mu.shape[0]
+
+    @cached_property
+    def W_factor(self) -> Array:
+        """(K, d, d) lower triangular C_k with W_k = C_k C_k'."""
+        return namespace(self.W).linalg.cholesky(self.W)
+
+    @cached_property
+    def ln_W(self) -> Array:
+        """(K,) ln|W_k / 2 pi|."""
+        return logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
+
+
+def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any) -> Model:
+    """A model from parameters a user gives, after looking at them."""
+    given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
+    given["noise_precision"] = noise_precision
+    xp = namespace(*given.values())
+    arrays = {n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None}
+    d = arrays["mean"].shape[-1] if arrays["mean"].ndim else 0
+    if "session_loadings" not in arrays:
+        arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
+    shapes = {"mean": (d,), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (d, d)}
+    for name, shape in shapes.items():
+        got = tuple(arrays[name].shape)
+        if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)) or d == 0:
+            want = "(" + ", ".join("factors" if s == -1 else str(s) for s in shape) + ")"
+            raise DuopldaError(f"{name} has shape {got}, expected {want}, as the mean has {d} dimensions")
+        if not bool(xp.all(xp.isfinite(arrays[name]))):
+            raise DuopldaError(f"{name} contains NaN or infinity")
+    W = arrays["noise_precision"]
+    worst = float(xp.max(xp.abs(W - W.T)))
+    if worst > 1e-6 * float(xp.max(xp.abs(W))):
+        raise DuopldaError(f"noise_precision is not symmetric (entries differ by up to {worst:.3g})")
+    low = float(xp.min(xp.linalg.eigvalsh(symmetric(W))))
+    if low <= 0:
+        raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
+    V, U = arrays["speaker_loadings"], arrays["session_loadings"]
+    for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
+        if matrix.shape[1] > d:
+            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
+    return Model(arrays["mean"][None, :], V, U, symmetric(W)[None, :, :])
+
+
+class Terms:
+    """What sessions of given types (C, K) add: P_c, J_c, G_c and their like, as stacks over the types."""
+
+    def __init__(self, model: Model, types: Ints):
+        xp = namespace(model.V)
+        V, U, W = model.V, model.U, model.W
+        self.WV, self.WU = W @ V, W @ U  # (K, d, ny), (K, d, nx)
+        c = put(types.astype(float), V)  # (C, K)
+        self.J = xp.tensordot(c, U.T @ self.WV, axes=1)  # (C, nx, ny)
+        self.P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, symmetric(U.T @ self.WU), axes=1))
+        self.ln_P = -ln  # (C,)
+        self.PJ = self.P @ self.J
+        self.G = symmetric(xp.tensordot(c, V.T @ self.WV, axes=1) - self.J.mT @ self.PJ)  # (C, ny, ny)
+
+    def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
+        """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
+        xp = namespace(self.WV)
+        if len(present) == 1:
+            WU, WV = self.WU[int(present[0]), ...], self.WV[int(present[0]), ...]
+        else:
+            WU = xp.concat([self.WU[k, ...] for k in present.tolist()], axis=0)
+            WV = xp.concat([self.WV[k, ...] for k in present.tolist()], axis=0)
+        return WU, WV - WU @ self.PJ[c, ...]
+
+
+class Patterns:
+    """Speakers with the same counts of sessions by type have the same Lambda: each is factored once."""
+
+    def __init__(self, counts: Ints):
+        rows, index, multiplicity = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
+        order = np.argsort(multiplicity, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        self.rows: Ints = rows[order]  # (P, C)
+        self.multiplicity: Ints = multiplicity[order]  # (P,) increasing
+        self.index: Ints = rank[index.reshape(-1)]  # (M,) pattern of each speaker
+        self.speakers: Ints = np.argsort(self.index, kind="stable")  # speakers in the order of the patterns
+        self.start: Ints = np.concatenate([[0], np.cumsum(self.multiplicity)])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(self, most: int) -> Iterator[tuple[int, int]]:
+        """Runs of patterns with as many speakers each."""
+        edges = np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist() + [len(self)]
+        for a, b in zip(edges[:-1], edges[1:], strict=True):
+            for p in range(a, b, most):
+                yield p, min(p + most, b)
+
+
+@dataclass(frozen=True, eq=False)
+class Speakers:
+    """Posteriors of speaker factors: means (M, ny), ln|Lambda| by pattern (P,), and weighted sums of Lambda^-1."""
+
+    mean: Array
+    ln_Lambda: Array
+    covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
+
+
+def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
+    """Factor Lambda_p = I + sum_c n_pc G_c for every pattern, and solve for its speakers' means."""
+    xp = namespace(G)
+    ny, P = gamma.shape[1], len(patterns)
+    weights = np.zeros((P, 0)) if weights is None else weights
+    ordered = take(gamma, patterns.speakers)
+    mean, ln = zeros(ordered.shape, gamma), zeros((P,), gamma)
+    flat_G = xp.reshape(G, (G.shape[0], ny * ny))
+
+    def work(batches: list[tuple[int, int]]) -> Array:
+        invert, buffer = SpdInverse(), None
+        total = zeros((weights.shape[1], ny * ny), gamma)
+        for a, b in batches:
+            r, s = int(patterns.multiplicity[a]), slice(int(patterns.start[a]), int(patterns.start[b]))
+            n = put(patterns.rows[a:b].astype(float), gamma)
+            if xp is np:
+                if buffer is None or buffer.shape[0] != b - a:
+                    buffer = np.empty((b - a, ny * ny))
+                np.matmul(n, flat_G, out=buffer)
+                buffer[:, :: ny + 1] += 1.0
+                cov = buffer.reshape(b - a, ny, ny)
+                ln[a:b] = invert(cov)
+            else:
+                cov, ln[a:b] = spd_inverse(eye(ny, gamma) + xp.reshape(n @ flat_G, (b - a, ny, ny)))
+            mean[s, :] = xp.reshape(xp.reshape(ordered[s, :], (b - a, r, ny)) @ cov, ((b - a) * r, ny))
+            if weights.shape[1]:
+                total += put(weights[a:b].T, gamma) @ xp.reshape(cov, (b - a, ny * ny))
+        return total
+
+    if ny == 0:
+        covariance = zeros((weights.shape[1], 0), gamma)
+    elif xp is np:
+        todo = list(patterns.batches(max(1, (1 << 21) // (8 * ny * ny))))
+        with one_thread_each() as (threads, run):
+            covariance = sum(run(work, [todo[i::threads] for i in range(threads)]))
+    else:
+        covariance = work(list(patterns.batches(max(1, (1 << 28) // (8 * ny * ny)))))
+    out = zeros(ordered.shape, gamma)
+    set_rows(out, patterns.speakers, mean)
+    return Speakers(out, ln, xp.reshape(covariance, (weights.shape[1], ny, ny)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sessions:
+    """Labelled recordings as the model sees them: a session is its type and its (v, z)."""
+
+    labels: Labels
+    types: Ints  # (C, K)
+    type: Ints  # (H,) index into types
+    v: Array  # (H, ny)
+    z: Array  # (H, nx)
+    ln_noise: Array | None  # (M,) sum over a speaker's recordings of ln N(phi; mu_k, W_k^-1)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """(M, C) sessions of each speaker by type."""
+        M, C = len(self.labels.speaker_ids), len(self.types)
+        return np.bincount(self.labels.session_speaker * C + self.type, minlength=M * C).reshape(M, C)
+
+    def by_speaker(self, rows: Array) -> Array:
+        """Sums over the sessions of each speaker of rows (H, n)."""
+        order = np.argsort(self.labels.session_speaker, kind="stable")
+        return segment_sums(
+            take(rows, order), np.flatnonzero(np.diff(self.labels.session_speaker[order], prepend=-1))
+        )
+
+    def gamma(self, terms: Terms) -> Array:
+        """(M, ny)"""
+        out = self.v + 0.0
+        for c in range(len(self.types)):
+            of = np.flatnonzero(self.type == c)
+            if self.z.shape[1]:
+                add_rows(out, of, -(take(self.z, of) @ terms.PJ[c, ...]))
+        return self.by_speaker(out)
+
+
+def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
+    """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too."""
+    xp = namespace(X)
+    if X.shape[1] != model.d:
+        raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {model.d} features as input")
+    H, M = labels.n_sessions, len(labels.speaker_ids)
+    types, session_type = np.unique(labels.counts, axis=0, return_inverse=True)
+    terms_v, terms_z = model.W @ model.V, model.W @ model.U
+    v, z = zeros((H, model.ny), model.V), zeros((H, model.nx), model.V)
+    ln = zeros((M, 1), model.V)
+    step = max(256, CHUNK_BYTES // (8 * model.d))
+    order = np.argsort(labels.session, kind="stable")
+    for k in range(model.K):
+        rows = order if model.K == 1 else order[labels.kind[order] == k]
+        for a in range(0, len(rows), step):
+            part = rows[a : a + step]
+            G = to_float(take(X, part), xp) - model.mu[k, ...]
+            session = labels.session[part]
+            starts = np.flatnonzero(np.diff(session, prepend=-1))
+            F = segment_sums(G, starts)
+            if not bool(xp.all(xp.isfinite(F))):
+                check_finite(X)
+                raise DuopldaError("recordings have values too large to add up")
+            add_rows(v, session[starts], F @ terms_v[k, ...])
+            add_rows(z, session[starts], F @ terms_z[k, ...])
+            if density:
+                q = xp.sum((G @ model.W_factor[k, ...]) ** 2, axis=1)
+                ln_rows = (float(model.ln_W[k]) - q) / 2
+                speaker = labels.speaker[part]
+                by = np.argsort(speaker, kind="stable")
+                first = np.flatnonzero(np.diff(speaker[by], prepend=-1))
+                add_rows(ln, speaker[by][first], segment_sums(take(ln_rows, by)[:, None], first))
+    return Sessions(labels, types, session_type.reshape(-1), v, z, ln[:, 0] if density else None)
+
+
+def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
+    """(ln|P_c| + z'P_c z) / 2 of each session, (H,); `types` are indices into the terms."""
+    xp = namespace(z)
+    out = zeros((z.shape[0], 1), z)
+    for c in np.unique(types).tolist():
+        of = np.flatnonzero(types == c)
+        zc = take(z, of)
+        add_rows(out, of, (terms.ln_P[c] + xp.sum((zc @ terms.P[c, ...]) * zc, axis=1))[:, None] / 2)
+    return out[:, 0]
+
+
+def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
+    """(M,) ln P(Phi_i | model)."""
+    xp = namespace(X)
+    s = sessions(model, X, labels, density=True)
+    terms = Terms(model, s.types)
+    gamma = s.gamma(terms)
+    patterns = Patterns(s.counts)
+    y = speakers(terms.G, patterns, gamma)
+    ln = s.ln_noise + s.by_speaker(session_terms(terms, s.type, s.z)[:, None])[:, 0]
+    return ln + (xp.sum(gamma * y.mean, axis=1) - take(y.ln_Lambda, patterns.index)) / 2
+
+
+def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array, x: Array) -> Array:
+    """(M,) ln P(Phi_i | y_i, X_i); y (M, ny) and x (H, nx) in the order of the sorted ids."""
+    xp = namespace(X)
+    for name, given, shape in (
+        ("y", y, (len(labels.speaker_ids), model.ny)),
+        ("x", x, (labels.n_sessions, model.nx)),
+    ):
+        if tuple(given.shape) != shape:
+            raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
+    located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
+    still = Model(model.mu, zeros((model.d, 0), model.V), zeros((model.d, 0), model.V), model.W, model.kinds)
+    s = sessions(still, to_float(X, xp) - located, labels, density=True)
+    return s.ln_noise
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Posteriors of the hidden variables: q(y_i), q(x_ij | y_i) and the marginal means of x.
+
+    Rows are in the order of `speaker_ids` and of `session_ids` (None where sessions have no names: then by recording).
+    """
+
+    speaker_ids: NDArray[Any]
+    session_ids: NDArray[Any] | None
+    speaker_mean: Array  # (M, ny) E[y_i]
+    session_mean: Array  # (H, nx) E[x_ij], y_i integrated out
+    session_speaker: Ints  # (H,) index into speaker_ids
+    _counts: Ints
+    _type: Ints
+    _terms: Terms
+    _z: Array
+
+    @property
+    def speaker_precision(self) -> Array:
+        """(M, ny, ny) Lambda_i, made when asked for."""
+        G = self._terms.G
+        xp = namespace(G)
+        return eye(G.shape[-1], G) + xp.tensordot(put(self._counts.astype(float), G), G, axes=1)
+
+    @property
+    def session_precision(self) -> Array:
+        """(H, nx, nx) precision of x_ij given y_i, made when asked for."""
+        return take(spd_inverse(self._terms.P)[0], self._type)
+
+    def session_mean_given(self, y: Array) -> Array:
+        """(H, nx) E[x_ij | y_i] for speaker factors y (M, ny)."""
+        J = take(self._terms.J, self._type)
+        zeta = self._z[:, :, None] - J @ take(y, self.session_speaker)[:, :, None]
+        return (take(self._terms.P, self._type) @ zeta)[:, :, 0]
+
+
+def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
+    s = sessions(model, X, labels)
+    terms = Terms(model, s.types)
+    y = speakers(terms.G, Patterns(s.counts), s.gamma(terms)).mean
+    empty = zeros(s.z.shape, s.z)
+    out = Posterior(
+        labels.speaker_ids, labels.session_ids, y, empty, labels.session_speaker, s.counts, s.type, terms, s.z
+    )
+    for c in range(len(s.types)):  # as session_mean_given, without a stack of matrices
+        of = np.flatnonzero(s.type == c)
+        own = take(y, labels.session_speaker[of])
+        add_rows(empty, of, (take(s.z, of) - own @ terms.J[c, ...].T) @ terms.P[c, ...])
+    return out
+
+
+def transform(model: Model, X: Array) -> Array:
+    """(N, ny) E[y | one recording]; with several kinds, of the first."""
+    terms = Terms(model, np.eye(model.K, dtype=np.int64)[:1])
+    _, B = terms.stacked(np.array([0]), 0)
+    cov, _ = spd_inverse(eye(model.ny, B) + terms.G[0, ...])
+    return (X - model.mu[0, ...]) @ (B @ cov)
+
+
+def sample(
+    model: Model,
+    rng: np.random.Generator,
+    sessions_per_speaker: NDArray[Any],
+    recordings_per_session: NDArray[Any],
+    kind: Ints | None = None,
+) -> tuple[NDArray[np.float64], Ints, Ints]:
+    """Recordings, their speakers and their sessions (integers); `recordings_per_session` has a row of each session."""
+    mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
+    session_speaker = np.repeat(np.arange(len(sessions_per_speaker)), sessions_per_speaker)
+    session = np.repeat(np.arange(len(session_speaker)), recordings_per_session)
+    speaker = session_speaker[session]
+    y = rng.standard_normal((len(sessions_per_speaker), V.shape[1]))
+    x = rng.standard_normal((len(session_speaker), U.shape[1]))
+    kind = np.zeros(len(session), np.int64) if kind is None else kind
+    X = mu[kind] + (y @ V.T)[speaker] + (x @ U.T)[session]
+    for k in range(model.K):
+        of = kind == k
+        noise = rng.standard_normal((int(of.sum()), model.d))
+        # W = CC', so C'^-1 e has covariance W^-1
+        X[of] += np.linalg.solve(to_numpy(model.W_factor[k, ...]).T, noise.T).T
+    return X, speaker, session
