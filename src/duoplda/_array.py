@@ -122,7 +122,9 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
         out = zeros((len(starts), rows.shape[1]), rows)
         out.index_add_(0, put(np.repeat(np.arange(len(starts)), ends - starts), rows), rows)
         return out
-    return xp.stack([xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+    return xp.stack(
+        [xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    )
 
 
 def gram(rows: Array) -> Array:
@@ -161,12 +163,12 @@ def spd_inverse(matrices: Array) -> tuple[Array, Array]:
     """Inverses and ln-determinants of symmetric positive definite matrices (..., n, n)."""
     xp = namespace(matrices)
     n = matrices.shape[-1]
+    if n == 0:
+        return matrices, zeros(matrices.shape[:-2], matrices)
     if xp is np:
         out = np.array(matrices, dtype=np.float64, order="C")
         ln = SpdInverse()(out.reshape(-1, n, n))
         return out, ln.reshape(matrices.shape[:-2])
-    if n == 0:
-        return matrices, xp.zeros(matrices.shape[:-2], dtype=xp.float64)
     factor = xp.linalg.cholesky(matrices)
     if is_torch(xp):
         import torch
@@ -219,8 +221,6 @@ class SpdInverse:
 
     def _lapack(self, M: NDArray[Any]) -> NDArray[Any]:
         m, n = M.shape[:2]
-        if n == 0:
-            return np.zeros(m)
         size, step, status = ctypes.c_int(n), ctypes.c_int(M.strides[1] // 8), ctypes.c_int(0)
         size_at, step_at, status_at = ctypes.byref(size), ctypes.byref(step), ctypes.byref(status)
         places = range(M.ctypes.data, M.ctypes.data + m * M.strides[0], M.strides[0])

@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import Array, add_rows, gram, namespace, put, spd_inverse, symmetric, take, to_numpy, zeros
+from duoplda._array import (
+    Array,
+    add_rows,
+    gram,
+    namespace,
+    put,
+    spd_inverse,
+    symmetric,
+    take,
+    to_numpy,
+    zeros,
+)
 from duoplda.errors import DuopldaError
 from duoplda.labels import some
 from duoplda.model import Model, Patterns, Terms, speakers
@@ -73,7 +84,9 @@ class EStep:
             N, mk, fk = float(stats.N[k]), m[k, ...], f[k, ...]
             mf = mk[:, None] * fk[None, :]
             ln += 0.5 * N * float(model.ln_W[k])
-            ln -= 0.5 * float(xp.sum(model.W[k, ...] * (S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :])))
+            ln -= 0.5 * float(
+                xp.sum(model.W[k, ...] * (S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :]))
+            )
 
         R, C = zeros((K, ny + nx + 1, ny + nx + 1), gamma), zeros((K, d, ny + nx + 1), gamma)
         rho = zeros((ny + nx + 1, ny + nx + 1), gamma)
@@ -246,7 +259,11 @@ def scatters(stats: Statistics) -> Scatters:
         T = b.T - fc[:, None] * m[None, :] - m[:, None] * fc[None, :] + float(H) * m[:, None] * m[None, :]
         parts = [[T[i * d : (i + 1) * d, j * d : (j + 1) * d] for j in range(n)] for i in range(n)]
         whole = sum(sum(row) for row in parts)
-        within = within + sum(parts[i][i] / int(b.counts[k]) for i, k in enumerate(b.present.tolist())) - whole / b.size
+        within = (
+            within
+            + sum(parts[i][i] / int(b.counts[k]) for i, k in enumerate(b.present.tolist()))
+            - whole / b.size
+        )
         Q = Q + whole / b.size
         A = b.A - put(b.n.astype(float), f)[:, None] * m[None, :]
         add_rows(total_sums, b.speaker, sum(A[:, i * d : (i + 1) * d] for i in range(n)))
@@ -332,7 +349,9 @@ def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) 
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
     counts = f"{N} recordings in {H} sessions of {M} speakers"
     if M < 2:
-        raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
+        raise DuopldaError(
+            f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)"
+        )
     if nx and N == H:
         raise DuopldaError(
             f"{counts}: no session has two recordings, so session factors and channel noise cannot be told apart. Use "
@@ -369,7 +388,9 @@ def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) 
         correlation = np.abs(total / np.outer(scale, scale))
         pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
         if pairs:
-            raise DuopldaError(f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one. {remedy}")
+            raise DuopldaError(
+                f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one. {remedy}"
+            )
         most = np.argsort(-np.abs(vectors[:, 0]))[:5]
         raise DuopldaError(
             f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} directions "
@@ -500,4 +521,3 @@ def full_rank(stats: Statistics, n_session_factors: int | None) -> int:
     several = int((stats.counts @ stats.types.sum(axis=1)).sum()) > int(stats.counts.sum())
     again = int(stats.counts.sum()) > len(stats.speaker_ids)
     return stats.d if several and again else 0
-

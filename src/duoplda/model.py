@@ -88,11 +88,18 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
-    arrays = {n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None}
+    arrays = {
+        n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None
+    }
     d = arrays["mean"].shape[-1] if arrays["mean"].ndim else 0
     if "session_loadings" not in arrays:
         arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
-    shapes = {"mean": (d,), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (d, d)}
+    shapes = {
+        "mean": (d,),
+        "speaker_loadings": (d, -1),
+        "session_loadings": (d, -1),
+        "noise_precision": (d, d),
+    }
     for name, shape in shapes.items():
         got = tuple(arrays[name].shape)
         if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)) or d == 0:
@@ -110,7 +117,9 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     V, U = arrays["speaker_loadings"], arrays["session_loadings"]
     for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
         if matrix.shape[1] > d:
-            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
+            raise DuopldaError(
+                f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense"
+            )
     return Model(arrays["mean"][None, :], V, U, symmetric(W)[None, :, :])
 
 
@@ -315,7 +324,9 @@ def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array
         ("x", x, (labels.n_sessions, model.nx)),
     ):
         if tuple(given.shape) != shape:
-            raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
+            raise DuopldaError(
+                f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id"
+            )
     located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
     still = Model(model.mu, zeros((model.d, 0), model.V), zeros((model.d, 0), model.V), model.W, model.kinds)
     s = sessions(still, to_float(X, xp) - located, labels, density=True)

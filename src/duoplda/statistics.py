@@ -25,7 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda import labels as lab
-from duoplda._array import Array, add_rows, gram, namespace, put, segment_sums, take, to_float, to_numpy, zeros
+from duoplda._array import (
+    Array,
+    add_rows,
+    gram,
+    namespace,
+    put,
+    segment_sums,
+    take,
+    to_float,
+    to_numpy,
+    zeros,
+)
 from duoplda.errors import DuopldaError
 from duoplda.labels import Ints, Labels, some
 
@@ -94,9 +105,13 @@ class Statistics:
             if sums is None:
                 sums = _Sums(labels, X)
             if X.shape[1] != sums.d:
-                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}")
+                raise DuopldaError(
+                    f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}"
+                )
             if row + X.shape[0] > labels.n_recordings:
-                raise DuopldaError(f"the chunks bring more rows than the {labels.n_recordings} that have labels")
+                raise DuopldaError(
+                    f"the chunks bring more rows than the {labels.n_recordings} that have labels"
+                )
             sums.add(X, np.arange(row, row + X.shape[0]))
             row += X.shape[0]
         if sums is None or row < labels.n_recordings:
@@ -169,7 +184,9 @@ class Statistics:
         """(M, d) sum of all recordings of each speaker about the offset, whatever their kind."""
         out = zeros((len(self.speaker_ids), self.d), self.offset)
         for b in self.blocks:
-            add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
+            add_rows(
+                out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present)))
+            )
         return out
 
     # -- algebra ---------------------------------------------------------------------------------------------------
@@ -275,7 +292,9 @@ def check_rows(X: Any) -> tuple[Array, Any]:
             except (TypeError, ValueError) as error:
                 raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
     if X.ndim != 2:
-        raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
+        raise DuopldaError(
+            f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}"
+        )
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise DuopldaError(f"found an array with shape {tuple(X.shape)}: at least one recording is needed")
     return X, xp
@@ -357,7 +376,9 @@ class _Sums:
 
     def _rows(self, X: Array, index: Ints) -> Array:
         """Rows of X about the offset, in double precision, in a buffer that is used again."""
-        ordered = bool(len(index)) and index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
+        ordered = (
+            bool(len(index)) and index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
+        )
         part = slice(int(index[0]), int(index[-1]) + 1)
         if self.xp is not np:
             return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.offset
@@ -460,7 +481,9 @@ class _Sums:
             )
         blocks = tuple(
             TypeBlock(t, self.pair_speaker[a:b], self.pair_n[a:b], A, T)
-            for t, a, b, A, T in zip(self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False)
+            for t, a, b, A, T in zip(
+                self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False
+            )
         )
         keys = None if lb.session_ids is None else lab.keys(lb.session_ids)
         weights = np.ones(len(lb.speaker_ids))

@@ -1,0 +1,83 @@
+"""Built-in data: labelled recordings drawn from a documented two-source model, ragged on purpose."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.errors import DuopldaError
+from duoplda.model import Model, checked, sample
+
+
+class Recordings(NamedTuple):
+    """Recordings `X` (N, d), with the speaker and the session of each, and the model they were drawn from."""
+
+    X: NDArray[np.float64]
+    speaker: NDArray[Any]
+    session: NDArray[Any]
+    model: Model
+
+
+def make_recordings(
+    n_speakers: int = 100,
+    sessions: int | tuple[int, int] = (1, 8),
+    recordings: int | tuple[int, int] = (1, 6),
+    *,
+    n_dimensions: int = 32,
+    n_speaker_factors: int = 16,
+    n_session_factors: int = 12,
+    speaker_variance: float = 1.0,
+    session_variance: float = 0.7,
+    channel_variance: float = 0.5,
+    mean: float = 5.0,
+    seed: int | None = 0,
+    model: Model | None = None,
+) -> Recordings:
+    """Draw speakers, sessions and channels from phi = mu + V y + U x + eps.
+
+    The loadings are drawn from N(0, 1) and scaled so that VV', UU' and W^-1 have the given mean variance per dimension;
+    W^-1 is full, with eigenvalues spread over a factor of ten; mu is drawn with standard deviation `mean`.
+
+    Parameters
+    ----------
+    sessions, recordings : int or (low, high)
+        Sessions of a speaker and recordings of a session; a range is drawn from uniformly.
+    model : draws from this model instead of a new one (for test sets).
+
+    >>> data = make_recordings(3, sessions=2, recordings=(1, 3), seed=1)
+    >>> data.X.shape[1], data.speaker[0], data.session[0]
+    (32, 'spk0', 'spk0-0')
+    """
+    rng = np.random.default_rng(seed)
+    if model is None:
+        d = n_dimensions
+        if not (0 <= n_speaker_factors <= d and 0 <= n_session_factors <= d):
+            raise DuopldaError(
+                f"factors ({n_speaker_factors}, {n_session_factors}) must lie between 0 and {d} dimensions"
+            )
+        loadings = [
+            rng.standard_normal((d, n)) * (variance / max(n, 1)) ** 0.5
+            for n, variance in ((n_speaker_factors, speaker_variance), (n_session_factors, session_variance))
+        ]
+        Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        eigenvalues = np.geomspace(1, 10, d)
+        precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
+        model = checked(rng.standard_normal(d) * mean, *loadings, (precision + precision.T) / 2)
+    per_speaker = _draw(rng, sessions, n_speakers, "sessions")
+    per_session = _draw(rng, recordings, int(per_speaker.sum()), "recordings")
+    X, speaker, session = sample(model, rng, per_speaker, per_session)
+    within = np.concatenate([np.arange(n) for n in per_speaker]) if n_speakers else np.zeros(0, int)
+    names = np.array([f"spk{i}" for i in range(n_speakers)])
+    session_names = np.array(
+        [f"spk{i}-{j}" for i, j in zip(np.repeat(np.arange(n_speakers), per_speaker), within, strict=True)]
+    )
+    return Recordings(X, names[speaker], session_names[session], model)
+
+
+def _draw(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
+    low, high = (counts, counts) if np.isscalar(counts) else counts  # type: ignore[misc]
+    if not 1 <= low <= high:
+        raise DuopldaError(f"{name} must be a positive number or a range (low, high), got {counts!r}")
+    return rng.integers(low, high + 1, n)
