@@ -122,9 +122,7 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
         out = zeros((len(starts), rows.shape[1]), rows)
         out.index_add_(0, put(np.repeat(np.arange(len(starts)), ends - starts), rows), rows)
         return out
-    return xp.stack(
-        [xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    )
+    return xp.stack([xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 
 
 def gram(rows: Array) -> Array:
@@ -240,7 +238,7 @@ class SpdInverse:
 def _lapack_function(name: str) -> Callable[..., None]:
     # SciPy's Python wrappers of potrf and potri hold the interpreter's lock and copy; the function pointers that
     # SciPy publishes for Cython and Numba, called through ctypes, do neither.
-    capsule = cython_lapack.__pyx_capi__[name]
+    capsule = dict(cython_lapack.__pyx_capi__)[name]
     get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -64,7 +64,8 @@ def make_recordings(
         Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
         eigenvalues = np.geomspace(1, 10, d)
         precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
-        model = checked(rng.standard_normal(d) * mean, *loadings, (precision + precision.T) / 2)
+        V, U = loadings
+        model = checked(rng.standard_normal(d) * mean, V, U, (precision + precision.T) / 2)
     per_speaker = _draw(rng, sessions, n_speakers, "sessions")
     per_session = _draw(rng, recordings, int(per_speaker.sum()), "recordings")
     X, speaker, session = sample(model, rng, per_speaker, per_session)
@@ -77,7 +78,7 @@ def make_recordings(
 
 
 def _draw(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
-    low, high = (counts, counts) if np.isscalar(counts) else counts  # type: ignore[misc]
+    low, high = counts if isinstance(counts, tuple) else (counts, counts)
     if not 1 <= low <= high:
         raise DuopldaError(f"{name} must be a positive number or a range (low, high), got {counts!r}")
     return rng.integers(low, high + 1, n)

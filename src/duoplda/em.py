@@ -84,9 +84,7 @@ class EStep:
             N, mk, fk = float(stats.N[k]), m[k, ...], f[k, ...]
             mf = mk[:, None] * fk[None, :]
             ln += 0.5 * N * float(model.ln_W[k])
-            ln -= 0.5 * float(
-                xp.sum(model.W[k, ...] * (S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :]))
-            )
+            ln -= 0.5 * float(xp.sum(model.W[k, ...] * (S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :])))
 
         R, C = zeros((K, ny + nx + 1, ny + nx + 1), gamma), zeros((K, d, ny + nx + 1), gamma)
         rho = zeros((ny + nx + 1, ny + nx + 1), gamma)
@@ -170,7 +168,7 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 
 
 def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
-    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten steps of preconditioned conjugate gradients from Z: each raises Q."""
+    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q."""
     xp = namespace(Z)
     share = put(N / N.sum(), Z)
     left = spd_inverse(xp.tensordot(share, W, axes=1))[0]
@@ -200,7 +198,7 @@ def _floored(covariance: Array, floor: float) -> Array:
 
 
 def md_step(model: Model, moments: Moments) -> Model:
-    """Maximise E[ln P(y, x)] over y ~ N(mu_y, Sigma_y), x | y ~ N(mu_x + H y, Sigma_x), and move that into the loadings.
+    """Maximise E[ln P(y, x)] over y ~ N(mu_y, Sigma_y), x | y ~ N(mu_x + H y, Sigma_x); move that into the loadings.
 
     With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x.
     """
@@ -225,7 +223,7 @@ def md_step(model: Model, moments: Moments) -> Model:
     return replace(model, mu=mu, V=V, U=U)
 
 
-# -- start -----------------------------------------------------------------------------------------------------------
+# -- start
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,11 +257,7 @@ def scatters(stats: Statistics) -> Scatters:
         T = b.T - fc[:, None] * m[None, :] - m[:, None] * fc[None, :] + float(H) * m[:, None] * m[None, :]
         parts = [[T[i * d : (i + 1) * d, j * d : (j + 1) * d] for j in range(n)] for i in range(n)]
         whole = sum(sum(row) for row in parts)
-        within = (
-            within
-            + sum(parts[i][i] / int(b.counts[k]) for i, k in enumerate(b.present.tolist()))
-            - whole / b.size
-        )
+        within = within + sum(parts[i][i] / int(b.counts[k]) for i, k in enumerate(b.present.tolist())) - whole / b.size
         Q = Q + whole / b.size
         A = b.A - put(b.n.astype(float), f)[:, None] * m[None, :]
         add_rows(total_sums, b.speaker, sum(A[:, i * d : (i + 1) * d] for i in range(n)))
@@ -286,12 +280,9 @@ def scatters(stats: Statistics) -> Scatters:
 
 
 def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Model:
-    """W^-1 from within sessions, UU' from between sessions less its share of noise, VV' likewise; leading directions."""
+    """W^-1 from within sessions, UU' from between sessions less its share of noise, VV' likewise; leading parts."""
     s = scatters(stats)
-    if nx:
-        noise = s.within / max(s.df[0], 1.0)
-    else:
-        noise = (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
+    noise = s.within / max(s.df[0], 1.0) if nx else (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
     xp = namespace(noise)
     if floor:
         noise = _floored(noise, floor)
@@ -340,7 +331,7 @@ def total_covariance(stats: Statistics) -> Array:
     return (s.within + s.session + s.speaker) / stats.n_recordings
 
 
-# -- what can be learnt ------------------------------------------------------------------------------------------------
+# -- what can be learnt
 
 
 def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> None:
@@ -349,9 +340,7 @@ def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) 
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
     counts = f"{N} recordings in {H} sessions of {M} speakers"
     if M < 2:
-        raise DuopldaError(
-            f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)"
-        )
+        raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
     if nx and N == H:
         raise DuopldaError(
             f"{counts}: no session has two recordings, so session factors and channel noise cannot be told apart. Use "
@@ -388,17 +377,15 @@ def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) 
         correlation = np.abs(total / np.outer(scale, scale))
         pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
         if pairs:
-            raise DuopldaError(
-                f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one. {remedy}"
-            )
+            raise DuopldaError(f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one. {remedy}")
         most = np.argsort(-np.abs(vectors[:, 0]))[:5]
         raise DuopldaError(
-            f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} directions "
-            f"(mostly columns {some(most)}): duplicated recordings, or dependent columns. {remedy}"
+            f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} "
+            f"directions (mostly columns {some(most)}): duplicated recordings, or dependent columns. {remedy}"
         )
 
 
-# -- the loop ----------------------------------------------------------------------------------------------------------
+# -- the loop
 
 
 class _Anderson:

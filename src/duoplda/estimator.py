@@ -25,14 +25,16 @@ from duoplda.llr import Sides
 from duoplda.model import Model, Posterior
 from duoplda.statistics import Statistics, check_rows
 
+NO_SPEAKERS = "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
+
 
 class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """PLDA with two sources of inter-session variability.
 
         phi_ijl = mean + V y_i + U x_ij + eps_ijl,    y_i, x_ij ~ N(0, I),    eps_ijl ~ N(0, W^-1)
 
-    for recording l of session j of speaker i. All recordings of a session (one conversation through several channels, or
-    its augmented copies) share x_ij, so that they are not taken for independent evidence.
+    for recording l of session j of speaker i. All recordings of a session (one conversation through several channels,
+    or its augmented copies) share x_ij, so that they are not taken for independent evidence.
 
     Parameters
     ----------
@@ -107,7 +109,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.target_tags.required = True
         return tags
 
-    # -- training ----------------------------------------------------------------------------------------------------
+    # -- training
 
     def fit(self, X: Any, y: Any = None, session: Any = None) -> Self:
         """Learn the parameters from recordings `X` (N, d), their speakers `y` (N,) and their sessions (N,).
@@ -135,9 +137,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         nx = em.full_rank(stats, self.n_session_factors)
         for name, n in (("n_speaker_factors", ny), ("n_session_factors", nx)):
             if n > d:
-                raise DuopldaError(
-                    f"{name}={n} is more than the {d} dimensions of the data: use at most {d}, or None"
-                )
+                raise DuopldaError(f"{name}={n} is more than the {d} dimensions of the data: use at most {d}, or None")
         floor = float(self.noise_floor)
         em.check_identifiable(stats, ny, nx, floor)
         if floor:
@@ -166,11 +166,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_evaluations_ = result.n_evaluations
         self.converged_ = result.converged
         if not result.converged and self.n_iter_ >= self.max_iter:
-            gain = (
-                float(np.diff(result.log_likelihoods)[-1]) / stats.n_recordings
-                if self.n_iter_
-                else float("inf")
-            )
+            gain = float(np.diff(result.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
             warnings.warn(
                 f"EM did not converge in {self.n_iter_} iterations: the last one gained {gain:.2g} nats per "
                 f"recording, and tol={self.tol:g}. Raise max_iter, or tol if that is precise enough",
@@ -185,9 +181,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if n is not None and (not isinstance(n, Integral) or isinstance(n, bool) or n < 0):
                 raise DuopldaError(f"{name}={n!r} must be a whole number from 0 on, or None for full rank")
         if self.n_speaker_factors == 0:
-            raise DuopldaError(
-                "n_speaker_factors=0 leaves nothing to tell speakers apart by: use at least 1, or None"
-            )
+            raise DuopldaError("n_speaker_factors=0 leaves nothing to tell speakers apart by: use at least 1, or None")
         if self.init not in ("moments", "random"):
             raise DuopldaError(f"init={self.init!r} must be 'moments' or 'random'")
         if not isinstance(self.max_iter, Integral) or self.max_iter < 0:
@@ -204,9 +198,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.noise_precision_ = model.W[0, ...]
 
     @classmethod
-    def from_parameters(
-        cls, mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any
-    ) -> Self:
+    def from_parameters(cls, mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any) -> Self:
         """A model with given parameters; `session_loadings=None`: no session factors."""
         model = mod.checked(mean, speaker_loadings, session_loadings, noise_precision)
         plda = cls(n_speaker_factors=model.ny, n_session_factors=model.nx)
@@ -214,7 +206,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         plda.n_features_in_ = model.d
         return plda
 
-    # -- densities and posteriors --------------------------------------------------------------------------------------
+    # -- densities and posteriors
 
     def log_likelihood(self, X: Any, speaker: Any, session: Any = None) -> tuple[NDArray[Any], Array]:
         """Speaker ids (sorted) and ln P(Phi_i | model) of each, in nats."""
@@ -279,7 +271,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         data = make_recordings(n_speakers, sessions, recordings, seed=random_state, model=self._model())
         return data.X, data.speaker, data.session
 
-    # -- trials --------------------------------------------------------------------------------------------------------
+    # -- trials
 
     def enroll(self, X: Any, speaker: Any, session: Any = None) -> Sides:
         """Sum up sets of recordings as sides of trials: one side for each id in `speaker`, ids sorted.
@@ -316,7 +308,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return expit(np.asarray(llr) + logit(prior))
         return 1 / (1 + xp.exp(-(llr + float(logit(prior)))))
 
-    # -- files ---------------------------------------------------------------------------------------------------------
+    # -- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a safetensors file, whole or not at all."""
@@ -350,7 +342,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             plda.n_evaluations_ = header["fit"]["n_evaluations"]
         return plda
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside
 
     @property
     def _n_features_out(self) -> int:

@@ -61,9 +61,7 @@ class Labels:
 NO_KIND = np.array([""])
 
 
-def encode(
-    speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, kinds: Any = None
-) -> Labels:
+def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, kinds: Any = None) -> Labels:
     """Check labels and turn them into integers.
 
     `n` is the number of recordings that the labels must have; `kinds` fixes the kinds that `channel` may name.
@@ -124,16 +122,12 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
         from sklearn.exceptions import DataConversionWarning
 
-        warnings.warn(
-            f"{name} labels: a column vector was given, a 1-d array is expected", DataConversionWarning, 4
-        )
+        warnings.warn(f"{name} labels: a column vector was given, a 1-d array is expected", DataConversionWarning, 4)
         array = array[:, 0]
     if array.ndim != 1:
         raise DuopldaError(f"{name} labels must be one-dimensional, got shape {array.shape}")
     if n is not None and len(array) != n:
-        raise DuopldaError(
-            f"{len(array)} {name} labels for {n} recordings: give one label for each recording"
-        )
+        raise DuopldaError(f"{len(array)} {name} labels for {n} recordings: give one label for each recording")
     if array.dtype.kind == "O":
         missing = [i for i, v in enumerate(array.tolist()) if v is None or v != v]
         if missing:
@@ -143,9 +137,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
             return array.astype(str)
         if all(issubclass(t, (int, float, np.integer, np.floating)) for t in types):
             return np.array(array.tolist())
-        raise DuopldaError(
-            f"{name} labels mix types ({some(sorted(t.__name__ for t in types))}): use one, e.g. str"
-        )
+        raise DuopldaError(f"{name} labels mix types ({some(sorted(t.__name__ for t in types))}): use one, e.g. str")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DuopldaError(
             f"{name} labels are NaN or infinite at rows {some(np.flatnonzero(~np.isfinite(array)))}: Unknown label type"
@@ -158,11 +150,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     """A 64-bit hash of each id, the same on every machine and in every shard, sorted."""
     if ids.dtype.kind in "biuf":
-        h = (
-            ids.astype(np.float64).view(np.uint64)
-            if ids.dtype.kind == "f"
-            else ids.astype(np.int64).view(np.uint64)
-        )
+        h = ids.astype(np.float64).view(np.uint64) if ids.dtype.kind == "f" else ids.astype(np.int64).view(np.uint64)
     else:
         text = np.ascontiguousarray(ids.astype(str))
         letters = text.view(np.uint32).reshape(len(text), -1)  # zero-padded: a zero adds nothing below

@@ -1,7 +1,7 @@
 """Sides of trials and the likelihood ratio between them.
 
-A side is a set of recordings with sessions, summed up by (n, gamma, Lambda). With Q = (gamma'Lambda^-1 gamma - ln|Lambda|)/2
-and sides that share no session, Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
+A side is a set of recordings with sessions, summed up by (n, gamma, Lambda). With
+Q = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2 and sides that share no session, Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
 
     LLR = Q_3 - Q_1 - Q_2 = [C^-1 gamma_1, a_1, 1] . [C^-1 gamma_2, 1, a_2],   Lambda_3 = C C'
     a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2 + (ln|Lambda_s| - ln|Lambda_3|/2) / 2
@@ -14,6 +14,7 @@ z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.sess
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,9 +95,7 @@ class Sides:
         rows = np.minimum(np.searchsorted(self.ids, wanted), max(len(self.ids) - 1, 0))
         missing = np.unique(wanted[self.ids[rows] != wanted]) if len(self.ids) else np.unique(wanted)
         if len(missing):
-            raise DuopldaError(
-                f"{len(missing)} ids are not among the {len(self.ids)} enrolled: {some(missing)}"
-            )
+            raise DuopldaError(f"{len(missing)} ids are not among the {len(self.ids)} enrolled: {some(missing)}")
         return rows
 
 
@@ -110,10 +109,7 @@ def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any =
         names, name = lab.codes(session, "session", X.shape[0])
         cells, cell = np.unique(side * len(names) + name, return_inverse=True)
         cell, cell_name = cell.reshape(-1), cells % len(names)
-    if channel is None:
-        kind = np.zeros(len(side), np.int64)
-    else:
-        kind = channel
+    kind = np.zeros(len(side), np.int64) if channel is None else channel
     n_cells = len(side) if names is None else len(cell_name)
     labels = Labels(side_ids, np.arange(n_cells), model.kinds, side, cell, kind)
     s = sessions(model, X, labels)
@@ -169,9 +165,7 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
     """(n,) ln likelihood ratios of listed pairs (n, 2) of rows of a and of b."""
     index = np.asarray(index)
     if index.ndim != 2 or index.shape[1] != 2 or index.dtype.kind not in "iu":
-        raise DuopldaError(
-            f"pairs must be integers of shape (n, 2), got {index.dtype} of shape {index.shape}"
-        )
+        raise DuopldaError(f"pairs must be integers of shape (n, 2), got {index.dtype} of shape {index.shape}")
     for column, side in ((0, a), (1, b)):
         bad = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= len(side)))
         if len(bad):
@@ -184,7 +178,7 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
     order = np.argsort(key, kind="stable")
     edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1)).tolist()
     step = max(1, CHUNK_BYTES // (8 * (a.gamma.shape[1] + 2)))
-    for s, e in zip(edges[:-1], edges[1:], strict=True):
+    for s, e in itertools.pairwise(edges):
         of = order[s:e]
         p, q = divmod(int(key[of[0]]), len(b.patterns))
         rows_a, at_a = np.unique(index[of, 0], return_inverse=True)
@@ -233,9 +227,7 @@ class _Right:
         own = (side.posterior.ln_Lambda[pattern] - ln_3) / 2
         a = (xp.sum(half**2, axis=1) - take(side.quadratic, rows)) / 2 + own
         ones = xp.ones_like(a)
-        return xp.concat(
-            [half, *([ones[:, None], a[:, None]] if one_first else [a[:, None], ones[:, None]])], axis=1
-        )
+        return xp.concat([half, *([ones[:, None], a[:, None]] if one_first else [a[:, None], ones[:, None]])], axis=1)
 
     def left(self, q: int, rows: Ints) -> Array:
         return self._half(self.a, self.p, q, rows, one_first=False)
@@ -279,8 +271,8 @@ def _shared(a: Sides, b: Sides, only: Ints | None = None) -> tuple[Ints, Ints, A
     cb = cells_b[np.repeat(low, count) + np.arange(len(ca)) - np.repeat(np.cumsum(count) - count, count)]
     trial = a.session_side[ca] * len(b) + b.session_side[cb]
     if only is not None:
-        of = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
-        ca, cb, trial = ca[of], cb[of], trial[of]
+        listed = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
+        ca, cb, trial = ca[listed], cb[listed], trial[listed]
     if not len(trial):
         return None
     xp = namespace(a.gamma)
@@ -302,9 +294,7 @@ def _shared(a: Sides, b: Sides, only: Ints | None = None) -> tuple[Ints, Ints, A
     for t in range(len(meet)):
         of = np.flatnonzero(which == t)
         x, y = take(za, of), take(zb, of)
-        change = (
-            x @ a.terms.PJ[int(ta[t]), ...] + y @ b.terms.PJ[int(tb[t]), ...] - (x + y) @ merged.PJ[t, ...]
-        )
+        change = x @ a.terms.PJ[int(ta[t]), ...] + y @ b.terms.PJ[int(tb[t]), ...] - (x + y) @ merged.PJ[t, ...]
         add_rows(shift, of, change)
     order = np.argsort(at, kind="stable")
     starts = np.flatnonzero(np.diff(at[order], prepend=-1))

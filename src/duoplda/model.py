@@ -2,18 +2,21 @@
 
     phi_ijl = mu_k + V y_i + U x_ij + eps_ijl,   y_i, x_ij ~ N(0, I),   eps_ijl ~ N(0, W_k^-1),   k the kind of channel
 
-`W` is a precision (in Kaldi and wespeaker `W` is a covariance). For a session of type `c` (c_k recordings of kind k) and
-its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v = sum V'W_k (phi - mu_k)` over them:
+`W` is a precision (in Kaldi and wespeaker `W` is a covariance). For a session of type `c` (c_k recordings of kind k)
+and its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v = sum V'W_k (phi - mu_k)` over them:
 
     J_c = sum_k c_k U'W_k V,   P_c = (I + sum_k c_k U'W_k U)^-1,   G_c = sum_k c_k V'W_k V - J_c'P_c J_c
     x_ij | y_i, Phi ~ N(P_c (z_ij - J_c y_i), P_c)
-    y_i | Phi       ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1),   Lambda_i = I + sum_j G_c,   gamma_i = sum_j v_ij - J_c'P_c z_ij
+    y_i | Phi       ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1)
+    Lambda_i = I + sum_j G_c,   gamma_i = sum_j v_ij - J_c'P_c z_ij
 
-    ln P(Phi_i) = sum_jl ln N(phi; mu_k, W_k^-1) + sum_j (ln|P_c| + z'P_c z) / 2 + (gamma'Lambda^-1 gamma - ln|Lambda|) / 2
+    ln P(Phi_i) = sum_jl ln N(phi; mu_k, W_k^-1) + sum_j (ln|P_c| + z'P_c z) / 2
+                  + (gamma'Lambda^-1 gamma - ln|Lambda|) / 2
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -88,9 +91,7 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
-    arrays = {
-        n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None
-    }
+    arrays = {n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None}
     d = arrays["mean"].shape[-1] if arrays["mean"].ndim else 0
     if "session_loadings" not in arrays:
         arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
@@ -117,9 +118,7 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     V, U = arrays["speaker_loadings"], arrays["session_loadings"]
     for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
         if matrix.shape[1] > d:
-            raise DuopldaError(
-                f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense"
-            )
+            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
     return Model(arrays["mean"][None, :], V, U, symmetric(W)[None, :, :])
 
 
@@ -167,8 +166,8 @@ class Patterns:
 
     def batches(self, most: int) -> Iterator[tuple[int, int]]:
         """Runs of patterns with as many speakers each."""
-        edges = np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist() + [len(self)]
-        for a, b in zip(edges[:-1], edges[1:], strict=True):
+        edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
+        for a, b in itertools.pairwise(edges):
             for p in range(a, b, most):
                 yield p, min(p + most, b)
 
@@ -244,9 +243,7 @@ class Sessions:
     def by_speaker(self, rows: Array) -> Array:
         """Sums over the sessions of each speaker of rows (H, n)."""
         order = np.argsort(self.labels.session_speaker, kind="stable")
-        return segment_sums(
-            take(rows, order), np.flatnonzero(np.diff(self.labels.session_speaker[order], prepend=-1))
-        )
+        return segment_sums(take(rows, order), np.flatnonzero(np.diff(self.labels.session_speaker[order], prepend=-1)))
 
     def gamma(self, terms: Terms) -> Array:
         """(M, ny)"""
@@ -324,9 +321,7 @@ def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array
         ("x", x, (labels.n_sessions, model.nx)),
     ):
         if tuple(given.shape) != shape:
-            raise DuopldaError(
-                f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id"
-            )
+            raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
     located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
     still = Model(model.mu, zeros((model.d, 0), model.V), zeros((model.d, 0), model.V), model.W, model.kinds)
     s = sessions(still, to_float(X, xp) - located, labels, density=True)

@@ -62,9 +62,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         TypeError,
         KeyError,
     ) as error:
-        raise DuopldaError(
-            f"{path} is not a model of duoplda, or it is truncated or damaged: {error}"
-        ) from None
+        raise DuopldaError(f"{path} is not a model of duoplda, or it is truncated or damaged: {error}") from None
     except OSError as error:
         raise DuopldaError(f"cannot read the model {path}: {error.strerror or error}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:

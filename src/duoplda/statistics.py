@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class Statistics:
     @staticmethod
     def from_arrays(X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Statistics:
         """One pass over labelled recordings `X` (N, d)."""
-        X, xp = check_rows(X)
+        X, _xp = check_rows(X)
         labels = lab.encode(speaker, session, channel, X.shape[0])
         sums = _Sums(labels, X)
         sums.add_sorted(X)
@@ -105,20 +106,16 @@ class Statistics:
             if sums is None:
                 sums = _Sums(labels, X)
             if X.shape[1] != sums.d:
-                raise DuopldaError(
-                    f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}"
-                )
+                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}")
             if row + X.shape[0] > labels.n_recordings:
-                raise DuopldaError(
-                    f"the chunks bring more rows than the {labels.n_recordings} that have labels"
-                )
+                raise DuopldaError(f"the chunks bring more rows than the {labels.n_recordings} that have labels")
             sums.add(X, np.arange(row, row + X.shape[0]))
             row += X.shape[0]
         if sums is None or row < labels.n_recordings:
             raise DuopldaError(f"the chunks brought {row} rows, {labels.n_recordings} have labels")
         return sums.result(None)
 
-    # -- counts --------------------------------------------------------------------------------------------------
+    # -- counts
 
     @property
     def d(self) -> int:
@@ -184,15 +181,13 @@ class Statistics:
         """(M, d) sum of all recordings of each speaker about the offset, whatever their kind."""
         out = zeros((len(self.speaker_ids), self.d), self.offset)
         for b in self.blocks:
-            add_rows(
-                out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present)))
-            )
+            add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
         return out
 
-    # -- algebra ---------------------------------------------------------------------------------------------------
+    # -- algebra
 
     def __rmul__(self, weight: float) -> Statistics:
-        if not (np.isscalar(weight) and np.isfinite(weight) and weight > 0):
+        if not (isinstance(weight, Real) and 0 < weight < float("inf")):
             raise DuopldaError(f"statistics can be weighted by a positive number, not by {weight!r}")
         blocks = tuple(replace(b, T=b.T * float(weight)) for b in self.blocks)
         return replace(self, weights=self.weights * weight, blocks=blocks, within=self.within * float(weight))
@@ -255,9 +250,7 @@ class Statistics:
             counts = np.zeros(len(kinds), np.int64)
             counts[kind] = b.counts
             blocks.append(replace(b, counts=counts, speaker=speaker[b.speaker]))
-        return replace(
-            self, kinds=kinds, speaker_ids=speaker_ids, weights=weights, blocks=tuple(blocks), within=within
-        )
+        return replace(self, kinds=kinds, speaker_ids=speaker_ids, weights=weights, blocks=tuple(blocks), within=within)
 
     def _move(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
@@ -292,9 +285,7 @@ def check_rows(X: Any) -> tuple[Array, Any]:
             except (TypeError, ValueError) as error:
                 raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
     if X.ndim != 2:
-        raise DuopldaError(
-            f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}"
-        )
+        raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise DuopldaError(f"found an array with shape {tuple(X.shape)}: at least one recording is needed")
     return X, xp
@@ -376,9 +367,7 @@ class _Sums:
 
     def _rows(self, X: Array, index: Ints) -> Array:
         """Rows of X about the offset, in double precision, in a buffer that is used again."""
-        ordered = (
-            bool(len(index)) and index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
-        )
+        ordered = bool(len(index)) and index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
         part = slice(int(index[0]), int(index[-1]) + 1)
         if self.xp is not np:
             return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.offset
@@ -481,9 +470,7 @@ class _Sums:
             )
         blocks = tuple(
             TypeBlock(t, self.pair_speaker[a:b], self.pair_n[a:b], A, T)
-            for t, a, b, A, T in zip(
-                self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False
-            )
+            for t, a, b, A, T in zip(self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False)
         )
         keys = None if lb.session_ids is None else lab.keys(lb.session_ids)
         weights = np.ones(len(lb.speaker_ids))
