@@ -23,7 +23,7 @@ from duoplda._array import Array, namespace, put, to_float, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.llr import Sides
 from duoplda.model import Model, Posterior
-from duoplda.statistics import Statistics, check_rows
+from duoplda.statistics import Statistics, check_finite, check_rows
 
 NO_SPEAKERS = "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
 
@@ -244,7 +244,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return float(namespace(ln).sum(ln))
 
     def posterior(self, X: Any, speaker: Any, session: Any = None) -> Posterior:
-        """Posteriors of the speaker factors, of the session factors given these, and marginal means of the latter."""
+        """Posteriors of the speaker factors, of the session factors given these, and marginal means of these."""
         return mod.posterior(*self._labelled(X, speaker, session))
 
     def transform(self, X: Any) -> Array:
@@ -254,7 +254,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         xp = namespace(X)
         out = mod.transform(self._model(X), to_float(X, xp))
         if not bool(xp.all(xp.isfinite(out))):
-            mod.check_finite(X)
+            check_finite(X)
         return out
 
     def sample(
@@ -264,7 +264,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         recordings: int | tuple[int, int] = 1,
         random_state: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Draw recordings, with speaker and session ids, from the model; ranges (low, high) are drawn from uniformly."""
+        """Draw recordings, with speaker and session ids; a range (low, high) is drawn from uniformly."""
         from duoplda.datasets import make_recordings
 
         check_is_fitted(self)

@@ -1,12 +1,16 @@
 """Sides of trials and the likelihood ratio between them.
 
 A side is a set of recordings with sessions, summed up by (n, gamma, Lambda). With
-Q = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2 and sides that share no session, Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
+Q = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2 and sides that share no session,
+Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
 
-    LLR = Q_3 - Q_1 - Q_2 = [C^-1 gamma_1, a_1, 1] . [C^-1 gamma_2, 1, a_2],   Lambda_3 = C C'
-    a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2 + (ln|Lambda_s| - ln|Lambda_3|/2) / 2
+    LLR = Q_3 - Q_1 - Q_2 = gamma_1'Lambda_3^-1 gamma_2 + a_1 + a_2
+    a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2
+    (and the three ln|Lambda|, in a_1). Lambda depends on the counts of sessions by type only, the side's *pattern*.
 
-so that all sides with the same counts of sessions by type are scored by one matrix product.
+Between sides of one pattern and sides of patterns p = 1 .. P this is one matrix product, of inner size ny + 1 + P:
+
+    [Lambda_3^-1 gamma_1, a_1, e_p] . [gamma_2, 1, a_21 .. a_2P],    e_p the unit vector of the first side's pattern.
 
 Sides that share a session (one conversation through two microphones) hold parts of it: the whole has type c_1 + c_2 and
 z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.session_terms`) no longer cancels.
@@ -14,8 +18,6 @@ z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.sess
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,12 +30,11 @@ from duoplda._array import (
     Array,
     add_rows,
     eye,
-    logdet_cholesky,
     namespace,
     put,
     segment_sums,
     set_rows,
-    solve_triangular,
+    spd_inverse,
     take,
     zeros,
 )
@@ -128,33 +129,24 @@ def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any =
     )
 
 
+MOST_PATTERNS = 32  # of one side in one product
+
+
 def matrix(a: Sides, b: Sides) -> Array:
-    """(len(a), len(b)) ln likelihood ratios: one product for each pair of patterns."""
+    """(len(a), len(b)) ln likelihood ratios: one product for each pattern of the side that has fewer."""
     xp = namespace(a.gamma)
-    n, m = len(a), len(b)
-    out = np.empty((n, m)) if xp is np else zeros((n, m), a.gamma)
-    order = b.patterns.speakers
-    in_order = len(b.patterns) == 1 or bool((np.diff(order) == 1).all())
-    back = np.argsort(order)
-    for p in range(len(a.patterns)):
-        rows = _members(a, p)
-        right = _Right(a, b, p)
-        straight = bool(rows[-1] - rows[0] == len(rows) - 1) and in_order
-        step = len(rows) if straight else max(1, CHUNK_BYTES // (8 * m))
-        for at in range(0, len(rows), step):
-            part = rows[at : at + step]
-            if straight and xp is np:
-                block = out[part[0] : part[-1] + 1]
+    out = np.empty((len(a), len(b))) if xp is np else zeros((len(a), len(b)), a.gamma)
+    flip = len(a.patterns) < len(b.patterns)
+    many, one = (b, a) if flip else (a, b)
+    for q in range(len(one.patterns)):
+        columns = _members(one, q, q + 1)
+        for p in range(0, len(many.patterns), MOST_PATTERNS):
+            rows = _members(many, p, p + MOST_PATTERNS)
+            left, right = _factors(many, p, rows, one, q, columns)
+            if flip:
+                _product(out, columns, rows, right, left)
             else:
-                block = np.empty((len(part), m)) if xp is np else zeros((len(part), m), a.gamma)
-            for q, columns in right.columns():
-                left, transposed = right.left(q, part), right.right(q).T
-                if xp is np:
-                    np.matmul(left, transposed, out=block[:, columns])
-                else:
-                    block[:, columns] = left @ transposed
-            if not straight or xp is not np:
-                set_rows(out, part, block if in_order else take(block.T, back).T)
+                _product(out, rows, columns, left, right)
     shared = _shared(a, b)
     if shared is not None:
         _set_cells(out, *shared)
@@ -173,22 +165,20 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
                 f"{len(bad)} pairs name rows that are not there (side {column + 1} has {len(side)}): {some(bad)}"
             )
     xp = namespace(a.gamma)
-    out = zeros((len(index), 1), a.gamma)
-    key = a.patterns.index[index[:, 0]] * len(b.patterns) + b.patterns.index[index[:, 1]]
-    order = np.argsort(key, kind="stable")
-    edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1)).tolist()
-    step = max(1, CHUNK_BYTES // (8 * (a.gamma.shape[1] + 2)))
-    for s, e in itertools.pairwise(edges):
-        of = order[s:e]
-        p, q = divmod(int(key[of[0]]), len(b.patterns))
-        rows_a, at_a = np.unique(index[of, 0], return_inverse=True)
-        rows_b, at_b = np.unique(index[of, 1], return_inverse=True)
-        both = _Right(a, b, p)
-        left, right = both.left(q, rows_a), both.right(q, rows_b)
+    out = zeros((len(index),), a.gamma)
+    flip = len(a.patterns) < len(b.patterns)
+    (many, i), (one, j) = ((b, index[:, 1]), (a, index[:, 0])) if flip else ((a, index[:, 0]), (b, index[:, 1]))
+    key = one.patterns.index[j] * len(many.patterns) + many.patterns.index[i] // MOST_PATTERNS * MOST_PATTERNS
+    keys = np.unique(key).tolist()
+    for value in keys:
+        q, p = divmod(value, len(many.patterns))
+        of = np.arange(len(index)) if len(keys) == 1 else np.flatnonzero(key == value)
+        (rows, at_row), (columns, at_column) = _used(i[of], len(many)), _used(j[of], len(one))
+        left, right = _factors(many, p, rows, one, q, columns)
+        step = max(1, CHUNK_BYTES // (32 * left.shape[1]))
         for t in range(0, len(of), step):
-            x, y = take(left, at_a[t : t + step]), take(right, at_b[t : t + step])
-            add_rows(out, of[t : t + step], xp.sum(x * y, axis=1)[:, None])
-    out = out[:, 0]
+            part = slice(t, t + step)
+            set_rows(out, of[part], xp.vecdot(take(left, at_row[part]), take(right, at_column[part])))
     shared = _shared(a, b, index)
     if shared is not None:
         i, j, values = shared  # sorted by trial
@@ -199,50 +189,68 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
     return out
 
 
-class _Right:
-    """The two factors of the scores between pattern p of one side and each pattern q of the other."""
-
-    def __init__(self, a: Sides, b: Sides, p: int):
-        self.a, self.b, self.p = a, b, p
-        self.Lambda = a.Lambda(p)
-        self.made: dict[int, tuple[Array, Array]] = {}
-        self.rights: dict[int, Array] = {}
-
-    def columns(self) -> Iterator[tuple[int, slice]]:
-        start = self.b.patterns.start.tolist()
-        for q in range(len(self.b.patterns)):
-            yield q, slice(start[q], start[q + 1])
-
-    def _factor(self, q: int) -> tuple[Array, Array]:
-        if q not in self.made:
-            both = self.Lambda + self.b.Lambda(q) - eye(self.Lambda.shape[-1], self.Lambda)
-            C = namespace(both).linalg.cholesky(both)
-            self.made[q] = C, logdet_cholesky(C) / 2
-        return self.made[q]
-
-    def _half(self, side: Sides, pattern: int, q: int, rows: Ints, one_first: bool) -> Array:
-        C, ln_3 = self._factor(q)
-        xp = namespace(C)
-        half = solve_triangular(C, take(side.gamma, rows).T).T
-        own = (side.posterior.ln_Lambda[pattern] - ln_3) / 2
-        a = (xp.sum(half**2, axis=1) - take(side.quadratic, rows)) / 2 + own
-        ones = xp.ones_like(a)
-        return xp.concat([half, *([ones[:, None], a[:, None]] if one_first else [a[:, None], ones[:, None]])], axis=1)
-
-    def left(self, q: int, rows: Ints) -> Array:
-        return self._half(self.a, self.p, q, rows, one_first=False)
-
-    def right(self, q: int, rows: Ints | None = None) -> Array:
-        if rows is not None:
-            return self._half(self.b, q, q, rows, one_first=True)
-        if q not in self.rights:
-            self.rights[q] = self._half(self.b, q, q, _members(self.b, q), one_first=True)
-        return self.rights[q]
-
-
-def _members(side: Sides, pattern: int) -> Ints:
+def _members(side: Sides, first: int, end: int) -> Ints:
+    """Rows of the sides with a range of patterns, increasing."""
     s = side.patterns.start
-    return side.patterns.speakers[s[pattern] : s[pattern + 1]]
+    return np.sort(side.patterns.speakers[s[first] : s[min(end, len(side.patterns))]])
+
+
+def _used(index: Ints, n: int) -> tuple[Ints, Ints]:
+    """The rows that are used, and each entry's place among them."""
+    used = np.zeros(n, bool)
+    used[index] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[index]
+
+
+def _factors(many: Sides, first: int, rows: Ints, one: Sides, q: int, columns: Ints) -> tuple[Array, Array]:
+    """[Lambda_3^-1 gamma_1, a_1, e_p] and [gamma_2, 1, a_2p ...]: patterns p from `first` on against pattern q."""
+    xp, ny = namespace(one.gamma), one.gamma.shape[1]
+    patterns = range(first, min(first + MOST_PATTERNS, len(many.patterns)))
+    Lambda = [many.Lambda(p) + one.Lambda(q) - eye(ny, one.gamma) for p in patterns]
+    inverse, ln_3 = spd_inverse(xp.stack(Lambda))
+    ln = xp.stack([many.posterior.ln_Lambda[p] for p in patterns]) + one.posterior.ln_Lambda[q] - ln_3
+    g, pattern = take(many.gamma, rows), many.patterns.index[rows] - first
+    left = zeros((len(rows), ny + 1 + len(patterns)), g)
+    right = zeros((len(columns), ny + 1 + len(patterns)), g)
+    right[:, :ny] = take(one.gamma, columns)
+    right[:, ny] = 1.0
+    for p in range(len(patterns)):
+        of = np.flatnonzero(pattern == p)
+        mine = g if len(of) == len(rows) else take(g, of)
+        half = mine @ inverse[p, ...]
+        own = (xp.vecdot(half, mine) - take(many.quadratic, rows[of]) + ln[p]) / 2
+        unit = zeros((len(of), len(patterns)), g)
+        unit[:, p] = 1.0
+        set_rows(left, of, xp.concat([half, own[:, None], unit], axis=1))
+        other = right[:, :ny]
+        right[:, ny + 1 + p] = (xp.vecdot(other @ inverse[p, ...], other) - take(one.quadratic, columns)) / 2
+    return left, right
+
+
+def _product(out: Array, rows: Ints, columns: Ints, left: Array, right: Array) -> None:
+    """out[rows, columns] = left right'."""
+    if not isinstance(out, np.ndarray):
+        block = left @ right.T
+        if len(columns) == out.shape[1]:
+            set_rows(out, rows, block)
+        else:
+            _set_cells(
+                out, np.repeat(rows, len(columns)), np.tile(columns, len(rows)), namespace(out).reshape(block, (-1,))
+            )
+    elif len(rows) == out.shape[0] and len(columns) == out.shape[1]:
+        np.matmul(left, right.T, out=out)
+    else:
+        step = max(1, CHUNK_BYTES // (8 * len(columns)))
+        buffer = np.empty((min(step, len(rows)), len(columns)))
+        for at in range(0, len(rows), step):
+            part = rows[at : at + step]
+            block = np.matmul(left[at : at + step], right.T, out=buffer[: len(part)])
+            if len(columns) == out.shape[1]:
+                out[part] = block
+            elif part[-1] - part[0] == len(part) - 1:
+                out[part[0] : part[-1] + 1, columns] = block
+            else:
+                out[part[:, None], columns] = block
 
 
 def _set_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from duoplda._array import (
     add_rows,
     gram,
     namespace,
+    one_thread_each,
     put,
     segment_sums,
     take,
@@ -335,8 +337,8 @@ class _Sums:
         self.T = [zeros((a.shape[1], a.shape[1]), self.offset) for a in self.A]
         self.within = zeros((K, d, d), self.offset)
         self.open: dict[int, tuple[Ints, Array]] = {}  # session -> counts so far (K,), sums so far (K, d)
-        self.rows_per_chunk = max(256, CHUNK_BYTES // (8 * d))
-        self.buffer: Array = None
+        self.rows_per_chunk = max(256, CHUNK_BYTES // (32 * d))
+        self.lock = Lock()
 
     def add_sorted(self, X: Array) -> None:
         """All recordings at once: by type and speaker, so that no session is ever open."""
@@ -365,15 +367,13 @@ class _Sums:
         if len(part):
             self._add_open(X, part, rows[part])
 
-    def _rows(self, X: Array, index: Ints) -> Array:
+    def _rows(self, X: Array, index: Ints, buffer: Array | None = None) -> Array:
         """Rows of X about the offset, in double precision, in a buffer that is used again."""
-        ordered = bool(len(index)) and index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
+        ordered = index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
         part = slice(int(index[0]), int(index[-1]) + 1)
-        if self.xp is not np:
+        if buffer is None:
             return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.offset
-        if self.buffer is None or len(self.buffer) < len(index):
-            self.buffer = np.empty((max(len(index), self.rows_per_chunk), self.d))
-        out = self.buffer[: len(index)]
+        out = buffer[: len(index)]
         if ordered:
             return np.subtract(X[part], self.offset, out=out)
         if X.dtype == np.float64:
@@ -385,33 +385,56 @@ class _Sums:
 
     def _add_complete(self, X: Array, rows: Ints, sessions: Ints) -> None:
         """Whole sessions, sorted by pair of type and speaker; their rows sorted by session and kind."""
-        xp, d = self.xp, self.d
         session_type = self.session_type[sessions]
-        row = 0
+        row, tasks = 0, []
         for c in np.unique(session_type).tolist():
-            counts = self.types[c]
-            L, present = int(counts.sum()), np.flatnonzero(counts).tolist()
+            L = int(self.types[c].sum())
             first, last = np.searchsorted(session_type, [c, c + 1]).tolist()
             step = max(1, self.rows_per_chunk // L)
             for a in range(first, last, step):
                 b = min(a + step, last)
-                G = xp.reshape(self._rows(X, rows[row : row + (b - a) * L]), (b - a, L, d))
+                tasks.append((c, rows[row : row + (b - a) * L], sessions[a:b]))
                 row += (b - a) * L
-                sums, at = [], 0
-                for k in present:
-                    n = int(counts[k])
-                    part = G[:, at : at + n, :]
-                    at += n
-                    F = xp.sum(part, axis=1) if n > 1 else part[:, 0, :]
-                    if n > 1:
-                        part -= (F / n)[:, None, :]
-                        self.within[k, ...] += gram(xp.reshape(part, ((b - a) * n, d)))
-                    sums.append(F)
-                self._close(c, sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), sessions[a:b])
+        if self.xp is not np:
+            self._work(X, tasks)
+        else:  # sums and copies are not threaded in NumPy: give each core its own chunks
+            with one_thread_each() as (threads, run):
+                run(lambda i: self._work(X, tasks[i::threads]), list(range(min(threads, len(tasks)))))
+
+    def _work(self, X: Array, tasks: list[tuple[int, Ints, Ints]]) -> None:
+        xp, d = self.xp, self.d
+        most = max(len(rows) for _, rows, _ in tasks)
+        buffer = np.empty((most, d)) if xp is np else None
+        within: dict[int, Array] = {}
+        T: dict[int, Array] = {}
+        for c, rows, sessions in tasks:
+            counts, h = self.types[c], len(sessions)
+            G = xp.reshape(self._rows(X, rows, buffer), (h, -1, d))
+            sums, at = [], 0
+            for k in np.flatnonzero(counts).tolist():
+                n = int(counts[k])
+                part = G[:, at : at + n, :]
+                at += n
+                if n == 1:
+                    sums.append(part[:, 0, :])
+                    continue
+                F = xp.sum(part, axis=1)
+                sums.append(F)
+                part -= (F / n)[:, None, :]
+                scatter = gram(xp.reshape(part, (h * n, d)))
+                within[k] = within[k] + scatter if k in within else scatter
+            F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
+            T[c] = T[c] + gram(F) if c in T else gram(F)
+            with self.lock:
+                self._close(c, F, sessions)
+        with self.lock:
+            for k, scatter in within.items():
+                self.within[k, ...] += scatter
+            for c, scatter in T.items():
+                self.T[c] += scatter
 
     def _close(self, c: int, F: Array, sessions: Ints) -> None:
-        """Sums F (h, K_c d) of complete sessions of type c, sorted by speaker."""
-        self.T[c] += gram(F)
+        """Give sums F (h, K_c d) of complete sessions of type c, sorted by speaker, to their speakers."""
         pair = self.session_pair[sessions]
         starts = np.flatnonzero(np.diff(pair, prepend=-1))
         add_rows(self.A[c], pair[starts] - self.pair_start[c], segment_sums(F, starts))
@@ -452,6 +475,7 @@ class _Sums:
             chosen = [s for s in done if self.session_type[s] == c]
             present = np.flatnonzero(self.types[c])
             F = xp.stack([xp.reshape(take(self.open.pop(s)[1], present), (-1,)) for s in chosen])
+            self.T[c] += gram(F)
             self._close(c, F, np.array(chosen))
 
     def result(self, again: Any) -> Statistics:

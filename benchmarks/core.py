@@ -1,0 +1,122 @@
+"""Statistics, EM and likelihood ratios against their floors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.common import Row, interleaved
+from duoplda import PLDA, Statistics, em
+from duoplda.datasets import make_recordings
+from duoplda.model import Model, checked
+
+
+def a_model(d: int, ny: int, nx: int, seed: int = 0) -> Model:
+    rng = np.random.default_rng(seed)
+    V, U = rng.standard_normal((d, ny)) / ny**0.5, rng.standard_normal((d, nx)) / nx**0.5
+    return checked(rng.standard_normal(d), V, U, np.diag(rng.uniform(1, 3, d)))
+
+
+def balanced(n_speakers: int, sessions: int, recordings: int, d: int, dtype: str = "float64"):
+    """Plain noise with nested labels: for timing, what the numbers are does not matter."""
+    rng = np.random.default_rng(0)
+    N = n_speakers * sessions * recordings
+    X = np.empty((N, d), dtype)
+    for a in range(0, N, 65536):
+        X[a : a + 65536] = rng.standard_normal((len(X[a : a + 65536]), d), dtype=np.float32)
+    speaker = np.repeat(np.arange(n_speakers), sessions * recordings)
+    return X, speaker, np.repeat(np.arange(n_speakers * sessions), recordings)
+
+
+def one_pass() -> Iterator[Row]:
+    for size, shuffled in (("sorted", False), ("shuffled", True)):
+        X, speaker, session = balanced(5000, 10, 4, 256)
+        if shuffled:
+            order = np.random.default_rng(1).permutation(len(X))
+            X, speaker, session = X[order], speaker[order], session[order]
+        F = X[: len(X) // 4].copy()
+
+        def products(X=X, F=F):
+            return X.T @ X, F.T @ F
+
+        ours, floor = interleaved(lambda: Statistics.from_arrays(X, speaker, session), products)  # noqa: B023
+        yield Row("(a) one pass over the data / X'X and F'F", f"200k x 256, 50k sessions, {size}", ours, floor, 1.5)
+
+
+def iteration_size() -> Iterator[Row]:
+    """An EM iteration does not depend on the number of recordings."""
+    model = a_model(512, 150, 100)
+    steps = []
+    for recordings in (1, 8):  # of 20 sessions of 6,000 speakers
+        X, speaker, session = balanced(6000, 20, recordings, 512, "float32")
+        stats = Statistics.from_arrays(X, speaker, session)
+        del X
+        e_step = em.EStep(stats)
+        steps.append(lambda e=e_step, s=stats: em.md_step(em.ml_step(model, m := e(model), s), m))
+    few, many = interleaved(*steps, repeat=7)
+    yield Row("(b) EM iteration at 960k / at 120k recordings", "d=512, 6,000 speakers, 150/100", many, few, 1.15)
+
+
+def acceleration() -> Iterator[Row]:
+    """E-steps until within 1e-6 nats per recording of the optimum."""
+    data = make_recordings(400, (1, 6), (1, 5), n_dimensions=60, n_speaker_factors=30, n_session_factors=20, seed=3)
+    stats = Statistics.from_arrays(data.X, data.speaker, data.session)
+    for name, start in (
+        ("moment start", em.moment_start(stats, 40, 30)),
+        ("random start", em.random_start(stats, 40, 30, np.random.default_rng(0))),
+    ):
+        best = em.fit(stats, start, tol=0, max_iter=3000).log_likelihoods[-1]
+        counts = []
+        for accelerate in (True, False):
+            close = best - 1e-6 * stats.n_recordings
+            fit = em.fit(
+                stats, start, tol=0, max_iter=5000, accelerate=accelerate, callback=lambda i, ln, m: bool(ln >= close)  # noqa: B023
+            )
+            counts.append(float(fit.n_evaluations))
+        yield Row("(c) E-steps to 1e-6 nats of the optimum / plain EM", f"d=60, 40/30, {name}", *counts, 0.25, "E-steps")
+
+
+def score_matrix() -> Iterator[Row]:
+    rng = np.random.default_rng(0)
+    ny = 150
+    model = a_model(256, ny, 100)
+    plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
+    X = rng.standard_normal((10_000, 256))
+    tests = plda.enroll(X, np.arange(10_000))
+    left, right = rng.standard_normal((10_000, ny + 2)), rng.standard_normal((10_000, ny + 2))
+    ours, floor = interleaved(lambda: plda.llr(tests, tests), lambda: left @ right.T)
+    yield Row("(d) score matrix / GEMM of inner size ny+2", "10k x 10k, ny=150", ours, floor, 1.3)
+
+    size = rng.integers(3, 6, 5000)
+    side = np.repeat(np.arange(5000), size)
+    Y = rng.standard_normal((len(side), 256))
+    sets = plda.enroll(Y, side, side)  # one session each
+    ours, floor = interleaved(lambda: plda.llr(sets, tests), lambda: left[:5000] @ right.T)
+    yield Row("(d) score matrix, enrolment sets / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
+
+    pairs = rng.integers(0, 10_000, (1_000_000, 2))
+    pairs[:, 0] %= 5000
+
+    def gathered():
+        return [np.einsum("ij,ij->i", left[p[:, 0]], right[p[:, 1]]) for p in np.array_split(pairs, 80)]
+
+    ours, floor = interleaved(lambda: plda.llr(sets, tests, pairs=pairs), gathered)
+    yield Row("(e) listed pairs / gathered products", "1M pairs, sets of 3 to 5", ours, floor, None)
+
+
+def ragged() -> Iterator[Row]:
+    d = 256
+    model = a_model(d, 150, 100)
+    data = make_recordings(5000, (2, 14), (1, 7), model=model, seed=0)
+    e_step = em.EStep(stats := Statistics.from_arrays(data.X, data.speaker, data.session))
+
+    def iteration():
+        moments = e_step(model)
+        return em.md_step(em.ml_step(model, moments, stats), moments)
+
+    ours, floor = interleaved(iteration, lambda: data.X.T @ data.X)
+    yield Row("(f) EM iteration, ragged counts / X'X", "d=256, 5,000 speakers, 2-14 x 1-7, 150/100", ours, floor, 4.0)
+
+
+ALL = (one_pass, iteration_size, acceleration, score_matrix, ragged)
