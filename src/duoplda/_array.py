@@ -60,9 +60,13 @@ def to_numpy(array: Any) -> NDArray[Any]:
 
 
 def to_float(array: Any, xp: Any) -> Array:
-    """The array in double precision, in its own library and on its own device."""
+    """The array in double precision, in its own library and on its own device; a list or NumPy's array in `xp`."""
     if xp is np:
         return np.asarray(array, dtype=np.float64)
+    if namespace(array) is np:
+        return xp.asarray(np.asarray(array, dtype=np.float64))
+    if is_torch(xp):
+        array = array.detach()  # no gradient is traced: EM would drag the whole history along
     return xp.astype(array, xp.float64, copy=False)
 
 
@@ -253,9 +257,14 @@ _blas = ThreadpoolController()
 
 
 @contextmanager
-def one_thread_each() -> Iterator[tuple[int, Callable[[Callable[[Any], Any], list[Any]], list[Any]]]]:
-    """As many threads as BLAS was allowed, and a `map` over them; BLAS itself runs on one thread in each."""
-    threads = max([info["num_threads"] for info in _blas.info() if info["user_api"] == "blas"], default=1)
+def one_thread_each(flops: float) -> Iterator[tuple[int, Callable[[Callable[[Any], Any], list[Any]], list[Any]]]]:
+    """As many threads as BLAS was allowed, and a `map` over them; BLAS itself runs on one thread in each.
+
+    Work of few `flops` is not worth the threads: it gets one.
+    """
+    threads = 1
+    if flops > 1e8:
+        threads = max([info["num_threads"] for info in _blas.info() if info["user_api"] == "blas"], default=1)
     if threads == 1:
         yield 1, lambda function, items: [function(item) for item in items]
         return

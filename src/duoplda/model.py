@@ -214,7 +214,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
         covariance = zeros((weights.shape[1], 0), gamma)
     elif xp is np:
         todo = list(patterns.batches(max(1, (1 << 21) // (8 * ny * ny))))
-        with one_thread_each() as (threads, run):
+        with one_thread_each(P * ny**3) as (threads, run):
             covariance = sum(run(work, [todo[i::threads] for i in range(threads)]))
     else:
         covariance = work(list(patterns.batches(max(1, (1 << 28) // (8 * ny * ny)))))

@@ -398,7 +398,7 @@ class _Sums:
         if self.xp is not np:
             self._work(X, tasks)
         else:  # sums and copies are not threaded in NumPy: give each core its own chunks
-            with one_thread_each() as (threads, run):
+            with one_thread_each(len(rows) * self.d**2) as (threads, run):
                 run(lambda i: self._work(X, tasks[i::threads]), list(range(min(threads, len(tasks)))))
 
     def _work(self, X: Array, tasks: list[tuple[int, Ints, Ints]]) -> None:
