@@ -115,7 +115,10 @@ def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
-    """Sums of consecutive rows; segment s begins at row `starts[s]` (each has a row at least)."""
+    """Sums of consecutive rows; segment s begins at row `starts[s]` (each has a row at least).
+
+    Where every segment is one row, these are the rows themselves, not a copy.
+    """
     xp = namespace(rows)
     if len(starts) == rows.shape[0]:
         return rows

@@ -22,6 +22,12 @@ def some(items: Any, most: int = 10) -> str:
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
 
 
+def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
+    """A fold of each speaker, from a hash of its id: shards agree on it without talking."""
+    salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return (_mix(_hash(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """Who speaks in each of N recordings, in which session, through which kind of channel.
@@ -35,6 +41,16 @@ class Labels:
     speaker: Ints  # (N,)
     session: Ints  # (N,)
     kind: Ints  # (N,)
+
+    def select(self, speakers: NDArray[np.bool_]) -> tuple[Labels, Ints]:
+        """The labels of some of the speakers' recordings, and the rows of these."""
+        rows = np.flatnonzero(speakers[self.speaker])
+        sessions, session = np.unique(self.session[rows], return_inverse=True)
+        names = None if self.session_ids is None else self.session_ids[sessions]
+        speaker = (np.cumsum(speakers) - 1)[self.speaker[rows]]
+        return Labels(
+            self.speaker_ids[speakers], names, self.kinds, speaker, session.reshape(-1), self.kind[rows]
+        ), rows
 
     @property
     def n_recordings(self) -> int:
@@ -149,6 +165,10 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     """A 64-bit hash of each id, the same on every machine and in every shard, sorted."""
+    return np.sort(_hash(ids))
+
+
+def _hash(ids: NDArray[Any]) -> NDArray[np.uint64]:
     if ids.dtype.kind in "biuf":
         h = ids.astype(np.float64).view(np.uint64) if ids.dtype.kind == "f" else ids.astype(np.int64).view(np.uint64)
     else:
@@ -157,7 +177,7 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
         h = np.zeros(len(text), np.uint64)
         for j in range(letters.shape[1]):
             h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
-    return np.sort(_mix(h))
+    return _mix(h)
 
 
 def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:

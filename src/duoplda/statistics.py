@@ -83,35 +83,45 @@ class Statistics:
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
     within: Array  # (K, d, d) weighted
     session_keys: NDArray[np.uint64] | None  # hashes of the sessions' ids: a session must not be added twice
+    folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
+    seed: int = 0  # of the folds
 
     @staticmethod
-    def from_arrays(X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Statistics:
-        """One pass over labelled recordings `X` (N, d)."""
-        X, _xp = check_rows(X)
+    def from_arrays(
+        X: Any, speaker: Any, session: Any = None, channel: Any = None, *, n_folds: int = 0, seed: int = 0
+    ) -> Statistics:
+        """One pass over labelled recordings `X` (N, d).
+
+        With `n_folds`, speakers are split by a hash of their ids, and the parts are kept too, for held-out speakers.
+        """
+        X, _ = check_rows(X)
         labels = lab.encode(speaker, session, channel, X.shape[0])
-        sums = _Sums(labels, X)
-        sums.add_sorted(X)
+        sums = _FoldSums(labels, X, n_folds, seed)
+        for fold in sums.parts:
+            fold.add_sorted(X)
         return sums.result(lambda: X)
 
     @staticmethod
-    def accumulate(chunks: Iterable[Any], labels: Any) -> Statistics:
+    def accumulate(chunks: Iterable[Any], labels: Any, *, n_folds: int = 0, seed: int = 0) -> Statistics:
         """The same from chunks, read once; sessions may be split between chunks, and are closed when complete.
 
         `labels` is `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, for all
         recordings in the order in which the chunks bring them. A chunk is an array of rows.
         """
         labels = _as_labels(labels)
-        sums: _Sums | None = None
+        sums: _FoldSums | None = None
         row = 0
         for chunk in chunks:
             X, _ = check_rows(chunk)
             if sums is None:
-                sums = _Sums(labels, X)
-            if X.shape[1] != sums.d:
-                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}")
+                sums = _FoldSums(labels, X, n_folds, seed)
+            d = sums.parts[0].d
+            if X.shape[1] != d:
+                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {d}")
             if row + X.shape[0] > labels.n_recordings:
                 raise DuopldaError(f"the chunks bring more rows than the {labels.n_recordings} that have labels")
-            sums.add(X, np.arange(row, row + X.shape[0]))
+            for fold in sums.parts:
+                fold.add(X, row)
             row += X.shape[0]
         if sums is None or row < labels.n_recordings:
             raise DuopldaError(f"the chunks brought {row} rows, {labels.n_recordings} have labels")
@@ -192,7 +202,8 @@ class Statistics:
         if not (isinstance(weight, Real) and 0 < weight < float("inf")):
             raise DuopldaError(f"statistics can be weighted by a positive number, not by {weight!r}")
         blocks = tuple(replace(b, T=b.T * float(weight)) for b in self.blocks)
-        return replace(self, weights=self.weights * weight, blocks=blocks, within=self.within * float(weight))
+        within, folds = self.within * float(weight), tuple(weight * part for part in self.folds)
+        return replace(self, weights=self.weights * weight, blocks=blocks, within=within, folds=folds)
 
     __mul__ = __rmul__
 
@@ -226,6 +237,9 @@ class Statistics:
             key = tuple(x.counts.tolist())
             parts[key] = _join(parts[key], x) if key in parts else x
         keys = [k for k in (self.session_keys, other.session_keys) if k is not None]
+        folds: tuple[Statistics, ...] = ()
+        if len(self.folds) == len(other.folds) and self.seed == other.seed:
+            folds = tuple(x + y for x, y in zip(self.folds, other.folds, strict=True))
         return Statistics(
             self.offset,
             kinds,
@@ -234,6 +248,8 @@ class Statistics:
             tuple(parts[key] for key in sorted(parts)),
             a.within + b.within,
             np.sort(np.concatenate(keys)) if keys else None,
+            folds,
+            self.seed,
         )
 
     def __radd__(self, other: Any) -> Statistics:
@@ -296,8 +312,6 @@ def check_rows(X: Any) -> tuple[Array, Any]:
 def check_finite(X: Array, first_row: int = 0) -> None:
     """Name the rows that are not finite."""
     xp = namespace(X)
-    if xp is np and np.isfinite(np.sum(X)):
-        return
     bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
     if len(bad):
         raise DuopldaError(
@@ -314,13 +328,36 @@ def _as_labels(labels: Any) -> Labels:
     return lab.encode(*labels)
 
 
+class _FoldSums:
+    """Sums by fold of speakers; one fold of all where none are asked for."""
+
+    def __init__(self, labels: Labels, like: Array, n_folds: int, seed: int):
+        xp = namespace(like)
+        self.seed, self.n_folds = seed, n_folds
+        with np.errstate(all="ignore"):
+            offset = xp.mean(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
+            offset = xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
+        if n_folds:
+            fold = lab.folds(labels.speaker_ids, n_folds, seed)
+            parts = [labels.select(fold == f) for f in range(n_folds)]
+        else:
+            parts = [(labels, np.arange(labels.n_recordings))]
+        self.parts = [_Sums(part, rows, offset) for part, rows in parts]
+
+    def result(self, again: Any) -> Statistics:
+        parts = tuple(part.result(again) for part in self.parts)
+        whole = sum(parts[1:], parts[0])
+        return replace(whole, folds=parts, seed=self.seed) if self.n_folds else whole
+
+
 class _Sums:
     """Statistics while they are gathered: closed sessions in their type's sums, open ones as sums of their own."""
 
-    def __init__(self, labels: Labels, like: Array):
-        xp = namespace(like)
-        self.labels, self.xp, self.d = labels, xp, like.shape[1]
-        self.offset = xp.mean(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
+    def __init__(self, labels: Labels, rows: Ints, offset: Array):
+        xp = namespace(offset)
+        self.labels, self.xp, self.d = labels, xp, offset.shape[0]
+        self.rows = rows  # of the data, increasing, that the labels are about
+        self.offset = offset
         self.types, self.session_type = np.unique(labels.counts, axis=0, return_inverse=True)
         self.session_type = self.session_type.reshape(-1)
         M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
@@ -347,12 +384,13 @@ class _Sums:
         rank = np.empty_like(session_order)
         rank[session_order] = np.arange(len(session_order))
         key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
-        rows = np.argsort(key, kind="stable")
-        self._add_complete(X, rows, session_order)
+        self._add_complete(X, self.rows[np.argsort(key, kind="stable")], session_order)
 
-    def add(self, X: Array, rows: Ints) -> None:
-        """A chunk; `rows` are the places of its rows among the labels."""
+    def add(self, X: Array, first_row: int) -> None:
+        """A chunk that begins at a row of the data."""
         lb = self.labels
+        rows = np.arange(*np.searchsorted(self.rows, [first_row, first_row + X.shape[0]]))  # among the labels
+        in_chunk = self.rows[rows] - first_row
         sessions, inverse, have = np.unique(lb.session[rows], return_inverse=True, return_counts=True)
         whole = have == lb.counts[sessions].sum(axis=1)
         if whole.any():
@@ -362,10 +400,10 @@ class _Sums:
             rank[np.flatnonzero(whole)[order]] = np.arange(len(order))
             place = np.flatnonzero(whole[inverse])
             key = rank[inverse[place]] * len(lb.kinds) + lb.kind[rows[place]]
-            self._add_complete(X, place[np.argsort(key, kind="stable")], chosen[order])
+            self._add_complete(X, in_chunk[place[np.argsort(key, kind="stable")]], chosen[order])
         part = np.flatnonzero(~whole[inverse])
         if len(part):
-            self._add_open(X, part, rows[part])
+            self._add_open(X, in_chunk[part], rows[part])
 
     def _rows(self, X: Array, index: Ints, buffer: Array | None = None) -> Array:
         """Rows of X about the offset, in double precision, in a buffer that is used again."""
@@ -395,12 +433,15 @@ class _Sums:
                 b = min(a + step, last)
                 tasks.append((c, rows[row : row + (b - a) * L], sessions[a:b]))
                 row += (b - a) * L
+        if not tasks:
+            return
         if self.xp is not np:
             self._work(X, tasks)
         else:  # sums and copies are not threaded in NumPy: give each core its own chunks
             with one_thread_each(len(rows) * self.d**2) as (threads, run):
                 run(lambda i: self._work(X, tasks[i::threads]), list(range(min(threads, len(tasks)))))
 
+    @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
     def _work(self, X: Array, tasks: list[tuple[int, Ints, Ints]]) -> None:
         xp, d = self.xp, self.d
         most = max(len(rows) for _, rows, _ in tasks)
@@ -439,6 +480,7 @@ class _Sums:
         starts = np.flatnonzero(np.diff(pair, prepend=-1))
         add_rows(self.A[c], pair[starts] - self.pair_start[c], segment_sums(F, starts))
 
+    @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
         """Rows of sessions that have rows in other chunks too.
 
@@ -448,10 +490,10 @@ class _Sums:
         cell = lb.session[rows] * K + lb.kind[rows]
         order = np.argsort(cell, kind="stable")
         cell, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-        G = self._rows(X, place[order]) + 0.0
+        G = self._rows(X, place[order])
         F = segment_sums(G, starts)
         mean = F / put(n.astype(float), F)[:, None]
-        G -= take(mean, np.repeat(np.arange(len(n)), n))
+        G = G - take(mean, np.repeat(np.arange(len(n)), n))  # not in place: F may be G itself
         row_kind = np.repeat(cell % K, n)
         jumps: list[list[Array]] = [[] for _ in range(K)]
         for i, (s, k) in enumerate(zip((cell // K).tolist(), (cell % K).tolist(), strict=True)):
@@ -481,12 +523,12 @@ class _Sums:
     def result(self, again: Any) -> Statistics:
         """The statistics; a NaN or an infinity anywhere in the data has spread into the sums of its speaker."""
         xp, lb = self.xp, self.labels
-        if not all(bool(xp.all(xp.isfinite(A))) for A in self.A):
+        if not all(bool(xp.all(xp.isfinite(A))) for A in (*self.A, *self.T, self.within)):
             if again is not None:
                 check_finite(again())
             bad = set()
             for A, a in zip(self.A, self.pair_start, strict=False):
-                rows = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(A), axis=1)))
+                rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(A) < 1e150, axis=1)))
                 bad.update(self.pair_speaker[rows + a].tolist())
             raise DuopldaError(
                 "Input X contains NaN, infinity or values too large to add up, in recordings of the speakers "
