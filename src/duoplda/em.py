@@ -63,7 +63,11 @@ class EStep:
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
         self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
 
-    def __call__(self, model: Model) -> Moments:
+    def ln_likelihood(self, model: Model) -> float:
+        """The likelihood alone, at a fraction of the cost."""
+        return self(model, moments=False).ln_likelihood
+
+    def __call__(self, model: Model, moments: bool = True) -> Moments:
         stats, ny, nx, d, K = self.stats, model.ny, model.nx, model.d, model.K
         xp = namespace(model.V)
         terms = Terms(model, stats.types)
@@ -74,7 +78,7 @@ class EStep:
         gamma = zeros((len(stats.speaker_ids), ny), model.V)
         for b, mean, (_, B) in zip(stats.blocks, means, loads, strict=True):
             add_rows(gamma, b.speaker, b.A @ B - put(b.n.astype(float), B)[:, None] * (mean @ B)[None, :])
-        post = speakers(terms.G, self.patterns, gamma, self.pattern_weights)
+        post = speakers(terms.G, self.patterns, gamma, self.pattern_weights if moments else None)
         y, w = post.mean, put(stats.weights, gamma)
 
         ln = -0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
@@ -89,23 +93,25 @@ class EStep:
         R, C = zeros((K, ny + nx + 1, ny + nx + 1), gamma), zeros((K, d, ny + nx + 1), gamma)
         rho = zeros((ny + nx + 1, ny + nx + 1), gamma)
         for c, (b, mc, (WU, _)) in enumerate(zip(stats.blocks, means, loads, strict=True)):
-            H, fc = float(stats.H[c]), stats.f[c]
+            H, fc, P = float(stats.H[c]), stats.f[c], terms.P[c, ...]
+            mWU, fWU = mc @ WU, fc @ WU
+            TU = b.T @ WU - fc[:, None] * mWU[None, :]  # sum F (F - m)' WU
+            UTU = symmetric(WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
+            ln += 0.5 * (H * float(terms.ln_P[c]) + float(xp.sum(P * UTU)))
+            if not moments:
+                continue
             wn = stats.weights[b.speaker] * b.n
             own = take(y, b.speaker)
             y1 = put(wn, own) @ own  # sum n y
             Y = post.covariance[c, ...] + gram(put(np.sqrt(wn), own)[:, None] * own)  # sum n E[yy']
             D = b.A.T @ (put(stats.weights[b.speaker], own)[:, None] * own)  # sum A y'
-            J, P = terms.J[c, ...], terms.P[c, ...]
-            mWU, fWU = mc @ WU, fc @ WU
+            J = terms.J[c, ...]
             UD = WU.T @ D - mWU[:, None] * y1[None, :]  # U'W sum (F - m) y'
-            TU = b.T @ WU - fc[:, None] * mWU[None, :]  # sum F (F - m)' WU
-            UTU = symmetric(WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
             x1 = P @ (fWU - H * mWU - J @ y1)
             XY = P @ (UD - J @ Y)
             UDJ = UD @ J.T
             XX = H * P + P @ symmetric(UTU - UDJ - UDJ.T + J @ Y @ J.T) @ P
             FX = (TU - D @ J.T) @ P
-            ln += 0.5 * (H * float(terms.ln_P[c]) + float(xp.sum(P * UTU)))
 
             E = xp.concat(
                 [
@@ -119,7 +125,7 @@ class EStep:
             for at, k in enumerate(b.present.tolist()):
                 R[k, ...] += int(b.counts[k]) * E
                 C[k, ...] += Ft[at * d : (at + 1) * d, :]
-        yy = post.covariance[-1, ...] + gram(xp.sqrt(w)[:, None] * y)
+        yy = (post.covariance[-1, ...] if moments else 0.0) + gram(xp.sqrt(w)[:, None] * y)
         return Moments(ln, R, C, rho, w @ y, yy, stats.n_speakers)
 
 
@@ -132,8 +138,11 @@ def _by_kind(stats: Statistics, stacked: list[Array]) -> Array:
     return out
 
 
-def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.0) -> Model:
-    """Maximise E[ln P(Phi | y, x)]: the regression of recordings on [y; x; 1], and what it leaves as noise."""
+def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.0, nu: float = 0.0) -> Model:
+    """Maximise E[ln P(Phi | y, x)]: the regression of recordings on [y; x; 1], and what it leaves as noise.
+
+    With `nu`, kinds of channels have a common prior worth nu recordings (see `ln_prior`).
+    """
     xp = namespace(model.V)
     K, ny = model.K, model.ny
     R, C = moments.R, moments.C
@@ -142,7 +151,7 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
         Z, m = Z1[:, :-1], Z1[:, -1][None, :]
         noise = [symmetric(stats.S[0, ...] - Z1 @ C[0, ...].T) / float(stats.N[0])]
     else:
-        N = put(stats.N, model.V)[:, None]
+        N = put(np.maximum(stats.N, 1e-300), model.V)[:, None]
         r, f = R[:, :-1, -1], C[:, :, -1]
         Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N)[:, None, :]
         Cc = C[:, :, :-1] - f[:, :, None] * (r / N)[:, None, :]
@@ -151,8 +160,11 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
         noise = []
         for k in range(K):
             CZ = Cc[k, ...] @ Z.T
-            Sc = stats.S[k, ...] - f[k, :][:, None] * (f[k, :] / float(stats.N[k]))[None, :]
-            noise.append(symmetric(Sc - CZ - CZ.T + Z @ Rc[k, ...] @ Z.T) / float(stats.N[k]))
+            Sc = stats.S[k, ...] - f[k, :][:, None] * (f[k, :] / N[k, 0])[None, :]
+            noise.append(symmetric(Sc - CZ - CZ.T + Z @ Rc[k, ...] @ Z.T) / N[k, 0])
+        if nu:
+            prior = nu * spd_inverse(xp.mean(model.W, axis=0))[0]
+            noise = [(n * N[k, 0] + prior) / (N[k, 0] + nu) for k, n in enumerate(noise)]
     if floor:
         noise = [_floored(n, floor) for n in noise]
     try:
@@ -167,10 +179,25 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
     return replace(model, mu=m + stats.offset, V=Z[:, :ny], U=Z[:, ny:], W=W)
 
 
+def ln_prior(model: Model, nu: float) -> float:
+    """ln p(W_1 .. W_K), a Wishart prior worth nu recordings about a common covariance Sigma_0, itself at its best.
+
+        sum_k nu/2 (ln|W_k| - tr(Sigma_0 W_k)) + K nu/2 ln|Sigma_0|,   Sigma_0^-1 = mean of W_k
+
+    up to a constant: 0 where all kinds are alike. It keeps kinds with few recordings from being singular.
+    """
+    if not nu or model.K == 1:
+        return 0.0
+    xp = namespace(model.W)
+    _, ln = spd_inverse(model.W)
+    _, ln_mean = spd_inverse(xp.mean(model.W, axis=0))
+    return nu / 2 * float(xp.sum(ln) - model.K * ln_mean)
+
+
 def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
     """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q."""
     xp = namespace(Z)
-    share = put(N / N.sum(), Z)
+    share = put(N / N.sum(), Z)  # of the recordings, by kind
     left = spd_inverse(xp.tensordot(share, W, axes=1))[0]
     right = spd_inverse(symmetric(xp.sum(R, axis=0)))[0]
     residual = xp.sum(W @ (C - Z @ R), axis=0)
@@ -284,6 +311,10 @@ def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Mod
     s = scatters(stats)
     noise = s.within / max(s.df[0], 1.0) if nx else (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
     xp = namespace(noise)
+    if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
+        noise = s.speaker / max(stats.n_recordings, 1.0) / 2
+    if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
+        noise = s.speaker / max(stats.n_recordings, 1.0) / 2
     if floor:
         noise = _floored(noise, floor)
     UU = (s.session - s.df[1] * noise) / max(s.a, 1.0) if nx else noise * 0.0
@@ -334,13 +365,9 @@ def total_covariance(stats: Statistics) -> Array:
 # -- what can be learnt
 
 
-def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> None:
+def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
     """Refuse data from which the asked-for parameters cannot be told apart, with the counts and what to do."""
-    M, H = len(stats.speaker_ids), int(stats.counts.sum())
-    N = int((stats.counts @ stats.types.sum(axis=1)).sum())
-    counts = f"{N} recordings in {H} sessions of {M} speakers"
-    if M < 2:
-        raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
+    M, H, N, counts = _counts(stats)
     if nx and N == H:
         raise DuopldaError(
             f"{counts}: no session has two recordings, so session factors and channel noise cannot be told apart. Use "
@@ -351,38 +378,49 @@ def check_identifiable(stats: Statistics, ny: int, nx: int, floor: float = 0.0) 
             f"{counts}: no speaker has two sessions, so speaker and session factors cannot be told apart. Use "
             "n_session_factors=0 to count sessions as part of the speaker, or add speakers with several sessions"
         )
+    if M < 2:
+        raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
+
+
+def singular(stats: Statistics, ny: int, nx: int) -> str | None:
+    """Why maximum likelihood has no answer for these data: the noise covariance would be singular. None if it has."""
+    M, H, N, counts = _counts(stats)
     if ny and N == M:
-        raise DuopldaError(
+        return (
             f"{counts}: no speaker has two recordings, so speaker factors and noise cannot be told apart. "
             "Check the speaker labels: the same id must stand for every recording of a speaker"
         )
-    if floor:
-        return
     s = scatters(stats)
     total = to_numpy(s.within + s.session + s.speaker)
     noise, df, where = (s.within, N - H, "sessions") if nx else (s.within + s.session, N - M, "speakers")
     noise, scale = to_numpy(noise), np.sqrt(np.diagonal(total))
     size = np.abs(to_numpy(stats.offset)) + scale / max(N, 1) ** 0.5
     constant = np.flatnonzero(scale <= 1e-12 * size * N**0.5)
-    remedy = "Set noise_floor (for example 1e-4), or reduce the dimensions first (LDA, PCA)"
     if len(constant):
-        raise DuopldaError(f"columns {some(constant)} are constant: remove them. {remedy}")
+        return f"columns {some(constant)} are constant: remove them"
     if df < stats.d:
-        raise DuopldaError(
+        return (
             f"{counts}: within {where} there are only {df} differences between recordings to learn a noise "
-            f"covariance of {stats.d} dimensions from, which needs at least {stats.d}. {remedy}"
+            f"covariance of {stats.d} dimensions from, which needs at least {stats.d}"
         )
     values, vectors = np.linalg.eigh(noise / np.outer(scale, scale))
-    if values[0] <= 1e-13 * stats.d:
-        correlation = np.abs(total / np.outer(scale, scale))
-        pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
-        if pairs:
-            raise DuopldaError(f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one. {remedy}")
-        most = np.argsort(-np.abs(vectors[:, 0]))[:5]
-        raise DuopldaError(
-            f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} "
-            f"directions (mostly columns {some(most)}): duplicated recordings, or dependent columns. {remedy}"
-        )
+    if values[0] > 1e-13 * stats.d:
+        return None
+    correlation = np.abs(total / np.outer(scale, scale))
+    pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
+    if pairs:
+        return f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one"
+    most = np.argsort(-np.abs(vectors[:, 0]))[:5]
+    return (
+        f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} "
+        f"directions (mostly columns {some(most)}): duplicated recordings, or dependent columns"
+    )
+
+
+def _counts(stats: Statistics) -> tuple[int, int, int, str]:
+    M, H = len(stats.speaker_ids), int(stats.counts.sum())
+    N = int((stats.counts @ stats.types.sum(axis=1)).sum())
+    return M, H, N, f"{N} recordings in {H} sessions of {M} speakers"
 
 
 # -- the loop
@@ -448,19 +486,21 @@ def fit(
     accelerate: bool = True,
     minimum_divergence: bool = True,
     floor: float = 0.0,
+    nu: float = 0.0,
     callback: Callable[[int, float, Model], Any] | None = None,
 ) -> Fit:
     """EM from a start until an iteration gains less than `tol` nats per recording.
 
     With `accelerate`, Anderson steps (depth 8 on mu, V, U and the factor of W^-1) are taken where they raise the
-    likelihood at least as high as the last plain step promised, else the plain step is taken and the memory cleared.
+    likelihood, else the plain step is taken and the memory cleared. With `nu`, likelihood times prior is meant.
     `callback(iteration, log-likelihood, model)` ends the loop by returning True.
     """
     e_step, extrapolate = EStep(stats), _Anderson(8)
     model, moments = start, e_step(start)
-    trace, evaluations, converged = [moments.ln_likelihood], 1, False
+    value = moments.ln_likelihood + ln_prior(model, nu)
+    trace, evaluations, converged = [value], 1, False
     for iteration in range(1, max_iter + 1):
-        plain = ml_step(model, moments, stats, floor)
+        plain = ml_step(model, moments, stats, floor, nu)
         if minimum_divergence:
             plain = md_step(plain, moments)
         bold = None
@@ -471,17 +511,18 @@ def fit(
         if bold is not None:
             following = _try(e_step, bold)
             evaluations += 1
-            if following is None or not following.ln_likelihood > moments.ln_likelihood:
+            if following is None or not following.ln_likelihood + ln_prior(bold, nu) > value:
                 extrapolate.clear()
                 bold = following = None
         model = plain if bold is None else bold
         if following is None:
             following = e_step(model)
             evaluations += 1
-        gain = following.ln_likelihood - moments.ln_likelihood
-        moments = following
-        trace.append(moments.ln_likelihood)
-        stop = callback(iteration, moments.ln_likelihood, model) if callback is not None else False
+        moments, before = following, value
+        value = moments.ln_likelihood + ln_prior(model, nu)
+        gain = value - before
+        trace.append(value)
+        stop = callback(iteration, value, model) if callback is not None else False
         if gain < tol * stats.n_recordings:
             converged = True
             break
@@ -501,10 +542,10 @@ def _try(e_step: EStep, model: Model) -> Moments | None:
     return moments if np.isfinite(moments.ln_likelihood) else None
 
 
-def full_rank(stats: Statistics, n_session_factors: int | None) -> int:
-    """The number of session factors that None stands for."""
+def session_rank(stats: Statistics, n_session_factors: int | None) -> int:
+    """The number of session factors; None: full rank if they can be told from noise and speakers, otherwise none."""
     if n_session_factors is not None:
         return n_session_factors
-    several = int((stats.counts @ stats.types.sum(axis=1)).sum()) > int(stats.counts.sum())
-    again = int(stats.counts.sum()) > len(stats.speaker_ids)
-    return stats.d if several and again else 0
+    sessions = int(stats.counts.sum())
+    recordings = int((stats.counts @ stats.types.sum(axis=1)).sum())
+    return stats.d if recordings > sessions > len(stats.speaker_ids) else 0

@@ -37,6 +37,7 @@ from duoplda._array import (
     put,
     segment_sums,
     set_rows,
+    solve_triangular,
     spd_inverse,
     symmetric,
     take,
@@ -86,8 +87,8 @@ class Model:
         return logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
 
 
-def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any) -> Model:
-    """A model from parameters a user gives, after looking at them."""
+def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
+    """A model from parameters a user gives, after looking at them; with `kinds` (K,), of so many kinds of channels."""
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
@@ -95,12 +96,8 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     d = arrays["mean"].shape[-1] if arrays["mean"].ndim else 0
     if "session_loadings" not in arrays:
         arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
-    shapes = {
-        "mean": (d,),
-        "speaker_loadings": (d, -1),
-        "session_loadings": (d, -1),
-        "noise_precision": (d, d),
-    }
+    K = () if kinds is None else (len(kinds),)
+    shapes = {"mean": (*K, d), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (*K, d, d)}
     for name, shape in shapes.items():
         got = tuple(arrays[name].shape)
         if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)) or d == 0:
@@ -108,18 +105,20 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
             raise DuopldaError(f"{name} has shape {got}, expected {want}, as the mean has {d} dimensions")
         if not bool(xp.all(xp.isfinite(arrays[name]))):
             raise DuopldaError(f"{name} contains NaN or infinity")
-    W = arrays["noise_precision"]
-    worst = float(xp.max(xp.abs(W - W.T)))
+    V, U = arrays["speaker_loadings"], arrays["session_loadings"]
+    for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
+        if matrix.shape[1] > d:
+            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
+    W = xp.reshape(arrays["noise_precision"], (-1, d, d))
+    worst = float(xp.max(xp.abs(W - W.mT)))
     if worst > 1e-6 * float(xp.max(xp.abs(W))):
         raise DuopldaError(f"noise_precision is not symmetric (entries differ by up to {worst:.3g})")
     low = float(xp.min(xp.linalg.eigvalsh(symmetric(W))))
     if low <= 0:
         raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
-    V, U = arrays["speaker_loadings"], arrays["session_loadings"]
-    for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
-        if matrix.shape[1] > d:
-            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
-    return Model(arrays["mean"][None, :], V, U, symmetric(W)[None, :, :])
+    return Model(
+        xp.reshape(arrays["mean"], (-1, d)), V, U, symmetric(W), NO_KIND if kinds is None else np.asarray(kinds)
+    )
 
 
 class Terms:
@@ -379,12 +378,30 @@ def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
     return out
 
 
-def transform(model: Model, X: Array) -> Array:
-    """(N, ny) E[y | one recording]; with several kinds, of the first."""
-    terms = Terms(model, np.eye(model.K, dtype=np.int64)[:1])
-    _, B = terms.stacked(np.array([0]), 0)
-    cov, _ = spd_inverse(eye(model.ny, B) + terms.G[0, ...])
-    return (X - model.mu[0, ...]) @ (B @ cov)
+def transform(model: Model, X: Array, kind: Ints) -> Array:
+    """(N, ny) E[y | one recording]."""
+    terms = Terms(model, np.eye(model.K, dtype=np.int64))
+    out = zeros((X.shape[0], model.ny), X)
+    for k in range(model.K):
+        of = np.flatnonzero(kind == k)
+        _, B = terms.stacked(np.array([k]), k)
+        cov, _ = spd_inverse(eye(model.ny, B) + terms.G[k, ...])
+        add_rows(out, of, (take(X, of) - model.mu[k, ...]) @ (B @ cov))
+    return out
+
+
+def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
+    """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
+    xp = namespace(X)
+    common = model.V @ model.V.T + model.U @ model.U.T
+    columns = []
+    for k in range(model.K):
+        C = xp.linalg.cholesky(common + spd_inverse(model.W[k, ...])[0])
+        e = solve_triangular(C, (X - model.mu[k, ...]).T)
+        columns.append(xp.log(priors[k]) - (xp.sum(e * e, axis=0) + logdet_cholesky(C)) / 2)
+    ln = xp.stack(columns, axis=1)
+    top = xp.max(ln, axis=1, keepdims=True)
+    return ln - top - xp.log(xp.sum(xp.exp(ln - top), axis=1, keepdims=True))
 
 
 def sample(

@@ -1,0 +1,177 @@
+"""Covariances that hold with few speakers: shrunk towards the shape of the total covariance, by as much as held-out
+speakers ask for.
+
+With B = VV', S = UU', noise covariances Sigma_k = W_k^-1, their mean Sigma over recordings, and the total covariance T:
+
+    B <- (1 - a) B + a b T,   b = tr(T^-1 B) / d         so that its size stays and its shape moves; the same for S
+    Sigma_k <- (1 - c_k) Sigma_k + c_k Sigma             first towards the other kinds,
+    Sigma_k <- (1 - a) Sigma_k + a s_k T                 then towards T
+
+It is invariant to affine maps of the data, and of full rank where a > 0. A kind with few recordings moves more:
+c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of an average kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from duoplda._array import Array, eye, namespace, solve_triangular, spd_inverse, symmetric
+from duoplda.em import EStep, total_covariance
+from duoplda.model import Model
+from duoplda.statistics import Statistics
+
+
+class Shrinkage(NamedTuple):
+    """How far each covariance is moved, from 0 (not at all) to 1."""
+
+    speaker: float = 0.0
+    session: float = 0.0
+    noise: float = 0.0
+    channel: float = 0.0  # a kind's noise towards the mean over kinds
+
+
+GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+START = Shrinkage(0.5, 0.1, 0.1, 0.1)
+
+
+def target(stats: Statistics) -> Array:
+    """The total covariance; where it is singular, with a millionth of its mean variance in every direction."""
+    T = total_covariance(stats)
+    xp = namespace(T)
+    mean = float(xp.linalg.trace(T)) / stats.d
+    if float(xp.min(xp.linalg.eigvalsh(T))) < 1e-9 * mean:
+        T = T + 1e-6 * mean * eye(stats.d, T)
+    return T
+
+
+def shrink(model: Model, a: Shrinkage, T: Array, N: NDArray[Any]) -> Model:
+    """The model with its covariances moved; N (K,) are recordings by kind."""
+    xp = namespace(T)
+    if not any(a):
+        return model
+    C = xp.linalg.cholesky(T)
+
+    def size(covariance: Array) -> float:  # tr(T^-1 A) / d
+        half = solve_triangular(C, covariance)
+        return float(xp.linalg.trace(solve_triangular(C, half.T))) / model.d
+
+    def loadings(L: Array, share: float) -> Array:
+        if not share or not L.shape[1]:
+            return L
+        A = L @ L.T
+        return xp.linalg.cholesky(symmetric((1 - share) * A + share * max(size(A), 1e-12) * T))
+
+    noise = spd_inverse(model.W)[0]
+    if model.K > 1 and a.channel:
+        c = a.channel / (a.channel + (1 - a.channel) * N / N.mean())
+        mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
+        noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
+    if a.noise:
+        noise = xp.stack([(1 - a.noise) * noise[k, ...] + a.noise * size(noise[k, ...]) * T for k in range(model.K)])
+    W = spd_inverse(symmetric(noise))[0]
+    return replace(model, V=loadings(model.V, a.speaker), U=loadings(model.U, a.session), W=W)
+
+
+def truncate(model: Model, ny: int, nx: int) -> Model:
+    """Only the leading directions of VV' and UU', as seen against the mean noise."""
+    xp = namespace(model.V)
+    C = xp.linalg.cholesky(xp.mean(model.W, axis=0))  # W = CC'
+
+    def leading(L: Array, n: int) -> Array:
+        if n >= L.shape[1]:
+            return L
+        P, s, _ = xp.linalg.svd(C.T @ L, full_matrices=False)
+        return xp.linalg.solve(C.T, P[:, :n] * s[:n][None, :])
+
+    return replace(model, V=leading(model.V, ny), U=leading(model.U, nx))
+
+
+class HeldOut:
+    """Log-likelihood per recording of each fold's speakers under models trained on the other folds.
+
+    The models are trained once; a change to them (shrinkage, fewer factors) then costs a likelihood for each fold.
+    """
+
+    def __init__(
+        self,
+        stats: Statistics,
+        train: Callable[[Statistics], Model],
+        progress: Callable[[int, int], None] | None = None,
+    ):
+        folds = [f for f in stats.folds if len(f.speaker_ids)]
+        self.parts = []
+        self.path: dict[Any, float] = {}
+        for i, fold in enumerate(folds):
+            others = [f for f in folds if f is not fold]
+            rest = sum(others[1:], others[0])
+            self.parts.append((EStep(fold), train(rest), target(rest), rest.N))
+            if progress is not None:
+                progress(i + 1, len(folds))
+
+    @staticmethod
+    def possible(stats: Statistics) -> bool:
+        """At least two folds, each with two speakers or more in the others."""
+        sizes = [len(f.speaker_ids) for f in stats.folds if len(f.speaker_ids)]
+        return len(sizes) >= 2 and sum(sizes) - max(sizes) >= 2
+
+    def value(self, key: Any, change: Callable[[Model, Array, NDArray[Any]], Model]) -> float:
+        if key not in self.path:
+            total = n = 0.0
+            for e_step, model, T, N in self.parts:
+                total += e_step.ln_likelihood(change(model, T, N))
+                n += e_step.stats.n_recordings
+            self.path[key] = total / n
+        return self.path[key]
+
+    def shrinkage(self, free: tuple[str, ...]) -> Shrinkage:
+        """Climb on the grid, one number at a time, from a start that is usually near the top."""
+
+        def value(a: Shrinkage) -> float:
+            return self.value(a, lambda model, T, N: shrink(model, a, T, N))
+
+        at = Shrinkage(**{name: getattr(START, name) for name in free})
+        for _ in range(4):
+            before = at
+            for name in free:
+                i = _climb(GRID.index(getattr(at, name)), len(GRID), lambda j: value(at._replace(**{name: GRID[j]})))  # noqa: B023
+                at = at._replace(**{name: GRID[i]})
+            if at == before:
+                break
+        return at
+
+    def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
+        """Numbers of factors: given ones stay, None is chosen."""
+        grids = [
+            sorted({max(1, round(n * share)) for share in (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)})
+            if given is None and n
+            else [n if given is None else given]
+            for given, n in zip((ny, nx), full, strict=True)
+        ]
+        at = [len(g) - 1 for g in grids]
+
+        def value(i: int, j: int) -> float:
+            r = (grids[0][i], grids[1][j])
+            return self.value(r, lambda model, T, N: truncate(model, *r))
+
+        for _ in range(3):
+            before = list(at)
+            at[0] = _climb(at[0], len(grids[0]), lambda i: value(i, at[1]))
+            at[1] = _climb(at[1], len(grids[1]), lambda j: value(at[0], j))
+            if at == before:
+                break
+        return grids[0][at[0]], grids[1][at[1]]
+
+
+def _climb(i: int, n: int, value: Callable[[int], float]) -> int:
+    """The top that is reached from place i of n by going up."""
+    for step in (1, -1):
+        start = i
+        while 0 <= i + step < n and value(i + step) > value(i):
+            i += step
+        if i != start:
+            break
+    return i
