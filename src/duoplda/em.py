@@ -205,7 +205,7 @@ def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
     power = float(xp.sum(residual * step))
     first = power
     for _ in range(10):
-        if power <= 1e-28 * first or power <= 0:
+        if power <= 1e-16 * first or power <= 0:
             break
         image = xp.sum(W @ (step @ R), axis=0)
         a = power / float(xp.sum(step * image))

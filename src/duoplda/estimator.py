@@ -12,12 +12,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from duoplda import em, llr, modelfile
+from duoplda import channels, em, llr, modelfile
 from duoplda import labels as lab
 from duoplda import model as mod
 from duoplda import shrinkage as shr
@@ -47,10 +47,13 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Columns of U. None: full rank if any session has several recordings, otherwise 0, which is simplified PLDA.
     shrinkage : None, "auto", float or (speaker, session, noise[, channel])
         How far the covariances VV', UU' and W^-1 are moved towards the shape of the total covariance after training,
-        from 0 to 1 (see `duoplda.shrinkage`); `channel` moves the noise of a kind towards the mean over kinds. "auto": chosen
-        by the likelihood of held-out speakers. None: maximum likelihood; only where a kind of channels has fewer than
-        10 d recordings are kinds moved towards each other, by as much as held-out speakers ask for. Shrunk covariances
-        are of full rank.
+        from 0 to 1 (see `duoplda.shrinkage`); `channel` moves the noise of a kind towards the mean over kinds.
+        "auto": chosen by the likelihood of held-out speakers. None: maximum likelihood; only where a kind of channels
+        has fewer than 10 d recordings are kinds moved towards each other, by as much as held-out speakers ask for.
+        Shrunk covariances are of full rank.
+    n_channels : int or None
+        Learn so many kinds of channels from recordings without labels of kinds (`fit(X, ...)` only: it reads X several
+        times). Only sessions with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
     n_folds : int
         Folds of speakers for "auto".
     init : {"moments", "random"}
@@ -102,6 +105,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         n_session_factors: int | str | None = None,
         *,
         shrinkage: Any = None,
+        n_channels: int | None = None,
         n_folds: int = 4,
         init: str = "moments",
         tol: float = 1e-6,
@@ -115,6 +119,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_speaker_factors = n_speaker_factors
         self.n_session_factors = n_session_factors
         self.shrinkage = shrinkage
+        self.n_channels = n_channels
         self.n_folds = n_folds
         self.init = init
         self.tol = tol
@@ -141,6 +146,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise DuopldaError(NO_SPEAKERS)
         X = self._rows(X, reset=True)
         self._check_parameters()
+        if channel is None and self.n_channels is not None and self.n_channels > 1:
+            channel = self._learn_channels(X, y, session)
         n_folds = self.n_folds if self._needs_folds(channel, X.shape[1]) else 0
         return self._fit(Statistics.from_arrays(X, y, session, channel, n_folds=n_folds, seed=self._fold_seed()))
 
@@ -151,6 +158,20 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         self._check_parameters()
         return self._fit(stats)
+
+    def _learn_channels(self, X: Array, speaker: Any, session: Any) -> NDArray[np.int64]:
+        rows = to_numpy(X).astype(np.float64, copy=False)
+        labels = lab.encode(speaker, session, None, len(rows))
+
+        def train(kind: NDArray[np.int64]) -> Model:
+            stats = Statistics.from_arrays(rows, speaker, session, kind)
+            rough = clone(self).set_params(max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return rough.fit_statistics(stats)._model()
+
+        assert self.n_channels is not None
+        return channels.learn(rows, labels, int(self.n_channels), train, self._fold_seed())
 
     def _fit(self, stats: Statistics) -> Self:
         full_nx = em.session_rank(stats, None)
@@ -198,8 +219,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _train(self, stats: Statistics, ny: int, nx: int, tol: float, callback: Any = None) -> em.Fit:
         """EM from the start that was asked for."""
-        floor = float(self.noise_floor)
-        if not floor and self.shrinkage is not None and em.singular(stats, ny, nx) is not None:
+        floor, few = float(self.noise_floor), self._few(stats.K, stats.N, stats.d)
+        if not floor and (few or (self.shrinkage is not None and em.singular(stats, ny, nx) is not None)):
             floor = FLOOR
         if floor:
             total = em.total_covariance(stats)
@@ -217,7 +238,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             accelerate=self.accelerate,
             minimum_divergence=self.minimum_divergence,
             floor=floor,
-            nu=stats.d if self._few(stats.K, stats.N, stats.d) else 1.0,
+            nu=stats.d if few else 1.0,
             callback=callback,
         )
 
@@ -287,6 +308,9 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 raise DuopldaError(
                     f"shrinkage={a!r} must be None, 'auto', a number from 0 to 1, or (speaker, session, noise) of such"
                 )
+        n = self.n_channels
+        if n is not None and (not isinstance(n, Integral) or isinstance(n, bool) or n < 1):
+            raise DuopldaError(f"n_channels={n!r} must be a whole number from 1 on, or None")
         if not isinstance(self.n_folds, Integral) or self.n_folds < 2:
             raise DuopldaError(f"n_folds={self.n_folds!r} must be a whole number from 2 on")
         if self.n_speaker_factors == 0:

@@ -169,6 +169,8 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _hash(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    if not len(ids):
+        return np.zeros(0, np.uint64)
     if ids.dtype.kind in "biuf":
         h = ids.astype(np.float64).view(np.uint64) if ids.dtype.kind == "f" else ids.astype(np.int64).view(np.uint64)
     else:

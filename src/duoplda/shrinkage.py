@@ -43,6 +43,8 @@ def target(stats: Statistics) -> Array:
     T = total_covariance(stats)
     xp = namespace(T)
     mean = float(xp.linalg.trace(T)) / stats.d
+    if mean == 0:  # all recordings are equal
+        return eye(stats.d, T)
     if float(xp.min(xp.linalg.eigvalsh(T))) < 1e-9 * mean:
         T = T + 1e-6 * mean * eye(stats.d, T)
     return T
@@ -77,17 +79,22 @@ def shrink(model: Model, a: Shrinkage, T: Array, N: NDArray[Any]) -> Model:
 
 
 def truncate(model: Model, ny: int, nx: int) -> Model:
-    """Only the leading directions of VV' and UU', as seen against the mean noise."""
+    """Only the leading directions of VV' and UU', as seen against the mean noise; what is left goes a level down."""
     xp = namespace(model.V)
     C = xp.linalg.cholesky(xp.mean(model.W, axis=0))  # W = CC'
 
-    def leading(L: Array, n: int) -> Array:
-        if n >= L.shape[1]:
-            return L
-        P, s, _ = xp.linalg.svd(C.T @ L, full_matrices=False)
-        return xp.linalg.solve(C.T, P[:, :n] * s[:n][None, :])
+    def split(A: Array, n: int) -> tuple[Array, Array]:
+        s, T = xp.linalg.eigh(symmetric(C.T @ A @ C))
+        s = xp.where(s < 0, xp.zeros_like(s), s)
+        L = xp.linalg.solve(C.T, T * xp.sqrt(s)[None, :])  # columns by increasing size
+        cut = L.shape[1] - n
+        return L[:, cut:], L[:, :cut] @ L[:, :cut].T
 
-    return replace(model, V=leading(model.V, ny), U=leading(model.U, nx))
+    V, rest = split(model.V @ model.V.T, ny)
+    U = model.U
+    if model.nx:
+        U, rest = split(model.U @ model.U.T + rest, nx)
+    return replace(model, V=V, U=U, W=spd_inverse(symmetric(spd_inverse(model.W)[0] + rest))[0])
 
 
 class HeldOut:
@@ -151,19 +158,15 @@ class HeldOut:
             else [n if given is None else given]
             for given, n in zip((ny, nx), full, strict=True)
         ]
-        at = [len(g) - 1 for g in grids]
 
-        def value(i: int, j: int) -> float:
-            r = (grids[0][i], grids[1][j])
+        def value(r: tuple[int, int]) -> float:
             return self.value(r, lambda model, T, N: truncate(model, *r))
 
-        for _ in range(3):
-            before = list(at)
-            at[0] = _climb(at[0], len(grids[0]), lambda i: value(i, at[1]))
-            at[1] = _climb(at[1], len(grids[1]), lambda j: value(at[0], j))
-            if at == before:
-                break
-        return grids[0][at[0]], grids[1][at[1]]
+        best = (grids[0][-1], grids[1][-1])
+        for _ in range(2):
+            best = max(((n, best[1]) for n in grids[0]), key=value)
+            best = max(((best[0], n) for n in grids[1]), key=value)
+        return best
 
 
 def _climb(i: int, n: int, value: Callable[[int], float]) -> int:

@@ -1,0 +1,88 @@
+"""Kinds of channels that nobody labelled.
+
+Recordings of one session differ only by their channels: phi - (mean of the session) = eps less its mean. Clusters of
+such differences, each with a mean and a covariance of its own, are a start. Then, in turns, a model is trained with the
+kinds as they are, and each recording gets the kind that explains best what the posterior means of y and x leave of it:
+
+    argmax_k  ln pi_k + ln N(phi - V y - U x; mu_k, W_k^-1)
+
+Only sessions with several recordings can tell kinds apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from duoplda import model as mod
+from duoplda.errors import DuopldaError
+from duoplda.labels import Ints, Labels
+from duoplda.model import Model
+
+ROUNDS = 4  # of training and labelling
+SWEEPS = 20  # of the start
+
+
+def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0) -> Ints:
+    """The kind of each recording, 0 .. K-1; `train` fits a model to recordings with given kinds."""
+    size = labels.counts.sum(axis=1)[labels.session]
+    several = size > 1
+    if several.sum() < 2 * K:
+        raise DuopldaError(
+            f"{int(several.sum())} of {len(X)} recordings are in sessions with several: too few to tell {K} kinds of "
+            "channels apart. Only recordings of one session differ by nothing but their channel; or label the kinds"
+        )
+    kind = _start(X, labels, several, K, seed)
+    for _ in range(ROUNDS):
+        fitted = train(kind)
+        before, kind = kind, _assign(fitted, X, replace(labels, kinds=np.arange(K), kind=kind))
+        if np.bincount(kind, minlength=K).min() == 0:
+            kind = before
+            break
+        if (kind == before).mean() > 0.999:
+            break
+    return kind
+
+
+def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K: int, seed: int) -> Ints:
+    """Clusters of differences from the session's mean: k-means, then Gaussians of their own covariances."""
+    rows = np.flatnonzero(several)
+    _, index = np.unique(labels.session[rows], return_inverse=True)
+    order = np.argsort(index, kind="stable")
+    n = np.bincount(index)
+    means = np.add.reduceat(X[rows[order]], np.concatenate([[0], np.cumsum(n)[:-1]])) / n[:, None]
+    r = (X[rows] - means[index]) * np.sqrt(n / np.maximum(n - 1, 1))[index][:, None]
+    pooled = np.cov(r.T).reshape(r.shape[1], -1)
+    s, T = np.linalg.eigh(pooled)
+    keep = s > 1e-10 * s[-1]
+    r = r @ (T[:, keep] / np.sqrt(s[keep]))  # white on the whole
+    d = r.shape[1]
+    kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
+    for _ in range(SWEEPS):
+        ln = np.empty((len(r), K))
+        for k in range(K):
+            own = r[kind == k]
+            mean = own.mean(axis=0)
+            covariance = ((own - mean).T @ (own - mean) + d * np.eye(d)) / (len(own) + d)
+            C = np.linalg.cholesky(covariance)
+            e = np.linalg.solve(C, (r - mean).T)
+            ln[:, k] = np.log(len(own)) - (e**2).sum(axis=0) / 2 - np.log(np.diagonal(C)).sum()
+        new = ln.argmax(axis=1)
+        if np.bincount(new, minlength=K).min() == 0 or (new == kind).all():
+            break
+        kind = new
+    out = np.full(len(X), np.bincount(kind).argmax(), np.int64)  # a recording alone in its session: the commonest
+    out[rows] = kind
+    return out
+
+
+def _assign(model: Model, X: NDArray[np.float64], labels: Labels) -> Ints:
+    post = mod.posterior(model, X, labels)
+    rest = X - post.speaker_mean[labels.speaker] @ model.V.T - post.session_mean[labels.session] @ model.U.T
+    share = np.bincount(labels.kind, minlength=model.K) / len(X)
+    bare = replace(model, V=model.V[:, :0], U=model.U[:, :0])
+    return mod.kind_log_posterior(bare, rest, np.maximum(share, 1e-12)).argmax(axis=1)

@@ -1,0 +1,169 @@
+"""Kinds of channels through the public estimator: known, inferred, learned."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import oracle
+from duoplda import PLDA, DuopldaError, Statistics, em
+
+NAMES = np.array(["codec", "mic", "phone"])
+
+
+@pytest.fixture(scope="module")
+def case():
+    rng = np.random.default_rng(5)
+    p = oracle.random_model(rng, 4, 2, 2, K=3)
+    data = oracle.random_data(rng, p, 12)
+    plda = PLDA.from_parameters(p.mu, p.V, p.U, p.W, channels=NAMES, channel_priors=[0.2, 0.5, 0.3])
+    return p, data, plda
+
+
+def test_every_number_with_kinds_is_the_oracles(case):
+    p, data, plda = case
+    channel = NAMES[data.kind]
+    ids, ln = plda.log_likelihood(data.X, data.speaker, data.session, channel)
+    np.testing.assert_array_equal(ids, np.unique(data.speaker))
+    np.testing.assert_allclose(ln, oracle.log_likelihoods(p, data), rtol=1e-10)
+    assert plda.score(data.X, data.speaker, data.session, channel) == pytest.approx(ln.sum() / len(data), rel=1e-12)
+    half = np.arange(len(data)) % 2 == 0
+    a, b = data.rows(np.flatnonzero(half)), data.rows(np.flatnonzero(~half))
+    sides = [plda.enroll(s.X, s.speaker, s.session, NAMES[s.kind]) for s in (a, b)]
+    np.testing.assert_allclose(plda.llr(*sides), oracle.llr_matrix(p, a, b), rtol=1e-9, atol=1e-9)
+    one = oracle.Data(data.X, np.arange(len(data)), np.arange(len(data)), data.kind)
+    y = plda.transform(data.X, channel)
+    hidden = [oracle.posterior(p, one.rows(np.array([i]))).y(0)[0] for i in range(5)]
+    np.testing.assert_allclose(y[:5], hidden, rtol=1e-9, atol=1e-10)
+
+
+def test_kinds_not_given_are_inferred_from_the_marginal_density(case):
+    p, data, plda = case
+    total = p.V @ p.V.T + p.U @ p.U.T
+    ln = np.array(
+        [
+            [
+                np.log(prior) + oracle.ln_gaussian(x, p.mu[k], total + np.linalg.inv(p.W[k]))
+                for k, prior in enumerate((0.2, 0.5, 0.3))
+            ]
+            for x in data.X
+        ]
+    )
+    posterior = np.exp(ln - ln.max(axis=1, keepdims=True))
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(plda.channel_posterior(data.X), posterior, rtol=1e-9, atol=1e-12)
+    best = NAMES[posterior.argmax(axis=1)]
+    mixed = np.where(np.arange(len(data)) % 3 == 0, "never heard of", best)
+    for channel in (None, mixed):
+        a = plda.enroll(data.X, data.speaker, data.session, channel)
+        b = plda.enroll(data.X, data.speaker, data.session, best)
+        np.testing.assert_array_equal(a.gamma, b.gamma)
+
+
+def drawn(seed=0, n=60, d=5, K=3):
+    rng = np.random.default_rng(seed)
+    p = oracle.random_model(rng, d, 3, d, K=K)
+    return p, oracle.random_data(rng, p, n)
+
+
+def test_one_kind_is_the_untyped_model_to_the_last_digit():
+    _p, data = drawn(K=1)
+    plain = PLDA().fit(data.X, data.speaker, session=data.session)
+    labelled = PLDA().fit(data.X, data.speaker, session=data.session, channel=["any"] * len(data))
+    for name in ("mean_", "speaker_loadings_", "session_loadings_", "noise_precision_", "log_likelihoods_"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(labelled, name))
+    assert labelled.noise_precision_.shape == (5, 5)
+
+
+def test_relabelled_kinds_change_nothing():
+    _, data = drawn()
+    a = PLDA().fit(data.X, data.speaker, session=data.session, channel=NAMES[data.kind])
+    other = np.array(["z", "a", "m"])
+    b = PLDA().fit(data.X, data.speaker, session=data.session, channel=other[data.kind])
+    order = [1, 2, 0]  # a, m, z in the numbering of NAMES
+    np.testing.assert_array_equal(b.channels_, other[order])
+    np.testing.assert_allclose(b.log_likelihoods_[-1], a.log_likelihoods_[-1], rtol=1e-10)
+    np.testing.assert_allclose(b.noise_precision_, a.noise_precision_[order], rtol=1e-4)
+    np.testing.assert_allclose(b.channel_means_, a.channel_means_[order], rtol=1e-6)
+
+
+def test_attributes_and_the_model_file(tmp_path):
+    _, data = drawn()
+    plda = PLDA().fit(data.X, data.speaker, session=data.session, channel=NAMES[data.kind])
+    assert plda.channels_.tolist() == NAMES.tolist()
+    assert plda.channel_means_.shape == (3, 5)
+    assert plda.noise_precision_.shape == (3, 5, 5)
+    np.testing.assert_allclose(plda.channel_priors_, np.bincount(data.kind) / len(data))
+    np.testing.assert_allclose(plda.mean_, plda.channel_priors_ @ plda.channel_means_)
+    plda.save(tmp_path / "m.safetensors")
+    again = PLDA.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.channels_, plda.channels_)
+    sides = [m.enroll(data.X, data.speaker, data.session, NAMES[data.kind]) for m in (plda, again)]
+    np.testing.assert_array_equal(sides[0].gamma, sides[1].gamma)
+
+
+def test_recovery_of_different_noises():
+    rng = np.random.default_rng(1)
+    p = oracle.random_model(rng, 4, 2, 4, K=3)
+    data = oracle.random_data(rng, p, 400, sessions=(2, 5), recordings=(2, 6))
+    plda = PLDA(n_speaker_factors=2).fit(data.X, data.speaker, session=data.session, channel=data.kind)
+    for k in range(3):
+        ratio = np.linalg.eigvals(np.linalg.solve(np.linalg.inv(p.W[k]), np.linalg.inv(plda.noise_precision_[k]))).real
+        assert ratio.min() > 0.8
+        assert ratio.max() < 1.25
+
+
+def test_a_kind_with_three_recordings_is_moved_towards_the_others_and_never_singular():
+    _, data = drawn(n=80, d=6)
+    few = np.flatnonzero(data.kind == 2)[3:]
+    keep = np.setdiff1d(np.arange(len(data)), few)
+    data = data.rows(keep)
+    plda = PLDA(random_state=1).fit(data.X, data.speaker, session=data.session, channel=data.kind)
+    assert plda.shrinkage_.channel > 0  # it says what was done
+    assert plda.shrinkage_path_
+    assert np.linalg.eigvalsh(plda.noise_precision_).min() > 0
+    given = PLDA(shrinkage=(0, 0, 0, 1.0)).fit(data.X, data.speaker, session=data.session, channel=data.kind)
+    np.testing.assert_allclose(given.noise_precision_[2], given.noise_precision_[0], rtol=1e-8)
+
+
+def test_a_hundred_types_of_sessions():
+    rng = np.random.default_rng(2)
+    p = oracle.random_model(rng, 3, 2, 2, K=4)
+    data = oracle.random_data(rng, p, 150, sessions=(1, 4), recordings=(1, 8))
+    stats = Statistics.from_arrays(data.X, data.speaker, data.session, data.kind)
+    assert len(stats.types) > 100
+    fit = em.fit(stats, em.moment_start(stats, 2, 2), max_iter=5)
+    assert (np.diff(fit.log_likelihoods) > 0).all()
+
+
+def test_unlabelled_kinds_are_learned_from_sessions_with_several_recordings():
+    rng = np.random.default_rng(4)
+    p = oracle.random_model(rng, 6, 4, 6, K=2)
+    near = oracle.Params(np.stack([p.mu[0], p.mu[0] + 0.5]), p.V, p.U, np.stack([p.W[0] * 8, p.W[1] / 8]))
+    data = oracle.random_data(rng, near, 120, sessions=(2, 4), recordings=(2, 6))
+    plda = PLDA(n_channels=2, random_state=0).fit(data.X, data.speaker, session=data.session)
+    assert plda.channels_.tolist() == [0, 1]
+    size = [np.trace(np.linalg.inv(w)) for w in plda.noise_precision_]
+    assert max(size) > 20 * min(size)  # 64 in truth
+    one = PLDA().fit(data.X, data.speaker, session=data.session)
+    assert plda.log_likelihoods_[-1] > one.log_likelihoods_[-1] + 0.1 * len(data)
+    with pytest.raises(DuopldaError, match="Only recordings of one session"):
+        PLDA(n_channels=2).fit(data.X, data.speaker)
+
+
+def test_labels_that_do_not_fit():
+    _, data = drawn()
+    with pytest.raises(DuopldaError, match="3 channel labels for"):
+        PLDA().fit(data.X, data.speaker, session=data.session, channel=["a", "b", "c"])
+    for bad in (0, 1.5, "2"):
+        with pytest.raises(DuopldaError, match="n_channels"):
+            PLDA(n_channels=bad).fit(data.X, data.speaker, session=data.session)
+
+
+def test_training_with_kinds_says_nothing_when_there_is_enough():
+    _, data = drawn(n=60, d=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PLDA().fit(data.X, data.speaker, session=data.session, channel=data.kind)
