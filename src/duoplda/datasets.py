@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,10 +48,17 @@ def make_recordings(
     model : draws from this model instead of a new one (for test sets).
 
     >>> data = make_recordings(3, sessions=2, recordings=(1, 3), seed=1)
-    >>> data.X.shape[1], data.speaker[0], data.session[0]
+    >>> data.X.shape[1], str(data.speaker[0]), str(data.session[0])
     (32, 'spk0', 'spk0-0')
     """
     rng = np.random.default_rng(seed)
+    if not isinstance(n_speakers, Integral) or n_speakers < 0:
+        raise DuopldaError(f"n_speakers={n_speakers!r} must be a whole number from 0 on")
+    for name, value in (("speaker_variance", speaker_variance), ("session_variance", session_variance)):
+        if not value >= 0:
+            raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
+    if not channel_variance > 0:
+        raise DuopldaError(f"channel_variance={channel_variance!r} must be a positive number")
     if model is None:
         d = n_dimensions
         if not (0 <= n_speaker_factors <= d and 0 <= n_session_factors <= d):
@@ -58,7 +66,7 @@ def make_recordings(
                 f"factors ({n_speaker_factors}, {n_session_factors}) must lie between 0 and {d} dimensions"
             )
         loadings = [
-            rng.standard_normal((d, n)) * (variance / max(n, 1)) ** 0.5
+            _scaled(rng.standard_normal((d, n)), variance)
             for n, variance in ((n_speaker_factors, speaker_variance), (n_session_factors, session_variance))
         ]
         Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
@@ -77,8 +85,15 @@ def make_recordings(
     return Recordings(X, names[speaker], session_names[session], model)
 
 
+def _scaled(loadings: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
+    """Loadings with the given mean variance of a dimension."""
+    power = (loadings**2).sum(axis=1).mean()
+    return loadings * (variance / power) ** 0.5 if power else loadings
+
+
 def _draw(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
-    low, high = counts if isinstance(counts, tuple) else (counts, counts)
+    ends = np.asarray(counts if np.ndim(counts) else [counts, counts])
+    low, high = ends.tolist() if ends.shape == (2,) and ends.dtype.kind in "iu" else (0, 0)
     if not 1 <= low <= high:
         raise DuopldaError(f"{name} must be a positive number or a range (low, high), got {counts!r}")
     return rng.integers(low, high + 1, n)

@@ -313,8 +313,6 @@ def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Mod
     xp = namespace(noise)
     if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
         noise = s.speaker / max(stats.n_recordings, 1.0) / 2
-    if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
-        noise = s.speaker / max(stats.n_recordings, 1.0) / 2
     if floor:
         noise = _floored(noise, floor)
     UU = (s.session - s.df[1] * noise) / max(s.a, 1.0) if nx else noise * 0.0
@@ -462,14 +460,17 @@ def _pack(model: Model) -> Array:
     return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
 
 
-def _unpack(t: Array, like: Model) -> Model | None:
+def _unpack(t: Array, like: Model, floor: float = 0.0) -> Model | None:
     xp = namespace(t)
     K, d, ny, nx = like.K, like.d, like.ny, like.nx
     ends = np.cumsum([K * d, d * ny, d * nx, K * d * d]).tolist()
     mu, V, U = xp.reshape(t[: ends[0]], (K, d)), t[ends[0] : ends[1]], t[ends[1] : ends[2]]
     factor = xp.reshape(t[ends[2] :], (K, d, d))
     try:
-        W = spd_inverse(factor @ factor.mT)[0]
+        noise = factor @ factor.mT
+        if floor:
+            noise = xp.stack([_floored(noise[k, ...], floor) for k in range(K)])
+        W = spd_inverse(noise)[0]
     except Exception as error:
         if "LinAlg" in type(error).__name__:
             return None
@@ -506,12 +507,13 @@ def fit(
         bold = None
         if accelerate:
             t = extrapolate(_pack(model), _pack(plain))
-            bold = None if t is None else _unpack(t, plain)
+            bold = None if t is None else _unpack(t, plain, floor)
         following = None
         if bold is not None:
             following = _try(e_step, bold)
             evaluations += 1
-            if following is None or not following.ln_likelihood + ln_prior(bold, nu) > value:
+            least = value + max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
+            if following is None or not following.ln_likelihood + ln_prior(bold, nu) > least:
                 extrapolate.clear()
                 bold = following = None
         model = plain if bold is None else bold
@@ -526,7 +528,7 @@ def fit(
         if gain < tol * stats.n_recordings:
             converged = True
             break
-        if stop is True:
+        if stop is not None and bool(stop):
             break
     return Fit(model, np.array(trace), converged, evaluations)
 

@@ -21,7 +21,7 @@ from duoplda import channels, em, llr, modelfile
 from duoplda import labels as lab
 from duoplda import model as mod
 from duoplda import shrinkage as shr
-from duoplda._array import Array, namespace, put, take, to_float, to_numpy
+from duoplda._array import Array, namespace, put, symmetric, take, to_float, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.llr import Sides
 from duoplda.model import Model, Posterior
@@ -151,13 +151,18 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         n_folds = self.n_folds if self._needs_folds(channel, X.shape[1]) else 0
         return self._fit(Statistics.from_arrays(X, y, session, channel, n_folds=n_folds, seed=self._fold_seed()))
 
-    def fit_statistics(self, stats: Statistics) -> Self:
-        """The same from statistics gathered elsewhere; "auto" needs them with folds (`n_folds=4`)."""
+    def fit_statistics(self, stats: Statistics, start: Model | None = None) -> Self:
+        """The same from statistics gathered elsewhere; "auto" needs them with folds (`n_folds=4`).
+
+        EM goes on from `start`, where one is given: the model of an earlier training that was interrupted.
+        """
+        if not isinstance(stats, Statistics):
+            raise DuopldaError(f"fit_statistics needs Statistics, got {type(stats).__name__}: use fit for recordings")
         self.n_features_in_ = stats.d
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._check_parameters()
-        return self._fit(stats)
+        return self._fit(stats, start)
 
     def _learn_channels(self, X: Array, speaker: Any, session: Any) -> NDArray[np.int64]:
         rows = to_numpy(X).astype(np.float64, copy=False)
@@ -173,7 +178,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         assert self.n_channels is not None
         return channels.learn(rows, labels, int(self.n_channels), train, self._fold_seed())
 
-    def _fit(self, stats: Statistics) -> Self:
+    def _fit(self, stats: Statistics, start: Model | None = None) -> Self:
         full_nx = em.session_rank(stats, None)
         ny, nx = self.n_speaker_factors, self.n_session_factors
         fixed_ny = stats.d if ny is None or ny == "auto" else int(ny)
@@ -198,7 +203,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             fixed_ny, fixed_nx = held_out.ranks(given[0], given[1], (fixed_ny, fixed_nx))
             self.shrinkage_path_.update(held_out.path)
         amount = self._choose_shrinkage(stats, fixed_ny, fixed_nx)
-        result = self._train(stats, fixed_ny, fixed_nx, self.tol, self.callback)
+        result = self._train(stats, fixed_ny, fixed_nx, self.tol, self.callback, start)
         model = result.model
         if any(amount):
             model = shr.shrink(model, amount, shr.target(stats), stats.N)
@@ -217,7 +222,9 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             )
         return self
 
-    def _train(self, stats: Statistics, ny: int, nx: int, tol: float, callback: Any = None) -> em.Fit:
+    def _train(
+        self, stats: Statistics, ny: int, nx: int, tol: float, callback: Any = None, start: Model | None = None
+    ) -> em.Fit:
         """EM from the start that was asked for."""
         floor, few = float(self.noise_floor), self._few(stats.K, stats.N, stats.d)
         if not floor and (few or (self.shrinkage is not None and em.singular(stats, ny, nx) is not None)):
@@ -225,7 +232,11 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if floor:
             total = em.total_covariance(stats)
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
-        if self.init == "moments":
+        if start is not None and (start.V.shape, start.U.shape) != ((stats.d, ny), (stats.d, nx)):
+            raise DuopldaError(f"start has other sizes than the {stats.d} dimensions and {ny} and {nx} factors asked for")
+        if start is not None:
+            pass
+        elif self.init == "moments":
             start = em.moment_start(stats, ny, nx, floor)
         else:
             seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -315,13 +326,15 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise DuopldaError(f"n_folds={self.n_folds!r} must be a whole number from 2 on")
         if self.n_speaker_factors == 0:
             raise DuopldaError("n_speaker_factors=0 leaves nothing to tell speakers apart by: use at least 1, or None")
+        if self.callback is not None and not callable(self.callback):
+            raise DuopldaError(f"callback={self.callback!r} must be a function of (iteration, log_likelihood, model)")
         if self.init not in ("moments", "random"):
             raise DuopldaError(f"init={self.init!r} must be 'moments' or 'random'")
         if not isinstance(self.max_iter, Integral) or self.max_iter < 0:
             raise DuopldaError(f"max_iter={self.max_iter!r} must be a whole number from 0 on")
         for name in ("tol", "noise_floor"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or not value >= 0:
+            if not isinstance(value, Real) or not value >= 0 or (name == "noise_floor" and not np.isfinite(value)):
                 raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
 
     def _keep(self, model: Model, priors: Any) -> None:
@@ -332,7 +345,11 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.mean_ = model.mu[0, ...] if one else self.channel_priors_ @ model.mu
         self.speaker_loadings_ = model.V
         self.session_loadings_ = model.U
-        self.noise_precision_ = model.W[0, ...] if one else model.W
+        W = symmetric(model.W)  # to the last digit, as a file gives it back
+        self.noise_precision_ = W[0, ...] if one else W
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "mean_")
 
     @classmethod
     def from_parameters(
@@ -372,7 +389,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise DuopldaError(
                 "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
             )
-        return self.partition_log_likelihood(X, y, session, channel) / len(X)
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        return self.partition_log_likelihood(X, y, session, channel) / n
 
     def conditional_log_likelihood(
         self, X: Any, y: Any, x: Any, speaker: Any, session: Any = None, channel: Any = None
@@ -453,21 +471,24 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for name, side in (("enrolled", enrolled), ("tests", tests)):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
-        if enrolled.gamma.shape[1] != tests.gamma.shape[1] or enrolled.model.d != tests.model.d:
-            raise DuopldaError(
-                "the two sides were enrolled by different models: enroll both with the model that scores"
-            )
+        if namespace(enrolled.gamma) is not namespace(tests.gamma):
+            raise DuopldaError("the two sides are in different array libraries: enroll both from arrays of one kind")
+        own = self._model(enrolled.gamma)
+        if not (mod.same(own, enrolled.model) and mod.same(own, tests.model)):
+            raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
         return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
 
     @staticmethod
     def posterior_probability(llr: Any, prior: float = 0.01) -> Array:
         """P(same speaker | recordings) = 1 / (1 + exp(-LLR) (1 - prior) / prior)."""
-        if not 0 < prior < 1:
+        if not (isinstance(prior, Real) and 0 < prior < 1):
             raise DuopldaError(f"prior={prior!r} must lie between 0 and 1")
         xp = namespace(llr)
         if xp is np:
             return expit(np.asarray(llr) + logit(prior))
-        return 1 / (1 + xp.exp(-(llr + float(logit(prior)))))
+        log_odds = to_float(llr, xp) + float(logit(prior))
+        small = xp.exp(-xp.abs(log_odds))
+        return xp.where(log_odds < 0, small, xp.ones_like(small)) / (1 + small)
 
     # -- files
 
@@ -476,7 +497,11 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         names = ["channel_means_", "channel_priors_", "speaker_loadings_", "session_loadings_", "noise_precision_"]
         arrays = {n.rstrip("_"): to_numpy(getattr(self, n)) for n in names}
-        parameters = {k: v for k, v in self.get_params().items() if k not in ("callback", "random_state")}
+        parameters = {
+            k: v.item() if isinstance(v, np.generic) else v
+            for k, v in self.get_params().items()
+            if k not in ("callback", "random_state")
+        }
         header: dict[str, Any] = {"parameters": parameters, "channels": self.channels_.tolist()}
         if hasattr(self, "shrinkage_"):
             header["shrinkage"] = list(self.shrinkage_)
@@ -499,15 +524,17 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 raise DuopldaError(f"{len(channels)} channels, {len(priors)} priors")
             if "shrinkage" in header:
                 plda.shrinkage_ = shr.Shrinkage(*header["shrinkage"])
+            if "log_likelihoods" in arrays:
+                plda.log_likelihoods_ = arrays["log_likelihoods"]
+                if plda.log_likelihoods_.ndim != 1:
+                    raise ValueError(f"log_likelihoods has shape {plda.log_likelihoods_.shape}")
+                plda.n_iter_ = len(plda.log_likelihoods_) - 1
+                plda.converged_ = header["fit"]["converged"]
+                plda.n_evaluations_ = header["fit"]["n_evaluations"]
         except (KeyError, TypeError, ValueError) as error:
             raise DuopldaError(f"{path} is damaged: {error}") from None
         plda._keep(model, priors)
         plda.n_features_in_ = model.d
-        if "log_likelihoods" in arrays:
-            plda.log_likelihoods_ = arrays["log_likelihoods"]
-            plda.n_iter_ = len(plda.log_likelihoods_) - 1
-            plda.converged_ = header["fit"]["converged"]
-            plda.n_evaluations_ = header["fit"]["n_evaluations"]
         return plda
 
     # -- inside
@@ -525,7 +552,10 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _rows(self, X: Any, reset: bool = False) -> Array:
         if namespace(X) is np:
-            X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+            try:
+                X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+            except ValueError as error:
+                raise DuopldaError(str(error)) from None
             return check_rows(X)[0]
         X, _ = check_rows(X)
         if reset:

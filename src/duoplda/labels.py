@@ -101,8 +101,9 @@ def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None
         first = sessions == torn[0]
         raise DuopldaError(
             f"session {session_ids[torn[0]]!s} belongs to {len(np.unique(speakers[first]))} speakers "
-            f"({some(speaker_ids[np.unique(speakers[first])], 4)}; rows {some(np.flatnonzero(first), 5)}), "
-            f"and so do {len(torn) - 1} other sessions: a session is one conversation of one speaker. If session names "
+            f"({some(speaker_ids[np.unique(speakers[first])], 4)}; rows {some(np.flatnonzero(first), 5)})"
+            + (f", and so do {len(torn) - 1} other session{'s' * (len(torn) > 2)}" if len(torn) > 1 else "")
+            + ": a session is one conversation of one speaker. If session names "
             "repeat from speaker to speaker, make them unique first, for example speaker + '-' + session"
         )
     return labels
@@ -133,6 +134,8 @@ def codes_among(values: Any, ids: NDArray[Any], n: int | None = None) -> Ints:
 
 def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     array = to_numpy(values)
+    if isinstance(values, (list, tuple)) and array.ndim == 1 and array.dtype.kind in "US":
+        array = np.fromiter(values, object, len(values))  # NumPy made text of whatever was among it, NaN too
     if array.ndim == 2 and array.shape[1] == 1:
         import warnings
 
@@ -145,7 +148,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     if n is not None and len(array) != n:
         raise DuopldaError(f"{len(array)} {name} labels for {n} recordings: give one label for each recording")
     if array.dtype.kind == "O":
-        missing = [i for i, v in enumerate(array.tolist()) if v is None or v != v]
+        missing = [i for i, v in enumerate(array.tolist()) if v is None or type(v).__name__ == "NAType" or v != v]
         if missing:
             raise DuopldaError(f"{name} labels are missing (None or NaN) at rows {some(missing)}")
         types = {type(v) for v in array.tolist()}
@@ -158,7 +161,9 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
         raise DuopldaError(
             f"{name} labels are NaN or infinite at rows {some(np.flatnonzero(~np.isfinite(array)))}: Unknown label type"
         )
-    if array.dtype.kind not in "biufUS" and array.dtype.kind != "T":
+    if array.dtype.kind == "T":
+        return np.array(array.tolist(), dtype=str)
+    if array.dtype.kind not in "biufUS":
         raise DuopldaError(f"{name} labels must be strings or numbers, got dtype {array.dtype}")
     return array
 

@@ -36,6 +36,7 @@ from duoplda._array import (
     set_rows,
     spd_inverse,
     take,
+    to_numpy,
     zeros,
 )
 from duoplda.errors import DuopldaError
@@ -93,6 +94,12 @@ class Sides:
     def find(self, ids: Any) -> Ints:
         """Rows of sides by id."""
         wanted = np.asarray(ids).reshape(-1)
+        if wanted.dtype.kind in "OT":
+            place = {v: i for i, v in enumerate(self.ids.tolist())}
+            unknown = list(dict.fromkeys(v for v in wanted.tolist() if v not in place))
+            if unknown:
+                raise DuopldaError(f"{len(unknown)} ids are not among the {len(self.ids)} enrolled: {some(unknown)}")
+            return np.array([place[v] for v in wanted.tolist()], np.int64)
         rows = np.minimum(np.searchsorted(self.ids, wanted), max(len(self.ids) - 1, 0))
         missing = np.unique(wanted[self.ids[rows] != wanted]) if len(self.ids) else np.unique(wanted)
         if len(missing):
@@ -155,9 +162,13 @@ def matrix(a: Sides, b: Sides) -> Array:
 
 def pairs(a: Sides, b: Sides, index: Any) -> Array:
     """(n,) ln likelihood ratios of listed pairs (n, 2) of rows of a and of b."""
-    index = np.asarray(index)
+    try:
+        index = to_numpy(index)
+    except ValueError:
+        raise DuopldaError("pairs must be integers of shape (n, 2), got rows of different lengths") from None
     if index.ndim != 2 or index.shape[1] != 2 or index.dtype.kind not in "iu":
         raise DuopldaError(f"pairs must be integers of shape (n, 2), got {index.dtype} of shape {index.shape}")
+    index = index.astype(np.int64, copy=False)  # row * columns + column must not wrap round
     for column, side in ((0, a), (1, b)):
         bad = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= len(side)))
         if len(bad):
@@ -263,13 +274,16 @@ def _set_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:
 
 def _shared(a: Sides, b: Sides, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:
     """Trials whose sides share a session: rows, columns and their ln likelihood ratios."""
-    if a.session_ids is None or b.session_ids is None or a.session_ids.dtype.kind != b.session_ids.dtype.kind:
+    names_a, names_b = a.session_ids, b.session_ids
+    if names_a is None or names_b is None or (names_a.dtype.kind in "biuf") != (names_b.dtype.kind in "biuf"):
         return None
-    common = np.intersect1d(a.session_ids, b.session_ids, assume_unique=True)
+    if names_a.dtype.kind not in "biuf":
+        names_a, names_b = names_a.astype(str), names_b.astype(str)  # bytes are text too
+    common = np.intersect1d(names_a, names_b, assume_unique=True)
     if not len(common):
         return None
-    place = np.full(len(b.session_ids), -1)
-    place[np.searchsorted(b.session_ids, common)] = np.searchsorted(a.session_ids, common)
+    place = np.full(len(names_b), -1)
+    place[np.searchsorted(names_b, common)] = np.searchsorted(names_a, common)
     name_b = place[b.session]  # the session's name in a's numbering, -1 if it is not there
     cells_b = np.flatnonzero(name_b >= 0)
     cells_b = cells_b[np.argsort(name_b[cells_b], kind="stable")]

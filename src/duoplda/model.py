@@ -87,20 +87,46 @@ class Model:
         return logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
 
 
+def _real(array: Any) -> Any:
+    array = array if namespace(array) is not np else np.asarray(array)
+    if "complex" in str(array.dtype):
+        raise TypeError("got complex ones")
+    return array
+
+
+def same(a: Model, b: Model) -> bool:
+    """Whether two models of one array library have the same parameters."""
+    if a.V is b.V and a.U is b.U:
+        return True
+    xp = namespace(a.V)
+    pairs = ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
+    return all(x.shape == y.shape and bool(xp.all(x == y)) for x, y in pairs)
+
+
 def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
     """A model from parameters a user gives, after looking at them; with `kinds` (K,), of so many kinds of channels."""
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
-    arrays = {n: to_float(a if xp is not np else np.asarray(a), xp) for n, a in given.items() if a is not None}
-    d = arrays["mean"].shape[-1] if arrays["mean"].ndim else 0
+    arrays = {}
+    for name, a in given.items():
+        if a is None and name != "session_loadings":
+            raise DuopldaError(f"{name} is None: only session_loadings may be, for a model without session factors")
+        if a is not None:
+            try:
+                arrays[name] = to_float(_real(a), xp) + 0.0  # a copy of its own
+            except (TypeError, ValueError) as error:
+                raise DuopldaError(f"{name} must be an array of real numbers: {error}") from None
+    if not arrays["mean"].ndim or not arrays["mean"].shape[-1]:
+        raise DuopldaError(f"mean has shape {tuple(arrays['mean'].shape)}, expected (dimensions,)")
+    d = arrays["mean"].shape[-1]
     if "session_loadings" not in arrays:
         arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
     K = () if kinds is None else (len(kinds),)
     shapes = {"mean": (*K, d), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (*K, d, d)}
     for name, shape in shapes.items():
         got = tuple(arrays[name].shape)
-        if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)) or d == 0:
+        if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)):
             want = "(" + ", ".join("factors" if s == -1 else str(s) for s in shape) + ")"
             raise DuopldaError(f"{name} has shape {got}, expected {want}, as the mean has {d} dimensions")
         if not bool(xp.all(xp.isfinite(arrays[name]))):
@@ -254,6 +280,10 @@ class Sessions:
         return self.by_speaker(out)
 
 
+TOO_LARGE = "recordings have values too large to add up: are they on the scale of the training data?"
+
+
+@np.errstate(invalid="ignore", over="ignore")
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
     """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too."""
     xp = namespace(X)
@@ -276,7 +306,7 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
             F = segment_sums(G, starts)
             if not bool(xp.all(xp.isfinite(F))):
                 check_finite(X)
-                raise DuopldaError("recordings have values too large to add up")
+                raise DuopldaError(TOO_LARGE)
             add_rows(v, session[starts], F @ terms_v[k, ...])
             add_rows(z, session[starts], F @ terms_z[k, ...])
             if density:
@@ -300,6 +330,7 @@ def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
     return out[:, 0]
 
 
+@np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
 def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
     """(M,) ln P(Phi_i | model)."""
     xp = namespace(X)
@@ -309,7 +340,10 @@ def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
     patterns = Patterns(s.counts)
     y = speakers(terms.G, patterns, gamma)
     ln = s.ln_noise + s.by_speaker(session_terms(terms, s.type, s.z)[:, None])[:, 0]
-    return ln + (xp.sum(gamma * y.mean, axis=1) - take(y.ln_Lambda, patterns.index)) / 2
+    ln = ln + (xp.sum(gamma * y.mean, axis=1) - take(y.ln_Lambda, patterns.index)) / 2
+    if not bool(xp.all(xp.isfinite(ln))):
+        raise DuopldaError(TOO_LARGE)
+    return ln
 
 
 def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array, x: Array) -> Array:
@@ -319,6 +353,8 @@ def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array
         ("y", y, (len(labels.speaker_ids), model.ny)),
         ("x", x, (labels.n_sessions, model.nx)),
     ):
+        if tuple(given.shape) == shape and not bool(xp.all(xp.isfinite(given))):
+            raise DuopldaError(f"{name} contains NaN or infinity")
         if tuple(given.shape) != shape:
             raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
     located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
@@ -378,6 +414,7 @@ def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
     return out
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def transform(model: Model, X: Array, kind: Ints) -> Array:
     """(N, ny) E[y | one recording]."""
     terms = Terms(model, np.eye(model.K, dtype=np.int64))

@@ -200,7 +200,8 @@ class Statistics:
 
     def __rmul__(self, weight: float) -> Statistics:
         if not (isinstance(weight, Real) and 0 < weight < float("inf")):
-            raise DuopldaError(f"statistics can be weighted by a positive number, not by {weight!r}")
+            what = repr(weight) if np.isscalar(weight) else type(weight).__name__
+            raise DuopldaError(f"statistics can be weighted by a positive number, not by {what}")
         blocks = tuple(replace(b, T=b.T * float(weight)) for b in self.blocks)
         within, folds = self.within * float(weight), tuple(weight * part for part in self.folds)
         return replace(self, weights=self.weights * weight, blocks=blocks, within=within, folds=folds)
@@ -297,11 +298,15 @@ def check_rows(X: Any) -> tuple[Array, Any]:
     xp = namespace(X)
     if xp is np:
         X = np.asarray(X)
+        if X.dtype.kind == "c":
+            raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
         if X.dtype.kind not in "fiub":
             try:
                 X = X.astype(np.float64)
             except (TypeError, ValueError) as error:
                 raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
+    elif xp.isdtype(X.dtype, "complex floating"):
+        raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
     if X.ndim != 2:
         raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
     if X.shape[0] == 0 or X.shape[1] == 0:
@@ -323,9 +328,14 @@ def check_finite(X: Array, first_row: int = 0) -> None:
 def _as_labels(labels: Any) -> Labels:
     if isinstance(labels, Labels):
         return labels
-    if isinstance(labels, dict):
+    if isinstance(labels, dict) and {"speaker"} <= set(labels) <= {"speaker", "session", "channel"}:
         return lab.encode(**labels)
-    return lab.encode(*labels)
+    if isinstance(labels, (tuple, list)) and 1 <= len(labels) <= 3:
+        return lab.encode(*labels)
+    raise DuopldaError(
+        "labels must be (speaker, session), (speaker, session, channel), a mapping of those names, or Labels, "
+        f"got {type(labels).__name__}"
+    )
 
 
 class _FoldSums:
@@ -503,7 +513,7 @@ class _Sums:
             if counts[k]:
                 m = int(counts[k])
                 jump = mean[i, :] - sums[k, :] / m
-                jumps[k].append((n[i] * m / (n[i] + m)) ** 0.5 * jump)
+                jumps[k].append(float(n[i] * m / (n[i] + m)) ** 0.5 * jump)
             counts[k] += n[i]
             sums[k, :] += F[i, :]
         for k in range(K):

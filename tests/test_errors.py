@@ -1,0 +1,676 @@
+"""Wrong input: each mistake has its own message, which says what rows, why, and what to do.
+
+Every error is a DuopldaError (a ValueError), unless scikit-learn has a class of its own for it. Warnings are errors
+here, so that an error that comes after a NumPy warning is a failure too.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from duoplda import PLDA, DuopldaError, Statistics
+from duoplda.datasets import make_recordings
+
+D = 4
+DATA = make_recordings(12, (2, 3), (1, 3), n_dimensions=D, n_speaker_factors=2, n_session_factors=2, seed=1)
+X, SPEAKER, SESSION = DATA.X, DATA.speaker, DATA.session
+N, M, H = len(X), len(np.unique(SPEAKER)), len(np.unique(SESSION))
+EACH = np.arange(N)
+
+
+@pytest.fixture(scope="module")
+def plda():
+    return PLDA(2, 2).fit(X, SPEAKER, session=SESSION)
+
+
+@pytest.fixture(scope="module")
+def sides(plda):
+    return plda.enroll(X, SPEAKER, SESSION)
+
+
+def refused(*words):
+    """A DuopldaError whose message has all these words (regular expressions)."""
+    return pytest.raises(DuopldaError, match="^" + "".join(rf"(?=[\s\S]*(?:{w}))" for w in words))
+
+
+def chunks(rows, size=10):
+    return [rows[a : a + size] for a in range(0, len(rows), size)]
+
+
+# What takes recordings, with labels that fit them: a call of a fitted model, of a class, and of training.
+CALLS = {
+    "fit": lambda plda, X: PLDA(2, 2).fit(X, SPEAKER, session=SESSION),
+    "fit without sessions": lambda plda, X: PLDA(2).fit(X, SPEAKER),
+    "transform": lambda plda, X: plda.transform(X),
+    "enroll": lambda plda, X: plda.enroll(X, SPEAKER, SESSION),
+    "log_likelihood": lambda plda, X: plda.log_likelihood(X, SPEAKER, SESSION),
+    "score": lambda plda, X: plda.score(X, SPEAKER, SESSION),
+    "posterior": lambda plda, X: plda.posterior(X, SPEAKER, SESSION),
+    "partition_log_likelihood": lambda plda, X: plda.partition_log_likelihood(X, SPEAKER, SESSION),
+    "conditional_log_likelihood": lambda plda, X: plda.conditional_log_likelihood(
+        X, np.zeros((M, 2)), np.zeros((H, 2)), SPEAKER, SESSION
+    ),
+    "Statistics.from_arrays": lambda plda, X: Statistics.from_arrays(X, SPEAKER, SESSION),
+    "Statistics.accumulate": lambda plda, X: Statistics.accumulate(chunks(X), (SPEAKER, SESSION)),
+}
+# The same of labels.
+LABELLED = {
+    "fit": lambda plda, speaker, session=None: PLDA(2).fit(X, speaker, session=session),
+    "enroll": lambda plda, speaker, session=None: plda.enroll(X, speaker, session),
+    "log_likelihood": lambda plda, speaker, session=None: plda.log_likelihood(X, speaker, session),
+    "score": lambda plda, speaker, session=None: plda.score(X, speaker, session),
+    "posterior": lambda plda, speaker, session=None: plda.posterior(X, speaker, session),
+    "Statistics.from_arrays": lambda plda, speaker, session=None: Statistics.from_arrays(X, speaker, session),
+    "Statistics.accumulate": lambda plda, speaker, session=None: Statistics.accumulate([X], (speaker, session)),
+}
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+every_labelled = pytest.mark.parametrize("call", LABELLED.values(), ids=LABELLED)
+OF_A_MODEL = [name for name in CALLS if not name.startswith(("fit", "Statistics"))]
+
+
+def test_the_calls_work(plda):
+    """With good input, so that the tests below fail for the reason that they give."""
+    for call in CALLS.values():
+        call(plda, X)
+    for call in LABELLED.values():
+        call(plda, SPEAKER, SESSION)
+
+
+def test_it_is_a_value_error():
+    assert issubclass(DuopldaError, ValueError)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@every_call
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+def test_not_finite(plda, call, value):
+    bad = X.copy()
+    bad[[5, 17], [1, 3]] = value
+    if call is CALLS["Statistics.accumulate"]:  # chunks are gone by then: the speakers are named, these and no others
+        who = ", ".join(repr(str(i)) for i in np.unique(SPEAKER[[5, 17]]))
+        assert SPEAKER[5] != SPEAKER[17]
+        with refused("NaN", rf"rows: 5\b|of the speakers {who}$"):
+            call(plda, bad)
+    else:
+        with refused("NaN or infinity", rf"in 2 of {N} rows: 5, 17\.", "Remove these recordings"):
+            call(plda, bad)
+
+
+@pytest.mark.parametrize("name", ["fit", "transform", "log_likelihood", "Statistics.from_arrays"])
+def test_infinities_of_both_signs(plda, name):
+    """Their sum is a NaN, which NumPy would like to warn of."""
+    bad = X.copy()
+    bad[3, 0], bad[4, 0] = np.inf, -np.inf
+    with refused(rf"in 2 of {N} rows: 3, 4\."):
+        CALLS[name](plda, bad)
+
+
+def test_many_rows_are_cut_short(plda):
+    with refused(rf"in {N} of {N} rows: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\. \({N} in all\)"):
+        plda.transform(X * np.nan)
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e307])
+@pytest.mark.parametrize("name", ["fit", "log_likelihood", "Statistics.from_arrays"])
+def test_values_too_large(plda, name, factor):
+    """Finite numbers whose squares or sums are not."""
+    with refused("too large"):
+        CALLS[name](plda, X * factor)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+@every_call
+def test_one_dimension(plda, call):
+    with refused(r"2D array|matrix"):
+        call(plda, X[:, 0])
+
+
+@every_call
+def test_three_dimensions(plda, call):
+    with refused(r"dim 3|shape \(\d+, 1, 4\)"):
+        call(plda, X[:, None, :])
+
+
+@every_call
+def test_no_rows_and_no_columns(plda, call):
+    with refused(r"shape.{1,2}\(\d+, 0\)"):
+        call(plda, X[:, :0])
+    if call is not CALLS["Statistics.accumulate"]:
+        with refused(r"shape.{1,2}\(0, 4\)"):
+            call(plda, X[:0])
+
+
+@pytest.mark.parametrize("name", OF_A_MODEL)
+@pytest.mark.parametrize("columns", [3, 5])
+def test_columns_of_another_model(plda, name, columns):
+    with refused(f"X has {columns} features, but PLDA is expecting 4 features"):
+        CALLS[name](plda, np.c_[X, X][:, :columns])
+
+
+def test_chunks(plda):
+    labels = (SPEAKER, SESSION)
+    with refused(r"begins at row 10 has 3 columns, the first had 4"):
+        Statistics.accumulate([X[:10], X[10:, :3]], labels)
+    with refused(rf"more rows than the {N}"):
+        Statistics.accumulate([X, X[:1]], labels)
+    with refused(rf"brought 5 rows, {N} have labels"):
+        Statistics.accumulate([X[:5]], labels)
+    with refused("brought 0 rows"):
+        Statistics.accumulate([], labels)
+    with refused("matrix", r"shape \(4,\)"):
+        Statistics.accumulate(X, labels)  # rows, not chunks
+
+
+@every_call
+def test_not_numbers(plda, call):
+    with refused("convert|numbers"):
+        call(plda, np.full(X.shape, "a"))
+    with refused("[Cc]omplex"):
+        call(plda, X + 1j)
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+@every_labelled
+def test_lengths_of_labels(plda, call):
+    with refused(rf"{N - 1} speaker labels for {N} recordings|{N} session labels for {N - 1}", "one label for each"):
+        call(plda, SPEAKER[:-1], SESSION)
+    with refused(rf"{N - 1} session labels for {N} recordings", "one label for each"):
+        call(plda, SPEAKER, SESSION[:-1])
+
+
+@every_labelled
+def test_shapes_of_labels(plda, call):
+    with refused("speaker labels must be one-dimensional", rf"\({N}, 2\)"):
+        call(plda, np.c_[SPEAKER, SPEAKER])
+    with refused("session labels must be one-dimensional", rf"\({N}, 2\)"):
+        call(plda, SPEAKER, np.c_[SESSION, SESSION])
+    with refused("speaker"):
+        call(plda, None)
+    with refused("speaker labels must be one-dimensional"):
+        call(plda, "a")
+
+
+def with_missing(kind, values):
+    values = values.astype(object)
+    if kind == "a list":
+        values[[3, 8]] = np.nan
+        return values.tolist()  # np.asarray would make the text "nan" of it
+    if kind == "pandas":
+        pd = pytest.importorskip("pandas")
+        values[[3, 8]] = None
+        return pd.Series(values)
+    if kind == "pandas' NA":
+        pd = pytest.importorskip("pandas")
+        values[[3, 8]] = pd.NA
+        return pd.Series(values, dtype="string")
+    if kind == "numbers":
+        values = np.unique(values.astype(str), return_inverse=True)[1].astype(float)
+    values[[3, 8]] = None if kind == "None" else np.nan
+    return values
+
+
+@every_labelled
+@pytest.mark.parametrize("kind", ["None", "NaN", "numbers", "a list", "pandas", "pandas' NA"])
+def test_missing_labels(plda, call, kind):
+    with refused("speaker labels", "missing|NaN", r"rows 3, 8"):
+        call(plda, with_missing(kind, SPEAKER))
+    with refused("session labels", "missing|NaN", r"rows 3, 8"):
+        call(plda, SPEAKER, with_missing(kind, SESSION))
+
+
+@every_labelled
+def test_types_of_labels(plda, call):
+    mixed = SPEAKER.astype(object)
+    mixed[0] = 3
+    with refused("speaker labels mix types", "'int', 'str'", "use one"):
+        call(plda, mixed)
+    with refused("speaker labels mix types"):
+        call(plda, mixed.tolist())
+    with refused("strings or numbers", "datetime64"):
+        call(plda, EACH.astype("datetime64[D]"))
+
+
+@pytest.mark.parametrize("name", [n for n in LABELLED if n != "enroll"])
+def test_session_under_two_speakers(plda, name):
+    torn = np.where(EACH == 40, SESSION[0], SESSION)
+    assert SPEAKER[40] != SPEAKER[0]
+    at = np.flatnonzero(torn == SESSION[0])
+    who = ", ".join(map(repr, sorted({str(SPEAKER[0]), str(SPEAKER[40])})))
+    words = (f"session {SESSION[0]} belongs to 2 speakers", who, rf"rows {', '.join(map(str, at))}\b")
+    with refused(*words, "make them unique") as caught:
+        LABELLED[name](plda, SPEAKER, torn)
+    assert "0 other" not in str(caught.value)
+    two = np.where(np.isin(EACH, (40, 41)), SESSION[0], torn)
+    two = np.where(EACH == 42, SESSION[-1], two)
+    with refused("1 other session"):
+        LABELLED[name](plda, SPEAKER, two)
+
+
+def test_sides_may_share_a_session(plda):
+    """Sets are not assumed to be different speakers: this is no mistake there."""
+    assert len(plda.enroll(X, SPEAKER, np.full(N, "one"))) == M
+
+
+# -- what can be learnt ------------------------------------------------------------------------------------------------
+
+
+def counts(recordings, sessions, speakers):
+    return f"{recordings} recordings in {sessions} sessions of {speakers} speaker"
+
+
+def test_no_labels():
+    with refused("requires y to be passed", "give the speaker of each row"):
+        PLDA().fit(X)
+    with refused("requires y to be passed"):
+        PLDA(2, 2).fit(X, SPEAKER, session=SESSION).score(X)
+
+
+def test_one_speaker():
+    with refused(counts(N, N, 1), "at least 2 speakers"):
+        PLDA().fit(X, np.full(N, "me"))
+    with refused(counts(N, H, 1), "at least 2 speakers"):
+        PLDA(2, 2).fit(X, np.full(N, "me"), session=SESSION)
+
+
+def test_no_session_with_two_recordings():
+    with refused(counts(N, N, M), "no session has two recordings", "cannot be told apart", "n_session_factors=0"):
+        PLDA(2, 2).fit(X, SPEAKER)
+    with refused(counts(N, N, M), "no session has two recordings"):
+        PLDA(2, 1, noise_floor=1e-4).fit(X, SPEAKER, session=EACH)
+    assert PLDA(2, None).fit(X, SPEAKER).session_loadings_.shape == (D, 0)  # nobody asked for any
+
+
+def test_no_speaker_with_two_sessions():
+    with refused(counts(N, M, M), "no speaker has two sessions", "cannot be told apart", "n_session_factors=0"):
+        PLDA(2, 2).fit(X, SPEAKER, session=SPEAKER)
+    assert PLDA(2, 0).fit(X, SPEAKER, session=SPEAKER).converged_
+
+
+def test_no_speaker_with_two_recordings():
+    with refused(counts(N, N, N), "no speaker has two recordings", "Check the speaker labels"):
+        PLDA(2).fit(X, EACH)
+
+
+def test_fewer_recordings_than_dimensions():
+    few = np.random.default_rng(0).standard_normal((20, 30))
+    who, when = np.arange(20) // 4, np.arange(20) // 2
+    with refused(counts(20, 20, 5), "within speakers", "only 15 differences", "30 dimensions", "noise_floor"):
+        PLDA().fit(few, who)
+    with refused(counts(20, 10, 5), "within sessions", "only 10 differences", "30 dimensions", "noise_floor"):
+        PLDA().fit(few, who, session=when)
+
+
+def test_constant_columns():
+    for value in (0.0, 3.0, 1e6 / 3, 1e-30):
+        flat = X.copy()
+        flat[:, [1, 3]] = value
+        with refused(r"columns 1, 3 are constant", "remove them", "noise_floor"):
+            PLDA(2, 2).fit(flat, SPEAKER, session=SESSION)
+
+
+def test_duplicated_columns():
+    for copy in (X[:, 1], -3 * X[:, 1] + 2):
+        with refused(r"columns \(1, 4\) are copies", "keep one", "noise_floor"):
+            PLDA(2, 2).fit(np.c_[X, copy], SPEAKER, session=SESSION)
+
+
+def test_dependent_columns():
+    with refused("do not differ in 1 of 5 directions", "dependent columns", "noise_floor"):
+        PLDA(2, 2).fit(np.c_[X, X[:, 0] + X[:, 1]], SPEAKER, session=SESSION)
+
+
+def test_duplicated_recordings():
+    with refused("within sessions", "do not differ in 4 of 4 directions", "duplicated recordings", "noise_floor"):
+        PLDA(2, 2).fit(np.repeat(X, 2, axis=0), np.repeat(SPEAKER, 2), session=np.repeat(EACH, 2))
+
+
+def test_equal_recordings():
+    for value in (1.0, 1 / 3):
+        with refused("constant"):
+            PLDA(2, 2).fit(np.full_like(X, value), SPEAKER, session=SESSION)
+
+
+SINGULAR = {
+    "constant column": (np.where(np.arange(D) == 2, 3.0, X), SPEAKER, SESSION),
+    "duplicated column": (np.c_[X, X[:, 1]], SPEAKER, SESSION),
+    "dependent columns": (np.c_[X, X[:, 0] + X[:, 1]], SPEAKER, SESSION),
+    "duplicated recordings": (np.repeat(X, 2, axis=0), np.repeat(SPEAKER, 2), np.repeat(EACH, 2)),
+    "few recordings": (
+        *(np.random.default_rng(0).standard_normal((20, 30)), np.arange(20) // 4),
+        np.arange(20) // 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("init", ["moments", "random"])
+@pytest.mark.parametrize("case", SINGULAR)
+@pytest.mark.parametrize("named", [True, False], ids=["sessions", "no sessions"])
+def test_noise_floor_trains_singular_data(case, init, named):
+    """It is refused without a floor; with one, every step is sound and no variance is below it."""
+    rows, speaker, session = SINGULAR[case]
+    session = session if named else None
+    if not named and case == "duplicated recordings":
+        pytest.skip("a speaker's recordings differ from one another: not singular")
+    with refused("noise_floor"):
+        PLDA().fit(rows, speaker, session=session)
+    plda = PLDA(noise_floor=1e-4, init=init, random_state=0).fit(rows, speaker, session=session)
+    assert plda.converged_
+    trace = plda.log_likelihoods_
+    assert np.diff(trace).min() >= -1e-9 * np.abs(trace).max()
+    floor = 1e-4 * rows.var(axis=0).mean()
+    assert np.linalg.eigvalsh(np.linalg.inv(plda.noise_precision_)).min() == pytest.approx(floor, rel=1e-5)
+    side = plda.enroll(rows, speaker, session)
+    assert np.isfinite(plda.llr(side, side)).all()
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "words"),
+    [
+        ("n_speaker_factors", 5, "n_speaker_factors=5 is more than the 4 dimensions.*at most 4"),
+        ("n_session_factors", 5, "n_session_factors=5 is more than the 4 dimensions.*at most 4"),
+        ("n_speaker_factors", 0, "n_speaker_factors=0 leaves nothing.*at least 1"),
+        *((n, -1, f"{n}=-1 must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
+        *((n, 1.5, f"{n}=1.5 must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
+        *((n, "2", f"{n}='2' must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
+        *((n, True, f"{n}=True must be a whole number") for n in ("n_speaker_factors", "n_session_factors")),
+        ("max_iter", None, "max_iter=None must be a whole number"),
+        *((n, -1.0, rf"{n}=-1.0 must be a.*number") for n in ("tol", "noise_floor")),
+        *((n, "a", f"{n}='a' must be a.*number") for n in ("tol", "noise_floor")),
+        *((n, np.nan, f"{n}=nan must be a.*number") for n in ("tol", "noise_floor")),
+        *((n, None, f"{n}=None must be a.*number") for n in ("tol", "noise_floor")),
+        ("noise_floor", np.inf, "noise_floor=inf"),
+        ("init", "zeros", "init='zeros' must be 'moments' or 'random'"),
+        ("init", None, "init=None must be 'moments' or 'random'"),
+        ("callback", 3, "callback"),
+    ],
+    ids=lambda v: str(v)[:24],
+)
+def test_parameters(parameter, value, words):
+    plda = PLDA(**{"n_speaker_factors": 2, "n_session_factors": 2, parameter: value})
+    with refused(words):
+        plda.fit(X, SPEAKER, session=SESSION)
+    with refused(words):
+        plda.fit_statistics(Statistics.from_arrays(X, SPEAKER, SESSION))
+
+
+def test_numbers_of_numpy_are_numbers():
+    plda = PLDA(np.int64(2), np.int32(2), tol=np.float32(1e-4), max_iter=np.int64(100), noise_floor=np.float64(0))
+    assert plda.fit(X, SPEAKER, session=SESSION).speaker_loadings_.shape == (D, 2)
+
+
+def test_random_state():
+    with pytest.raises(ValueError, match="cannot be used to seed"):  # scikit-learn's
+        PLDA(2, 2, init="random", random_state="x").fit(X, SPEAKER, session=SESSION)
+
+
+UNFITTED = {
+    "transform": lambda p: p.transform(X),
+    "enroll": lambda p: p.enroll(X, SPEAKER),
+    "log_likelihood": lambda p: p.log_likelihood(X, SPEAKER),
+    "score": lambda p: p.score(X, SPEAKER),
+    "posterior": lambda p: p.posterior(X, SPEAKER),
+    "conditional_log_likelihood": lambda p: p.conditional_log_likelihood(X, X, X, SPEAKER),
+    "partition_log_likelihood": lambda p: p.partition_log_likelihood(X, SPEAKER),
+    "sample": lambda p: p.sample(2),
+    "llr": lambda p: p.llr(None, None),
+    "save": lambda p: p.save("model"),
+    "get_feature_names_out": lambda p: p.get_feature_names_out(),
+}
+
+
+@pytest.mark.parametrize("call", UNFITTED.values(), ids=UNFITTED)
+def test_unfitted(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFittedError, match=r"This PLDA instance is not fitted yet"):
+        call(PLDA())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_fit_leaves_no_model():
+    plda = PLDA(2, 2)
+    with refused("NaN"):
+        plda.fit(X * np.nan, SPEAKER)
+    with pytest.raises(NotFittedError):
+        plda.transform(X)
+
+
+def test_fit_statistics_of_something_else():
+    with refused("Statistics", "ndarray"):
+        PLDA().fit_statistics(X)
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [0, -1, np.nan, np.inf, "2", [1.0, 2.0], X], ids=lambda w: str(w)[:10])
+def test_weights(weight):
+    stats = Statistics.from_arrays(X, SPEAKER, SESSION)
+    with refused("weighted by a positive number"):
+        stats * weight
+    if not isinstance(weight, np.ndarray):
+        with refused("weighted by a positive number"):
+            weight * stats
+
+
+def test_weight_by_statistics():
+    """The message names the type, not all of the numbers."""
+    stats = Statistics.from_arrays(X, SPEAKER, SESSION)
+    with refused("weighted by a positive number") as caught:
+        stats * stats
+    assert len(str(caught.value)) < 200
+
+
+def test_sums_of_statistics():
+    stats = Statistics.from_arrays(X, SPEAKER, SESSION)
+    with refused("statistics of 4 and of 3 dimensions"):
+        stats + Statistics.from_arrays(X[:, :3], SPEAKER)
+    with refused("speaker ids of different types", "int64"):
+        stats + Statistics.from_arrays(X, EACH // 2)
+    with refused(f"{H} sessions are in both", "unique names|one shard"):
+        stats + stats
+    with refused("'spk0', 'spk1'", "different weights"):
+        stats + 2 * Statistics.from_arrays(X, SPEAKER)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        stats + 5
+
+
+def test_labels_of_accumulate():
+    for labels in (SPEAKER, {"who": SPEAKER}, None, (SPEAKER, SESSION, None, SPEAKER)):
+        with refused("labels", "speaker, session"):
+            Statistics.accumulate([X], labels)
+
+
+# -- trials ------------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_ids(plda, sides):
+    with refused("2 ids are not among the 12 enrolled", "'nobody', 'nowhere'"):
+        sides.find(["spk0", "nobody", "nowhere", "nobody"])
+    for other in ([3], [np.nan], [None], ["zzz"], [""]):  # also beyond the first and the last
+        with refused("1 ids? (are|is) not among the 12 enrolled"):
+            sides.find(other)
+    numbers = plda.enroll(X, EACH // 4)
+    for other in ([-1], [10**9], ["1"], [1.5]):
+        with refused("1 ids? (are|is) not among"):
+            numbers.find(other)
+    assert numbers.find([2, 0]).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([[0, 0], [0, 12]], "1 pairs?.*side 2 has 12.*: 1"),
+        ([[12, 0], [0, 0], [13, 1]], "2 pairs.*side 1 has 12.*: 0, 2"),
+        ([[-1, 0]], "1 pairs?.*side 1 has 12"),
+        ([[0.0, 1.0]], r"integers of shape \(n, 2\), got float64"),
+        ([[True, False]], r"integers of shape \(n, 2\), got bool"),
+        ([["spk0", "spk1"]], r"integers of shape \(n, 2\), got <U4"),
+        ([0, 1], r"shape \(n, 2\), got int64 of shape \(2,\)"),
+        ([[0, 1, 2]], r"shape \(n, 2\), got int64 of shape \(1, 3\)"),
+        ([[[0, 1]]], r"shape \(n, 2\)"),
+        ([[0, 1], [2]], r"shape \(n, 2\)"),
+        ([[None, 1]], r"integers of shape \(n, 2\), got object"),
+    ],
+    ids=str,
+)
+def test_pairs(plda, sides, pairs, words):
+    with refused(words):
+        plda.llr(sides, sides, pairs=pairs)
+
+
+def test_no_pairs(plda, sides):
+    assert plda.llr(sides, sides, pairs=np.zeros((0, 2), int)).shape == (0,)
+
+
+@pytest.mark.parametrize("pairs", [None, [[0, 0]]], ids=["matrix", "pairs"])
+def test_sides_of_different_models(plda, sides, pairs):
+    words = ("different models?|another model", "enroll")
+    for ny, nx, d in ((3, 2, 4), (2, 1, 4), (2, 2, 5)):
+        other = PLDA.from_parameters(np.zeros(d), np.eye(d)[:, :ny], np.eye(d)[:, :nx], np.eye(d))
+        with refused(*words):
+            plda.llr(sides, other.enroll(np.ones((3, d)), [0, 1, 2]), pairs=pairs)
+    same_shape = PLDA.from_parameters(np.zeros(4), np.eye(4)[:, :2], np.eye(4)[:, :2], np.eye(4))
+    with refused(*words):  # would be numbers, and wrong
+        plda.llr(sides, same_shape.enroll(X, SPEAKER), pairs=pairs)
+    with refused(*words):
+        same_shape.llr(sides, sides, pairs=pairs)
+
+
+def test_sides_of_an_equal_model(plda, sides):
+    """The same parameters, loaded or built again, are the same model."""
+    again = PLDA.from_parameters(plda.mean_, plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_)
+    expected = plda.llr(sides, sides)
+    np.testing.assert_array_equal(again.llr(sides, sides), expected)
+    np.testing.assert_allclose(plda.llr(sides, again.enroll(X, SPEAKER, SESSION)), expected, rtol=1e-12)
+
+
+def test_not_sides(plda, sides):
+    with refused("enrolled must come from enroll, got ndarray"):
+        plda.llr(X, sides)
+    with refused("tests must come from enroll, got ndarray"):
+        plda.llr(sides, X)
+
+
+@pytest.mark.parametrize("prior", [0, 1, -0.1, 1.5, np.nan, "a", None], ids=str)
+def test_prior(prior):
+    with refused(f"prior={re.escape(repr(prior))} must"):
+        PLDA.posterior_probability(1.0, prior=prior)
+
+
+# -- parameters by hand ------------------------------------------------------------------------------------------------
+
+GOOD = {
+    "mean": np.zeros(4),
+    "speaker_loadings": np.eye(4)[:, :2],
+    "session_loadings": np.eye(4)[:, 2:],
+    "noise_precision": np.eye(4),
+}
+
+
+def but(array, at, value):
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("mean", np.zeros((1, 4)), r"mean has shape \(1, 4\)"),
+        ("mean", 0.0, r"mean has shape \(\), expected \(dimensions,\)"),
+        ("mean", np.zeros(0), r"mean has shape \(0,\)"),
+        ("mean", ["a"] * 4, "mean"),
+        ("mean", None, "mean"),
+        ("mean", [[1], [1, 2]], "mean"),
+        ("mean", np.zeros(4) + 1j, "mean.*(complex|real)"),
+        ("mean", np.full(4, np.nan), "mean contains NaN or infinity"),
+        ("speaker_loadings", np.eye(4)[:3, :2], r"speaker_loadings has shape \(3, 2\), expected \(4, factors\)"),
+        ("speaker_loadings", np.ones(4), r"speaker_loadings has shape \(4,\), expected \(4, factors\)"),
+        ("speaker_loadings", np.ones((4, 5)), "speaker_loadings has 5 factors for 4 dimensions"),
+        ("speaker_loadings", np.full((4, 2), np.inf), "speaker_loadings contains NaN or infinity"),
+        ("speaker_loadings", None, "speaker_loadings"),
+        ("session_loadings", np.eye(4)[:2], r"session_loadings has shape \(2, 4\), expected \(4, factors\)"),
+        ("session_loadings", np.ones((4, 5)), "session_loadings has 5 factors for 4 dimensions"),
+        ("session_loadings", np.full((4, 2), np.nan), "session_loadings contains NaN or infinity"),
+        ("noise_precision", np.ones(4), r"noise_precision has shape \(4,\), expected \(4, 4\)"),
+        ("noise_precision", np.eye(3), r"noise_precision has shape \(3, 3\), expected \(4, 4\)"),
+        ("noise_precision", but(np.eye(4), (0, 1), 0.1), r"noise_precision is not symmetric .*0\.1"),
+        ("noise_precision", np.diag([1, 1, 1, -1.0]), "noise_precision is not positive definite .*-1"),
+        ("noise_precision", np.diag([1, 1, 1, 0.0]), "noise_precision is not positive definite"),
+        ("noise_precision", but(np.eye(4), (0, 0), np.nan), "noise_precision contains NaN or infinity"),
+        ("noise_precision", None, "noise_precision"),
+    ],
+    ids=lambda v: re.sub(r"[^\w ]", "", v) if isinstance(v, str) else "",
+)
+def test_from_parameters(name, value, words):
+    PLDA.from_parameters(**GOOD)
+    with refused(words):
+        PLDA.from_parameters(**{**GOOD, name: value})
+
+
+def test_rounding_is_not_asymmetry():
+    PLDA.from_parameters(**{**GOOD, "noise_precision": but(np.eye(4), (0, 1), 1e-9)})
+
+
+def test_hidden_variables(plda):
+    y, x = np.zeros((M, 2)), np.zeros((H, 2))
+    with refused(rf"y has shape \({M - 1}, 2\), expected \({M}, 2\)", "sorted id"):
+        plda.conditional_log_likelihood(X, y[1:], x, SPEAKER, SESSION)
+    with refused(rf"x has shape \({H}, 1\), expected \({H}, 2\)", "sorted id"):
+        plda.conditional_log_likelihood(X, y, x[:, 1:], SPEAKER, SESSION)
+    with refused("y .*NaN"):  # y is to blame, not X
+        plda.conditional_log_likelihood(X, y * np.nan, x, SPEAKER, SESSION)
+    with refused("x .*NaN"):
+        plda.conditional_log_likelihood(X, y, x * np.nan, SPEAKER, SESSION)
+
+
+# -- data to draw ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        *(({n: 0}, rf"{n} must be .*, got 0") for n in ("sessions", "recordings")),
+        *(({n: -2}, rf"{n} must be .*, got -2") for n in ("sessions", "recordings")),
+        *(({n: (3, 1)}, rf"{n} must be .*range \(low, high\), got \(3, 1\)") for n in ("sessions", "recordings")),
+        ({"sessions": (0, 2)}, r"sessions must be .*, got \(0, 2\)"),
+        ({"sessions": (1, 2, 3)}, r"sessions must be .*, got \(1, 2, 3\)"),
+        ({"sessions": 1.5}, r"sessions must be .*, got 1\.5"),
+        ({"recordings": (1, 2.5)}, r"recordings must be .*, got \(1, 2\.5\)"),
+        ({"recordings": "a"}, r"recordings must be .*, got 'a'"),
+        ({"recordings": None}, r"recordings must be .*, got None"),
+        ({"n_speakers": -1}, "n_speakers"),
+        ({"n_speakers": 2.5}, "n_speakers"),
+        ({"n_speaker_factors": 40}, "between 0 and 32"),
+        ({"n_speaker_factors": -1}, "between 0 and 32"),
+        ({"n_session_factors": 33}, "between 0 and 32"),
+        ({"n_dimensions": 0}, "0 dimensions"),
+        ({"speaker_variance": -1.0}, "speaker_variance"),
+        ({"session_variance": -1.0}, "session_variance"),
+        ({"channel_variance": 0.0}, "channel_variance"),
+        ({"channel_variance": -1.0}, "channel_variance"),
+    ],
+    ids=str,
+)
+def test_make_recordings(arguments, words):
+    with refused(words):
+        make_recordings(**arguments)
+
+
+def test_sample(plda):
+    for arguments in ((3, 0), (3, 1, (2, 1)), (3, "a")):
+        with refused("sessions must be|recordings must be"):
+            plda.sample(*arguments)
+    with refused("n_speakers"):
+        plda.sample(-1)

@@ -1,0 +1,500 @@
+"""The scikit-learn face: its contract, its attributes, and what it says while it trains."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import duoplda
+from duoplda import PLDA, Posterior, Sides, Statistics
+from duoplda.datasets import make_recordings
+
+D = 5
+X, SPEAKER, SESSION, _ = make_recordings(
+    25, (1, 4), (1, 4), n_dimensions=D, n_speaker_factors=3, n_session_factors=2, seed=7
+)
+PARAMETERS = ("mean_", "speaker_loadings_", "session_loadings_", "noise_precision_")
+
+
+def assert_same_model(a, b):
+    for name in PARAMETERS:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+    np.testing.assert_array_equal(a.log_likelihoods_, b.log_likelihoods_)
+    assert (a.n_iter_, a.converged_, a.n_evaluations_) == (b.n_iter_, b.converged_, b.n_evaluations_)
+
+
+# -- the contract ------------------------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([PLDA(), PLDA(n_speaker_factors=1, n_session_factors=0, accelerate=False)])
+def test_check_estimator(estimator, check):
+    check(estimator)
+
+
+def test_public_names():
+    assert set(duoplda.__all__) == {"PLDA", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"}
+    for name in duoplda.__all__:
+        assert getattr(duoplda, name) is not None
+    assert issubclass(duoplda.DuopldaError, ValueError)
+    public = {n for n in vars(PLDA) if not n.startswith("_")}
+    assert public >= {
+        *("fit", "fit_statistics", "from_parameters", "log_likelihood", "score", "conditional_log_likelihood"),
+        *("posterior", "transform", "sample", "enroll", "llr", "partition_log_likelihood", "posterior_probability"),
+        *("save", "load"),
+    }
+
+
+def test_signatures():
+    """The order of arguments that users rely on."""
+    plda = PLDA(3, 2)
+    assert (plda.n_speaker_factors, plda.n_session_factors) == (3, 2)
+    plda.fit(X, SPEAKER, SESSION)
+    assert isinstance(plda.posterior(X, SPEAKER, SESSION), Posterior)
+    assert isinstance(plda.enroll(X, SPEAKER, SESSION), Sides)
+    assert isinstance(Statistics.from_arrays(X, SPEAKER, SESSION), Statistics)
+
+
+HEAVY = "torch pandas pyarrow h5py matplotlib typer rich kaldiio dask array_api_compat array_api_strict statsmodels"
+
+
+def test_import_needs_the_core_dependencies_only():
+    """On a machine that has nothing else: import, train, score."""
+    code = f"""
+        import sys
+
+        class Refuse:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in {HEAVY.split()}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}} (refused by the test)", name=name)
+
+        sys.meta_path.insert(0, Refuse())
+        try:
+            import torch
+        except ModuleNotFoundError:
+            pass
+        else:
+            sys.exit("the hook does not work")
+        import duoplda
+        from duoplda.datasets import make_recordings
+        X, speaker, session, _ = make_recordings(20, n_dimensions=4, n_speaker_factors=2, n_session_factors=1)
+        plda = duoplda.PLDA(2, 1).fit(X, speaker, session=session)
+        sides = plda.enroll(X, speaker, session)
+        print(plda.llr(sides, sides).shape)
+        """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(20, 20)\n", "")
+
+
+def test_import_loads_nothing_heavy():
+    """Where they are installed, no module that `import duoplda` runs imports them (scikit-learn itself may)."""
+    code = "import sys, duoplda; print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'duoplda'))"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "duoplda.estimator" in names
+    for name in names:
+        for node in ast.parse(
+            inspect.getsource(importlib.import_module(name))
+        ).body:  # the top level: not inside functions
+            imported = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {i.partition(".")[0] for i in imported} & set(HEAVY.split()), f"{name}, line {node.lineno}"
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_clone_and_parameters():
+    given = {
+        **PLDA().get_params(),
+        "n_speaker_factors": 2,
+        "n_session_factors": 1,
+        "init": "random",
+        "tol": 1e-3,
+        "max_iter": 17,
+        "accelerate": False,
+        "minimum_divergence": False,
+        "noise_floor": 1e-3,
+        "random_state": 4,
+        "callback": None,
+    }
+    plda = PLDA(**given)
+    assert plda.get_params() == given
+    plda.fit(X, SPEAKER, session=SESSION)
+    assert plda.get_params() == given  # training leaves them as they were
+    fresh = clone(plda)
+    assert fresh.get_params() == given
+    assert not hasattr(fresh, "mean_")
+    assert_same_model(fresh.fit(X, SPEAKER, session=SESSION), plda)
+    assert PLDA().set_params(n_speaker_factors=3, tol=0.1).get_params()["tol"] == 0.1
+    assert repr(PLDA(3)) == "PLDA(n_speaker_factors=3)"
+
+
+def test_attributes():
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    shapes = [getattr(plda, name).shape for name in PARAMETERS]
+    assert shapes == [(D,), (D, 3), (D, 2), (D, D)]
+    assert plda.converged_ is True
+    assert plda.log_likelihoods_.shape == (plda.n_iter_ + 1,)
+    assert np.diff(plda.log_likelihoods_).min() >= 0
+    assert plda.n_evaluations_ >= plda.n_iter_ + 1
+    assert plda.n_features_in_ == D
+    assert plda.fit(X, SPEAKER, session=SESSION) is plda
+    total = plda.log_likelihood(X, SPEAKER, SESSION)[1].sum()
+    assert plda.log_likelihoods_[-1] == pytest.approx(total, rel=1e-10)  # of the model that is kept
+    assert plda.score(X, SPEAKER, SESSION) == pytest.approx(total / len(X), rel=1e-12)
+
+
+def test_input_is_not_written_to():
+    given = X.copy()
+    plda = PLDA(3, 2).fit(given, SPEAKER, session=SESSION)
+    plda.transform(given)
+    plda.log_likelihood(given, SPEAKER, SESSION)
+    plda.enroll(given, SPEAKER, SESSION)
+    np.testing.assert_array_equal(given, X)
+
+
+def test_feature_names():
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    assert plda.get_feature_names_out().tolist() == ["plda0", "plda1", "plda2"]
+    assert plda.transform(X).shape == (len(X), 3)
+    assert PLDA().fit(X, SPEAKER).get_feature_names_out().shape == (D,)
+
+
+def test_data_frames():
+    """Columns have names, labels are Series, and transform gives a frame where one is asked for."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=[f"e{i}" for i in range(D)])
+    plda = PLDA(3, 2).fit(frame, pd.Series(SPEAKER), session=pd.Series(SESSION))
+    by_array = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    np.testing.assert_allclose(plda.noise_precision_, by_array.noise_precision_, rtol=1e-10)
+    assert plda.feature_names_in_.tolist() == frame.columns.tolist()
+    out = plda.set_output(transform="pandas").transform(frame)
+    assert out.columns.tolist() == ["plda0", "plda1", "plda2"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        plda.transform(frame.rename(columns={"e0": "other"}))
+
+
+# -- sessions through pipelines ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_hand():
+    """What the pipelines below must come to."""
+    return PLDA(3, 2).fit(StandardScaler().fit_transform(X), SPEAKER, session=SESSION)
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def test_pipeline(by_hand):
+    pipe = Pipeline([("scale", StandardScaler()), ("plda", PLDA(3, 2))])
+    assert_same_model(pipe.fit(X, SPEAKER, plda__session=SESSION)["plda"], by_hand)
+    np.testing.assert_array_equal(pipe.transform(X), by_hand.transform(StandardScaler().fit_transform(X)))
+    assert_same_model(make_pipeline(StandardScaler(), PLDA(3, 2)).fit(X, SPEAKER, plda__session=SESSION)[-1], by_hand)
+
+
+def test_pipeline_fit_transform(by_hand):
+    pipe = Pipeline([("scale", StandardScaler()), ("plda", PLDA(3, 2))])
+    expected = by_hand.transform(StandardScaler().fit_transform(X))
+    np.testing.assert_array_equal(pipe.fit_transform(X, SPEAKER, plda__session=SESSION), expected)
+    np.testing.assert_array_equal(PLDA(3, 2).fit_transform(X, SPEAKER, session=SESSION), by_hand_of_raw())
+
+
+def by_hand_of_raw():
+    return PLDA(3, 2).fit(X, SPEAKER, session=SESSION).transform(X)
+
+
+@pytest.mark.usefixtures("routing")
+def test_metadata_routing(by_hand):
+    pipe = Pipeline([("scale", StandardScaler()), ("plda", PLDA(3, 2).set_fit_request(session=True))])
+    assert_same_model(pipe.fit(X, SPEAKER, session=SESSION)["plda"], by_hand)
+    renamed = Pipeline([("scale", StandardScaler()), ("plda", PLDA(3, 2).set_fit_request(session="call"))])
+    assert_same_model(renamed.fit(X, SPEAKER, call=SESSION)["plda"], by_hand)
+
+
+@pytest.mark.usefixtures("routing")
+def test_metadata_routing_must_be_asked_for():
+    """Sessions that nobody asked for are an error, not dropped in silence."""
+    pipe = Pipeline([("scale", StandardScaler()), ("plda", PLDA(3, 2))])
+    with pytest.raises(ValueError, match=r"\[session\] are passed but are not explicitly set as requested"):
+        pipe.fit(X, SPEAKER, session=SESSION)
+
+
+@pytest.mark.usefixtures("routing")
+def test_cross_validation():
+    """Sessions are cut into folds with the recordings."""
+    from sklearn.model_selection import GroupKFold, cross_validate
+
+    plda = PLDA(3, 2).set_fit_request(session=True).set_score_request(session=True)
+    folds = GroupKFold(3)
+    got = cross_validate(plda, X, SPEAKER, cv=folds, params={"session": SESSION, "groups": SPEAKER})["test_score"]
+    expected = [
+        PLDA(3, 2).fit(X[a], SPEAKER[a], session=SESSION[a]).score(X[b], SPEAKER[b], SESSION[b])
+        for a, b in folds.split(X, SPEAKER, SPEAKER)
+    ]
+    np.testing.assert_array_equal(got, expected)
+
+
+# -- sessions and factors ----------------------------------------------------------------------------------------------
+
+
+def test_plain_fit_works_without_a_word(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plda = PLDA().fit(X, SPEAKER)
+    assert capfd.readouterr() == ("", "")
+    assert plda.session_loadings_.shape == (D, 0)
+    assert plda.speaker_loadings_.shape == (D, D)
+    assert_same_model(plda, PLDA(n_session_factors=0).fit(X, SPEAKER))
+
+
+def test_rank_of_none():
+    """Full rank where a session has several recordings, and none at all where none has."""
+    assert PLDA().fit(X, SPEAKER, session=SESSION).session_loadings_.shape == (D, D)
+    assert PLDA(3).fit(X, SPEAKER, session=SESSION).speaker_loadings_.shape == (D, 3)
+    each = np.array([f"s{i}" for i in range(len(X))])
+    assert PLDA().fit(X, SPEAKER, session=each).session_loadings_.shape == (D, 0)
+    each[1] = each[0]  # one session with two recordings
+    assert SPEAKER[0] == SPEAKER[1]
+    with pytest.raises(duoplda.DuopldaError, match="only 1 differences"):  # full rank was meant, and is refused
+        PLDA().fit(X, SPEAKER, session=each)
+
+
+def test_a_session_of_its_own_for_each_recording_is_the_default():
+    each = np.arange(len(X))
+    plda = PLDA(3, 0).fit(X, SPEAKER)
+    assert_same_model(plda, PLDA(3, 0).fit(X, SPEAKER, session=each))
+    full = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    np.testing.assert_array_equal(full.log_likelihood(X, SPEAKER)[1], full.log_likelihood(X, SPEAKER, each)[1])
+
+
+def test_sessions_matter():
+    a, b = PLDA(3).fit(X, SPEAKER, session=SESSION), PLDA(3).fit(X, SPEAKER)
+    assert not np.allclose(a.noise_precision_, b.noise_precision_, rtol=0.1)
+
+
+def test_more_factors_than_speakers():
+    few = np.isin(SPEAKER, np.unique(SPEAKER)[:4])
+    plda = PLDA().fit(X[few], SPEAKER[few], session=SESSION[few])
+    assert plda.speaker_loadings_.shape == plda.session_loadings_.shape == (D, D)
+    assert np.isfinite(plda.score(X, SPEAKER, SESSION))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fit_statistics():
+    stats = Statistics.from_arrays(X, SPEAKER, SESSION)
+    for parameters in ({}, {"n_speaker_factors": 3, "n_session_factors": 2, "init": "random", "random_state": 1}):
+        a = PLDA(max_iter=8, **parameters).fit(X, SPEAKER, session=SESSION)
+        b = PLDA(max_iter=8, **parameters)
+        assert b.fit_statistics(stats) is b
+        assert_same_model(a, b)
+        assert b.n_features_in_ == D
+        np.testing.assert_array_equal(a.transform(X), b.transform(X))
+
+
+def test_fit_statistics_forgets_feature_names():
+    pd = pytest.importorskip("pandas")
+    plda = PLDA(3, 2).fit(pd.DataFrame(X, columns=list("abcde")), SPEAKER, session=SESSION)
+    plda.fit_statistics(Statistics.from_arrays(X[:, :4], SPEAKER, SESSION))
+    assert plda.n_features_in_ == 4
+    assert plda.transform(X[:, :4]).shape == (len(X), 3)
+
+
+# -- training, watched -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["fit", "fit_statistics"])
+def test_convergence_warning(how):
+    plda = PLDA(3, 2, max_iter=2, tol=1e-9)
+    given = (X, SPEAKER, SESSION) if how == "fit" else (Statistics.from_arrays(X, SPEAKER, SESSION),)
+    with pytest.warns(ConvergenceWarning, match=r"EM did not converge in 2 iterations.*tol=1e-09.*max_iter") as caught:
+        getattr(plda, how)(*given)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # it points at the user's line
+    gain = np.diff(plda.log_likelihoods_)[-1] / len(X)
+    assert f"gained {gain:.2g} nats" in str(caught[0].message)
+    assert (plda.n_iter_, plda.converged_) == (2, False)
+
+
+def test_no_iterations():
+    """The start itself, and a warning."""
+    with pytest.warns(ConvergenceWarning, match="0 iterations"):
+        plda = PLDA(3, 2, max_iter=0).fit(X, SPEAKER, session=SESSION)
+    assert (plda.n_iter_, plda.converged_, len(plda.log_likelihoods_)) == (0, False, 1)
+
+
+def test_tolerance_is_in_nats_per_recording():
+    rough, fine = (PLDA(3, 2, tol=tol).fit(X, SPEAKER, session=SESSION) for tol in (1e-2, 1e-8))
+    assert rough.n_iter_ < fine.n_iter_
+    for plda, tol in ((rough, 1e-2), (fine, 1e-8)):
+        gains = np.diff(plda.log_likelihoods_) / len(X)
+        assert gains[-1] < tol
+        assert (gains[:-1] >= tol).all()
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_callback(accelerate):
+    seen = []
+    plda = PLDA(3, 2, accelerate=accelerate, callback=lambda *a: seen.append(a)).fit(X, SPEAKER, session=SESSION)
+    assert [i for i, _, _ in seen] == list(range(1, plda.n_iter_ + 1))
+    assert [ln for _, ln, _ in seen] == plda.log_likelihoods_[1:].tolist()
+    assert all(type(ln) is float for _, ln, _ in seen)
+    np.testing.assert_array_equal(seen[-1][2].V, plda.speaker_loadings_)
+    for _, ln, model in seen:  # the likelihood is that of the model it comes with
+        own = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
+        assert own.log_likelihood(X, SPEAKER, SESSION)[1].sum() == pytest.approx(ln, rel=1e-10)
+
+
+@pytest.mark.parametrize("answer", [True, np.True_], ids=["True", "numpy's True"])
+def test_callback_stops_training(answer):
+    """By returning True; that was asked for, so there is no warning."""
+    plda = PLDA(3, 2, tol=0, callback=lambda i, ln, model: answer if i == 3 else None).fit(X, SPEAKER, session=SESSION)
+    assert (plda.n_iter_, plda.converged_) == (3, False)
+    assert len(plda.log_likelihoods_) == 4
+
+
+def test_callback_that_returns_something_else_goes_on():
+    plda = PLDA(3, 2, callback=lambda i, ln, model: False).fit(X, SPEAKER, session=SESSION)
+    assert plda.converged_
+
+
+def test_errors_of_a_callback_are_not_hidden():
+    def fail(iteration, ln, model):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        PLDA(3, 2, callback=fail).fit(X, SPEAKER, session=SESSION)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_random_start():
+    def fit(random_state):
+        plda = PLDA(3, 2, init="random", random_state=random_state, max_iter=3)
+        return plda.fit(X, SPEAKER, session=SESSION)
+
+    assert_same_model(fit(5), fit(5))
+    assert_same_model(fit(np.random.RandomState(5)), fit(np.random.RandomState(5)))
+    traces = [fit(seed).log_likelihoods_[0] for seed in (5, 6, None, None)]
+    assert len(set(traces)) == 4
+    moments = PLDA(3, 2, max_iter=3).fit(X, SPEAKER, session=SESSION)
+    assert moments.log_likelihoods_[0] > max(traces)  # the moment start knows something
+
+
+def test_random_start_reaches_the_same_optimum():
+    a = PLDA(3, 2, tol=1e-9).fit(X, SPEAKER, session=SESSION)
+    b = PLDA(3, 2, tol=1e-9, init="random", random_state=0).fit(X, SPEAKER, session=SESSION)
+    assert b.score(X, SPEAKER, SESSION) == pytest.approx(a.score(X, SPEAKER, SESSION), abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_moment_start_needs_no_seed():
+    a, b = (PLDA(3, 2, random_state=s, max_iter=3).fit(X, SPEAKER, session=SESSION) for s in (1, 2))
+    assert_same_model(a, b)
+
+
+def test_acceleration_and_minimum_divergence_do_something():
+    quick, plain = (PLDA(3, 2, accelerate=a, tol=1e-8).fit(X, SPEAKER, session=SESSION) for a in (True, False))
+    assert quick.n_iter_ < plain.n_iter_
+    assert quick.score(X, SPEAKER, SESSION) == pytest.approx(plain.score(X, SPEAKER, SESSION), abs=1e-5)
+    slow = PLDA(3, 2, accelerate=False, minimum_divergence=False, tol=1e-8, max_iter=5000)
+    assert slow.fit(X, SPEAKER, session=SESSION).n_iter_ > plain.n_iter_
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+NUMBER = np.unique(SPEAKER, return_inverse=True)[1]
+SESSION_NUMBER = np.unique(SESSION, return_inverse=True)[1]
+IDS = {
+    "integers": lambda n: 1000 - 7 * n,
+    "negative integers": lambda n: 7 * n - 50,
+    "small integers": lambda n: (200 - n).astype(np.uint8),
+    "numbers as strings": lambda n: (13 * n).astype(str),
+    "strings": lambda n: np.array(["zoë", "Ann", "ann", "Bo", ""])[n % 5] + n.astype(str).astype(object),
+    "objects": lambda n: np.array([f"p{i}" for i in n], dtype=object),
+    "floats": lambda n: 0.5 - n,
+    "bytes": lambda n: (13 * n).astype("S"),
+    "variable-width strings": lambda n: (13 * n).astype(np.dtypes.StringDType()),
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_are_sorted_as_numpy_sorts(kind):
+    speaker, session = IDS[kind](NUMBER), IDS[kind](SESSION_NUMBER + 30)
+    plda = PLDA(3, 2).fit(X, speaker, session=session)
+    np.testing.assert_allclose(plda.log_likelihoods_, PLDA(3, 2).fit(X, SPEAKER, session=SESSION).log_likelihoods_)
+    ids, ln = plda.log_likelihood(X, speaker, session)
+    expected = np.unique(speaker)
+    assert ids.tolist() == expected.tolist()
+    for i, value in zip(ids, ln, strict=True):  # each value with its own id
+        of = speaker == i
+        assert plda.log_likelihood(X[of], speaker[of], session[of])[1][0] == pytest.approx(value, rel=1e-10)
+    enrolled = plda.enroll(X, speaker, session)
+    assert enrolled.ids.tolist() == expected.tolist()
+    assert enrolled.find(speaker[:3]).tolist() == np.searchsorted(expected, speaker[:3]).tolist()
+    posterior = plda.posterior(X, speaker, session)
+    assert posterior.speaker_ids.tolist() == expected.tolist()
+    assert posterior.session_ids.tolist() == np.unique(session).tolist()
+    owner = dict(zip(session.tolist(), speaker.tolist(), strict=True))
+    assert [owner[s] for s in posterior.session_ids.tolist()] == expected[posterior.session_speaker].tolist()
+
+
+def test_rows_and_columns_of_scores_follow_the_ids():
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    number = 1000 - 7 * NUMBER  # the other way round than the names
+    a, b = plda.enroll(X, SPEAKER, SESSION), plda.enroll(X, number, SESSION)
+    order = np.argsort([number[np.flatnonzero(i == SPEAKER)[0]] for i in a.ids])
+    np.testing.assert_allclose(plda.llr(b, b), plda.llr(a, a)[np.ix_(order, order)], rtol=1e-9, atol=1e-9)
+
+
+# -- parameters by hand, samples ---------------------------------------------------------------------------------------
+
+
+def test_from_parameters():
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    again = PLDA.from_parameters(*(getattr(plda, name) for name in PARAMETERS))
+    assert (again.n_speaker_factors, again.n_session_factors, again.n_features_in_) == (3, 2, D)
+    np.testing.assert_array_equal(again.transform(X), plda.transform(X))
+    none = PLDA.from_parameters(plda.mean_, plda.speaker_loadings_, None, plda.noise_precision_)
+    assert none.session_loadings_.shape == (D, 0)
+    lists = PLDA.from_parameters(*(getattr(plda, name).tolist() for name in PARAMETERS))
+    np.testing.assert_array_equal(lists.transform(X), plda.transform(X))
+
+
+def test_from_parameters_keeps_its_own_copy():
+    given = [np.zeros(2), np.eye(2), np.eye(2), np.eye(2)]
+    plda = PLDA.from_parameters(*given)
+    for array in given:
+        array += 7.0
+    for name, value in zip(PARAMETERS, (np.zeros(2), np.eye(2), np.eye(2), np.eye(2)), strict=True):
+        np.testing.assert_array_equal(getattr(plda, name), value)
+
+
+def test_sample():
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    drawn, speaker, session = plda.sample(4, sessions=(2, 3), recordings=2, random_state=0)
+    again = plda.sample(4, sessions=(2, 3), recordings=2, random_state=0)
+    np.testing.assert_array_equal(drawn, again[0])
+    assert drawn.shape == (len(speaker), D)
+    assert len(np.unique(speaker)) == 4
+    assert (np.unique(session, return_counts=True)[1] == 2).all()
+    assert not np.array_equal(drawn, plda.sample(4, (2, 3), 2, random_state=1)[0][: len(drawn)])
+
+
+def test_posterior_probability():
+    np.testing.assert_allclose(PLDA.posterior_probability([0.0, np.log(99)], prior=0.01), [0.01, 0.5])
+    assert PLDA.posterior_probability(0.0) == pytest.approx(0.01)  # the default prior
+    np.testing.assert_array_equal(PLDA.posterior_probability([-2000.0, 2000.0]), [0.0, 1.0])

@@ -1,0 +1,532 @@
+"""One pass over the data: direct sums, shards in any order, weights, chunks cut anywhere."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+from duoplda import DuopldaError, Statistics, em, labels
+from duoplda.model import Model
+
+exhaust = settings(max_examples=30, derandomize=True, deadline=None, database=None)
+
+
+def make(seed=0, d=3, K=1, n_speakers=5, **ranges):
+    rng = np.random.default_rng(seed)
+    p = oracle.random_model(rng, d, min(d, 2), min(d, 2), K)
+    return p, oracle.random_data(rng, p, n_speakers, **ranges)
+
+
+def gather(data, rows=slice(None), named=True, K=1):
+    data = data.rows(rows)
+    channel = data.kind if K > 1 else None
+    return Statistics.from_arrays(data.X, data.speaker, data.session if named else None, channel)
+
+
+def model_of(p):
+    return Model(p.mu, p.V, p.U, p.W)
+
+
+def ln_likelihood(stats, p):
+    return em.EStep(stats)(model_of(p)).ln_likelihood
+
+
+def direct(data, K, c):
+    """The table of MODEL.md 3, about c, from the recordings one by one."""
+    n, A, T = {}, {}, {}
+    d = data.X.shape[1]
+    within = np.zeros((K, d, d))
+    S, N, f = np.zeros((K, d, d)), np.zeros(K), np.zeros((K, d))
+    for i in np.unique(data.speaker).tolist():
+        for j in np.unique(data.session[data.speaker == i]).tolist():
+            of = (data.speaker == i) & (data.session == j)
+            sums = []
+            for k in range(K):
+                rows = data.X[of & (data.kind == k)] - c
+                if len(rows):
+                    sums.append(rows.sum(axis=0))
+                    within[k] += (rows - rows.mean(axis=0)).T @ (rows - rows.mean(axis=0))
+                    S[k] += rows.T @ rows
+                    N[k] += len(rows)
+                    f[k] += rows.sum(axis=0)
+            F, type_ = np.concatenate(sums), tuple(np.bincount(data.kind[of], minlength=K).tolist())
+            n[type_, i] = n.get((type_, i), 0) + 1
+            A[type_, i] = A.get((type_, i), 0) + F
+            T[type_] = T.get(type_, 0) + np.outer(F, F)
+    return n, A, T, within, S, N, f
+
+
+def as_table(stats, c):
+    """The same from statistics, moved from their offset to c (A and T weighted as they are)."""
+    n, A, T = {}, {}, {}
+    S, f = np.array(stats.S), np.zeros((stats.K, stats.d))
+    for b in stats.blocks:
+        type_ = tuple(b.counts.tolist())
+        delta = np.concatenate([b.counts[k] * (stats.offset - c) for k in b.present])
+        weights = stats.weights[b.speaker]
+        for row, i in enumerate(stats.speaker_ids[b.speaker].tolist()):
+            n[type_, i] = int(b.n[row])
+            A[type_, i] = b.A[row] + b.n[row] * delta
+        total, H = weights @ b.A, weights @ b.n
+        T[type_] = b.T + np.outer(total, delta) + np.outer(delta, total) + H * np.outer(delta, delta)
+        for at, k in enumerate(b.present):
+            part = slice(at * stats.d, (at + 1) * stats.d)
+            f[k] += total[part] + H * delta[part]
+    for k in range(stats.K):
+        move = stats.offset - c
+        S[k] += np.outer(f[k], move) + np.outer(move, f[k]) - stats.N[k] * np.outer(move, move)
+    return n, A, T, stats.within, S, stats.N, f
+
+
+def assert_same(got, expected, rtol=1e-12):
+    """Tables alike; sums of squares to a part of their size, as entries near zero are differences of large numbers."""
+    assert got[0] == expected[0]
+    for a, b in ((got[1], expected[1]), (got[2], expected[2])):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_allclose(a[key], b[key], rtol=0, atol=rtol * (1 + np.abs(b[key]).max()))
+    for a, b in zip(got[3:], expected[3:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * (1 + np.abs(b).max()))
+
+
+def assert_equal_statistics(a, b, rtol=1e-12):
+    assert a.speaker_ids.tolist() == b.speaker_ids.tolist()
+    assert a.kinds.tolist() == b.kinds.tolist()
+    assert a.types.tolist() == b.types.tolist()
+    np.testing.assert_allclose(a.weights, b.weights, rtol=1e-15)
+    np.testing.assert_array_equal(a.counts, b.counts)
+    if a.session_keys is None or b.session_keys is None:
+        assert a.session_keys is b.session_keys
+    else:
+        np.testing.assert_array_equal(a.session_keys, b.session_keys)
+    assert_same(as_table(a, a.offset), as_table(b, a.offset), rtol)
+
+
+# -- from_arrays -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_from_arrays_is_the_direct_sums(seed, K):
+    _, data = make(seed, d=3, K=K)
+    stats = gather(data, K=K)
+    assert_same(as_table(stats, stats.offset), direct(data, K, stats.offset))
+    assert stats.speaker_ids.tolist() == np.unique(data.speaker).tolist()
+    assert stats.n_recordings == len(data)
+    assert stats.n_sessions == len(np.unique(data.session))
+    assert stats.n_speakers == len(np.unique(data.speaker))
+    sums = [(data.X[data.speaker == i] - stats.offset).sum(axis=0) for i in stats.speaker_ids]
+    np.testing.assert_allclose(stats.speaker_sums, sums, rtol=1e-12, atol=1e-12)
+    for b in stats.blocks:
+        assert (np.diff(b.speaker) > 0).all()
+        assert b.size == b.counts.sum()
+    assert sorted(map(tuple, stats.types.tolist())) == list(map(tuple, stats.types.tolist()))
+
+
+def test_the_documented_sum_of_squares_follows():
+    _, data = make(1)
+    stats = gather(data)
+    centred = data.X - stats.offset
+    np.testing.assert_allclose(stats.S[0], centred.T @ centred, rtol=1e-12)
+
+
+def test_sessions_without_names_are_one_recording_each():
+    _, data = make(2)
+    stats = gather(data, named=False)
+    assert stats.types.tolist() == [[1]]
+    assert stats.n_sessions == stats.n_recordings == len(data)
+    assert not stats.within.any()
+    assert stats.session_keys is None
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_a_recording_alone_of_its_kind_has_nothing_within(K):
+    rng = np.random.default_rng(0)
+    X = rng.normal(50, 1, (12, 2))
+    kind = np.arange(12) % K
+    stats = Statistics.from_arrays(X, np.arange(12) // 4, np.arange(12) // K, kind if K > 1 else None)
+    assert (stats.types == 1).all()
+    assert not stats.within.any()  # exactly: no difference of large numbers is ever taken
+
+
+def test_chunks_of_the_pass_do_not_show(monkeypatch):
+    _, data = make(3, n_speakers=40)
+    whole = gather(data)
+    monkeypatch.setattr("duoplda.statistics.CHUNK_BYTES", 8)  # 256 rows at a time
+    assert len(data) > 256 * 2
+    assert_equal_statistics(gather(data), whole)
+
+
+def test_threads_do_not_show(monkeypatch):
+    """Small work gets one thread: here three, and blocks of 256 rows."""
+
+    @contextmanager
+    def three(flops):
+        with ThreadPoolExecutor(3) as pool:
+            yield 3, lambda function, items: list(pool.map(function, items))
+
+    p, data = make(3, K=2, n_speakers=60)
+    whole = gather(data, K=2)
+    ln = ln_likelihood(whole, p)
+    monkeypatch.setattr("duoplda.statistics.CHUNK_BYTES", 8)
+    monkeypatch.setattr("duoplda.statistics.one_thread_each", three)
+    monkeypatch.setattr("duoplda.model.one_thread_each", three)
+    assert_equal_statistics(gather(data, K=2), whole)
+    assert ln_likelihood(whole, p) == pytest.approx(ln, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int16, np.uint8, bool])
+def test_other_number_types_are_summed_in_double_precision(dtype):
+    _, data = make(4)
+    X = (data.X - data.X.min(axis=0)).astype(dtype)
+    X[0] = 0  # else bools would be constant
+    stats = Statistics.from_arrays(X, data.speaker, data.session)
+    exact = Statistics.from_arrays(X.astype(np.float64), data.speaker, data.session)
+    assert stats.within.dtype == np.float64
+    assert_equal_statistics(stats, exact, rtol=1e-14)
+    rows = np.array_split(X, 5)
+    assert_equal_statistics(Statistics.accumulate(rows, (data.speaker, data.session)), exact)
+
+
+def test_rows_that_are_not_contiguous():
+    _, data = make(5)
+    expected = gather(data)
+    assert_equal_statistics(gather(oracle.Data(np.asfortranarray(data.X), *_labels(data))), expected)
+    wide = np.repeat(data.X, 2, axis=1)[:, ::2]
+    assert_equal_statistics(gather(oracle.Data(wide, *_labels(data))), expected)
+    before = data.X.copy()
+    gather(data)
+    np.testing.assert_array_equal(data.X, before)  # the caller's array is left alone
+
+
+def _labels(data):
+    return data.speaker, data.session, data.kind
+
+
+def test_data_far_from_zero_keep_their_digits():
+    """A mean of 2^24 costs no digit: these numbers can be written exactly there and here."""
+    _, data = make(6, d=3)
+    far = np.round((data.X - data.X.mean(axis=0)) * 2**20) / 2**20 + 2.0**24  # exact in double precision
+    near = far - 2.0**24
+    a = Statistics.from_arrays(far, data.speaker, data.session)
+    b = Statistics.from_arrays(near, data.speaker, data.session)
+    np.testing.assert_allclose(a.within, b.within, rtol=1e-12)
+    moved = oracle.Data(far, *_labels(data))
+    assert_same(as_table(a, a.offset), direct(moved, 1, a.offset), rtol=1e-12)
+
+
+def test_an_offset_far_from_the_mean_does_little_harm():
+    """The offset is the mean of the first chunk: here a single recording, 1e3 standard deviations off."""
+    _, data = make(7, d=2)
+    data.X[0] += 1e3
+    first = Statistics.accumulate([data.X[:1], data.X[1:]], _labels(data)[:2])
+    assert np.abs(first.offset - data.X.mean(axis=0)).max() > 900
+    # 1e3 squared over the variance: six of sixteen digits
+    assert_same(as_table(first, data.X.mean(axis=0)), direct(data, 1, data.X.mean(axis=0)), rtol=1e-10)
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def shards(draw, n_sessions):
+    """A shard for each session, and an order in which shards are added."""
+    n = draw(st.integers(1, 5))
+    shard = np.array(draw(st.lists(st.integers(0, n - 1), min_size=n_sessions, max_size=n_sessions)))
+    return shard, draw(st.permutations(sorted(set(shard.tolist()))))
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_shards_add_up_in_any_order(K):
+    p, data = make(8, d=2, K=K, n_speakers=4)
+    names, session = np.unique(data.session, return_inverse=True)
+    whole = gather(data, K=K)
+
+    @exhaust
+    @given(shards(len(names)), st.booleans())
+    def check(cut, left_to_right):
+        shard, order = cut
+        parts = []
+        for s in order:
+            rows = np.flatnonzero(shard[session] == s)
+            if K == 1:
+                parts.append(gather(data, rows))
+            else:  # a shard may lack kinds: its own labels then number them differently
+                kinds = np.array(["clean", "codec", "far"])[data.kind[rows]]
+                parts.append(Statistics.from_arrays(data.X[rows], data.speaker[rows], data.session[rows], kinds))
+        if left_to_right:
+            total = sum(parts)
+        else:
+            total = parts[-1]
+            for part in reversed(parts[:-1]):
+                total = part + total
+        if K == 1:
+            assert_equal_statistics(total, whole, rtol=1e-12)
+        else:
+            assert total.kinds.tolist() == ["clean", "codec", "far"]
+            assert_same(as_table(total, whole.offset), as_table(whole, whole.offset))
+        assert ln_likelihood(total, p) == pytest.approx(oracle.log_likelihoods(p, data).sum(), rel=1e-12)
+
+    check()
+
+
+def test_a_speaker_split_over_shards_is_one_speaker():
+    p, data = make(9, d=3, n_speakers=1, sessions=(6, 6), recordings=(2, 2))
+    first = np.isin(data.session, np.unique(data.session)[:3])
+    a, b = gather(data, first), gather(data, ~first)
+    joined = a + b
+    assert joined.n_speakers == 1
+    assert joined.n_sessions == 6
+    assert ln_likelihood(joined, p) == pytest.approx(oracle.ln_density(p, data), rel=1e-12)
+    llr = oracle.llr(p, data.rows(first), data.rows(~first))
+    assert abs(llr) > 0.1  # or else the next line would hold for two strangers too
+    assert ln_likelihood(joined, p) - ln_likelihood(a, p) - ln_likelihood(b, p) == pytest.approx(llr, rel=1e-10)
+
+
+def test_adding_leaves_the_parts_alone():
+    _, data = make(10)
+    first = np.isin(data.session, np.unique(data.session)[::2])
+    a, b = gather(data, first), gather(data, ~first)
+    before = [as_table(s, s.offset) for s in (a, b)]
+    a + b
+    3.0 * a
+    for s, table in zip((a, b), before, strict=True):
+        assert_same(as_table(s, s.offset), table, rtol=0)
+
+
+def test_a_session_in_two_shards_is_refused():
+    _, data = make(11)
+    names = np.unique(data.session)
+    a = gather(data, np.isin(data.session, names[:4]))
+    b = gather(data, np.isin(data.session, names[2:]))
+    with pytest.raises(DuopldaError, match=r"2 sessions are in both statistics"):
+        a + b
+    with pytest.raises(DuopldaError, match=r"sessions are in both statistics"):
+        gather(data, np.isin(data.session, names[:2])) + gather(data, np.isin(data.session, names[5:])) + a
+    # Numbers and strings of other lengths are names too.
+    X = data.X[:2]
+    one = Statistics.from_arrays(X, [0, 0], ["s", "a-much-longer-name"])
+    two = Statistics.from_arrays(X, [1, 1], ["s", "t"])
+    with pytest.raises(DuopldaError, match=r"1 sessions are in both"):
+        one + two
+    with pytest.raises(DuopldaError, match=r"2 sessions are in both"):
+        Statistics.from_arrays(X, [0, 0], [-5, 7]) + Statistics.from_arrays(X, [1, 1], [7, -5])
+
+
+def test_sessions_without_names_cannot_be_confused():
+    p, data = make(12)
+    first = np.arange(len(data)) % 2 == 0
+    total = gather(data, first, named=False) + gather(data, ~first, named=False)
+    assert_equal_statistics(total, gather(data, named=False))
+    own = oracle.Data(data.X, data.speaker, np.arange(len(data)), data.kind)
+    assert ln_likelihood(total, p) == pytest.approx(oracle.log_likelihoods(p, own).sum(), rel=1e-12)
+
+
+@exhaust
+@given(st.lists(st.text("ab-0é日", min_size=1, max_size=6), unique=True, min_size=1, max_size=20))
+def test_keys_tell_names_apart_and_do_not_depend_on_the_others(names):
+    keys = labels.keys(np.array(names))
+    assert len(np.unique(keys)) == len(names)
+    assert sorted(labels.keys(np.array([n]))[0] for n in names) == keys.tolist()
+
+
+def test_what_cannot_be_added():
+    _, data = make(13)
+    stats = gather(data)
+    with pytest.raises(DuopldaError, match="of 3 and of 2 dimensions"):
+        stats + Statistics.from_arrays(data.X[:, :2], data.speaker)
+    with pytest.raises(DuopldaError, match="different types"):
+        stats + Statistics.from_arrays(data.X, np.arange(len(data)) // 2)
+    with pytest.raises(TypeError):
+        stats + 1
+    with pytest.raises(TypeError):
+        1 + stats
+    assert 0 + stats is stats
+
+
+# -- folds of speakers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.parametrize("n_folds", [1, 3, 20])  # 20: more than there are speakers
+def test_folds_hold_whole_speakers_and_add_up(K, n_folds):
+    p, data = make(25, K=K, n_speakers=9)
+    given_labels = (data.speaker, data.session, *((data.kind,) if K > 1 else ()))
+    stats = Statistics.from_arrays(data.X, *given_labels, n_folds=n_folds, seed=5)
+    plain = Statistics.from_arrays(data.X, *given_labels)
+    assert plain.folds == ()
+    assert len(stats.folds) == n_folds
+    assert_equal_statistics(stats, plain)
+    assert_equal_statistics(sum(stats.folds), plain)
+    found = [i for fold in stats.folds for i in fold.speaker_ids.tolist()]
+    assert sorted(found) == np.unique(data.speaker).tolist()
+    for fold in stats.folds:
+        own = data.rows(np.isin(data.speaker, fold.speaker_ids))
+        assert fold.n_recordings == len(own)
+        if len(own):
+            assert_same(as_table(fold, plain.offset), direct(own, K, plain.offset))
+            assert ln_likelihood(fold, p) == pytest.approx(oracle.log_likelihoods(p, own).sum(), rel=1e-11)
+    chunks = Statistics.accumulate(np.array_split(data.X, 7), given_labels, n_folds=n_folds, seed=5)
+    for a, b in zip((chunks, *chunks.folds), (stats, *stats.folds), strict=True):
+        assert a.speaker_ids.tolist() == b.speaker_ids.tolist()
+        assert_same(as_table(a, plain.offset), as_table(b, plain.offset))
+
+
+def test_folds_of_shards_are_the_folds_of_the_whole():
+    _, data = make(26, n_speakers=12, sessions=(2, 4))
+    shard = np.unique(data.session, return_inverse=True)[1] % 3
+
+    def folded(rows, seed):
+        part = data.rows(rows)
+        return Statistics.from_arrays(part.X, part.speaker, part.session, n_folds=4, seed=seed)
+
+    whole = folded(slice(None), 1)
+    total = 0.5 * (folded(shard == 2, 1) + folded(shard == 0, 1) + folded(shard == 1, 1))
+    for a, b in zip(total.folds, whole.folds, strict=True):
+        assert_equal_statistics(a, 0.5 * b)
+    assert [f.speaker_ids.tolist() for f in folded(slice(None), 2).folds] != [
+        f.speaker_ids.tolist() for f in whole.folds
+    ]
+    assert (folded(shard == 0, 1) + folded(shard == 1, 2)).folds == ()  # splits that have nothing in common
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [1, 2, 0.3, np.float64(1.7), np.float32(0.5), np.int64(3)])
+def test_a_weight_scales_the_likelihood_and_the_counts(weight):
+    p, data = make(14, K=2)
+    stats = gather(data, K=2)
+    for weighted in (weight * stats, stats * weight):
+        assert isinstance(weighted, Statistics)
+        # Kinds are 100 apart here, one offset serves all: four digits of the quadratic terms.
+        assert ln_likelihood(weighted, p) == pytest.approx(weight * ln_likelihood(stats, p), rel=1e-11)
+        assert weighted.n_recordings == pytest.approx(weight * len(data), rel=1e-15)
+        assert weighted.n_speakers == pytest.approx(weight * stats.n_speakers, rel=1e-15)
+        np.testing.assert_allclose(weighted.S, weight * stats.S, rtol=1e-14)
+        np.testing.assert_allclose(weighted.N, weight * stats.N, rtol=1e-14)
+
+
+def test_an_integer_weight_is_copies_of_the_speakers():
+    p, data = make(15)
+    first = np.isin(data.speaker, np.unique(data.speaker)[:2])
+    a, b = gather(data, first), gather(data, ~first)
+    copy = data.rows(first)
+    copies = Statistics.from_arrays(copy.X, np.char.add(copy.speaker, "-again"), np.char.add(copy.session, "-again"))
+    weighted, repeated = 2 * a + b, a + copies + b
+    assert ln_likelihood(weighted, p) == pytest.approx(ln_likelihood(repeated, p), rel=1e-13)
+    fits = [em.fit(s, model_of(p), tol=-np.inf, max_iter=5, accelerate=False).model for s in (weighted, repeated)]
+    for name in ("mu", "V", "U", "W"):
+        np.testing.assert_allclose(getattr(fits[0], name), getattr(fits[1], name), rtol=1e-10, atol=1e-10)
+
+
+def test_domains_of_different_weight():
+    p, data = make(16)
+    first = np.isin(data.speaker, np.unique(data.speaker)[:3])
+    a, b = gather(data, first), gather(data, ~first)
+    expected = 0.2 * ln_likelihood(a, p) + 3 * ln_likelihood(b, p)
+    assert ln_likelihood(0.2 * a + 3 * b, p) == pytest.approx(expected, rel=1e-13)
+    assert ln_likelihood(2 * (0.1 * a + 1.5 * b), p) == pytest.approx(expected, rel=1e-13)
+
+
+def test_weights_of_one_speaker_must_agree():
+    p, data = make(17, sessions=(2, 4))
+    first = np.isin(data.session, [np.unique(data.session[data.speaker == s])[0] for s in np.unique(data.speaker)])
+    a, b = gather(data, first), gather(data, ~first)
+    joined = 0.5 * a + 0.5 * b
+    assert_equal_statistics(joined, 0.5 * (a + b))
+    assert ln_likelihood(joined, p) == pytest.approx(0.5 * ln_likelihood(gather(data), p), rel=1e-13)
+    with pytest.raises(DuopldaError, match=r"speakers 'speaker0'.* different weights"):
+        a + 0.5 * b
+
+
+@pytest.mark.parametrize("weight", [0, -1, np.nan, np.inf, [1.0], None, "2"])
+def test_weights_that_mean_nothing(weight):
+    _, data = make(18)
+    with pytest.raises(DuopldaError, match="weighted by a positive number"):
+        gather(data) * weight
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("by_session", [False, True])  # True: most chunks hold whole sessions and broken ones
+def test_chunks_may_cut_sessions_anywhere(K, by_session):
+    _, data = make(19, d=2, K=K, n_speakers=4)
+    if by_session:
+        data = data.rows(np.argsort(data.session, kind="stable"))
+    whole = gather(data, K=K)
+    given_labels = (data.speaker, data.session, *((data.kind,) if K > 1 else ()))
+
+    @exhaust
+    @given(st.sets(st.integers(1, len(data) - 1), max_size=12))
+    def check(cuts):
+        chunks = (chunk for chunk in np.split(data.X, sorted(cuts)))  # read once
+        assert_equal_statistics(Statistics.accumulate(chunks, given_labels), whole)
+
+    check()
+
+
+def test_recordings_one_by_one():
+    _, data = make(20, K=2)
+    whole = gather(data, K=2)
+    chunks = [row[None] for row in data.X]
+    named = {"speaker": data.speaker, "session": data.session, "channel": data.kind}
+    for given_labels in ((data.speaker, data.session, data.kind), named, labels.encode(*_labels(data))):
+        assert_equal_statistics(Statistics.accumulate(chunks, given_labels), whole)
+
+
+def test_closed_sessions_are_dropped_from_memory(monkeypatch):
+    """At any time only the sessions that go on in a later chunk are held."""
+    from duoplda.statistics import _Sums
+
+    _, data = make(21)
+    data = data.rows(np.argsort(data.session, kind="stable"))
+    add, held = _Sums.add, []
+
+    def spy(self, *args):
+        add(self, *args)
+        held.append(len(self.open))
+
+    monkeypatch.setattr(_Sums, "add", spy)
+    Statistics.accumulate([row[None] for row in data.X], (data.speaker, data.session))
+    assert held == [*(data.session[1:] == data.session[:-1]).astype(int).tolist(), 0]
+
+
+def test_chunks_that_do_not_fit_the_labels():
+    _, data = make(22)
+    given_labels = (data.speaker, data.session)
+    n = len(data)
+    with pytest.raises(DuopldaError, match=f"brought {n - 3} rows, {n} have labels"):
+        Statistics.accumulate([data.X[:-3]], given_labels)
+    with pytest.raises(DuopldaError, match=f"more rows than the {n}"):
+        Statistics.accumulate([data.X, data.X[:1]], given_labels)
+    with pytest.raises(DuopldaError, match=f"brought 0 rows, {n} have labels"):
+        Statistics.accumulate([], given_labels)
+    with pytest.raises(DuopldaError, match="begins at row 5 has 2 columns, the first had 3"):
+        Statistics.accumulate([data.X[:5], data.X[5:, :2]], given_labels)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named_without_other_noise(bad):
+    _, data = make(23)
+    X = data.X.copy()
+    X[7, 1] = bad
+    with pytest.raises(DuopldaError, match=f"NaN, infinity.* of the speakers '{data.speaker[7]}'"):
+        Statistics.accumulate([X[:5], X[5:]], (data.speaker, data.session))
+    X[2, 0] = np.inf
+    with pytest.raises(DuopldaError, match=rf"NaN or infinity in 2 of {len(X)} rows: 2, 7\."):
+        Statistics.from_arrays(X, data.speaker, data.session)
+
+
+def test_values_too_large_to_square_are_refused():
+    _, data = make(24)
+    X = data.X.copy()
+    X[3] *= 1e200
+    with pytest.raises(DuopldaError, match="too large"):
+        Statistics.from_arrays(X, data.speaker, data.session)
