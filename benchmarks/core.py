@@ -59,22 +59,29 @@ def iteration_size() -> Iterator[Row]:
 
 
 def acceleration() -> Iterator[Row]:
-    """E-steps until within 1e-6 nats per recording of the optimum."""
-    data = make_recordings(400, (1, 6), (1, 5), n_dimensions=60, n_speaker_factors=30, n_session_factors=20, seed=3)
+    """E-steps until within 1e-6 nats per recording of the optimum, all told; the plain count is a floor to be beaten."""
+    data = make_recordings(300, (1, 6), (1, 5), n_dimensions=40, n_speaker_factors=20, n_session_factors=15, seed=3)
     stats = Statistics.from_arrays(data.X, data.speaker, data.session)
     for name, start in (
-        ("moment start", em.moment_start(stats, 40, 30)),
-        ("random start", em.random_start(stats, 40, 30, np.random.default_rng(0))),
+        ("moment start", em.moment_start(stats, 20, 15)),
+        ("random start", em.random_start(stats, 20, 15, np.random.default_rng(0))),
     ):
-        best = em.fit(stats, start, tol=0, max_iter=3000).log_likelihoods[-1]
-        counts = []
-        for accelerate in (True, False):
-            close = best - 1e-6 * stats.n_recordings
-            fit = em.fit(
-                stats, start, tol=0, max_iter=5000, accelerate=accelerate, callback=lambda i, ln, m: bool(ln >= close)  # noqa: B023
+        close = em.fit(stats, start, tol=1e-11, max_iter=3000).log_likelihoods[-1] - 1e-6 * stats.n_recordings
+        counts = [
+            float(
+                em.fit(
+                    stats,
+                    start,
+                    tol=0,
+                    max_iter=3000,
+                    accelerate=accelerate,
+                    callback=lambda i, ln, m, close=close: ln >= close,
+                ).n_evaluations
             )
-            counts.append(float(fit.n_evaluations))
-        yield Row("(c) E-steps to 1e-6 nats of the optimum / plain EM", f"d=60, 40/30, {name}", *counts, 0.25, "E-steps")
+            for accelerate in (True, False)
+        ]
+        size = f"d=40, 300 speakers, 20/15, {name}"
+        yield Row("(c) E-steps to 1e-6 nats of the optimum / plain EM", size, *counts, 0.25, "E-steps")
 
 
 def score_matrix() -> Iterator[Row]:

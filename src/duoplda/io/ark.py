@@ -1,0 +1,310 @@
+r"""Kaldi archives of vectors: binary (float, double) and text, vectors and 1-row matrices.
+
+An archive is a sequence of entries `key value`; a binary value is `\0B`, then
+
+    FV |DV   \4 int32 dim                  dim numbers
+    FM |DM   \4 int32 rows  \4 int32 cols  rows * cols numbers       (rows must be 1 here)
+
+and a text value is `[ 1.5 2 ... ]`. Compressed matrices (CM) are refused: embeddings are not stored so.
+The archive is read in blocks. Entries whose keys are equally long lie at equal distances, so that a
+block of them is one strided array; the others are found with one `find` each.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from duoplda.io._common import (
+    MAX_ID,
+    ODD,
+    Chunk,
+    PathLike,
+    Source,
+    bad,
+    check_dim,
+    chunk_rows,
+    open_binary,
+    read_into,
+    shown,
+)
+
+BLOCK = 1 << 20
+LARGEST = 8 << 20  # no entry within MAX_DIM is longer: 2 MiB binary, and text of up to 31 characters a number
+_SPACE = b" \t"
+_TYPES: dict[bytes, np.dtype] = {b"F": np.dtype("<f4"), b"D": np.dtype("<f8")}
+
+
+class Value(NamedTuple):
+    """Where one value lies in a buffer."""
+
+    dtype: np.dtype
+    dim: int
+    data: int  # first byte of the numbers (binary) or of the text after "["
+    end: int  # first byte after the value
+    text: bool
+
+
+class CutShort(Exception):
+    """The buffer ends before the value does."""
+
+
+def parse_value(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
+    """The value that starts at `buf[at]`, checked before anything is allocated for it."""
+    if end - at < 2:
+        raise CutShort
+    if buf[at : at + 2] != b"\0B":
+        return _parse_text(path, buf, at, end, place)
+    if end - at < 10:
+        raise CutShort
+    token = bytes(buf[at + 2 : at + 5])
+    if token[:2] == b"CM":
+        raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
+    if token not in (b"FV ", b"DV ", b"FM ", b"DM "):
+        raise bad(path, place, f"holds {shown(token)}, not a float or double vector", "write it with copy-vector")
+    dtype = _TYPES[token[:1]]
+    rows, data = 1, at + 10
+    if token[1:2] == b"M":
+        if end - at < 15:
+            raise CutShort
+        if buf[at + 5] != 4:
+            raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
+        rows, data = struct.unpack_from("<i", buf, at + 6)[0], at + 15
+    if buf[data - 5] != 4:
+        raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
+    dim = struct.unpack_from("<i", buf, data - 4)[0]
+    if rows != 1:
+        raise bad(path, place, f"is a matrix of {rows} rows", "give one vector (or a 1-row matrix) per recording")
+    check_dim(path, place, dim)
+    return Value(dtype, dim, data, data + dim * dtype.itemsize, False)
+
+
+def _parse_text(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
+    start = at
+    while start < end and buf[start] in _SPACE:
+        start += 1
+    if start == end:
+        raise CutShort
+    if buf[start] == 0x80:
+        raise bad(path, place, "is a pickled entry, which is never loaded", "write vectors with copy-vector")
+    if buf[start] != ord("["):
+        raise bad(
+            path, place, f"starts with {shown(bytes(buf[start : start + 4]))}", "neither \\0B nor [: not an archive"
+        )
+    close = buf.find(b"]", start, end)
+    if close < 0:
+        raise CutShort
+    lines = [line for line in bytes(buf[start + 1 : close]).split(b"\n") if line.strip()]
+    if len(lines) > 1:
+        raise bad(path, place, f"is a matrix of {len(lines)} rows", "give one vector per recording")
+    dim = check_dim(path, place, len(lines[0].split()) if lines else 0)
+    stop = buf.find(b"\n", close, end)
+    if stop < 0:
+        stop = end - 1
+    if buf[close + 1 : stop + 1].strip():
+        raise bad(path, place, "has something after ]", "end each entry with ] and a new line")
+    return Value(np.dtype("<f8"), dim, start + 1, stop + 1, True)
+
+
+def numbers(path: PathLike, buf: bytearray, value: Value, place: str) -> np.ndarray:
+    """The numbers of one value."""
+    if not value.text:
+        return np.frombuffer(buf, value.dtype, value.dim, value.data)
+    try:
+        return np.array(bytes(buf[value.data : value.end]).partition(b"]")[0].split(), dtype=np.float64)
+    except ValueError as e:
+        raise bad(path, place, f"holds something that is no number ({e})", "write the archive again") from e
+
+
+def check_same(path: PathLike, place: str, value: Value, dim: int, dtype: np.dtype) -> None:
+    """All vectors of a file have one dimension and one precision."""
+    if value.dim != dim:
+        raise bad(path, place, f"has dimension {value.dim}, the first vector {dim}", "all must be equal")
+    if value.dtype.itemsize != dtype.itemsize:
+        raise bad(path, place, "mixes float and double vectors", "copy the archive with one precision")
+
+
+def open_ark(path: PathLike) -> Source:
+    """A Kaldi archive as a source of chunks; its first entry says dimension and precision."""
+    with open_binary(path) as f:
+        size = os.fstat(f.fileno()).st_size
+        if not size:
+            raise bad(path, "", "is empty")
+        for length in (8192, LARGEST):
+            buf = bytearray(min(length, size))
+            f.seek(0)
+            end = read_into(f, memoryview(buf))
+            try:
+                _, value = _entry(path, buf, _skip_space(buf, 0, end), end, 0, size)
+                break
+            except CutShort:
+                continue
+        else:
+            raise bad(path, "byte 0", "an entry is cut short or too long", "the file may be damaged")
+    dim, dtype = value.dim, value.dtype.newbyteorder("=")
+    return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
+
+
+def _skip_space(buf: bytearray, pos: int, end: int) -> int:
+    """Kaldi skips white space before a key; text archives end in some."""
+    while pos < end and buf[pos] in b" \t\r\n":
+        pos += 1
+    return pos
+
+
+def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value]:
+    """Key and place of the entry at `buf[pos]`, byte `base + pos` of a file of `size` bytes."""
+    place = f"byte {base + pos}"
+    at = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
+    raw = bytes(buf[pos : at if at >= 0 else min(end, pos + MAX_ID + 1)])
+    if at < 0 and base + end < size and len(raw) <= MAX_ID:
+        raise CutShort
+    if at < 0 or not raw or len(raw.split()) != 1 or raw.split()[0] != raw:
+        raise bad(path, place, f"no key where an entry starts ({shown(raw[:24])})", "not a Kaldi archive, or damaged")
+    try:
+        key = raw.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise bad(path, place, f"key {shown(raw)} is not UTF-8", "write ids in UTF-8") from e
+    if ODD.search(key):
+        raise bad(path, place, f"key {shown(key)} has control characters", "not a Kaldi archive, or damaged")
+    place = f"entry {shown(key)} at byte {base + pos}"
+    try:
+        value = parse_value(path, buf, at + 1, end, place)
+    except CutShort:
+        if base + end < size and end - pos < LARGEST:
+            raise
+        raise bad(path, place, "is cut short", "the file is incomplete: copy or write it again") from None
+    if base + value.end > size:
+        missing = base + value.end - size
+        raise bad(path, place, f"is cut short by {missing} bytes", "the file is incomplete: copy or write it again")
+    return key, value
+
+
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
+    least = dim * 2 if dtype.itemsize == 8 else dim * dtype.itemsize  # bytes of the shortest entry
+    limit = chunk_rows(rows, dim * dtype.itemsize)
+    with open_binary(path) as f:
+        size = os.fstat(f.fileno()).st_size
+        offset = 0
+        while offset < size:
+            X = np.empty((min(limit, (size - offset) // least + 1), dim), dtype)
+            ids: list[np.ndarray] = []
+            n = 0
+            for part, keys, after in _blocks(path, f, size, offset, X):
+                ids.append(keys)
+                n, offset = n + part, after
+            if not n:  # white space at the end of the file
+                return
+            yield np.concatenate(ids), X if n == len(X) else X[:n].copy()
+
+
+def _blocks(
+    path: PathLike, f: IO[bytes], size: int, offset: int, X: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, int]]:
+    """Fill `X` block by block: number of vectors, their ids, and where the next entry starts."""
+    n, dim = 0, X.shape[1]
+    per = X.itemsize * dim + 64  # bytes of an entry, about
+    buf = bytearray(min(BLOCK, len(X) * per + MAX_ID))
+    runs = True  # are keys equally long, so that a run is worth looking for?
+    while n < len(X) and offset < size:
+        f.seek(offset)
+        end = read_into(f, memoryview(buf)[: (len(X) - n) * per + MAX_ID])
+        pos = 0
+        while n < len(X):
+            if buf[pos : pos + 1].isspace():
+                pos = _skip_space(buf, pos, end)
+            if pos == end:
+                break
+            try:
+                key, value = _entry(path, buf, pos, end, offset, size)
+            except CutShort:
+                break
+            if value.end > end:
+                break
+            check_same(path, f"entry {shown(key)} at byte {offset + pos}", value, dim, X.dtype)
+            if value.text:
+                X[n] = numbers(path, buf, value, f"entry {shown(key)} at byte {offset + pos}")
+                yield 1, np.array([key]), offset + value.end
+                n, pos = n + 1, value.end
+                continue
+            head = bytes(buf[pos + len(key.encode()) : value.data])
+            part, keys, stop = _equal(buf, pos, end, head, X[n:]) if runs else _unequal(buf, pos, end, head, X[n:])
+            runs = part > 3 if runs else part < 256
+            if not part:  # an odd key: one at a time
+                X[n] = numbers(path, buf, value, "")
+                part, keys, stop = 1, np.array([key]), value.end
+            yield part, keys, offset + stop
+            n, pos = n + part, stop
+        if not pos and offset + end < size:  # not one entry in the whole block
+            if len(buf) == LARGEST:
+                raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
+            buf, per = bytearray(LARGEST), LARGEST
+        elif not pos:
+            _entry(path, buf, 0, end, offset, size)  # says what is missing
+            raise bad(path, f"byte {offset}", "the last entry is cut short", "copy or write the file again")
+        offset += pos
+
+
+def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
+    """The run of entries from `pos` on whose keys are as long as the first and whose headers are `head`."""
+    k = buf.find(head, pos, pos + MAX_ID + len(head)) - pos
+    nbytes = X.shape[1] * X.itemsize
+    stride = k + len(head) + nbytes
+    n = min(len(X), (end - pos) // stride)
+    block = np.frombuffer(buf, np.uint8, n * stride, pos).reshape(n, stride)
+    same = (block[:, k : k + len(head)] == np.frombuffer(head, np.uint8)).all(1)
+    same &= ((block[:, :k] > 32) & (block[:, :k] < 127)).all(1)
+    n = n if same.all() else int(same.argmin())
+    if n:
+        X[:n].view(np.uint8)[:] = block[:n, k + len(head) :]
+    keys = np.ascontiguousarray(block[:n, :k]).view(f"S{k}").ravel().astype(str)
+    return n, keys, pos + n * stride
+
+
+def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
+    """Entries from `pos` on with header `head` and keys of any length, at most 512 of them."""
+    keys: list[bytes] = []
+    parts: list[memoryview] = []
+    view, find, skip, nbytes = memoryview(buf), buf.find, len(head), X.shape[1] * X.itemsize
+    for _ in range(min(len(X), 512)):
+        at = find(head, pos, pos + MAX_ID + skip)
+        data = at + skip
+        if at < 0 or data + nbytes > end:
+            break
+        keys.append(bytes(view[pos:at]))
+        pos = data + nbytes
+        parts.append(view[data:pos])
+    joined = b"\n".join(keys)
+    try:
+        names = joined.decode("utf-8")
+    except UnicodeDecodeError:
+        return 0, np.empty(0, str), pos
+    # an id that is not one clean word is left to `_entry`, which says what is wrong with it
+    if len(joined.split()) != len(keys) or not keys or ODD.search(names.replace("\n", "")):
+        return 0, np.empty(0, str), pos
+    X[: len(keys)].reshape(-1).view(np.uint8)[:] = np.frombuffer(b"".join(parts), np.uint8)
+    return len(keys), np.array(names.split("\n")), pos
+
+
+def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Write chunks as archive entries; yields each chunk's ids and the offsets an scp points to."""
+    for ids, X in chunks:
+        names = [name.encode("utf-8") for name in ids.tolist()]
+        offsets = []
+        if text:
+            values = [f" [ {' '.join(row)} ]\n".encode() for row in X.astype(str).tolist()]
+        else:
+            X = np.ascontiguousarray(X, "<f8" if X.dtype.itemsize == 8 else "<f4")
+            head = b"\0B" + (b"DV \4" if X.dtype.itemsize == 8 else b"FV \4") + struct.pack("<i", X.shape[1])
+            raw, step = memoryview(X.tobytes()), X.shape[1] * X.dtype.itemsize
+            values = [head + raw[i : i + step] for i in range(0, len(raw), step)]
+        at = out.tell()
+        for name, value in zip(names, values, strict=True):
+            offsets.append(at + len(name) + 1)
+            at = offsets[-1] + len(value)
+        out.write(b"".join([part for pair in zip(names, values, strict=True) for part in (pair[0], b" ", pair[1])]))
+        yield ids, offsets

@@ -1,0 +1,141 @@
+"""BOSARIS HDF5: Ndx, Key and Scores, as the toolkit, SIDEKIT and hyperion store them.
+
+ID/row_ids (m,)   ID/column_ids (s,)     models and test segments
+trial_mask (m, s)                        Ndx: 1 where there is a trial (unsigned)
+                                         Key: 1 target, -1 nontarget, 0 no trial (signed)
+target_mask, nontarget_mask (m, s)       Key, older format
+scores (m, s)  score_mask (m, s)         Scores: 1 where there is a score
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from duoplda.io._coded import Coded
+from duoplda.io._common import PathLike, bad, listed, need, shown
+from duoplda.io._h5text import check_texts, texts
+from duoplda.io.hdf5 import dataset, opened
+
+if TYPE_CHECKING:
+    from duoplda.io.trials import Trials
+
+ROW_BYTES = 1 << 24
+MAX_CELLS = 1 << 31
+
+
+def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of rows and columns."""
+    axes = []
+    for name in ("ID/row_ids", "ID/column_ids"):
+        d = dataset(path, f, name)
+        if len([k for k in d.shape if k != 1]) > 1 or not d.size:
+            raise bad(path, name, f"has shape {d.shape}", "give a list of ids")
+        check_texts(path, d)
+        ids = texts(path, d)
+        coded = Coded.of(ids)
+        if len(coded.names) != len(ids):
+            twice = coded.names[np.bincount(coded.codes).argmax()]
+            raise bad(path, name, f"id {shown(str(twice))} is there twice", "ids must differ")
+        axes.append(ids)
+    return axes[0], axes[1]
+
+
+def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Any:
+    """A matrix of the file with the shape the ids ask for."""
+    d = dataset(path, f, name)
+    if d.shape != shape:
+        raise bad(path, name, f"has shape {d.shape}, the ids ask for {shape}", "write the file again")
+    if d.dtype.kind not in "iufb":
+        raise bad(path, name, f"holds {d.dtype}, not numbers", "write the file again")
+    return d
+
+
+def _blocks(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
+    rows = max(1, ROW_BYTES // max(1, shape[1] * itemsize))
+    for first in range(0, shape[0], rows):
+        yield slice(first, min(first + rows, shape[0]))
+
+
+def read_bosaris_trials(path: PathLike) -> Trials:
+    """A Key (with labels) or an Ndx (without), row by row of the matrix."""
+    from duoplda.io.trials import Trials
+
+    with opened(path) as f:
+        models, segments = _axes(path, f)
+        shape = (len(models), len(segments))
+        old = "target_mask" in f
+        mask = _mask(path, f, "target_mask" if old else "trial_mask", shape)
+        other = _mask(path, f, "nontarget_mask", shape) if old else None
+        keyed = old or mask.dtype.kind in "if" or "file_format" in f
+        rows, columns, labels = [], [], []
+        for part in _blocks(shape, mask.dtype.itemsize):
+            block = mask[part].astype(np.float32)
+            if other is not None:
+                block = (block > 0.5).astype(np.float32) - (other[part].astype(np.float32) > 0.5)
+            i, j = np.nonzero(np.abs(block) > 0.5)
+            rows.append((i + part.start).astype(np.int32))
+            columns.append(j.astype(np.int32))
+            labels.append(block[i, j] > 0)
+        enroll, test = np.concatenate(rows), np.concatenate(columns)
+        if not len(enroll):
+            raise bad(path, "", "has no trials: its mask is empty")
+        return Trials(Coded(models, enroll), Coded(segments, test), np.concatenate(labels) if keyed else None)
+
+
+def write_bosaris_trials(out: Path, trials: Trials) -> None:
+    """Write trials as a Key, or as an Ndx where they have no labels."""
+    kind: type[np.integer] = np.uint8 if trials.target is None else np.int8
+    mask = dense(out, trials.enroll, trials.test, kind)
+    value = 1 if trials.target is None else np.where(trials.target, 1, -1)
+    mask[trials.enroll.codes, trials.test.codes] = value
+    with need("h5py").File(out, "w") as f:
+        _write_axes(f, trials.enroll.names, trials.test.names)
+        f.create_dataset("trial_mask", data=mask)
+        if trials.target is not None:
+            f.create_dataset("file_format", data=np.array([b"2.0"]))
+
+
+def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
+    """An empty matrix for a list of pairs, each of which occurs once."""
+    cells = len(enroll.names) * len(test.names)
+    if cells > MAX_CELLS or (cells > 1 << 26 and cells > 64 * len(enroll)):
+        cause = f"a matrix of {len(enroll.names)} x {len(test.names)} for {len(enroll)} pairs is too large"
+        raise bad(path, "", cause, "write a list (.txt, .tsv, .parquet) instead")
+    pairs = np.sort(enroll.codes.astype(np.int64) * len(test.names) + test.codes)
+    twice = np.flatnonzero(pairs[1:] == pairs[:-1])
+    if len(twice):
+        i, j = divmod(int(pairs[twice[0]]), len(test.names))
+        name = shown(f"{enroll.names[i]} {test.names[j]}")
+        raise bad(path, "", f"the pair {name} is there twice", "a matrix has one cell per pair: write a list")
+    return np.zeros((len(enroll.names), len(test.names)), dtype)
+
+
+def _write_axes(f: Any, rows: np.ndarray, columns: np.ndarray) -> None:
+    for name, ids in (("row_ids", rows), ("column_ids", columns)):
+        f.create_dataset(f"ID/{name}", data=np.array([i.encode("utf-8") for i in ids.tolist()], dtype="S"))
+
+
+def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Ids of rows and columns, scores (m, s) and where there is one (m, s)."""
+    with opened(path) as f:
+        rows, columns = _axes(path, f)
+        shape = (len(rows), len(columns))
+        if "scores" not in f:
+            raise bad(path, "", "has no scores", f"it has {listed(sorted(f))}: give a BOSARIS Scores file")
+        scores = _mask(path, f, "scores", shape)[()].astype(np.float64)
+        mask = _mask(path, f, "score_mask", shape)[()] > 0.5 if "score_mask" in f else np.ones(shape, bool)
+        return rows, columns, scores, mask
+
+
+def write_bosaris_scores(
+    out: Path, rows: np.ndarray, columns: np.ndarray, scores: np.ndarray, mask: np.ndarray
+) -> None:
+    """Write a matrix of scores and where it has one."""
+    with need("h5py").File(out, "w") as f:
+        _write_axes(f, rows, columns)
+        f.create_dataset("scores", data=scores)
+        f.create_dataset("score_mask", data=mask.astype(np.uint8))

@@ -1,0 +1,249 @@
+"""Embeddings in any of the formats people have: one reader, one writer, always in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from duoplda.errors import DuopldaError
+from duoplda.io._atomic import atomic_path, atomic_paths
+from duoplda.io._common import (
+    ROWS,
+    Chunk,
+    IdLog,
+    PathLike,
+    Source,
+    as_ids,
+    bad,
+    check_ids,
+    magic,
+    refuse_repeated,
+    starts_as,
+)
+from duoplda.io.npy import Ids
+
+HDF5 = (".h5", ".hdf5", ".hdf")
+PARQUET = (".parquet", ".pq")
+SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """A file of embeddings: iterate over it as often as you like; one chunk is in memory at a time.
+
+    Attributes
+    ----------
+    path : the file
+    format : what it turned out to be
+    dim : d, the dimension of the vectors
+    dtype : their float type, as in the file
+    n : the number of vectors, or None where only reading the file would tell
+    ids_are_rows : the file has no ids, and row numbers "0", "1", ... stand in for them
+    rows : the number of rows of a chunk, unless `chunks` is told another
+    """
+
+    path: Path
+    format: str
+    dim: int
+    dtype: np.dtype
+    n: int | None
+    ids_are_rows: bool
+    rows: int
+    _source: Source = field(repr=False)
+
+    def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
+        """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
+        log, n = IdLog(), 0
+        for ids, X in self._source.read(self.rows if rows is None else rows):
+            log.add(ids)
+            n += len(ids)
+            yield ids, X
+        if n == 0 or self.n not in (None, n):
+            raise bad(self.path, "", f"holds {n} vectors, not the {self.n} it declares", "the file may be damaged")
+        refuse_repeated(self.path, log, lambda: (ids for ids, _ in self._source.read(ROWS)))
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self.chunks()
+
+    def load(self) -> Chunk:
+        """All ids and vectors at once: `(ids (n,), X (n, d))`."""
+        ids, parts = zip(*self.chunks(), strict=True)
+        return np.concatenate(ids), np.concatenate(parts)
+
+
+def read_embeddings(
+    path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids_name: str | None = None, chunk_size: int = ROWS
+) -> Embeddings:
+    """Open a file of embeddings; content decides what it is, then the suffix.
+
+    Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset per
+    recording) and Parquet. Nothing is unpickled and no command is run.
+
+    Parameters
+    ----------
+    path : the file
+    ids : for `.npy` and `.npz`: a text file with one id per line, a sequence of ids, or "rows"
+    vectors, ids_name : names of the arrays (`.npz`), datasets (HDF5) or columns (Parquet) that hold
+        vectors and ids, where they are not among the usual ones (`embeddings`, `vectors`, `X`, ...;
+        `ids`, `id`, `utt_id`, ...)
+    chunk_size : rows of a chunk
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.ark", ["a", "b"], np.eye(2, 3))
+    ...     for names, X in read_embeddings(folder + "/x.ark"):
+    ...         print(names, X.shape)
+    ['a' 'b'] (2, 3)
+    """
+    if chunk_size < 1:
+        raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
+    kind = sniff(path)
+    if ids is not None and kind not in ("npy", "npz"):
+        raise bad(path, "", f"is {kind}, which has its own ids", "leave out ids=")
+    if (vectors or ids_name) and kind not in ("npz", "hdf5", "parquet"):
+        raise bad(path, "", f"is {kind}, whose parts have no names", "leave out vectors= and ids_name=")
+    source = _open(kind, path, ids, vectors, ids_name)
+    return Embeddings(
+        Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, chunk_size, source
+    )
+
+
+def _open(kind: str, path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None) -> Source:
+    from duoplda.io import ark, hdf5, npy, npz, parquet, scp
+
+    if kind == "npy":
+        return npy.open_npy(path, ids)
+    if kind == "npz":
+        return npz.open_npz(path, ids, vectors=vectors, ids_name=ids_name)
+    if kind == "hdf5":
+        return hdf5.open_hdf5(path, vectors=vectors, ids_name=ids_name)
+    if kind == "parquet":
+        return parquet.open_parquet(path, vectors=vectors, ids_name=ids_name)
+    return scp.open_scp(path) if kind == "scp" else ark.open_ark(path)
+
+
+def sniff(path: PathLike) -> str:
+    """What a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
+    start, suffix = magic(path), Path(path).suffix.lower()
+    for mark, kind in (("zip", "npz"), ("npy", "npy"), ("hdf5", "hdf5")):
+        if starts_as(start, mark):
+            return kind
+    if suffix in (".ark", ".scp"):
+        return suffix[1:]
+    if starts_as(start, "parquet"):
+        return "parquet"
+    for suffixes, kind in (((".npy",), "NumPy"), ((".npz",), "zip"), (HDF5, "HDF5"), (PARQUET, "Parquet")):
+        if suffix in suffixes:
+            cause = f"is named {suffix} but does not start as {kind} files do"
+            raise bad(path, "byte 0", cause, "it is damaged or misnamed")
+    rest = start.partition(b" ")[2].lstrip(b" ")
+    if rest.startswith((b"\0B", b"[")):
+        return "ark"
+    if b"\0" not in start and len(start.split(b"\n")[0].split()) >= 2:
+        return "scp"
+    raise bad(path, "byte 0", "is no format known for embeddings", f"known suffixes: {' '.join(SUFFIXES)}")
+
+
+def write_embeddings(
+    path: PathLike,
+    ids: Iterable[str] | np.ndarray | Iterable[Chunk],
+    X: np.ndarray | None = None,
+    *,
+    force: bool = False,
+    text: bool = False,
+    one_per_recording: bool = False,
+) -> None:
+    """Write embeddings in the format the suffix names, whole or not at all.
+
+    `x.ark`; `x.scp` (and x.ark beside it); `x.npz`; `x.npy` (and x.ids beside it); `x.h5`; `x.parquet`.
+
+    Parameters
+    ----------
+    path : the file
+    ids, X : ids (n,) and vectors (n, d); or, without X, an iterable of such pairs, `Embeddings` for one
+    force : replace what is there
+    text : Kaldi archives as text; numbers are as short as reads back the same
+    one_per_recording : HDF5 as hyperion writes it, one dataset per recording
+    """
+    pairs: Iterable[Chunk] = ids if X is None else [(np.asarray(ids), np.asarray(X))]  # type: ignore[assignment]
+    final = Path(path)
+    suffix = final.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise bad(path, "", f"suffix {suffix!r} names no format for embeddings", f"use one of {' '.join(SUFFIXES)}")
+    if (text and suffix not in (".ark", ".scp")) or (one_per_recording and suffix not in HDF5):
+        raise bad(path, "", "text is for Kaldi archives, one_per_recording for HDF5", "leave the option out")
+    chunks = _checked(final, pairs, token=suffix in (".ark", ".scp", ".npy"))
+    if suffix in (".ark", ".scp"):
+        _write_kaldi(final, chunks, text, force)
+    elif suffix == ".npy":
+        _write_npy(final, chunks, force)
+    else:
+        from duoplda.io import hdf5, npz, parquet
+
+        write = npz.write_npz if suffix == ".npz" else parquet.write_parquet
+        if suffix in HDF5:
+            write = hdf5.write_hdf5_each if one_per_recording else hdf5.write_hdf5
+        with atomic_path(path, force=force) as temporary:
+            write(temporary, chunks)
+
+
+def _write_kaldi(final: Path, chunks: Iterable[Chunk], text: bool, force: bool) -> None:
+    from duoplda.io.ark import write_ark
+
+    archive = final.with_suffix(".ark")
+    if str(archive).split("\n")[0].strip(" \t|") != str(archive):
+        raise bad(
+            final, "", "a name with a line break, or with | or a space at its ends, cannot stand in an scp", "rename it"
+        )
+    if final.suffix.lower() == ".ark":
+        with atomic_path(final, force=force) as temporary, open(temporary, "wb") as out:
+            for _ in write_ark(out, chunks, text=text):
+                pass
+        return
+    with atomic_paths(final, archive, force=force) as (list_, data), open(data, "wb") as out, open(list_, "wb") as scp:
+        for ids, offsets in write_ark(out, chunks, text=text):
+            lines = [f"{i} {archive}:{o}\n" for i, o in zip(ids.tolist(), offsets, strict=True)]
+            scp.write("".join(lines).encode("utf-8"))
+
+
+def _write_npy(final: Path, chunks: Iterable[Chunk], force: bool) -> None:
+    from duoplda.io.npy import write_npy
+
+    with atomic_paths(final, final.with_suffix(".ids"), force=force) as (data, list_), open(list_, "wb") as out:
+        for ids in write_npy(data, chunks):
+            out.write("".join(f"{i}\n" for i in ids.tolist()).encode("utf-8"))
+
+
+def _checked(path: Path, chunks: Iterable[Chunk], *, token: bool) -> Iterator[Chunk]:
+    """The chunks to be written: at least one vector, ids unique and fit for the format, one shape."""
+    log, seen = IdLog(), []
+    dim, n = 0, 0
+    dtype: np.dtype = np.dtype(np.float32)
+    for names, block in chunks:
+        X, ids = np.asarray(block), as_ids(path, names, n)
+        if X.ndim != 2 or ids.shape != (len(X),):
+            raise bad(
+                path, f"row {n}", f"{len(ids)} ids and vectors of shape {X.shape} do not go together", "(n,) and (n, d)"
+            )
+        if not len(X):
+            continue
+        if X.dtype.kind != "f":
+            raise bad(path, f"row {n}", f"vectors are {X.dtype}, not floats", "convert them to float32 or float64")
+        if not n:
+            dim, dtype = X.shape[1], np.dtype(np.float64 if X.dtype.itemsize >= 8 else np.float32)
+        if X.shape[1] != dim or not dim:
+            raise bad(path, f"row {n}", f"has dimension {X.shape[1]}, the first vector {dim}", "all must be equal")
+        check_ids(path, ids, n, token=token)
+        log.add(ids)
+        seen.append(ids)
+        n += len(X)
+        for i in range(0, len(X), ROWS):  # a whole array is written in pieces, too
+            yield ids[i : i + ROWS], X[i : i + ROWS].astype(dtype, copy=False)
+    if not n:
+        raise bad(path, "", "there are no vectors to write")
+    refuse_repeated(path, log, lambda: iter(seen))

@@ -1,0 +1,99 @@
+"""hyperion's PLDA models: HDF5 with a JSON text `config` and a group of parameters that has the model's name.
+
+    SPLDA     mu, V (ny, d), W        phi = mu + V'y + e,          W the precision of e, (d, d) or its diagonal (d,)
+    PLDA      mu, V, U (nz, d), D     phi = mu + V'y + U'z + e,    D the diagonal of the precision of e, (d,)
+    FRPLDA    mu, B, W (d, d)         phi = y + e, y ~ N(mu, B^-1), both precisions
+
+hyperion's loadings are the transpose of ours, and its z is drawn for each recording, not for each session: U'U is part
+of the noise of a recording, and is added to it here, so that every likelihood ratio stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from duoplda.io._common import PathLike, bad, check_float, listed, shown
+from duoplda.io.hdf5 import dataset, opened
+from duoplda.io.kaldi_plda import Floats, Parameters, check_features
+
+PARAMETERS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
+MAX_CONFIG = 1 << 20
+ASYMMETRY = 1e-4  # of the largest value: hyperion saves floats
+
+
+def is_hyperion(file: Any) -> bool:
+    """Does an open HDF5 file have the form?"""
+    return "config" in file
+
+
+def read_hyperion(path: PathLike) -> tuple[Parameters, str]:
+    """Read a model of hyperion; its parameters and the name of its class there."""
+    with opened(path) as f:
+        kind, name = _config(path, f)
+        prefix = f"{name}/" if name else ""
+        arrays = {p: _array(path, f, prefix + p) for p in PARAMETERS[kind]}
+    mu = arrays["mu"]
+    if mu.ndim != 1:
+        raise bad(path, "mu", f"has shape {mu.shape}", "a mean is a vector")
+    d = mu.size
+    if kind == "FRPLDA":
+        B = _precision(path, "B", arrays["B"], d)
+        V = np.linalg.inv(np.linalg.cholesky(B)).T  # VV' = B^-1
+    else:
+        V = _loadings(path, "V", arrays["V"], d)
+    if kind == "PLDA":
+        U, D = _loadings(path, "U", arrays["U"], d), _precision(path, "D", arrays["D"], d)
+        try:
+            noise = np.linalg.inv(U @ U.T + np.linalg.inv(D))
+        except np.linalg.LinAlgError as e:
+            raise bad(path, "U", "leaves a within-class covariance that is singular", "train the model again") from e
+        return Parameters(mu, V, None, (noise + noise.T) / 2), kind
+    return Parameters(mu, V, None, _precision(path, "W", arrays["W"], d)), kind
+
+
+def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
+    """Class and name of the model."""
+    text = dataset(path, f, "config")
+    if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > MAX_CONFIG:
+        raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
+    try:
+        config = json.loads(bytes(np.asarray(text[()]).reshape(-1)[0]))
+        kind, name = config["class_name"], config.get("name")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise bad(path, "config", "is not the JSON text of a model with a class_name", "is it a hyperion model?") from e
+    if kind not in PARAMETERS:
+        raise bad(path, "config", f"the model is {shown(kind)}", f"those read are {listed(list(PARAMETERS))}")
+    if name is not None and (not isinstance(name, str) or len(name) > 512 or "\0" in name):
+        raise bad(path, "config", f"the name {shown(name)} is no name")
+    return kind, name
+
+
+def _array(path: PathLike, f: Any, name: str) -> Floats:
+    d = dataset(path, f, name)
+    check_float(path, name, d.dtype)
+    check_features(path, name, max(d.shape, default=0))
+    array = np.asarray(d[()], np.float64)
+    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
+        raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
+    return array
+
+
+def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:
+    if array.ndim != 2 or array.shape[1] != d or array.shape[0] > d:
+        raise bad(path, name, f"has shape {array.shape}", f"loadings have up to {d} rows of {d} numbers")
+    return np.ascontiguousarray(array.T)
+
+
+def _precision(path: PathLike, name: str, array: Floats, d: int) -> Floats:
+    """A positive definite (d, d) matrix; hyperion may keep the diagonal only."""
+    W = np.diag(array) if array.shape == (d,) else array
+    if W.shape != (d, d) or np.abs(W - W.T).max() > ASYMMETRY * np.abs(W).max():
+        raise bad(path, name, f"is no symmetric {d} x {d} matrix (shape {array.shape})", "is it a precision?")
+    W = (W + W.T) / 2
+    low, high = np.linalg.eigvalsh(W)[[0, -1]]
+    if not low > 1e-12 * high > 0:
+        raise bad(path, name, f"is not positive definite (eigenvalues {low:.3g} to {high:.3g})", "is it a precision?")
+    return W

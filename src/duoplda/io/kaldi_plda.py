@@ -1,0 +1,266 @@
+r"""Kaldi's `Plda`, binary and text, and what it has in common with VBx's and wespeaker's models.
+
+All three keep a mean, a transform A and a vector psi, so that for a recording phi of some speaker
+
+    A (phi - mean) has within-class covariance I and between-class covariance diag(psi):
+    within = A^-1 A'^-1,   between = A^-1 diag(psi) A'^-1
+
+which in our letters is V = A^-1 diag(psi)^1/2, no U, and the **precision** W = A'A (what Kaldi and wespeaker call W is
+a covariance). There is no session level: on the way out the sessions' variance is added to the noise, see `collapse`.
+
+A binary file is `\0B<Plda> `, then the mean `DV \4 int32 d` and its numbers, the transform `DM \4 int32 d \4 int32 d`
+and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the numbers are floats. A text file is
+`<Plda>`, the same three as `[ 1 2 ]`, rows of the matrix on lines of their own, and `</Plda>`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.io._atomic import atomic_path
+from duoplda.io._common import PathLike, bad, magic, open_binary, read_into, shown
+
+Floats = NDArray[np.float64]
+MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that
+MAX_CONDITION = 1e7  # its square is the condition of W
+MAX_FEATURES = 1 << 13  # dimensions of a model that can be believed
+OPEN, CLOSE = b"<Plda>", b"</Plda>"
+AGAIN = "copy or write the file again"
+
+
+class Parameters(NamedTuple):
+    """The arguments of `PLDA.from_parameters`."""
+
+    mean: Floats  # (d,)
+    speaker_loadings: Floats  # (d, ny)
+    session_loadings: Floats | None  # (d, nx)
+    noise_precision: Floats  # (d, d)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """A model without sessions, in the form of Kaldi: `mean` (d,), `transform` (d, d), `psi` (d,)."""
+
+    mean: Floats
+    transform: Floats
+    psi: Floats
+
+    def parameters(self) -> Parameters:
+        """The same model in our letters; directions without speaker variance get no factor."""
+        used = np.flatnonzero(self.psi > 0)
+        V = np.linalg.solve(self.transform, np.diag(np.sqrt(self.psi))[:, used])
+        return Parameters(self.mean, V, None, self.transform.T @ self.transform)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What `collapse` gave up, as shares of the within-class variance tr(T^-1 (UU' + W^-1)), T the total covariance."""
+
+    session: float  # tr(T^-1 UU'): recordings of one session no longer share it
+    kinds: float  # of how the kinds of channels differ in their means
+    n_kinds: int
+
+    @property
+    def lossless(self) -> bool:
+        return self.session == 0 and self.n_kinds == 1
+
+    def sentence(self, copies: int = 5) -> str:
+        """What that means, in words."""
+        if self.lossless:
+            return "nothing is lost: the model has no session factors and one kind of channel"
+        parts = []
+        if self.session:
+            parts.append(
+                f"{100 * self.session:.1f} % of the within-class variance is the sessions' and is now noise of each "
+                f"recording: copies of a session will be counted as independent, so that {copies} recordings of one "
+                f"session are taken for {1 + (copies - 1) * self.session:.2f} times as precise as they are"
+            )
+        if self.n_kinds > 1:
+            parts.append(
+                f"{self.n_kinds} kinds of channels became one mean noise (their means made {100 * self.kinds:.1f} % of "
+                "the within-class variance)"
+            )
+        return "this is lossy: " + "; ".join(parts)
+
+
+def collapse(plda: Any) -> tuple[Diagonal, Loss]:
+    """A fitted PLDA without its session level, and what that loses.
+
+    between = VV',   within = UU' + sum_k pi_k (W_k^-1 + (mu_k - mean)(mu_k - mean)')
+
+    is what one recording of unknown kind has; one kind leaves UU' + W^-1. The two are diagonalised at once.
+
+    Example
+    -------
+    >>> from duoplda import PLDA
+    >>> model, loss = collapse(PLDA.from_parameters([0.0], [[2.0]], [[1.0]], [[1.0]]))
+    >>> model.psi.round(6).tolist(), loss.session
+    ([2.0], 0.5)
+    """
+    names = ("mean", "speaker_loadings", "session_loadings", "noise_precision", "channel_means", "channel_priors")
+    mean, V, U, W, means, priors = (np.asarray(getattr(plda, f"{n}_"), dtype=np.float64) for n in names)
+    d = len(mean)
+    W = W.reshape(-1, d, d)
+    spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
+    within = U @ U.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
+    C = np.linalg.cholesky((within + within.T) / 2)
+    left, s, _ = np.linalg.svd(np.linalg.solve(C, V))  # (d, d), (min(d, ny),)
+    A = np.linalg.solve(C.T, left).T  # left' C^-1
+    psi = np.zeros(d)
+    psi[: len(s)] = s**2
+    psi[V.shape[1] :] = 0.0
+    total = 1 + psi  # of A (phi - mean)
+    session, kinds = (float(((A @ x) ** 2 / total[:, None]).sum() / (1 / total).sum()) for x in (U, spread.T))
+    return Diagonal(mean, A, psi), Loss(session, kinds, len(W))
+
+
+def check_features(path: PathLike, place: str, d: int) -> int:
+    """A number of dimensions for which a square matrix can be made."""
+    if not 0 < d <= MAX_FEATURES:
+        raise bad(path, place, f"dimension {d} is not in 1..{MAX_FEATURES}", "the file may be damaged")
+    return int(d)
+
+
+def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> Diagonal:
+    """Three arrays of a file as a model, after looking at them."""
+    mean, psi = np.array(mean, np.float64), np.array(psi, np.float64)
+    mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
+    transform = np.array(transform, np.float64)
+    d = check_features(path, "mean", mean.size)
+    for place, array, shape in (("mean", mean, (d,)), ("transform", transform, (d, d)), ("psi", psi, (d,))):
+        if array.shape != shape:
+            raise bad(path, place, f"has shape {array.shape}, not {shape}, as the mean has {d} dimensions", AGAIN)
+        if not np.isfinite(array).all():
+            raise bad(path, place, "has NaN or infinity in it", "train the model again")
+    low, high = float(psi.min()), float(psi.max())
+    if not high > 0 or low < -1e-6 * high:
+        cause = f"has values from {low:.3g} to {high:.3g}"
+        raise bad(path, "psi", cause, "between-class variances are not negative, and some are positive")
+    with np.errstate(all="ignore"):
+        try:
+            condition = float(np.linalg.cond(transform))
+        except np.linalg.LinAlgError:
+            condition = np.inf
+    scale = float(np.abs(transform).max())
+    if not condition < MAX_CONDITION or not 1e-100 < scale < 1e100 or not high < 1e100 or np.abs(mean).max() > 1e100:
+        cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
+        raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
+    return Diagonal(mean, transform, psi.clip(0.0))
+
+
+# -- reading
+
+
+def is_kaldi_plda(start: bytes) -> bool:
+    """Do the first bytes of a file say so?"""
+    return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(OPEN)
+
+
+def read_kaldi_plda(path: PathLike) -> Diagonal:
+    """Read a Kaldi `Plda`, binary or text.
+
+    Example
+    -------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "plda")
+    ...     _ = file.write_text("<Plda>  [ 1 2 ]\n [\n  1 0\n  0 1 ]\n [ 3 0 ]\n</Plda> ")
+    ...     read_kaldi_plda(file).psi.tolist()
+    [3.0, 0.0]
+    """
+    if not is_kaldi_plda(magic(path)):
+        raise bad(path, "byte 0", "does not start with <Plda>", "give a Kaldi Plda, as ivector-compute-plda writes it")
+    with open_binary(path) as f:
+        size = os.fstat(f.fileno()).st_size
+        if size > MAX_BYTES:
+            raise bad(path, "", f"has {size} bytes, more than any Plda", "is it another file?")
+        buf = bytearray(size)
+        if read_into(f, memoryview(buf)) != size:
+            raise bad(path, "", "changed while it was read", "try again")
+    at = _token(path, buf, 2 if buf[:2] == b"\0B" else 0, OPEN)
+    read = _binary if buf[:2] == b"\0B" else _text
+    mean, at = read(path, buf, at, "mean", 1)
+    transform, at = read(path, buf, at, "transform", 2)
+    psi, at = read(path, buf, at, "psi", 1)
+    at = _token(path, buf, at, CLOSE)
+    if buf[at:].strip():
+        raise bad(path, f"byte {at}", "there is something after </Plda>", "the file may be damaged")
+    return checked(path, mean, transform, psi)
+
+
+def _token(path: PathLike, buf: bytearray, at: int, token: bytes) -> int:
+    """Skip white space and a word; where it ends, with the space that follows it."""
+    while at < len(buf) and buf[at] in b" \t\r\n":
+        at += 1
+    end = at + len(token)
+    if buf[at:end] != token or buf[end : end + 1] not in (b"", b" ", b"\n", b"\r", b"\t"):
+        found = shown(bytes(buf[at : at + 12]))
+        raise bad(path, f"byte {at}", f"{token.decode()} expected, found {found}", "the file is cut short or damaged")
+    return end + 1
+
+
+def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tuple[Any, int]:
+    where = f"{place} at byte {at}"
+    kind, data = bytes(buf[at : at + 3]), at + 3 + 5 * ndim
+    letters = {1: (b"FV ", b"DV "), 2: (b"FM ", b"DM ")}[ndim]
+    if kind[:2] == b"CM":
+        raise bad(path, where, "is a compressed matrix", "write the model without compression")
+    if kind not in letters:
+        raise bad(path, where, f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}", AGAIN)
+    if data > len(buf):
+        raise bad(path, where, "is cut short", AGAIN)
+    shape = []
+    for k in range(ndim):
+        if buf[at + 3 + 5 * k] != 4:
+            raise bad(path, where, "has a damaged header (size byte)", AGAIN)
+        shape.append(check_features(path, where, struct.unpack_from("<i", buf, at + 4 + 5 * k)[0]))
+    dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
+    count = shape[0] * shape[-1] if ndim == 2 else shape[0]
+    end = data + count * dtype.itemsize
+    if end > len(buf):
+        raise bad(path, where, f"is cut short by {end - len(buf)} bytes", AGAIN)
+    return np.frombuffer(buf, dtype, count, data).reshape(shape), end
+
+
+def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tuple[Any, int]:
+    while at < len(buf) and buf[at] in b" \t\r\n":
+        at += 1
+    where = f"{place} at byte {at}"
+    close = buf.find(b"]", at)
+    if buf[at : at + 1] != b"[" or close < 0:
+        raise bad(path, where, "is not of the form [ ... ]", "the file is cut short or damaged")
+    rows = [r.split() for r in bytes(buf[at + 1 : close]).replace(b";", b"\n").split(b"\n") if r.strip()]
+    if not rows or len({len(r) for r in rows}) != 1 or (ndim == 1 and len(rows) > 1):
+        raise bad(path, where, f"has {len(rows)} rows of unequal length, or too many", AGAIN)
+    check_features(path, where, len(rows[0]))
+    try:
+        values = np.array([float(v) for r in rows for v in r], np.float64).reshape(len(rows), -1)
+    except ValueError as e:
+        raise bad(path, where, f"holds something that is no number ({e})", AGAIN) from e
+    return (values if ndim == 2 else values[0]), close + 1
+
+
+# -- writing
+
+
+def write_kaldi_plda(path: PathLike, model: Diagonal, *, text: bool = False, force: bool = False) -> None:
+    """Write a Kaldi `Plda` of doubles, whole or not at all; text has all digits of them."""
+    d = len(model.mean)
+    parts = []
+    for array in (model.mean, model.transform, model.psi):
+        if text:
+            lines = [" ".join(repr(v) for v in row) for row in np.atleast_2d(array).tolist()]
+            parts.append((" [\n  " + "\n  ".join(lines) if array.ndim == 2 else f" [ {lines[0]}").encode() + b" ]\n")
+        else:
+            head = b"DV \4" + struct.pack("<i", d) if array.ndim == 1 else b"DM " + 2 * (b"\4" + struct.pack("<i", d))
+            parts.append(head + np.ascontiguousarray(array, "<f8").tobytes())
+    with atomic_path(path, force=force) as temporary:
+        temporary.write_bytes(b"" if text else b"\0B")
+        with open(temporary, "ab") as f:
+            f.write(b"<Plda> " + b"".join(parts) + b"</Plda> ")

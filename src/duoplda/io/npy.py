@@ -1,0 +1,164 @@
+"""NumPy `.npy` matrices with a list of ids beside them: x.npy with x.txt or x.ids, one id per line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from duoplda.io._common import (
+    MAX_ID,
+    Chunk,
+    PathLike,
+    Source,
+    as_ids,
+    bad,
+    check_dim,
+    check_float,
+    chunk_rows,
+    guarded,
+    open_binary,
+    read_into,
+    shown,
+)
+
+Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
+PIECE = 1 << 24
+
+
+def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and type of a `.npy` stream, which then stands at the first number."""
+    version = np.lib.format.read_magic(f)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(f)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(f)
+    else:
+        raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
+    if any(not isinstance(n, int) or n < 0 for n in shape):
+        raise bad(path, place, f"has the impossible shape {shape}", "the file may be damaged")
+    return shape, fortran, dtype
+
+
+def matrix(path: PathLike, place: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, np.dtype]:
+    """Rows, dimension and type of an array that must be a matrix of floats."""
+    native = check_float(path, place, dtype)
+    if len(shape) != 2:
+        raise bad(path, place, f"has shape {shape}", "embeddings are a matrix: one row per recording")
+    if not shape[0]:
+        raise bad(path, place, "holds no vectors")
+    return shape[0], check_dim(path, place, shape[1]), native
+
+
+def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
+    """The next `nbytes` of a stream, in pieces: a header that lies allocates no more than there is."""
+    data = bytearray()
+    while len(data) < nbytes:
+        piece = f.read(min(PIECE, nbytes - len(data)))
+        if not piece:
+            raise bad(path, place, f"is cut short by {nbytes - len(data)} bytes", "copy or write the file again")
+        data += piece
+    return data
+
+
+def open_npy(path: PathLike, ids: Ids = None) -> Source:
+    """A `.npy` matrix and its ids as a source of chunks."""
+    with open_binary(path) as f, guarded(path, "a NumPy array"):
+        shape, fortran, dtype = header(path, f, "header")
+        start, size = f.tell(), os.fstat(f.fileno()).st_size
+    n, dim, native = matrix(path, "header", shape, dtype)
+    step = dim * dtype.itemsize
+    if size - start < n * step:
+        raise bad(path, f"byte {size}", f"ends in row {(size - start) // step} of {n}", "copy or write it again")
+    if ids is None:
+        beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
+        ids = next((p for p in beside if p.is_file()), None)
+        if ids is None:
+            names = f"{beside[0].name} or {beside[1].name}"
+            raise bad(path, "", "has no list of ids", f"put {names} beside it, or give ids= (a file, or 'rows')")
+    id_blocks = outside_ids(path, ids, n)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        limit = chunk_rows(rows, step)
+        with open_binary(path) as f:
+            f.seek(start)
+            for i, names in enumerate(id_blocks(limit)):
+                first, k = i * limit, len(names)
+                if fortran:  # a new map for each chunk: the pages of the last one are given back
+                    whole = np.memmap(path, dtype, "r", start, (n, dim), "F")
+                    X = np.array(whole[first : first + k], native, order="C")
+                else:
+                    X = np.empty((k, dim), dtype)
+                    if read_into(f, X.reshape(-1).view(np.uint8).data) < k * step:
+                        raise bad(path, f"row {first} or after", "the file has become shorter", "read it again")
+                    X = X.astype(native, copy=False)
+                yield names, X
+
+    return Source("npy", dim, native, n, read, isinstance(ids, str) and ids == "rows")
+
+
+def outside_ids(path: PathLike, ids: Ids, n: int) -> Callable[[int], Iterator[np.ndarray]]:
+    """Ids that are not in the file itself, in blocks: 'rows' (row numbers), a text file, or a sequence."""
+    if isinstance(ids, str) and ids == "rows":
+        return lambda limit: (np.arange(i, min(i + limit, n)).astype(str) for i in range(0, n, limit))
+    if isinstance(ids, str | os.PathLike):
+        file = ids
+        found = _count_lines(file)
+        if found != n:
+            raise bad(file, "", f"has {found} ids for the {n} rows of {os.fspath(path)}", "one id per line")
+        return lambda limit: _lines(file, limit)
+    array = as_ids(path, ids)
+    if array.shape != (n,):
+        raise bad(path, "", f"has {n} rows, but {len(array)} ids were given", "one id per row")
+    return lambda limit: (array[i : i + limit] for i in range(0, n, limit))
+
+
+def _count_lines(path: PathLike) -> int:
+    """The number of lines of a text file."""
+    n, last = 0, b"\n"
+    with open_binary(path) as f:
+        while block := f.read(1 << 20):
+            n, last = n + block.count(b"\n"), block[-1:]
+    return n + (last != b"\n")
+
+
+def _lines(path: PathLike, limit: int) -> Iterator[np.ndarray]:
+    """A text file with one id per line, in blocks of `limit` ids."""
+    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+        done = 0
+        while block := list(islice(f, limit)):
+            names = [line.strip() for line in block]
+            if b"".join(block).split() != names:
+                odd = next(i for i, name in enumerate(names) if len(name.split()) != 1)
+                line = f"line {done + odd + 1}"
+                raise bad(path, line, f"{shown(block[odd])} is not one id", "an id list has one id per line")
+            wide = max(map(len, names)) > MAX_ID
+            yield as_ids(path, np.array(names, object if wide else "S"), done)
+            done += len(names)
+
+
+def write_npy(out: Path, chunks: Iterable[Chunk]) -> list[np.ndarray]:
+    """Write the vectors of chunks as one `.npy`, whose row count is filled in at the end; the ids."""
+    ids: list[np.ndarray] = []
+    dim, dtype = 0, np.dtype(np.float32)
+    with open(out, "wb") as f:
+        for names, X in chunks:
+            if not ids:
+                dim, dtype = X.shape[1], X.dtype
+                np.lib.format.write_array_header_1_0(f, _described((0, dim), dtype))
+                start = f.tell()
+            ids.append(names)
+            f.write(np.ascontiguousarray(X, dtype).data)
+        f.seek(0)
+        np.lib.format.write_array_header_1_0(f, _described((sum(map(len, ids)), dim), dtype))
+        if f.tell() != start:  # NumPy keeps room in the header for the first axis to grow
+            raise bad(out, "header", "has no room for the number of rows", "give the whole array, not chunks")
+    return ids
+
+
+def _described(shape: tuple[int, int], dtype: np.dtype) -> dict[str, object]:
+    return {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

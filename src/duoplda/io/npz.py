@@ -1,0 +1,133 @@
+"""NumPy `.npz`: `embeddings` (n, d) and `ids` (n,), streamed out of the zip file and never unpickled.
+
+The arrays go by one of the names in VECTOR_NAMES and ID_NAMES, or by those the caller gives. A file
+without ids gets row numbers, "0", "1", ...
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from duoplda.io._common import (
+    ID_NAMES,
+    MAX_ID,
+    VECTOR_NAMES,
+    Chunk,
+    PathLike,
+    Source,
+    as_ids,
+    bad,
+    chunk_rows,
+    guarded,
+    listed,
+    open_binary,
+    pick,
+)
+from duoplda.io.npy import Ids, exactly, header, matrix, outside_ids, write_npy
+
+INFLATION = 1032  # deflate makes nothing smaller than this
+MAX_SMALL = 1 << 30  # bytes of an array that is read whole
+
+
+@contextmanager
+def _member(path: PathLike, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
+    """One array of the file: a stream at its first number, and what its header says, checked."""
+    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
+        info = z.getinfo(name + ".npy")
+        with z.open(info) as f:
+            shape, fortran, dtype = header(path, f, name)
+            if dtype.hasobject:
+                raise bad(path, name, "holds pickled objects, which are never loaded", "save plain arrays")
+            nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+            if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
+                raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
+            yield f, shape, fortran, dtype
+
+
+def names_in(path: PathLike) -> list[str]:
+    """The names of the arrays in the file."""
+    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
+        names = [n.removesuffix(".npy") for n in z.namelist() if n.endswith(".npy")]
+        others = z.namelist()
+    if not names:
+        raise bad(path, "", f"is a zip file without arrays ({listed(others)})", "save it with numpy.savez")
+    return names
+
+
+def load_array(path: PathLike, name: str) -> np.ndarray:
+    """One array of the file, whole; for ids and score matrices."""
+    with _member(path, name) as (f, shape, fortran, dtype):
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+        data = np.frombuffer(exactly(path, name, f, nbytes), dtype)
+        return data.reshape(shape, order="F" if fortran else "C")
+
+
+def open_npz(path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids_name: str | None = None) -> Source:
+    """A `.npz` file as a source of chunks."""
+    names = names_in(path)
+    name = pick(path, names, vectors, VECTOR_NAMES, "array")
+    if name is None:
+        known = ", ".join(VECTOR_NAMES)
+        raise bad(path, "", f"has no array named one of {known}", f"name it: it has {listed(names)}")
+    with _member(path, name) as (_, shape, fortran, dtype):
+        n, dim, native = matrix(path, name, shape, dtype)
+    if fortran:
+        raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
+    own = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
+    blocks = outside_ids(path, "rows" if ids is None else ids, n) if own is None else _inside_ids(path, own, n)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        limit = chunk_rows(rows, dim * dtype.itemsize)
+        with _member(path, name) as (f, *_):
+            for i, block in enumerate(blocks(limit)):
+                raw = exactly(path, f"{name}, row {i * limit}", f, len(block) * dim * dtype.itemsize)
+                yield block, np.frombuffer(raw, dtype).reshape(-1, dim).astype(native, copy=False)
+
+    rows_only = own is None and (ids is None or (isinstance(ids, str) and ids == "rows"))
+    return Source("npz", dim, native, n, read, rows_only)
+
+
+def _inside_ids(path: PathLike, name: str, n: int) -> Callable[[int], Iterator[np.ndarray]]:
+    """The ids that stand in the file, in blocks."""
+    with _member(path, name) as (_, shape, _fortran, dtype):
+        if shape != (n,):
+            raise bad(path, name, f"has shape {shape} for {n} vectors", "one id per vector")
+        if dtype.kind not in "USiu" or dtype.itemsize > 4 * MAX_ID:
+            raise bad(path, name, f"holds {dtype}, not ids", "save ids as strings, or name another array")
+
+    def blocks(limit: int) -> Iterator[np.ndarray]:
+        with _member(path, name) as (f, *_):
+            for first in range(0, n, limit):
+                k = min(limit, n - first)
+                raw = exactly(path, f"{name}, row {first}", f, k * dtype.itemsize) if dtype.itemsize else b""
+                values = np.frombuffer(raw, dtype) if dtype.itemsize else np.zeros(k, "U1")
+                yield as_ids(path, values.astype(dtype.newbyteorder("="), copy=False), first)
+
+    return blocks
+
+
+def write_npz(out: Path, chunks: Iterable[Chunk]) -> None:
+    """Write chunks as `embeddings` and `ids`."""
+    part = out.with_name(out.name + ".npy")
+    try:
+        ids = write_npy(part, chunks)
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
+            z.write(part, "embeddings.npy")
+            with z.open("ids.npy", "w", force_zip64=True) as f:
+                np.lib.format.write_array(f, np.concatenate(ids), allow_pickle=False)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_arrays(out: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write a few whole arrays."""
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
+        for name, array in arrays.items():
+            with z.open(name + ".npy", "w", force_zip64=True) as f:
+                np.lib.format.write_array(f, array, allow_pickle=False)

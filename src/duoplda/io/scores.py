@@ -1,0 +1,220 @@
+"""Scores in and out: lists of (model, recording, score), and full matrices.
+
+Kaldi text      enrol test score
+.tsv, .csv      a header: modelid, segmentid, LLR (NIST, hyperion)
+.parquet        the same columns
+.h5             BOSARIS Scores
+.npz            `scores` (m, s), `enroll_ids` (m,), `test_ids` (s,); NaN where there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from duoplda.io._atomic import atomic_path
+from duoplda.io._coded import Coded
+from duoplda.io._common import PathLike, as_ids, bad, check_ids, guarded, magic, need, pick, starts_as
+from duoplda.io._text import arrow, has_columns, is_hdf5, is_parquet, read_list, read_table, write_columns
+from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
+from duoplda.io.npz import load_array, names_in, write_arrays
+from duoplda.io.trials import COLUMNS as TRIAL_COLUMNS
+from duoplda.io.trials import HDF5, TABLES
+
+COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
+HEADER = ("modelid", "segmentid", "LLR")
+BATCH = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """n scores: `enroll` (the model's id) against `test` (a recording's id), and `score` (n,) float64."""
+
+    enroll: Coded
+    test: Coded
+    score: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMatrix:
+    """All models against all recordings: `score` (m, s), NaN where a pair was not scored."""
+
+    enroll_ids: np.ndarray
+    test_ids: np.ndarray
+    score: np.ndarray
+
+    def to_list(self) -> Scores:
+        """The scores that are there, row by row."""
+        rows, columns = np.nonzero(~np.isnan(self.score))
+        enroll = Coded(self.enroll_ids, rows.astype(np.int32))
+        return Scores(enroll, Coded(self.test_ids, columns.astype(np.int32)), self.score[rows, columns])
+
+
+def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> Scores:
+    """Read scores of any format as a list.
+
+    Parameters
+    ----------
+    path : the file
+    columns : names of the columns of a table, e.g. {"enroll": "model", "test": "file", "score": "llr"}
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "scores").write_text("m1 a 1.5\\nm1 b -0.25\\n")
+    ...     read_scores(folder + "/scores").score
+    array([ 1.5 , -0.25])
+    """
+    if is_hdf5(path):
+        rows, labels, scores, mask = read_bosaris_scores(path)
+        i, j = np.nonzero(mask)
+        return Scores(Coded(rows, i.astype(np.int32)), Coded(labels, j.astype(np.int32)), scores[i, j])
+    if _is_zip(path):
+        return read_score_matrix(path).to_list()
+    table = columns or is_parquet(path) or Path(path).suffix.lower() == ".csv"
+    if table or has_columns(path, COLUMNS, ("enroll", "test", "score")):
+        found = read_table(path, COLUMNS, columns, numbers=("score",))
+        return Scores(found["enroll"], found["test"], found["score"])
+    return Scores(*read_list(path, fields=(3,), numbers=(2,)))
+
+
+def read_score_matrix(path: PathLike) -> ScoreMatrix:
+    """Read scores of any format as a matrix, NaN where the file has none."""
+    if is_hdf5(path):
+        rows, columns, scores, mask = read_bosaris_scores(path)
+        return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
+    if not _is_zip(path):
+        return _matrix(path, read_scores(path))
+    names = names_in(path)
+    found = {}
+    for what, known in (
+        ("scores", ("scores", "score", "matrix", "llr")),
+        ("enroll ids", ("enroll_ids", "enroll", "rows", "row_ids", "models")),
+        ("test ids", ("test_ids", "test", "columns", "column_ids", "segments")),
+    ):
+        name = pick(path, names, None, known, "array")
+        if name is None:
+            raise bad(path, "", f"has no {what}", f"save them as one of {', '.join(known)}")
+        found[what] = load_array(path, name)
+    scores = found["scores"]
+    enroll, test = (_ids(path, found[k]) for k in ("enroll ids", "test ids"))
+    if scores.shape != (len(enroll), len(test)) or scores.dtype.kind not in "fiu":
+        cause = f"scores are {scores.dtype} of shape {scores.shape} for {len(enroll)} x {len(test)} ids"
+        raise bad(path, "scores", cause, "one row per model, one column per recording")
+    return ScoreMatrix(enroll, test, scores.astype(np.float64, copy=False))
+
+
+def _is_zip(path: PathLike) -> bool:
+    return starts_as(magic(path), "zip")
+
+
+def _ids(path: PathLike, values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1 or values.dtype.kind not in "USiu":
+        raise bad(path, "", f"ids are {values.dtype} of shape {values.shape}", "give lists of strings")
+    ids = as_ids(path, values.astype(values.dtype.newbyteorder("=")))
+    if len(Coded.of(ids).names) != len(ids):
+        raise bad(path, "", "an id is there twice", "ids of rows and of columns must differ")
+    return ids
+
+
+def _matrix(path: PathLike, scores: Scores) -> ScoreMatrix:
+    matrix = dense(path, scores.enroll, scores.test, np.float64)
+    matrix.fill(np.nan)
+    matrix[scores.enroll.codes, scores.test.codes] = scores.score
+    return ScoreMatrix(scores.enroll.names, scores.test.names, matrix)
+
+
+def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, force: bool = False) -> None:
+    """Write scores in the format the suffix names, whole or not at all.
+
+    `.tsv`, `.csv`, `.parquet`, `.h5` (BOSARIS), `.npz` (a matrix); anything else is Kaldi text. Text has as
+    many digits as it takes to read the same float64 back.
+
+    Parameters
+    ----------
+    path : the file
+    scores : a list, a matrix, or parts of a list one after the other (only one is in memory at a time,
+        except for `.h5` and `.npz`)
+    force : replace what is there
+    """
+    suffix = Path(path).suffix.lower()
+    with atomic_path(path, force=force) as temporary:
+        if suffix in HDF5 or suffix == ".npz":
+            m = scores if isinstance(scores, ScoreMatrix) else _matrix(path, _joined(path, scores))
+            _check(path, m)
+            if suffix == ".npz":
+                arrays = {"scores": m.score, "enroll_ids": m.enroll_ids, "test_ids": m.test_ids}
+                write_arrays(temporary, {k: np.asarray(v) for k, v in arrays.items()})
+            else:
+                there = ~np.isnan(m.score)
+                write_bosaris_scores(temporary, m.enroll_ids, m.test_ids, np.where(there, m.score, 0.0), there)
+            return
+        parts = _batches(path, scores, token=suffix not in TABLES)
+        if suffix in (".parquet", ".pq"):
+            _write_parquet(temporary, parts)
+        else:
+            delimiter = {".tsv": "\t", ".csv": ","}.get(suffix, " ")
+            rows = ((p.enroll, p.test, p.score) for p in parts)
+            write_columns(temporary, rows, delimiter=delimiter, header=HEADER if suffix in TABLES else ())
+
+
+def _parts(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Iterator[Scores]:
+    """Lists of scores; a matrix gives some rows at a time."""
+    if isinstance(scores, Scores):
+        yield scores
+    elif isinstance(scores, ScoreMatrix):
+        step = max(1, BATCH // max(1, len(scores.test_ids)))
+        for i in range(0, len(scores.enroll_ids), step):
+            rows = slice(i, i + step)
+            yield ScoreMatrix(scores.enroll_ids[rows], scores.test_ids, scores.score[rows]).to_list()
+    else:
+        yield from scores
+
+
+def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
+    for part in _parts(scores):
+        if not len(part.enroll) == len(part.test) == len(part.score):
+            cause = f"{len(part.enroll)} models, {len(part.test)} recordings and {len(part.score)} scores"
+            raise bad(path, "", cause, "there must be as many of each")
+        for column in (part.enroll, part.test):
+            check_ids(path, np.ascontiguousarray(column.names), token=token)
+        for i in range(0, len(part), BATCH):
+            rows = slice(i, i + BATCH)
+            yield Scores(part.enroll[rows], part.test[rows], np.asarray(part.score[rows], np.float64))
+
+
+def _joined(path: PathLike, scores: Scores | Iterable[Scores]) -> Scores:
+    """Parts of a list as one list."""
+    if isinstance(scores, Scores):
+        return scores
+    parts = list(scores)
+    if not parts:
+        raise bad(path, "", "there are no scores to write")
+    enroll = Coded.of(np.concatenate([p.enroll.values for p in parts]))
+    test = Coded.of(np.concatenate([p.test.values for p in parts]))
+    return Scores(enroll, test, np.concatenate([p.score for p in parts]))
+
+
+def _check(path: PathLike, m: ScoreMatrix) -> None:
+    shape = (len(m.enroll_ids), len(m.test_ids))
+    if np.shape(m.score) != shape or not all(shape):
+        raise bad(path, "", f"scores of shape {np.shape(m.score)} for {shape[0]} x {shape[1]} ids", "they must agree")
+    for ids in (m.enroll_ids, m.test_ids):
+        _ids(path, np.asarray(ids))
+
+
+def _write_parquet(out: Path, parts: Iterable[Scores]) -> None:
+    pa, pq = need("pyarrow"), need("pyarrow.parquet")
+    code = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([(HEADER[0], code), (HEADER[1], code), (HEADER[2], pa.float64())])
+    with guarded(out, "Parquet"), pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for p in parts:
+            columns = [arrow(c).dictionary_encode() for c in (p.enroll, p.test)]
+            writer.write_table(pa.table([*columns, arrow(p.score)], schema=schema))

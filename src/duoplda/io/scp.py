@@ -1,0 +1,181 @@
+"""Kaldi scp lists: lines `key file:offset` that point into archives.
+
+A relative file name is looked for from the current folder, as Kaldi does, then from the folder of the
+list. Lines that hold a command (`cat a.ark |`) are refused and never run; so are row ranges `[0:3]`.
+Neighbours in one archive are read together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from duoplda.errors import DuopldaError
+from duoplda.io._common import Chunk, PathLike, Source, bad, check_ids, chunk_rows, open_binary, read_into, shown
+from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
+
+GAP = 1 << 16  # entries further apart than this are read one by one
+MAX_OPEN = 32
+MAX_LINE = 1 << 16
+
+
+class _Archives:
+    """The archives a list points to: the last ones stay open, and names are resolved once."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = path
+        self.folder = Path(path).parent
+        self._open: OrderedDict[str, tuple[IO[bytes], int]] = OrderedDict()
+
+    def __enter__(self) -> _Archives:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for f, _size in self._open.values():
+            f.close()
+
+    def get(self, name: str, line: int) -> tuple[IO[bytes], int]:
+        """The open file `name` and its size."""
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name]
+        place = f"line {line}"
+        found = name if os.path.exists(name) else self.folder / name
+        if not os.path.exists(found):
+            raise bad(self.path, place, f"{name} is neither here nor in {self.folder}", "check the path")
+        try:
+            f = open_binary(found)
+        except DuopldaError as e:
+            raise bad(self.path, place, str(e)) from e
+        if len(self._open) == MAX_OPEN:
+            self._open.popitem(last=False)[1][0].close()
+        self._open[name] = f, os.fstat(f.fileno()).st_size
+        return self._open[name]
+
+
+Item = tuple[str, str, int, int]  # key, archive, offset, line number
+
+
+def _items(path: PathLike) -> Iterator[Item]:
+    """The lines of a list, one by one."""
+    names: dict[bytes, str] = {}  # of archives: few, and decoded once
+    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+        number = 0
+        while line := f.readline(MAX_LINE):
+            number += 1
+            key, _, where = line.strip().partition(b" ")
+            try:
+                archive, colon, offset = where.rpartition(b":")
+                if archive in names and offset.isdigit() and len(offset) < 19 and b"\t" not in key:
+                    yield key.decode("utf-8"), names[archive], int(offset), number
+                elif key or where:
+                    item = _item(path, line, number)
+                    if colon:
+                        names[archive] = item[1]
+                    yield item
+            except UnicodeDecodeError as e:
+                raise bad(path, f"line {number}", "is not UTF-8", "not an scp list, or in another encoding") from e
+
+
+def _item(path: PathLike, line: bytes, number: int) -> Item:
+    """One line with all its checks."""
+    place = f"line {number}"
+    if len(line) == MAX_LINE and not line.endswith(b"\n"):
+        raise bad(path, place, f"is longer than {MAX_LINE} bytes", "not an scp list, or damaged")
+    key, *rest = (part.decode("utf-8").rstrip(" \t\r\n") for part in line.split(None, 1))
+    where = rest[0] if rest else ""
+    if not where or where.startswith(":"):
+        raise bad(path, place, "has no file name", "lines are `key file:offset`")
+    if where.endswith("|") or where.startswith("|"):
+        raise bad(path, place, "holds a command, which is never run", "run it yourself, into an .ark")
+    if where.endswith("]"):
+        raise bad(path, place, "asks for a range of rows", "give one vector per line")
+    name, colon, offset = where.rpartition(":")
+    if colon and offset.isascii() and offset.isdigit() and len(offset) < 19:
+        return key, name, int(offset), number
+    return key, where, 0, number
+
+
+def open_scp(path: PathLike) -> Source:
+    """An scp list as a source of chunks; the first vector it points to says dimension and precision."""
+    first = next(_items(path), None)
+    if first is None:
+        raise bad(path, "", "is empty")
+    with _Archives(path) as archives:
+        _, value = _one(path, archives, first)
+    dim, dtype = value.dim, value.dtype.newbyteorder("=")
+    return Source("kaldi scp", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
+
+
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
+    limit = chunk_rows(rows, dim * dtype.itemsize)
+    items, done = _items(path), 0
+    with _Archives(path) as archives:
+        while batch := list(islice(items, limit)):
+            X = np.empty((len(batch), dim), dtype)
+            n = 0
+            while n < len(batch):
+                n += _run(path, archives, batch, n, X)
+            yield check_ids(path, np.array([item[0] for item in batch]), done), X
+            done += n
+
+
+def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Value]:
+    """The value one line points to, in a buffer that starts with it."""
+    key, name, offset, line = item
+    f, size = archives.get(name, line)
+    place = f"line {line} (entry {shown(key)}, {name}:{offset})"
+    if offset >= size:
+        raise bad(path, place, f"points past the end of the archive ({size} bytes)", "write archive and list again")
+    for length in (8192, LARGEST):
+        buf = bytearray(min(length, size - offset))
+        f.seek(offset)
+        end = read_into(f, memoryview(buf))
+        try:
+            value = parse_value(path, buf, 0, end, place)
+        except CutShort:
+            continue
+        if value.end <= end:
+            return buf, value
+    raise bad(path, place, "the archive is cut short there", "copy or write it again")
+
+
+def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.ndarray) -> int:
+    """Read line `n` of the batch and the lines after it that lie close behind; how many were read."""
+    buf, value = _one(path, archives, batch[n])
+    _, name, start, line = batch[n]
+    place = f"line {line} (entry {shown(batch[n][0])})"
+    check_same(path, place, value, X.shape[1], X.dtype)
+    X[n] = numbers(path, buf, value, place)
+    offsets = [start]
+    for _, other, offset, _line in islice(batch, n + 1, None):
+        if other != name or not 0 < offset - offsets[-1] <= GAP or offset - start > BLOCK:
+            break
+        offsets.append(offset)
+    if len(offsets) == 1 or value.text:
+        return 1
+    head, nbytes = bytes(buf[: value.data]), X.shape[1] * X.itemsize
+    f, _ = archives.get(name, line)
+    f.seek(start)
+    block = np.empty(offsets[-1] - start + len(head) + nbytes, np.uint8)
+    end = read_into(f, block.data)
+    at = np.array(offsets) - start
+    at = at[at + len(head) + nbytes <= end]
+    same = (block[at[:, None] + np.arange(len(head))] == np.frombuffer(head, np.uint8)).all(1)
+    at = at[: len(at) if same.all() else int(same.argmin())]
+    out = X[n : n + len(at)].view(np.uint8)
+    steps = np.diff(at)
+    if len(at) > 1 and (steps == steps[0]).all() and steps[0] >= len(head) + nbytes:
+        step = int(steps[0])
+        data = block[len(head) : len(head) + (len(at) - 1) * step + nbytes]
+        out[:] = np.lib.stride_tricks.as_strided(data, (len(at), nbytes), (step, 1))
+    else:
+        for i, a in enumerate((at + len(head)).tolist()):
+            out[i] = block[a : a + nbytes]
+    return max(1, len(at))

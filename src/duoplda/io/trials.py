@@ -1,0 +1,218 @@
+"""Trials: which model is compared with which recording; and which recordings make up a model.
+
+Kaldi       enrol test target|nontarget        (the label may be missing)
+VoxCeleb    1 enrol test                       (1 target, 0 nontarget)
+NIST        a header and tabs: modelid, segmentid, targettype; other columns are conditions
+hyperion    the same with commas
+Parquet     the same columns
+BOSARIS     HDF5 Ndx and Key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from duoplda.errors import DuopldaError
+from duoplda.io._atomic import atomic_path
+from duoplda.io._coded import Coded
+from duoplda.io._common import PathLike, bad, check_ids, open_binary, shown
+from duoplda.io._text import (
+    first_line,
+    has_columns,
+    is_hdf5,
+    is_parquet,
+    line_of,
+    read_list,
+    read_table,
+    words,
+    write_columns,
+)
+from duoplda.io.labels import read_groups, write_table
+
+COLUMNS = {
+    "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),
+    "test": ("segmentid", "segment", "segment_id", "test", "test_id"),
+    "target": ("targettype", "target", "label", "key"),
+}
+TARGET = ("target", "tgt", "tar", "true", "1")
+NONTARGET = ("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0")
+TABLES = (".tsv", ".csv", ".parquet", ".pq")
+HDF5 = (".h5", ".hdf5", ".hdf")
+FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """n trials: `enroll` (the model's id) against `test` (a recording's id).
+
+    Attributes
+    ----------
+    enroll, test : `Coded` columns: `.names` (each id once), `.codes` (n,), `.values` (n,) of str
+    target : (n,) bool, or None where the list has no key
+    conditions : further columns of the list, `Coded`, by name
+    """
+
+    enroll: Coded
+    test: Coded
+    target: np.ndarray | None = None
+    conditions: Mapping[str, Coded] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.enroll)
+
+
+@dataclass(frozen=True, eq=False)
+class Enrollment:
+    """Which recordings each model was enrolled with: n pairs (model, recording)."""
+
+    model: Coded
+    recording: Coded
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+
+def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str] | None = None) -> Trials:
+    """Read a list of trials.
+
+    Parameters
+    ----------
+    path : Kaldi, VoxCeleb, NIST, hyperion or Parquet list, or a BOSARIS Ndx or Key
+    form : "kaldi", "voxceleb", "table" or "bosaris"; "auto" tells them apart by content
+    columns : names of the columns of a table, e.g. {"enroll": "model", "test": "file", "target": "label"}
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "trials").write_text("m1 a target\\nm1 b nontarget\\n")
+    ...     trials = read_trials(folder + "/trials")
+    >>> trials.enroll.values.tolist(), trials.test.values.tolist(), trials.target.tolist()
+    (['m1', 'm1'], ['a', 'b'], [True, False])
+    """
+    if form not in FORMS:
+        raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    if form == "bosaris" or (form == "auto" and is_hdf5(path)):
+        from duoplda.io.bosaris import read_bosaris_trials
+
+        return read_bosaris_trials(path)
+    if form == "table" or (form == "auto" and (columns or _is_table(path))):
+        table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
+        target = table.pop("target", None)
+        rest = {k: c for k, c in table.items() if k not in ("enroll", "test")}
+        label = None if target is None else _labels(path, target, header=True)
+        return Trials(table["enroll"], table["test"], label, rest)
+    parts = read_list(path, fields=(2, 3))
+    if len(parts) == 2:
+        if form == "voxceleb":
+            raise bad(path, "line 1", "has 2 fields", "VoxCeleb lines are `1 enrol test`")
+        return Trials(*parts)
+    if _first_label(path, parts, form) == 0:
+        return Trials(parts[1], parts[2], _labels(path, parts[0]))
+    return Trials(parts[0], parts[1], _labels(path, parts[2]))
+
+
+def _is_table(path: PathLike) -> bool:
+    suffix = Path(path).suffix.lower()
+    return is_parquet(path) or suffix == ".csv" or has_columns(path, COLUMNS, ("enroll", "test"))
+
+
+def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
+    """Which of three columns holds the label: the only one with nothing but labels in it."""
+    if form != "auto":
+        return 0 if form == "voxceleb" else 2
+    fit = [i for i in (0, 2) if set(np.char.lower(parts[i].names).tolist()) <= {*TARGET, *NONTARGET}]
+    if len(fit) == 2:
+        raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
+    if fit:
+        return fit[0]
+    first = words(first_line(path))  # none fits: the one that seemed to is named in the error
+    return 0 if first[0].lower() in (*TARGET, *NONTARGET) and first[2].lower() not in (*TARGET, *NONTARGET) else 2
+
+
+def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
+    """A column of words as bool."""
+    words = np.char.lower(column.names)
+    known = np.isin(words, TARGET), np.isin(words, NONTARGET)
+    odd = ~(known[0] | known[1])
+    if odd.any():
+        code = int(odd.argmax())
+        place = line_of(path, int((column.codes == code).argmax()), header=header)
+        cause = f"label {shown(str(column.names[code]))} is neither target nor nontarget"
+        raise bad(path, place, cause, "lines are `enrol test target|nontarget` or `1|0 enrol test`")
+    return known[0][column.codes]
+
+
+def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: str = "auto") -> None:
+    """Write trials: `.tsv`, `.csv` and `.parquet` tables, `.h5` BOSARIS, anything else Kaldi lines.
+
+    `form="voxceleb"` puts the label first, as 1 or 0. Conditions are only kept in tables.
+    """
+    suffix = Path(path).suffix.lower()
+    label = None if trials.target is None else np.asarray(trials.target, bool).astype(np.int32)
+    columns = {"modelid": trials.enroll, "segmentid": trials.test}
+    for column in columns.values():
+        check_ids(path, np.ascontiguousarray(column.names), token=suffix not in (*TABLES, *HDF5))
+    if suffix in HDF5:
+        from duoplda.io.bosaris import write_bosaris_trials
+
+        with atomic_path(path, force=force) as temporary:
+            write_bosaris_trials(temporary, trials)
+    elif suffix in TABLES:
+        if label is not None:
+            columns["targettype"] = Coded(np.array(["nontarget", "target"]), label)
+        write_table(path, columns | dict(trials.conditions), force=force)
+    else:
+        parts = [trials.enroll, trials.test]
+        if form == "voxceleb":
+            if label is None:
+                raise bad(path, "", "VoxCeleb lists need labels", "write Kaldi lines instead")
+            parts.insert(0, Coded(np.array(["0", "1"]), label))
+        elif label is not None:
+            parts.append(Coded(np.array(["nontarget", "target"]), label))
+        with atomic_path(path, force=force) as temporary:
+            write_columns(temporary, [parts], delimiter=" ")
+
+
+def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None) -> Enrollment:
+    """Read which recordings make up each model.
+
+    Lines `model recording`, lines `model recording recording ...` (`spk2utt`), or a table with the
+    columns modelid and segmentid (NIST, hyperion, Parquet; `columns` may name them as "model" and
+    "recording").
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "enroll").write_text("m1 a b\\nm2 c\\n")
+    ...     read_enrollment(folder + "/enroll").model.values.tolist()
+    ['m1', 'm1', 'm2']
+    """
+    wanted = {"model": COLUMNS["enroll"], "recording": (*COLUMNS["test"], "recording", "utt", "utterance", "id")}
+    table = columns or is_parquet(path) or Path(path).suffix.lower() == ".csv"
+    if table or has_columns(path, wanted, ("model", "recording")):
+        found = read_table(path, wanted, columns)
+        result = Enrollment(found["model"], found["recording"])
+    elif len(words(first_line(path))) == 2 and _two_fields(path):
+        result = Enrollment(*read_list(path, fields=(2,)))
+    else:
+        result = Enrollment(*read_groups(path))
+    pairs = result.model.codes.astype(np.int64) * len(result.recording.names) + result.recording.codes
+    order = np.argsort(pairs, kind="stable")
+    twice = pairs[order][1:] == pairs[order][:-1]
+    if twice.any():
+        row = int(order[1:][twice].min())
+        name = " ".join(str(c.names[c.codes[row]]) for c in (result.model, result.recording))
+        raise bad(path, f"pair {row + 1}", f"{shown(name)} is there already", "give each recording once per model")
+    return result
+
+
+def _two_fields(path: PathLike) -> bool:
+    """Do all lines have two fields?"""
+    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+        return all(len(line.split()) in (0, 2) for line in f)

@@ -1,0 +1,51 @@
+"""VBx and pyannote: `plda.npz` with `mu` (d,), `tr` (d, d) and `psi` (d,), which mean what they mean in Kaldi.
+
+pyannote keeps a second file beside it, `xvec_transform.npz` (`mean1`, `lda`, `mean2`): two centrings and length
+normalisations with an LDA between them. It belongs to the preprocessing and is refused here with a word on that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from duoplda.io._atomic import atomic_path
+from duoplda.io._common import PathLike, bad, check_float, listed
+from duoplda.io.kaldi_plda import Diagonal, checked
+from duoplda.io.npz import load_array, names_in, write_arrays
+
+NAMES = ("mu", "tr", "psi")
+FLOOR = 1e-6  # of the largest psi: both readers divide by every psi
+
+
+def read_vbx(path: PathLike) -> Diagonal:
+    """Read a `plda.npz`."""
+    names = names_in(path)
+    if {"mean1", "lda"} <= set(names):
+        cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
+        raise bad(path, "", cause, "give the plda.npz beside it")
+    absent = [name for name in NAMES if name not in names]
+    if absent:
+        raise bad(
+            path, "", f"has no array {listed(absent)}", f"a plda.npz has mu, tr and psi; this has {listed(names)}"
+        )
+    arrays = []
+    for name in NAMES:
+        array = load_array(path, name)
+        check_float(path, name, array.dtype)
+        arrays.append(array)
+    return checked(path, *arrays)
+
+
+def write_vbx(path: PathLike, model: Diagonal, *, force: bool = False) -> int:
+    """Write a `plda.npz`, whole or not at all; returns how many values of psi were raised.
+
+    Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
+    """
+    least = FLOOR * model.psi.max()
+    raised = int((model.psi < least).sum())
+    model = dataclasses.replace(model, psi=np.maximum(model.psi, least))
+    with atomic_path(path, force=force) as temporary:
+        write_arrays(temporary, {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": model.psi})
+    return raised
