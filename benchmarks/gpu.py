@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: statistics, EM and scores on CUDA tensors, against bare torch products in the same run."""
+"""`python -m benchmarks.gpu`: statistics, EM and scores on CUDA tensors, against bare torch products."""
 
 from __future__ import annotations
 

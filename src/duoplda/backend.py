@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -15,23 +15,18 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda import calibration as cal
+from duoplda import backendfile, modelfile
 from duoplda import labels as lab
-from duoplda import modelfile
-from duoplda import shrinkage as shr
 from duoplda._array import to_numpy
+from duoplda.backendfile import CALIBRATIONS, FORMAT, plain_parameters, read_parts, variance_shares
 from duoplda.errors import DuopldaError
 from duoplda.estimator import PLDA
 from duoplda.labels import Labels
 from duoplda.llr import Sides
 from duoplda.model import Model
-from duoplda.preprocessing import LDA, Center, LengthNorm, Spread, Whiten
+from duoplda.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
 from duoplda.statistics import Statistics, check_finite, check_rows
 
-FORMAT, VERSION = "duoplda-backend", 1
-CALIBRATIONS: dict[str, Any] = {"affine": cal.AffineCalibration, "pav": cal.PAVCalibration}
-STEPS: dict[str, Any] = {"center": Center, "lda": LDA, "whiten": Whiten, "length_norm": LengthNorm}
-LEARNT = {"center": ("mean_", "channels_", "channel_means_"), "lda": ("matrix_", "ratios_"), "whiten": ("matrix_",)}
 ROWS = 4096  # of a chunk
 
 Chunks = Callable[[], Iterable[Any]]
@@ -101,7 +96,9 @@ class Backend(BaseEstimator):
     def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
         if y is None:
-            raise DuopldaError("Backend requires y to be passed, but the target y is None: give the speaker of each row")
+            raise DuopldaError(
+                "Backend requires y to be passed, but the target y is None: give the speaker of each row"
+            )
         X = np.asarray(check_rows(X)[0])
         labels = lab.encode(y, session, channel, len(X))
 
@@ -133,8 +130,8 @@ class Backend(BaseEstimator):
         Parameters
         ----------
         chunks : a function that gives an iterable of arrays of rows, anew at each call
-        labels : `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, in the order
-            of the rows; or a function that gives them, called after the first pass where that can do without them
+        labels : `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, in the
+            order of the rows; or a function that gives them, called after the first pass where that needs none
         start, trace : the model and the log-likelihoods of an interrupted training, to go on from
         device : "cpu", or a torch device ("cuda") for the statistics and EM
         """
@@ -164,8 +161,9 @@ class Backend(BaseEstimator):
         plda = self._plda().set_params(max_iter=max(self.max_iter - done, 0))
         plda.fit_statistics(stats, start=_put_model(start, stats))
         plda.set_params(max_iter=self.max_iter)
-        if done:
-            plda.log_likelihoods_ = np.concatenate([np.asarray(trace, float)[:-1], plda.log_likelihoods_])
+        if start is not None and done:
+            before = [self._first_value(stats, start), *trace[1:-1]]
+            plda.log_likelihoods_ = np.concatenate([before, plda.log_likelihoods_])
             plda.n_iter_ = len(plda.log_likelihoods_) - 1
         for name in ("channel_means_", "channel_priors_", "mean_", "speaker_loadings_", "session_loadings_"):
             setattr(plda, name, to_numpy(getattr(plda, name)))
@@ -177,7 +175,7 @@ class Backend(BaseEstimator):
     def _statistics(self, chunks: Iterable[Any], labels: Labels) -> Statistics:
         parts = [self.shrinkage, self.n_speaker_factors, self.n_session_factors]
         folds = "auto" in [p for p in parts if isinstance(p, str)] or len(labels.kinds) > 1
-        seed = self.random_state if isinstance(self.random_state, int) else 0
+        seed = int(self.random_state) if isinstance(self.random_state, Integral) else 0
         return Statistics.accumulate(chunks, labels, n_folds=self.n_folds if folds else 0, seed=seed)
 
     def _transformed(self, chunks: Iterable[Any], labels: Labels, device: str) -> Iterator[Any]:
@@ -225,6 +223,14 @@ class Backend(BaseEstimator):
         given = {name: getattr(self, name) for name in names}
         return PLDA(**given, random_state=self.random_state, callback=self.callback)
 
+    def _first_value(self, stats: Statistics, model: Model) -> float:
+        """The log-likelihood of the start of a training that was interrupted."""
+        ny, nx = model.V.shape[1], model.U.shape[1]
+        first = self._plda().set_params(max_iter=0, callback=None, n_speaker_factors=ny, n_session_factors=nx)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(first.set_params(shrinkage=(0.0, 0.0, 0.0)).fit_statistics(stats).log_likelihoods_[0])
+
     def _count(self, labels: Labels) -> None:
         n = (len(labels.speaker_ids), labels.n_sessions, labels.n_recordings)
         self.counts_ = dict(zip(("speakers", "sessions", "recordings"), n, strict=True))
@@ -236,7 +242,7 @@ class Backend(BaseEstimator):
             matrix = matrix @ getattr(step, "matrix_", np.eye(matrix.shape[1]))
         center = self.steps_["center"]
         means = center.channel_means_ if self.center_by_channel else np.repeat(center.mean_[None, :], stats.K, axis=0)
-        return _mapped(stats, means, matrix)
+        return mapped(stats, means, matrix)
 
     # -- use
 
@@ -298,73 +304,27 @@ class Backend(BaseEstimator):
             "training": fit,
             "shrinkage": {k: float(v) for k, v in amount.items() if k != "channel" or len(plda.channels_) > 1},
             "calibration": type(self.calibration_).__name__ if self.calibration_ is not None else None,
-            "parameters": self._parameters(),
+            "parameters": plain_parameters(self),
             "provenance": dict(getattr(self, "provenance", {})),
         }
 
     # -- files
-
-    def _parameters(self) -> dict[str, Any]:
-        given = {k: v for k, v in self.get_params(deep=False).items() if k != "callback"}
-        seed = given["random_state"]
-        return {**given, "random_state": seed if isinstance(seed, int) else None}
 
     def save(
         self, path: str | os.PathLike[str], *, command: str | None = None, inputs: Mapping[str, str] | None = None
     ) -> None:
         """Write everything to one safetensors file, whole or not at all; `inputs` are hashes of files by name."""
         check_is_fitted(self, "plda_")
-        plda = self.plda_
-        arrays: dict[str, NDArray[Any]] = {}
-        steps: dict[str, Any] = {}
-        for name, step in self.steps_.items():
-            steps[name] = step.get_params()
-            for attribute in LEARNT.get(name, ()):
-                value = getattr(step, attribute)
-                if attribute == "channels_":
-                    steps[name] = {**steps[name], attribute: value.tolist()}
-                else:
-                    arrays[f"{name}.{attribute}"] = value
-        for attribute in ("channel_means_", "channel_priors_", "speaker_loadings_", "session_loadings_"):
-            arrays[f"plda.{attribute}"] = to_numpy(getattr(plda, attribute))
-        noise = to_numpy(plda.noise_precision_)
-        arrays["plda.noise_precision_"] = noise.reshape(len(plda.channels_), *noise.shape[-2:])
-        old = dict(getattr(self, "provenance", {}))
-        header: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "parameters": self._parameters(),
-            "steps": steps,
-            "n_features_in": int(self.n_features_in_),
-            "channels": plda.channels_.tolist(),
-            "counts": self.counts_,
-            "variance_shares": variance_shares(plda),
-            "provenance": {
-                "versions": old.get("versions") or versions(),
-                "seed": self._parameters()["random_state"],
-                "command": command if command is not None else old.get("command"),
-                "inputs": dict(inputs) if inputs is not None else old.get("inputs", {}),
-            },
-        }
-        if hasattr(plda, "shrinkage_"):
-            header["shrinkage"] = list(plda.shrinkage_)
-        if hasattr(plda, "log_likelihoods_"):
-            arrays["plda.log_likelihoods_"] = np.asarray(plda.log_likelihoods_, float)
-            header["fit"] = {"converged": bool(plda.converged_), "n_evaluations": int(plda.n_evaluations_)}
-        if self.calibration_ is not None:
-            header["calibration"] = type(self.calibration_).__name__
-            for key, value in self.calibration_.get_state().items():
-                arrays[f"calibration.{key}"] = np.asarray(value, float)
-        modelfile.write(path, arrays, header)
+        backendfile.write(path, self, command, inputs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
-        arrays, header = _read(path)
+        arrays, header = read_parts(path, (FORMAT, modelfile.FORMAT))
         if header.get("format") == modelfile.FORMAT:
             return cls.from_plda(PLDA.load(path))
         try:
-            return cls._from_parts(arrays, header)
+            return backendfile.restore(cls, arrays, header)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DuopldaError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
@@ -376,118 +336,11 @@ class Backend(BaseEstimator):
         backend.n_features_in_, backend.counts_ = plda.n_features_in_, {}
         return backend
 
-    @classmethod
-    def _from_parts(cls, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Self:
-        backend = cls(**header["parameters"])
-        if isinstance(backend.shrinkage, list):
-            backend.shrinkage = tuple(backend.shrinkage)
-        backend.n_features_in_ = d = int(header["n_features_in"])
-        backend.steps_ = {}
-        for name, given in header["steps"].items():
-            step = STEPS[name](**{k: v for k, v in given.items() if not k.endswith("_")})
-            step.n_features_in_ = d
-            for attribute in LEARNT.get(name, ()):
-                value = np.array(given[attribute]) if attribute in given else arrays[f"{name}.{attribute}"]
-                setattr(step, attribute, value)
-            if name == "center" and not (
-                step.mean_.shape == (d,) and step.channel_means_.shape == (len(step.channels_), d)
-            ):
-                raise DuopldaError(f"means of shapes {step.mean_.shape}, {step.channel_means_.shape}")
-            if hasattr(step, "matrix_"):
-                if step.matrix_.ndim != 2 or step.matrix_.shape[0] != d or not np.isfinite(step.matrix_).all():
-                    raise DuopldaError(f"the matrix of {name} has shape {step.matrix_.shape}, or is not finite")
-                d = step.matrix_.shape[1]
-            backend.steps_[name] = step
-        parts = ("channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_")
-        mean, V, U, W = (arrays[f"plda.{part}"] for part in parts)
-        plda = PLDA.from_parameters(mean, V, U, W, np.array(header["channels"]), arrays["plda.channel_priors_"])
-        if plda.n_features_in_ != d:
-            raise DuopldaError(f"the PLDA has {plda.n_features_in_} dimensions, what comes before it {d}")
-        plda.set_params(**{k: v for k, v in backend._plda().get_params().items() if k != "callback"})
-        if "shrinkage" in header:
-            plda.shrinkage_ = shr.Shrinkage(*header["shrinkage"])
-        if "plda.log_likelihoods_" in arrays:
-            plda.log_likelihoods_ = arrays["plda.log_likelihoods_"]
-            plda.n_iter_ = len(plda.log_likelihoods_) - 1
-            plda.converged_, plda.n_evaluations_ = header["fit"]["converged"], header["fit"]["n_evaluations"]
-        backend.plda_, backend.counts_ = plda, dict(header["counts"])
-        backend.provenance = dict(header["provenance"])
-        backend.calibration_ = None
-        if "calibration" in header:
-            kind = {c.__name__: c for c in CALIBRATIONS.values()}[header["calibration"]]
-            prefix = "calibration."
-            state = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            backend.calibration_ = kind.from_state(state)
-        return backend
-
-
-def variance_shares(plda: PLDA) -> dict[str, float]:
-    """Shares of the total variance of the speaker, the session and the channel (mean over kinds), in PLDA's space."""
-    V, U, W = (to_numpy(a) for a in (plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_))
-    priors = to_numpy(plda.channel_priors_)
-    noise = np.linalg.inv(W.reshape(len(priors), *W.shape[-2:]))
-    sizes = [float((V**2).sum()), float((U**2).sum()), float(priors @ np.trace(noise, axis1=1, axis2=2))]
-    return {name: size / sum(sizes) for name, size in zip(("speaker", "session", "channel"), sizes, strict=True)}
-
-
-def versions() -> dict[str, str]:
-    """Of what made a model."""
-    from importlib.metadata import version
-
-    own = {name: version(name) for name in ("duoplda", "numpy", "scipy", "scikit-learn")}
-    return {**own, "python": platform.python_version()}
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and header, or a clear word on why there are none."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get("duoplda", "null"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        detail = " ".join(str(error).split())
-        raise DuopldaError(f"{path} is not a model of duoplda, or it is truncated or damaged: {detail}") from None
-    except OSError as error:
-        raise DuopldaError(f"cannot read the model {path}: {error.strerror or error}") from None
-    if not isinstance(header, dict) or header.get("format") not in (FORMAT, modelfile.FORMAT):
-        raise DuopldaError(f"{path} is a safetensors file, but no model of duoplda")
-    if header["format"] == FORMAT and header.get("version") != VERSION:
-        raise DuopldaError(
-            f"{path} has format version {header.get('version')}, this duoplda reads version {VERSION}: "
-            "use the duoplda that wrote it, or a newer one"
-        )
-    return arrays, header
-
 
 def _as_labels(labels: Any) -> Labels:
     if isinstance(labels, Labels):
         return labels
     return lab.encode(**labels) if isinstance(labels, Mapping) else lab.encode(*labels)
-
-
-def _mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
-    """Statistics of (x - mean of its kind) A from those of x: exact, as the maps are affine."""
-    from duoplda._array import namespace, put
-
-    A, delta = put(matrix, stats.offset), stats.offset - put(means, stats.offset)  # (K, d): x = offset + ... - mean
-    xp, d, k = namespace(A), stats.d, matrix.shape[1]
-    blocks = []
-    for b, f, H in zip(stats.blocks, stats.f, stats.H, strict=True):
-        n = len(b.present)
-        shift = xp.concat([int(b.counts[j]) * delta[j, :] for j in b.present.tolist()])
-        fd = f[:, None] * shift[None, :]
-        own = b.A + put(b.n.astype(float), b.A)[:, None] * shift[None, :]
-        T = b.T + fd + fd.T + float(H) * shift[:, None] * shift[None, :]
-        own = xp.concat([own[:, i * d : (i + 1) * d] @ A for i in range(n)], axis=1)
-        cells = [[A.T @ T[i * d : (i + 1) * d, j * d : (j + 1) * d] @ A for j in range(n)] for i in range(n)]
-        T = xp.concat([xp.concat(row, axis=1) for row in cells])
-        blocks.append(replace(b, A=own, T=T))
-    within = xp.stack([A.T @ stats.within[i, ...] @ A for i in range(stats.K)])
-    folds = tuple(_mapped(part, means, matrix) for part in stats.folds)
-    offset = put(np.zeros(k), stats.offset)
-    return replace(stats, offset=offset, blocks=tuple(blocks), within=within, folds=folds)
 
 
 def _put(X: Any, device: str) -> Any:

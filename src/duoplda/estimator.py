@@ -233,7 +233,9 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             total = em.total_covariance(stats)
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
         if start is not None and (start.V.shape, start.U.shape) != ((stats.d, ny), (stats.d, nx)):
-            raise DuopldaError(f"start has other sizes than the {stats.d} dimensions and {ny} and {nx} factors asked for")
+            raise DuopldaError(
+                f"start has other sizes than the {stats.d} dimensions and {ny} and {nx} factors asked for"
+            )
         if start is not None:
             pass
         elif self.init == "moments":

@@ -30,6 +30,7 @@ from duoplda._array import (
     Array,
     add_rows,
     eye,
+    is_torch,
     namespace,
     put,
     segment_sums,
@@ -241,6 +242,11 @@ def _factors(many: Sides, first: int, rows: Ints, one: Sides, q: int, columns: I
 def _product(out: Array, rows: Ints, columns: Ints, left: Array, right: Array) -> None:
     """out[rows, columns] = left right'."""
     if not isinstance(out, np.ndarray):
+        if is_torch(namespace(out)) and (len(rows), len(columns)) == tuple(out.shape):
+            import torch
+
+            torch.matmul(left, right.T, out=out)
+            return
         block = left @ right.T
         if len(columns) == out.shape[1]:
             set_rows(out, rows, block)

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from duoplda import em
 from duoplda import labels as lab
-from duoplda._array import to_numpy
+from duoplda._array import namespace, put, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.labels import some
 from duoplda.statistics import Statistics, check_finite, check_rows
@@ -58,7 +58,7 @@ class Spread:
 
     def mapped(self, A: Floats) -> Spread:
         """Of recordings A'x; A is (d, k)."""
-        parts = {}
+        parts: dict[str, Any] = {}
         for name in ("pooled", "noise", "session", "speaker"):
             part = getattr(self, name)
             parts[name] = None if part is None else _symmetric(A.T @ part @ A)
@@ -223,7 +223,7 @@ class Whiten(OneToOneFeatureMixin, _Step):
         s, E = np.linalg.eigh(_symmetric(T))
         least = self.floor * s.mean()
         if not s.mean() > 0:
-            raise DuopldaError("recordings do not vary at all: there is nothing to whiten")
+            raise DuopldaError("recordings do not vary at all (one sample, or copies of one): there is nothing to whiten")
         low = int((s < least).sum())
         if low:
             warnings.warn(
@@ -270,6 +270,8 @@ class LDA(_Step):
     8
     """
 
+    matrix_: Floats
+
     def __init__(
         self, n_components: int | None = None, session_nuisance: bool = True, by_channel: bool = False
     ) -> None:
@@ -298,6 +300,8 @@ class LDA(_Step):
         if spread.noise is None or spread.session is None or spread.speaker is None:
             raise DuopldaError("LDA needs statistics with speakers")
         most = int(min(d, spread.n_speakers - 1))
+        if most < 1:
+            raise DuopldaError("LDA needs two speakers or more, there is only one class")
         if n is None:
             n = most
         if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= most:
@@ -316,7 +320,9 @@ class LDA(_Step):
         ratios, V = np.linalg.eigh(_symmetric(root @ spread.speaker @ root))
         order = np.argsort(-ratios)[: int(n)]
         L = root @ V[:, order]
-        L *= np.where(L[np.abs(L).argmax(axis=0), np.arange(int(n))] < 0, -1.0, 1.0)  # signs that do not depend on LAPACK
+        L *= np.where(
+            L[np.abs(L).argmax(axis=0), np.arange(int(n))] < 0, -1.0, 1.0
+        )  # signs that do not depend on LAPACK
         self.matrix_, self.ratios_ = L, ratios[order]
         return self
 
@@ -361,6 +367,27 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
             )
         X = X / scale
         return X * (np.sqrt(X.shape[1]) / np.linalg.norm(X, axis=1, keepdims=True))
+
+
+def mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
+    """Statistics of (x - mean of its kind) A from those of x: exact, as the maps are affine."""
+    A, delta = put(matrix, stats.offset), stats.offset - put(means, stats.offset)  # (K, d): x = offset + ... - mean
+    xp, d, k = namespace(A), stats.d, matrix.shape[1]
+    blocks = []
+    for b, f, H in zip(stats.blocks, stats.f, stats.H, strict=True):
+        n = len(b.present)
+        shift = xp.concat([int(b.counts[j]) * delta[j, :] for j in b.present.tolist()])
+        fd = f[:, None] * shift[None, :]
+        own = b.A + put(b.n.astype(float), b.A)[:, None] * shift[None, :]
+        T = b.T + fd + fd.T + float(H) * shift[:, None] * shift[None, :]
+        own = xp.concat([own[:, i * d : (i + 1) * d] @ A for i in range(n)], axis=1)
+        cells = [[A.T @ T[i * d : (i + 1) * d, j * d : (j + 1) * d] @ A for j in range(n)] for i in range(n)]
+        T = xp.concat([xp.concat(row, axis=1) for row in cells])
+        blocks.append(replace(b, A=own, T=T))
+    within = xp.stack([A.T @ stats.within[i, ...] @ A for i in range(stats.K)])
+    folds = tuple(mapped(part, means, matrix) for part in stats.folds)
+    offset = put(np.zeros(k), stats.offset)
+    return replace(stats, offset=offset, blocks=tuple(blocks), within=within, folds=folds)
 
 
 def channel_codes(channel: Any, channels: NDArray[Any], n: int) -> NDArray[np.int64]:

@@ -384,7 +384,8 @@ class _Sums:
         self.T = [zeros((a.shape[1], a.shape[1]), self.offset) for a in self.A]
         self.within = zeros((K, d, d), self.offset)
         self.open: dict[int, tuple[Ints, Array]] = {}  # session -> counts so far (K,), sums so far (K, d)
-        self.rows_per_chunk = max(256, CHUNK_BYTES // (32 * d))
+        chunk = CHUNK_BYTES // 4 if xp is np else 1 << 31  # of a core's cache; of a device's memory
+        self.rows_per_chunk = max(256, chunk // (8 * d))
         self.lock = Lock()
 
     def add_sorted(self, X: Array) -> None:
