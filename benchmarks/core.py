@@ -122,4 +122,45 @@ def ragged() -> Iterator[Row]:
     yield Row("(f) EM iteration, ragged counts / X'X", "d=256, 5,000 speakers, 2-14 x 1-7, 150/100", ours, floor, 4.0)
 
 
-ALL = (one_pass, iteration_size, acceleration, score_matrix, ragged)
+def kinds() -> Iterator[Row]:
+    """Five kinds of channels, one recording of each in a session, against one kind."""
+    d, model = 192, a_model(192, 192, 192)
+    X, speaker, session = balanced(500, 10, 5, d)
+    X = X + np.tile(model.mu, (len(X), 1))
+    channel = np.tile(np.arange(5), len(X) // 5)
+    steps = []
+    for labels in (channel, None):
+        stats = Statistics.from_arrays(X, speaker, session, labels)
+        start, e_step = em.moment_start(stats, d, d), em.EStep(stats)
+        steps.append(lambda e=e_step, s=stats, m=start: em.md_step(em.ml_step(m, x := e(m), s, nu=1.0), x))
+    many, one = interleaved(*steps)
+    yield Row("EM iteration with 5 kinds of channels / with one", "d=192, full rank, 500 speakers", many, one, None)
+    plda = PLDA.from_parameters(
+        np.tile(model.mu, (5, 1)), model.V[:, :150], model.U, np.tile(model.W, (5, 1, 1)), channels=np.arange(5)
+    )
+    n, m = 5000, 10_000
+    enrolled = plda.enroll(X[:n], np.arange(n), None, channel[:n])  # five patterns on each side
+    tests = plda.enroll(X[:m], np.arange(m), None, channel[:m])
+    left, right = np.random.default_rng(0).standard_normal((n, 152)), np.random.default_rng(1).standard_normal((m, 152))
+    ours, floor = interleaved(lambda: plda.llr(enrolled, tests), lambda: left @ right.T)
+    yield Row("score matrix, five kinds on each side / GEMM", "5k x 10k, ny=150", ours, floor, None)
+
+
+def auto_shrinkage() -> Iterator[Row]:
+    """Shrinkage chosen by held-out speakers: a multiple of one fit, whatever the number of recordings."""
+    for recordings in (2, 8):
+        data = make_recordings(
+            300, (2, 6), recordings, n_dimensions=96, n_speaker_factors=48, n_session_factors=96, seed=0
+        )
+        stats = Statistics.from_arrays(data.X, data.speaker, data.session, n_folds=4)
+        ours, floor = interleaved(
+            lambda stats=stats: PLDA(shrinkage="auto").fit_statistics(stats),
+            lambda stats=stats: PLDA().fit_statistics(stats),
+            repeat=3,
+        )
+        yield Row(
+            "shrinkage='auto', 4 folds / one ML fit", f"d=96, 300 speakers, {len(data.X)} recordings", ours, floor, 8.0
+        )
+
+
+ALL = (one_pass, iteration_size, acceleration, score_matrix, ragged, kinds, auto_shrinkage)

@@ -315,7 +315,7 @@ class Backend(BaseEstimator):
     ) -> None:
         """Write everything to one safetensors file, whole or not at all; `inputs` are hashes of files by name."""
         check_is_fitted(self, "plda_")
-        backendfile.write(path, self, command, inputs)
+        self.provenance = backendfile.write(path, self, command, inputs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

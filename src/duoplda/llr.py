@@ -137,14 +137,17 @@ def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any =
     )
 
 
-MOST_PATTERNS = 32  # of one side in one product
+MOST_PATTERNS = 64  # of one side in one product
 
 
 def matrix(a: Sides, b: Sides) -> Array:
-    """(len(a), len(b)) ln likelihood ratios: one product for each pattern of the side that has fewer."""
+    """(len(a), len(b)) ln likelihood ratios: one product for each pattern of the rows, or one if columns have one.
+
+    (Rows of a block are copied to their places in no time, columns are not; so rows are the ones to be split.)
+    """
     xp = namespace(a.gamma)
     out = np.empty((len(a), len(b))) if xp is np else zeros((len(a), len(b)), a.gamma)
-    flip = len(a.patterns) < len(b.patterns)
+    flip = len(b.patterns) > 1
     many, one = (b, a) if flip else (a, b)
     for q in range(len(one.patterns)):
         columns = _members(one, q, q + 1)
