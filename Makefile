@@ -5,13 +5,19 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TORCH  ?= torch==2.13.0
 
-.PHONY: demo test lint check bench test-torch clean
+.PHONY: demo test lint bench browser test-torch clean
 
 demo: $(VENV)/.installed
 	$(BIN)/duoplda demo --out demo --force
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest
+
+# The report is tested in a real browser, where there is one or Debian's can be installed.
+browser:
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium chromium-driver >/dev/null; } || \
+	  echo "no Chromium here, and it could not be installed: the browser tests of the report will be skipped"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

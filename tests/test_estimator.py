@@ -44,7 +44,8 @@ def test_check_estimator(estimator, check):
 
 
 def test_public_names():
-    assert set(duoplda.__all__) == {"PLDA", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"}
+    names = {"PLDA", "Backend", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"}
+    assert set(duoplda.__all__) == set(dir(duoplda)) == names
     for name in duoplda.__all__:
         assert getattr(duoplda, name) is not None
     assert issubclass(duoplda.DuopldaError, ValueError)
@@ -101,7 +102,7 @@ def test_import_needs_the_core_dependencies_only():
 
 def test_import_loads_nothing_heavy():
     """Where they are installed, no module that `import duoplda` runs imports them (scikit-learn itself may)."""
-    code = "import sys, duoplda; print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'duoplda'))"
+    code = "import sys, duoplda; duoplda.PLDA; print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'duoplda'))"
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "duoplda.estimator" in names
     for name in names:

@@ -1,11 +1,32 @@
 """PLDA with two sources of inter-session variability: speaker, session, channel."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from duoplda.errors import DuopldaError
-from duoplda.estimator import PLDA
-from duoplda.llr import Sides
-from duoplda.model import Posterior
-from duoplda.statistics import Statistics
+
+if TYPE_CHECKING:
+    from duoplda.backend import Backend
+    from duoplda.estimator import PLDA
+    from duoplda.llr import Sides
+    from duoplda.model import Posterior
+    from duoplda.statistics import Statistics
 
 __version__ = "0.1.0"
 
-__all__ = ["PLDA", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"]
+__all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"]
+
+# Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
+_ROOMS = {"PLDA": "estimator", "Backend": "backend", "Sides": "llr", "Posterior": "model", "Statistics": "statistics"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return getattr(importlib.import_module(f"duoplda.{_ROOMS[name]}"), name)
+    raise AttributeError(f"module 'duoplda' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
