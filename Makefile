@@ -10,8 +10,9 @@ TORCH  ?= torch==2.13.0
 demo: $(VENV)/.installed
 	$(BIN)/duoplda demo --out demo --force
 
+# One thread: the tests' problems are small (tests of the threads set their own number).
 test: lint browser
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 # The report is tested in a real browser, where there is one or Debian's can be installed.
 browser:

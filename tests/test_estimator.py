@@ -102,7 +102,9 @@ def test_import_needs_the_core_dependencies_only():
 
 def test_import_loads_nothing_heavy():
     """Where they are installed, no module that `import duoplda` runs imports them (scikit-learn itself may)."""
-    code = "import sys, duoplda; duoplda.PLDA; print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'duoplda'))"
+    code = (
+        "import sys, duoplda; duoplda.PLDA; print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'duoplda'))"
+    )
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "duoplda.estimator" in names
     for name in names:

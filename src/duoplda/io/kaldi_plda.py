@@ -100,7 +100,7 @@ def collapse(plda: Any) -> tuple[Diagonal, Loss]:
     -------
     >>> from duoplda import PLDA
     >>> model, loss = collapse(PLDA.from_parameters([0.0], [[2.0]], [[1.0]], [[1.0]]))
-    >>> model.psi.round(6).tolist(), loss.session
+    >>> model.psi.round(6).tolist(), round(loss.session, 6)
     ([2.0], 0.5)
     """
     names = ("mean", "speaker_loadings", "session_loadings", "noise_precision", "channel_means", "channel_priors")
@@ -114,7 +114,6 @@ def collapse(plda: Any) -> tuple[Diagonal, Loss]:
     A = np.linalg.solve(C.T, left).T  # left' C^-1
     psi = np.zeros(d)
     psi[: len(s)] = s**2
-    psi[V.shape[1] :] = 0.0
     total = 1 + psi  # of A (phi - mean)
     session, kinds = (float(((A @ x) ** 2 / total[:, None]).sum() / (1 / total).sum()) for x in (U, spread.T))
     return Diagonal(mean, A, psi), Loss(session, kinds, len(W))
@@ -163,7 +162,7 @@ def is_kaldi_plda(start: bytes) -> bool:
 
 
 def read_kaldi_plda(path: PathLike) -> Diagonal:
-    """Read a Kaldi `Plda`, binary or text.
+    r"""Read a Kaldi `Plda`, binary or text.
 
     Example
     -------

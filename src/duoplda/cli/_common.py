@@ -1,0 +1,192 @@
+"""What every command shares: exit codes, messages, progress. Light on purpose: `duoplda --help` imports it.
+
+Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 Ctrl-C. Results go to standard output or `--out`, everything
+else to standard error; progress bars only where that is a terminal.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from duoplda.errors import DuopldaError
+
+FAILURE, USAGE, MISSING, INTERRUPTED = 1, 2, 3, 130
+F = TypeVar("F", bound=Callable[..., Any])
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress; warnings and errors stay.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Json = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")]
+AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without missing ids, and count them.")]
+
+_state: dict[str, Any] = {"quiet": False, "arguments": None}
+
+
+class MissingIds(DuopldaError):
+    """Ids that one file names and another does not have: exit code 3."""
+
+
+def be_quiet(quiet: bool) -> None:
+    """Set by each command from `--quiet`."""
+    _state["quiet"] = quiet
+
+
+def say(message: str = "") -> None:
+    """A note for people, on standard error, unless `--quiet`."""
+    if not _state["quiet"]:
+        print(message, file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    """One line on standard error, with `--quiet` too."""
+    print(f"duoplda: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+
+def result(message: str) -> None:
+    """A result, on standard output."""
+    print(message, flush=True)
+
+
+def result_json(value: Any) -> None:
+    """A result as JSON, on standard output; NumPy numbers and arrays are taken, NaN becomes null."""
+    print(json.dumps(plain(value), indent=1), flush=True)
+
+
+def plain(value: Any) -> Any:
+    """Numbers, lists and dictionaries that JSON knows."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def fail(message: object, code: int = FAILURE) -> NoReturn:
+    """`duoplda: error: ...` on standard error, and out."""
+    print(f"duoplda: error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    raise typer.Exit(code)
+
+
+def usage(message: str) -> NoReturn:
+    """Options that do not go together."""
+    fail(f"{message} (--help shows how)", USAGE)
+
+
+def guarded(command: F) -> F:
+    """A command whose errors are one line and an exit code, and whose warnings are one line each."""
+    if getattr(command, "guarded", False):
+        return command
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        be_quiet(bool(kwargs.get("quiet", False)))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", UserWarning)
+                warnings.showwarning = lambda message, *_: warn(str(message))
+                return command(*args, **kwargs)
+        except MissingIds as error:
+            fail(error, MISSING)
+        except DuopldaError as error:
+            fail(error)
+        except KeyboardInterrupt:
+            fail("interrupted", INTERRUPTED)
+        except BrokenPipeError:  # the reader of standard output has gone, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILURE) from None
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}" if error.filename else error)
+        except MemoryError as error:
+            fail(f"not enough memory: {error}")
+        except ImportError as error:
+            fail(f"{error}; the command line needs: pip install 'duoplda[cli,files,plots]'")
+
+    run.guarded = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+def refuse_existing(path: Path | None, force: bool) -> None:
+    """Before any work is done: the output is not there yet, or may be replaced, and its folder is there."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise DuopldaError(f"{path}: is a folder; give the name of a file")
+    if path.exists() and not force:
+        raise DuopldaError(f"{path}: exists already; give another name, or allow replacing it with --force")
+    if not path.parent.is_dir():
+        raise DuopldaError(f"{path}: its folder does not exist; create it first: mkdir -p {path.parent}")
+
+
+def missing(what: str, ids: Sequence[str] | Any, allow: bool) -> None:
+    """Fail with code 3 for ids that are not there (count, first ten), or count them where that is allowed."""
+    ids = [str(i) for i in ids]
+    if not ids:
+        return
+    shown = ", ".join(ids[:10]) + (", ..." if len(ids) > 10 else "")
+    if not allow:
+        raise MissingIds(f"{len(ids)} {what}: {shown} (--allow-missing goes on without them)")
+    say(f"{len(ids)} {what}, left out: {shown}")
+
+
+def files_hash(paths: Iterable[str | os.PathLike[str] | None]) -> dict[str, str]:
+    """SHA-256 of each file, read in pieces."""
+    import hashlib
+
+    out = {}
+    for path in paths:
+        if path is not None:
+            with open(path, "rb") as file:
+                out[os.fspath(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return out
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """What was typed, quoted so that it can be pasted."""
+    return shlex.join(["duoplda", *(arguments or _state["arguments"] or sys.argv[1:])])
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a command as if it had been typed; what it raises comes out."""
+    from duoplda.cli import app
+
+    before = dict(_state)
+    _state["arguments"] = list(arguments)
+    try:
+        code = app(list(arguments), prog_name="duoplda", standalone_mode=False)
+    finally:
+        _state.update(before)
+    if isinstance(code, int) and code:
+        raise typer.Exit(code)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal: call what is given with `(done, note)`; elsewhere it does nothing."""
+    if _state["quiet"] or not sys.stderr.isatty():
+        yield lambda done=None, note="": None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total, note="")
+
+        def update(done: float | None = None, note: str = "") -> None:
+            bar.update(task, completed=done, note=note)
+
+        yield update

@@ -1,0 +1,59 @@
+"""`duoplda info`: what is in a model file, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duoplda.cli._common import Json, result, result_json
+
+EXAMPLE = """\b
+Example:
+  duoplda info model.safetensors
+  duoplda info model.safetensors --json
+"""
+
+
+def info(
+    model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")],
+    json: Json = False,
+) -> None:
+    """Say what is in a model: its steps, its sizes, what it was trained on, and how."""
+    from duoplda.backend import Backend
+
+    summary = Backend.load(model).summary()
+    if json:
+        result_json(summary)
+    else:
+        result("\n".join(words(summary)))
+
+
+def words(summary: dict[str, Any]) -> list[str]:
+    """Lines for people."""
+    data, shares, fit = summary["data"], summary["variance_shares"], summary["training"]
+    lines = [
+        "steps: " + " -> ".join(summary["steps"]),
+        f"dimensions: {summary['n_features_in']} in, {summary['n_dimensions']} in the PLDA; "
+        f"{summary['n_speaker_factors']} speaker and {summary['n_session_factors']} session factors",
+        "variance: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()),
+    ]
+    if len(summary["channels"]) > 1:
+        lines.append("kinds of channels: " + ", ".join(map(str, summary["channels"])))
+    if data:
+        lines.append("trained on: " + ", ".join(f"{n:,} {what}" for what, n in data.items()))
+    if fit:
+        last, count = fit["log_likelihood_per_recording"], fit["n_iter"]
+        state = "converged" if fit["converged"] else "not converged"
+        lines.append(f"EM: {count} iterations, {state}, {last:.4f} nats per recording")
+    if summary["shrinkage"]:
+        lines.append("shrinkage: " + ", ".join(f"{k} {v:g}" for k, v in summary["shrinkage"].items()))
+    if summary["calibration"]:
+        lines.append(f"calibration: {summary['calibration']}")
+    for name, value in summary["provenance"].items():
+        if isinstance(value, dict):
+            lines += [f"{name}: {k} {v}" for k, v in value.items()]
+        elif value is not None:
+            lines.append(f"{name}: {value}")
+    return lines

@@ -1,0 +1,361 @@
+"""`duoplda score`: likelihood ratios of trials, of all pairs, or the best few of each recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duoplda.cli._common import (
+    AllowMissing,
+    Force,
+    Json,
+    Quiet,
+    missing,
+    progress,
+    refuse_existing,
+    result_json,
+    say,
+    usage,
+)
+from duoplda.errors import DuopldaError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from duoplda.backend import Backend
+    from duoplda.io import Scores
+
+EXAMPLE = """\b
+Example:
+  duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --trials trials --out scores.txt
+  duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --top 10 --out best.tsv
+"""
+PAIRS = 1 << 20  # scored at a time
+CELLS = 1 << 23
+
+
+def score(
+    model: Annotated[Path, typer.Option(help="A model that `duoplda train` wrote.")],
+    embeddings: Annotated[Path, typer.Option(help="Embeddings of the enrolment, and of the tests unless given apart.")],
+    test_embeddings: Annotated[Path | None, typer.Option(help="Embeddings of the tests.")] = None,
+    enroll: Annotated[
+        Path | None, typer.Option(help="Lines `model recording ...`; else models are recordings.")
+    ] = None,
+    trials: Annotated[Path | None, typer.Option(help="Kaldi, VoxCeleb, NIST, hyperion, Parquet or BOSARIS.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Kaldi text, .tsv, .csv, .parquet, .h5 or .npz.  [stdout]")] = None,
+    sessions: Annotated[Path | None, typer.Option(help="utt2sess; names must differ between speakers.")] = None,
+    channels: Annotated[Path | None, typer.Option(help="utt2channel; kinds not given are inferred.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Of the rows of npy and npz: a list, or `rows` to number.")] = None,
+    test_ids: Annotated[str | None, typer.Option(help="The same for --test-embeddings.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="The best so many models of each test recording.")] = None,
+    matrix: Annotated[bool, typer.Option("--matrix", help="All models against all test recordings.")] = False,
+    cosine: Annotated[bool, typer.Option("--cosine", help="The cosine of mean vectors instead of the PLDA.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Without the model's calibration.")] = False,
+    allow_missing: AllowMissing = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Score trials: natural-log likelihood ratios that two sides are of one speaker.
+
+    With --matrix or --top, --trials only says which models and recordings are meant; without it, all of --enroll and
+    all of the test embeddings.
+    """
+    if top is not None and matrix:
+        usage("--top and --matrix exclude each other")
+    if trials is None and not matrix and top is None:
+        usage("give --trials, or --matrix or --top for all pairs")
+    if trials is None and enroll is None:
+        usage("without --trials, --enroll must say which models there are")
+    if out is None and json:
+        usage("--json prints a summary to standard output: give --out for the scores")
+    refuse_existing(out, force)
+
+    from duoplda.backend import Backend
+    from duoplda.io import write_scores
+
+    chain = Backend.load(model)
+    if raw:
+        chain.calibration_ = None
+    work = _prepare(
+        chain, embeddings, test_embeddings, enroll, trials, sessions, channels, (ids, test_ids), allow_missing
+    )
+    work.cosine = cosine
+    parts = work.best(top) if top is not None else work.everything() if matrix else work.listed()
+    n = 0
+
+    def counted() -> Iterator[Scores]:
+        nonlocal n
+        with progress("scoring") as show:
+            for part in parts:
+                n += len(part.score)
+                show(n, f"{n:,} scores")
+                yield part
+
+    if out is None:
+        for part in counted():
+            for e, t, s in zip(part.enroll.values, part.test.values, part.score.tolist(), strict=True):
+                print(e, t, repr(s))
+    elif matrix and out.suffix.lower() in (".npz", ".h5", ".hdf5", ".hdf"):
+        whole = work.full()
+        n = whole.score.size
+        write_scores(out, whole, force=force)
+    else:
+        write_scores(out, counted(), force=force)
+    counts = {"scores": n, "models": len(work.models), "tests": len(work.test_ids), "left_out": work.left_out}
+    if json:
+        result_json({"out": str(out), **counts})
+    elif out is not None:
+        left = f", {work.left_out:,} trials left out" if work.left_out else ""
+        say(f"{n:,} scores of {counts['models']:,} models and {counts['tests']:,} recordings{left}: {out}")
+
+
+@dataclass
+class Work:
+    """Everything that is scored: recordings as the PLDA takes them, and which of them make up a model."""
+
+    chain: Backend
+    models: np.ndarray  # (m,) names, sorted
+    enroll_rows: tuple[np.ndarray, np.ndarray]  # model (index into names) and row of `Z` of each enrolment recording
+    test_ids: np.ndarray  # (t,) sorted
+    Z: tuple[np.ndarray, np.ndarray]  # enrolment (n, k), tests (t, k)
+    sessions: tuple[Any, Any]  # of the rows of enrolment (as listed) and of the tests, or None
+    channels: tuple[Any, Any]
+    pairs: Any = None  # (n, 2) trials, rows of models and of test_ids
+    left_out: int = 0
+    cosine: bool = False
+
+    def sides(self) -> Any:
+        """The models."""
+        import numpy as np
+
+        which, rows = self.enroll_rows
+        if not self.cosine:
+            return self.chain.plda_.enroll(self.Z[0][rows], which, self.sessions[0], self.channels[0])
+        sums = np.zeros((len(self.models), self.Z[0].shape[1]))
+        np.add.at(sums, which, self.Z[0][rows])
+        return _unit(sums)
+
+    def tests(self, part: slice) -> Any:
+        """Some of the tests, one recording each."""
+        import numpy as np
+
+        Z = self.Z[1][part]
+        if self.cosine:
+            return _unit(Z)
+        session, channel = (None if c is None else c[part] for c in (self.sessions[1], self.channels[1]))
+        return self.chain.plda_.enroll(Z, np.arange(len(Z)), session, channel)
+
+    def listed(self) -> Iterator[Scores]:
+        """The trials, in their order."""
+        import numpy as np
+
+        from duoplda.io import Coded, Scores
+
+        models, tests = self.sides(), self.tests(slice(None))
+        for i in range(0, len(self.pairs), PAIRS):
+            pairs = self.pairs[i : i + PAIRS]
+            if self.cosine:
+                values = np.vecdot(models[pairs[:, 0]], tests[pairs[:, 1]])
+            else:
+                values = self.chain.llr(models, tests, pairs)
+            codes = pairs.astype(np.int32)
+            yield Scores(Coded(self.models, codes[:, 0]), Coded(self.test_ids, codes[:, 1]), values)
+
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """All models against some tests at a time: (models, tests)."""
+        models, step = self.sides(), max(1, CELLS // max(len(self.models), 1))
+        for i in range(0, len(self.test_ids), step):
+            part = slice(i, min(i + step, len(self.test_ids)))
+            tests = self.tests(part)
+            yield part, models @ tests.T if self.cosine else self.chain.llr(models, tests)
+
+    def everything(self) -> Iterator[Scores]:
+        """All pairs, as a list."""
+        import numpy as np
+
+        for part, block in self.blocks():
+            rows = np.tile(np.arange(len(self.models)), (block.shape[1], 1))
+            columns = np.repeat(np.arange(part.start, part.stop), len(self.models))
+            yield self._scores(rows.reshape(-1), columns, block.T.reshape(-1))
+
+    def best(self, top: int) -> Iterator[Scores]:
+        """The best models of each test, best first; the matrix is never whole."""
+        import numpy as np
+
+        top = min(top, len(self.models))
+        for part, block in self.blocks():
+            rows = np.argpartition(-block, top - 1, axis=0)[:top]
+            values = np.take_along_axis(block, rows, axis=0)
+            order = np.argsort(-values, axis=0, kind="stable")
+            rows, values = (np.take_along_axis(a, order, axis=0) for a in (rows, values))
+            columns = np.repeat(np.arange(part.start, part.stop), top)
+            yield self._scores(rows.T.reshape(-1), columns, values.T.reshape(-1))
+
+    def full(self) -> Any:
+        """The whole matrix."""
+        import numpy as np
+
+        from duoplda.io import ScoreMatrix
+
+        out = np.empty((len(self.models), len(self.test_ids)))
+        for part, block in self.blocks():
+            out[:, part] = block
+        return ScoreMatrix(self.models, self.test_ids, out)
+
+    def _scores(self, rows: Any, columns: Any, values: Any) -> Scores:
+        import numpy as np
+
+        from duoplda.io import Coded, Scores
+
+        return Scores(Coded(self.models, rows.astype(np.int32)), Coded(self.test_ids, columns.astype(np.int32)), values)
+
+
+def _prepare(
+    chain: Backend,
+    embeddings: Path,
+    test_embeddings: Path | None,
+    enroll: Path | None,
+    trials: Path | None,
+    sessions: Path | None,
+    channels: Path | None,
+    ids: tuple[str | None, str | None],
+    allow: bool,
+) -> Work:
+    """Read lists and vectors, and look every id up."""
+    import numpy as np
+
+    from duoplda.io import Coded, read_embeddings, read_enrollment, read_trials
+
+    listed = read_trials(trials) if trials is not None else None
+    if enroll is not None:
+        table = read_enrollment(enroll)
+        member, recording = table.model, table.recording
+    else:
+        assert listed is not None
+        member = recording = Coded(listed.enroll.names, np.arange(len(listed.enroll.names), dtype=np.int32))
+    if listed is not None:
+        wanted = np.isin(member.names, listed.enroll.names)[member.codes]
+        unknown = listed.enroll.names[~np.isin(listed.enroll.names, member.names)]
+        missing("models of the trials are not in the enrolment map", unknown, allow)
+        member, recording = member[wanted], recording[wanted]
+    maps = [_read_map(sessions, "session"), _read_map(channels, "channel")]
+    source = read_embeddings(embeddings, ids=ids[0])
+    tests = source if test_embeddings is None else read_embeddings(test_embeddings, ids=ids[1])
+    enroll_ids = np.unique(recording.values)
+    test_ids = None if listed is None else np.unique(listed.test.names)
+    if tests is source and test_ids is not None:  # one pass over one file
+        both = np.union1d(enroll_ids, test_ids)
+        both, Z = _vectors(chain, source, both, maps[1])
+        found = [np.isin(both, x) for x in (enroll_ids, test_ids)]
+        (have, Z_enroll), (have_test, Z_test) = ((both[f], Z[f]) for f in found)
+    else:
+        have, Z_enroll = _vectors(chain, source, enroll_ids, maps[1])
+        have_test, Z_test = _vectors(chain, tests, test_ids, maps[1])
+    missing("recordings of the enrolment have no embedding", np.setdiff1d(enroll_ids, have), allow)
+    if test_ids is not None:
+        missing("test recordings have no embedding", np.setdiff1d(test_ids, have_test), allow)
+    rows = _places(recording.names, have)[recording.codes]
+    used = np.unique(member.codes[rows >= 0])
+    models = np.sort(member.names[used])
+    which = _places(member.names, models)[member.codes]
+    keep = rows >= 0
+    which, rows = which[keep], rows[keep]
+    if not len(models) or not len(have_test):
+        raise DuopldaError("there is nothing to score: no model or no test recording has embeddings")
+    work = Work(
+        chain,
+        models,
+        (which, rows),
+        have_test,
+        (Z_enroll, Z_test),
+        _both(maps[0], have[rows], have_test, "recording "),
+        _both(maps[1], have[rows], have_test, None),
+    )
+    if listed is not None:
+        pairs = np.column_stack(
+            [
+                _places(listed.enroll.names, models)[listed.enroll.codes],
+                _places(listed.test.names, have_test)[listed.test.codes],
+            ]
+        )
+        complete = (pairs >= 0).all(axis=1)
+        work.pairs, work.left_out = pairs[complete], int((~complete).sum())
+    return work
+
+
+def _vectors(chain: Backend, source: Any, wanted: Any, channels: dict[str, str] | None) -> tuple[Any, Any]:
+    """Ids (sorted) of those that are wanted and there, and their vectors as the PLDA takes them."""
+    import numpy as np
+
+    if source.dim != chain.n_features_in_:
+        raise DuopldaError(
+            f"{source.path}: vectors have {source.dim} dimensions, the model takes {chain.n_features_in_}"
+        )
+    names, parts = [], []
+    for ids, X in source.chunks(4096):
+        if wanted is not None:
+            place = np.minimum(np.searchsorted(wanted, ids), max(len(wanted) - 1, 0))
+            keep = wanted[place] == ids if len(wanted) else np.zeros(len(ids), bool)
+            ids, X = ids[keep], X[keep]
+        if len(ids):
+            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
+            if len(bad):
+                raise DuopldaError(f"{source.path}: the vector of {ids[bad[0]]} has NaN or infinity")
+            kinds = None if channels is None else [channels.get(i, "") for i in ids.tolist()]
+            names.append(ids)
+            parts.append(chain.transform(X, kinds))
+    if not names:
+        return np.zeros(0, "U1"), np.zeros((0, chain.plda_.n_features_in_))
+    found = np.concatenate(names)
+    order = np.argsort(found, kind="stable")
+    return found[order], np.concatenate(parts)[order]
+
+
+def _read_map(path: Path | None, column: str) -> dict[str, str] | None:
+    """Lines `recording value`, or a table with the columns id and the one named."""
+    from duoplda.io._text import has_columns, is_parquet, read_list, read_table
+    from duoplda.io.labels import COLUMNS
+
+    if path is None:
+        return None
+    wanted = {name: COLUMNS[name] for name in ("id", column)}
+    if is_parquet(path) or path.suffix.lower() in (".csv", ".tsv") or has_columns(path, wanted, ("id", column)):
+        table = read_table(path, wanted)
+        ids, values = table["id"], table[column]
+    else:
+        ids, values = read_list(path, fields=(2,))
+    if len(ids.names) != len(ids):
+        raise DuopldaError(f"{path}: an id is there twice; each recording has one line")
+    return dict(zip(ids.values.tolist(), values.values.tolist(), strict=True))
+
+
+def _both(values: dict[str, str] | None, enroll: Any, test: Any, unknown: str | None) -> tuple[Any, Any]:
+    """Values of enrolment and test recordings; where they are not known, "" or a name of its own."""
+    import numpy as np
+
+    if values is None:
+        return None, None
+    sides = ([values.get(i, "" if unknown is None else unknown + i) for i in ids.tolist()] for ids in (enroll, test))
+    a, b = (np.array(side, dtype=str) for side in sides)
+    return a, b
+
+
+def _places(names: Any, among: Any) -> Any:
+    """The index of each name among sorted ones, -1 where it is not there."""
+    import numpy as np
+
+    if not len(among):
+        return np.full(len(names), -1)
+    place = np.minimum(np.searchsorted(among, names), len(among) - 1)
+    return np.where(among[place] == names, place, -1)
+
+
+def _unit(X: Any) -> Any:
+    import numpy as np
+
+    return X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)

@@ -1,0 +1,94 @@
+"""What the tests of the command line share: running commands, and a folder with data, a model and trials."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from duoplda.backendfile import FORMAT, read_parts
+from duoplda.cli import app
+from duoplda.datasets import make_recordings
+from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+QUICK = ["--shrinkage", "0.1,0.1,0.1", "--tol", "1e-4"]
+
+
+def duoplda(*arguments):
+    """Run a command in this process, as if it had been typed."""
+    typed = [str(a) for a in arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["duoplda", *typed])
+        return CliRunner().invoke(app, typed, prog_name="duoplda")
+
+
+def lines(path):
+    """The fields of each line of a list."""
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+def done(*arguments):
+    result = duoplda(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def start(*arguments, cwd=None):
+    command = [sys.executable, "-m", "duoplda", *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=ENVIRONMENT, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(condition, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def recordings(folder, n_speakers=40, d=12, seed=0):
+    """Embeddings and labels in a folder."""
+    X, speaker, session, _ = make_recordings(
+        n_speakers, (2, 4), (1, 4), n_dimensions=d, n_speaker_factors=d // 2, n_session_factors=d // 2, seed=seed
+    )
+    ids = np.array([f"utt{i:05}" for i in range(len(X))])
+    order = np.random.default_rng(seed).permutation(len(X))  # files are not in the order of the labels
+    write_embeddings(folder / "x.npz", ids[order], X[order].astype(np.float32))
+    write_map(folder / "utt2spk", ids, speaker)
+    write_map(folder / "utt2sess", ids, session)
+    write_map(folder / "utt2chan", ids, np.array(["mic", "phone"])[np.arange(len(X)) % 2])
+    return X.astype(np.float32)[order], ids[order], speaker[order], session[order]
+
+
+def make_folder(at):
+    """Data, a model, an enrolment map and trials."""
+    _, ids, speaker, _ = recordings(at)
+    labels = dict(zip(ids.tolist(), speaker.tolist(), strict=True))
+    some = np.unique(speaker)[:6]
+    enroll = [(f"m-{s}", i) for s in some for i in sorted(i for i in labels if labels[i] == s)[:2]]
+    write_map(at / "enroll", *zip(*enroll, strict=True))
+    tests = sorted(i for i in labels if labels[i] in some and i not in dict(map(reversed, enroll)))
+    pairs = [(f"m-{s}", t, labels[t] == s) for s in some for t in tests]
+    left, right, target = zip(*pairs, strict=True)
+    write_trials(at / "trials", Trials(Coded.of(left), Coded.of(right), np.array(target)))
+    done(*training(at), *QUICK, "--out", at / "model.safetensors", "--quiet")
+
+
+def training(folder):
+    labels = ["--speakers", folder / "utt2spk", "--sessions", folder / "utt2sess"]
+    return ["train", "--embeddings", folder / "x.npz", *labels]
+
+
+def scoring(folder):
+    return ["score", "--model", folder / "model.safetensors", "--embeddings", folder / "x.npz"]
+
+
+def same_model(a, b):
+    (x, _), (y, _) = (read_parts(p, (FORMAT,)) for p in (a, b))
+    return set(x) == set(y) and all(np.array_equal(x[k], y[k]) for k in x)

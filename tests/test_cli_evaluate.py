@@ -1,0 +1,282 @@
+"""`evaluate`, `calibrate` and `report` on files: the numbers of `duoplda.metrics`, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from duoplda import PLDA, metrics
+from duoplda.backend import Backend
+from duoplda.calibration import AffineCalibration, Fusion, PAVCalibration
+from duoplda.cli import app
+from duoplda.cli.calibrate import read_calibration, write_calibration
+from duoplda.errors import DuopldaError
+from duoplda.io import Coded, Scores, read_scores, write_scores
+
+N_SPEAKERS = 12
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+class Files(NamedTuple):
+    """A folder with trials, two score files in other orders, and who speaks."""
+
+    folder: Path
+    target: np.ndarray  # in the order of the trials
+    a: np.ndarray
+    b: np.ndarray
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Models m0 .. m11 against recordings r0 .. r35, three of each speaker; system b is shifted and scaled."""
+    rng = np.random.default_rng(3)
+    model, recording = (a.ravel() for a in np.meshgrid(np.arange(N_SPEAKERS), np.arange(3 * N_SPEAKERS), indexing="ij"))
+    order = rng.permutation(len(model))
+    model, recording = model[order], recording[order]
+    target = model == recording // 3
+    a = rng.normal(np.where(target, 2.0, -2.0), 2.0)
+    b = 3 * rng.normal(np.where(target, 2.0, -2.0), 2.0) + 5
+    lines = [f"m{m} r{r} {'target' if t else 'nontarget'}" for m, r, t in zip(model, recording, target, strict=True)]
+    (tmp_path / "trials").write_text("\n".join(lines) + "\n")
+    for name, scores in (("a.txt", a), ("b.tsv", b)):
+        mixed = rng.permutation(len(a))
+        enroll = Coded.of([f"m{i}" for i in model[mixed]])
+        write_scores(tmp_path / name, Scores(enroll, Coded.of([f"r{i}" for i in recording[mixed]]), scores[mixed]))
+    owners = [f"r{r} s{r // 3}" for r in range(3 * N_SPEAKERS)] + [f"e{m} s{m}" for m in range(N_SPEAKERS)]
+    (tmp_path / "utt2spk").write_text("\n".join(owners) + "\n")
+    (tmp_path / "enroll").write_text("".join(f"m{m} e{m}\n" for m in range(N_SPEAKERS)))
+    return Files(tmp_path, target, a, b)
+
+
+def evaluate(files: Files, *more: object, scores: tuple[str, ...] = ("a.txt",)) -> Any:
+    given = [x for name in scores for x in ("--scores", files.path(name))]
+    return run("evaluate", *given, "--trials", files.path("trials"), *more)
+
+
+# -- evaluate
+
+
+def test_json_equals_metrics(files: Files) -> None:
+    done = evaluate(files, "--json", "--p-target", 0.01, "--p-target", 0.2, "--c-miss", 2, scores=("a.txt", "b.tsv"))
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["trials"], found["targets"]) == (len(files.target), int(files.target.sum()))
+    assert found["eer_definition"] == "rocch"
+    for name, s in (("a", files.a), ("b", files.b)):
+        row, y = found["systems"][name], files.target
+        assert row["eer"] == pytest.approx(metrics.eer(s, y), rel=1e-12)
+        for p in (0.01, 0.2):
+            assert row[f"min_dcf({p})"] == pytest.approx(metrics.min_dcf(s, y, p, 2.0), rel=1e-12)
+            assert row[f"act_dcf({p})"] == pytest.approx(metrics.act_dcf(s, y, p, 2.0), rel=1e-12)
+        assert row["cllr"] == pytest.approx(metrics.cllr(s, y), rel=1e-12)
+        assert row["min_cllr"] == pytest.approx(metrics.min_cllr(s, y), rel=1e-12)
+        assert row["calibration_loss"] == pytest.approx(metrics.calibration_loss(s, y), rel=1e-9)
+        assert "intervals" not in row
+
+
+def test_words_name_the_definition_and_the_numbers(files: Files) -> None:
+    done = evaluate(files, "--eer", "interpolated")
+    assert "EER % (interpolated)" in done.stdout
+    assert f"{100 * metrics.eer(files.a, files.target, 'interpolated'):.2f}" in done.stdout
+    assert f"{metrics.cllr(files.a, files.target):.4f}" in done.stdout
+    assert evaluate(files, "--eer", "best").exit_code == 2
+
+
+def test_intervals_by_speakers(files: Files) -> None:
+    speakers = ("--speakers", files.path("utt2spk"), "--enroll", files.path("enroll"), "--bootstrap", 40)
+    done = evaluate(files, "--json", *speakers)
+    assert done.exit_code == 0, done.stderr
+    row = json.loads(done.stdout)["systems"]["a"]
+    model = [line.split()[0][1:] for line in files.path("trials").read_text().splitlines()]
+    test = [int(line.split()[1][1:]) // 3 for line in files.path("trials").read_text().splitlines()]
+    sides = [f"s{m}" for m in model], [f"s{t}" for t in test]
+    drawn = metrics.bootstrap(metrics.cllr, files.a, files.target, *sides, n_resamples=40)
+    assert row["intervals"]["cllr"] == pytest.approx([drawn.low, drawn.high], rel=1e-9)
+    done = evaluate(files, "--speakers", files.path("utt2spk"))
+    assert (done.exit_code, "12 models whose speaker" in done.stderr) == (3, True)
+
+
+def test_plot_is_written_and_kept(files: Files) -> None:
+    out = files.path("det.svg")
+    assert evaluate(files, "--plot", out).exit_code == 0
+    assert b"<svg" in out.read_bytes()
+    before = out.stat().st_mtime_ns
+    done = evaluate(files, "--plot", out)
+    assert (done.exit_code, "--force" in done.stderr) == (1, True)
+    assert out.stat().st_mtime_ns == before
+
+
+def test_missing_scores(files: Files) -> None:
+    lines = files.path("a.txt").read_text().splitlines()
+    files.path("a.txt").write_text("\n".join(lines[15:]) + "\nm0 elsewhere 3.5\n")
+    done = evaluate(files)
+    assert done.exit_code == 3
+    assert "15 trials without a score" in done.stderr
+    assert done.stderr.count(", ") == 10  # ten ids and an ellipsis
+    assert done.stdout == ""
+    done = evaluate(files, "--json", "--allow-missing")
+    found = json.loads(done.stdout)
+    gone = {tuple(line.split()[:2]) for line in lines[:15]}
+    kept = np.array([tuple(t.split()[:2]) not in gone for t in files.path("trials").read_text().splitlines()])
+    assert (found["trials"], found["missing"]) == (int(kept.sum()), 15)
+    assert found["systems"]["a"]["cllr"] == pytest.approx(metrics.cllr(files.a[kept], files.target[kept]), rel=1e-12)
+    assert "1 scores belong to no trial" in done.stderr
+
+
+def test_wrong_input(files: Files) -> None:
+    files.path("bare").write_text("m0 r0\nm0 r1\n")
+    done = run("evaluate", "--scores", files.path("a.txt"), "--trials", files.path("bare"))
+    assert (done.exit_code, "no truth" in done.stderr) == (1, True)
+    first = files.path("a.txt").read_text().splitlines()[0]
+    files.path("twice.txt").write_text(files.path("a.txt").read_text() + first + "\n")
+    done = evaluate(files, scores=("twice.txt",))
+    assert (done.exit_code, "has a score already" in done.stderr) == (1, True)
+    done = evaluate(files, scores=("a.txt", "a.txt"))
+    assert (done.exit_code, "twice" in done.stderr) == (1, True)
+    assert run("evaluate", "--trials", files.path("trials")).exit_code == 2
+    done = evaluate(files, "--p-target", 1.5)
+    assert (done.exit_code, done.stderr.count("\n"), "p_target" in done.stderr) == (1, 1, True)
+    files.path("nan.txt").write_text(
+        files.path("a.txt").read_text().replace(first, " ".join(first.split()[:2]) + " nan")
+    )
+    assert evaluate(files, scores=("nan.txt",)).exit_code == 1
+
+
+# -- calibrate
+
+
+def cllr_of(files: Files, name: str) -> float:
+    done = evaluate(files, "--json", scores=(name,))
+    assert done.exit_code == 0, done.stderr
+    (row,) = json.loads(done.stdout)["systems"].values()
+    return row["cllr"]
+
+
+@pytest.mark.parametrize("method", ["affine", "pav"])
+def test_calibration_lowers_cllr(files: Files, method: str) -> None:
+    out = files.path("better.txt")
+    given = ("--scores", files.path("b.tsv"), "--trials", files.path("trials"))
+    done = run("calibrate", *given, "--method", method, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert cllr_of(files, "better.txt") < 0.8 * cllr_of(files, "b.tsv")
+    kind = AffineCalibration() if method == "affine" else PAVCalibration()
+    expected = metrics.cllr(kind.fit(files.b, files.target).transform(files.b), files.target)
+    assert cllr_of(files, "better.txt") == pytest.approx(expected, rel=1e-9)
+
+
+def test_calibration_is_kept_and_applied_to_other_scores(files: Files) -> None:
+    kept, out = files.path("calibration.safetensors"), files.path("other.txt")
+    learn = ("calibrate", "--scores", files.path("b.tsv"), "--trials", files.path("trials"))
+    assert run(*learn, "--out", kept).exit_code == 0
+    files.path("new.txt").write_text("x y 7.5\nx z -1\n")
+    done = run("calibrate", "--from", kept, "--apply", files.path("new.txt"), "--out", out)
+    assert done.exit_code == 0, done.stderr
+    fitted = AffineCalibration().fit(files.b, files.target)
+    assert read_scores(out).score.tolist() == pytest.approx(fitted.transform([7.5, -1.0]).tolist(), rel=1e-9)
+    again = files.path("again.txt")
+    assert run(*learn, "--apply", files.path("new.txt"), "--out", again).exit_code == 0
+    assert again.read_text() == out.read_text()
+    assert run(*learn, "--out", kept).exit_code == 1  # it is there already
+    assert run(*learn, "--out", files.path("c.safetensors"), "--apply", out).exit_code == 2
+    assert run(*learn).exit_code == 2
+    assert run("calibrate", "--scores", out, "--out", again).exit_code == 2
+
+
+def test_fusion(files: Files) -> None:
+    both = ("--scores", files.path("a.txt"), "--scores", files.path("b.tsv"))
+    done = run("calibrate", *both, "--trials", files.path("trials"), "--out", files.path("fused.txt"))
+    assert done.exit_code == 0, done.stderr
+    x = np.stack((files.a, files.b), axis=1)
+    expected = metrics.cllr(Fusion().fit(x, files.target).transform(x), files.target)
+    assert cllr_of(files, "fused.txt") == pytest.approx(expected, rel=1e-9)
+    assert expected < min(cllr_of(files, "a.txt"), cllr_of(files, "b.tsv"))
+    kept = files.path("fusion.safetensors")
+    assert run("calibrate", *both, "--trials", files.path("trials"), "--out", kept).exit_code == 0
+    one = ("--from", kept, "--apply", files.path("a.txt"), "--out", files.path("x.txt"))
+    assert run("calibrate", *one).exit_code == 2
+    assert not files.path("x.txt").exists()
+    files.path("few.txt").write_text("".join(files.path("b.tsv").read_text().replace("\t", " ").splitlines(True)[4:]))
+    done = run("calibrate", *one[:4], "--apply", files.path("few.txt"), "--out", files.path("x.txt"))
+    assert (done.exit_code, "3 trials" in done.stderr) == (3, True)
+
+
+def test_calibration_in_a_model(files: Files) -> None:
+    rng = np.random.default_rng(0)
+    model = files.path("model.safetensors")
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
+    given = ("calibrate", "--scores", files.path("b.tsv"), "--trials", files.path("trials"), "--model", model)
+    assert run(*given).exit_code == 0
+    X = rng.standard_normal((4, 2))
+    backend = Backend.load(model)
+    sides = backend.enroll(X[:2], ["a", "b"]), backend.enroll(X[2:], ["c", "d"])
+    fitted = AffineCalibration().fit(files.b, files.target)
+    raw = backend.llr(*sides, calibrated=False)
+    np.testing.assert_allclose(backend.llr(*sides), fitted.scale_ * raw + fitted.offset_, rtol=1e-9)
+    before = model.read_bytes()
+    assert run(*given, "--method", "pav").exit_code == 1  # there is one already
+    assert model.read_bytes() == before
+    assert run(*given, "--method", "pav", "--force").exit_code == 0
+    assert isinstance(Backend.load(model).calibration_, PAVCalibration)
+    done = run(*given, "--scores", files.path("a.txt"), "--force")
+    assert (done.exit_code, "fusion" in done.stderr) == (1, True)
+
+
+def test_damaged_calibrations(files: Files) -> None:
+    path = files.path("calibration.safetensors")
+    write_calibration(path, PAVCalibration().fit(files.b, files.target))
+    again = read_calibration(path)
+    np.testing.assert_array_equal(
+        again.transform(files.b), PAVCalibration().fit(files.b, files.target).transform(files.b)
+    )
+    whole = path.read_bytes()
+    for data in (b"", whole[:40], whole[:-8], whole.replace(b"PAVCalibration", b"XAVCalibration"), b"\xff" * 50):
+        path.write_bytes(data)
+        with pytest.raises(DuopldaError, match=str(path)):
+            read_calibration(path)
+    model = files.path("m.safetensors")
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
+    with pytest.raises(DuopldaError, match="no calibration"):
+        read_calibration(model)
+
+
+# -- report
+
+
+def test_report(files: Files) -> None:
+    pytest.importorskip("duoplda.report")
+    model, out = files.path("model.safetensors"), files.path("report.html")
+    rng = np.random.default_rng(0)
+    noise = np.stack((np.eye(3), 2 * np.eye(3)))
+    V, U = rng.standard_normal((3, 2)), rng.standard_normal((3, 1))
+    PLDA.from_parameters(np.zeros((2, 3)), V, U, noise, ["mic", "phone"]).save(model)
+    scores = ("--scores", files.path("a.txt"), "--scores", files.path("b.tsv"))
+    given = ("report", *scores, "--trials", files.path("trials"), "--model", model, "--out", out)
+    speakers = ("--speakers", files.path("utt2spk"), "--enroll", files.path("enroll"), "--bootstrap", 5)
+    done = run(*given, *speakers)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.strip() == str(out)
+    page = out.read_text()
+    assert f"{100 * metrics.eer(files.a, files.target):.2f}" in page
+    assert f"{metrics.cllr(files.b, files.target):.3f}" in page
+    assert "session factors" in page
+    done = run(*given)
+    assert (done.exit_code, out.read_text() == page) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["convert", "evaluate", "calibrate", "report"])
+def test_help_ends_in_an_example(command: str) -> None:
+    done = run(command, "--help")
+    assert done.exit_code == 0
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last.strip().startswith(f"duoplda {command} ")
