@@ -111,6 +111,7 @@ def test_demo_and_its_commands_one_by_one(tmp_path, monkeypatch):
     assert printed[-1] == "demo/report.html"
     commands = [shlex.split(line)[1:] for line in printed if line.startswith("duoplda ")]
     assert [c[0] for c in commands] == ["train", "train", "score", "score", "score", "report"]
+    assert ["--sessions" in c for c in commands] == [True, False, True, False, False, False]
     demo = Path("demo")
     for name in ("train.ark", "train.scp", "eval.ark", "utt2spk", "utt2sess", "enroll", "trials.tsv", "report.html"):
         assert (demo / name).stat().st_size > 0

@@ -95,7 +95,7 @@ class EStep:
         for c, (b, mc, (WU, _)) in enumerate(zip(stats.blocks, means, loads, strict=True)):
             H, fc, P = float(stats.H[c]), stats.f[c], terms.P[c, ...]
             mWU, fWU = mc @ WU, fc @ WU
-            TU = b.T @ WU - fc[:, None] * mWU[None, :]  # sum F (F - m)' WU
+            TU = b.times(WU) - fc[:, None] * mWU[None, :]  # sum F (F - m)' WU
             UTU = symmetric(WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
             ln += 0.5 * (H * float(terms.ln_P[c]) + float(xp.sum(P * UTU)))
             if not moments:

@@ -223,7 +223,9 @@ class Whiten(OneToOneFeatureMixin, _Step):
         s, E = np.linalg.eigh(_symmetric(T))
         least = self.floor * s.mean()
         if not s.mean() > 0:
-            raise DuopldaError("recordings do not vary at all (one sample, or copies of one): there is nothing to whiten")
+            raise DuopldaError(
+                "recordings do not vary at all (one sample, or copies of one): there is nothing to whiten"
+            )
         low = int((s < least).sum())
         if low:
             warnings.warn(
@@ -383,7 +385,7 @@ def mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.flo
         own = xp.concat([own[:, i * d : (i + 1) * d] @ A for i in range(n)], axis=1)
         cells = [[A.T @ T[i * d : (i + 1) * d, j * d : (j + 1) * d] @ A for j in range(n)] for i in range(n)]
         T = xp.concat([xp.concat(row, axis=1) for row in cells])
-        blocks.append(replace(b, A=own, T=T))
+        blocks.append(replace(b, A=own, scatter=T))
     within = xp.stack([A.T @ stats.within[i, ...] @ A for i in range(stats.K)])
     folds = tuple(mapped(part, means, matrix) for part in stats.folds)
     offset = put(np.zeros(k), stats.offset)

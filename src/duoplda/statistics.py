@@ -11,7 +11,8 @@ kind in its session costs nothing within. From these follow the sums of the sour
 
     S_k = within_k + sum_c T_c[k, k] / c_k.
 
-Memory: sum over types of (K_c d)^2 for T_c, and K_c d for each pair of a speaker and a type that it has.
+Memory: for each type the smaller of (K_c d)^2 for T_c and K_c d for each of its sessions (their rows F are kept where
+they are fewer, so that many types cost little), and K_c d for each pair of a speaker and a type that it has.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TypeBlock:
     speaker: Ints  # (m,) speakers who have such sessions, increasing
     n: Ints  # (m,) how many of them
     A: Array  # (m, K_c d) sums of F over a speaker's sessions
-    T: Array  # (K_c d, K_c d) weighted by the speakers' weights
+    scatter: Array  # (K_c d, K_c d) T, weighted; while there are fewer sessions than that, their rows F (h, K_c d)
 
     @cached_property
     def present(self) -> Ints:
@@ -63,6 +64,17 @@ class TypeBlock:
     @property
     def size(self) -> int:
         return int(self.counts.sum())
+
+    @property
+    def T(self) -> Array:
+        """(K_c d, K_c d) sum of F F' over all sessions, weighted by the speakers' weights."""
+        rows, columns = self.scatter.shape
+        return self.scatter if rows == columns else gram(self.scatter)
+
+    def times(self, M: Array) -> Array:
+        """T M, by way of the rows F where these are fewer."""
+        rows, columns = self.scatter.shape
+        return self.scatter @ M if rows == columns else self.scatter.T @ (self.scatter @ M)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +187,11 @@ class Statistics:
         d = self.d
         out = self.within + 0.0
         for b in self.blocks:
+            rows, columns = b.scatter.shape
             for at, k in enumerate(b.present.tolist()):
                 part = slice(at * d, (at + 1) * d)
-                out[k, ...] += b.T[part, part] / int(b.counts[k])
+                own = b.scatter[part, part] if rows == columns else gram(b.scatter[:, part])
+                out[k, ...] += own / int(b.counts[k])
         return out
 
     @cached_property
@@ -202,7 +216,7 @@ class Statistics:
         if not (isinstance(weight, Real) and 0 < weight < float("inf")):
             what = repr(weight) if np.isscalar(weight) else type(weight).__name__
             raise DuopldaError(f"statistics can be weighted by a positive number, not by {what}")
-        blocks = tuple(replace(b, T=b.T * float(weight)) for b in self.blocks)
+        blocks = tuple(replace(b, scatter=b.T * float(weight)) for b in self.blocks)
         within, folds = self.within * float(weight), tuple(weight * part for part in self.folds)
         return replace(self, weights=self.weights * weight, blocks=blocks, within=within, folds=folds)
 
@@ -274,12 +288,15 @@ class Statistics:
     def _move(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
         xp = namespace(self.offset, offset)
+        if self.offset is offset:
+            return self
         blocks = []
         for b, f, H in zip(self.blocks, self.f, self.H, strict=True):
             delta = xp.concat([int(b.counts[k]) * (self.offset - offset) for k in b.present.tolist()])
             fd = f[:, None] * delta[None, :]
             A = b.A + put(b.n.astype(float), b.A)[:, None] * delta[None, :]
-            blocks.append(replace(b, A=A, T=b.T + fd + fd.T + float(H) * delta[:, None] * delta[None, :]))
+            T = b.T + fd + fd.T + float(H) * delta[:, None] * delta[None, :]
+            blocks.append(replace(b, A=A, scatter=T))
         return replace(self, offset=offset, blocks=tuple(blocks))
 
 
@@ -290,6 +307,9 @@ def _join(a: TypeBlock, b: TypeBlock) -> TypeBlock:
         rows = np.searchsorted(speaker, x.speaker)
         n[rows] += x.n
         add_rows(A, rows, x.A)
+    rows, columns = a.scatter.shape[0] + b.scatter.shape[0], a.A.shape[1]
+    if rows < columns:
+        return TypeBlock(a.counts, speaker, n, A, namespace(A).concat([a.scatter, b.scatter]))
     return TypeBlock(a.counts, speaker, n, A, a.T + b.T)
 
 
@@ -381,7 +401,10 @@ class _Sums:
             zeros((b - a, int((t > 0).sum()) * d), self.offset)
             for t, a, b in zip(self.types, self.pair_start[:-1], self.pair_start[1:], strict=True)
         ]
-        self.T = [zeros((a.shape[1], a.shape[1]), self.offset) for a in self.A]
+        # T_c, or where there are fewer sessions of a type, their rows F, so many of which are there already.
+        sessions = np.bincount(self.session_type, minlength=len(self.types)).tolist()
+        self.T = [zeros((min(h, a.shape[1]), a.shape[1]), self.offset) for h, a in zip(sessions, self.A, strict=True)]
+        self.rows_kept = [0] * len(self.types)
         self.within = zeros((K, d, d), self.offset)
         self.open: dict[int, tuple[Ints, Array]] = {}  # session -> counts so far (K,), sums so far (K, d)
         chunk = CHUNK_BYTES // 4 if xp is np else 1 << 31  # of a core's cache; of a device's memory
@@ -476,7 +499,8 @@ class _Sums:
                 scatter = gram(xp.reshape(part, (h * n, d)))
                 within[k] = within[k] + scatter if k in within else scatter
             F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
-            T[c] = T[c] + gram(F) if c in T else gram(F)
+            if self.T[c].shape[0] == F.shape[1]:
+                T[c] = T[c] + gram(F) if c in T else gram(F)
             with self.lock:
                 self._close(c, F, sessions)
         with self.lock:
@@ -487,6 +511,10 @@ class _Sums:
 
     def _close(self, c: int, F: Array, sessions: Ints) -> None:
         """Give sums F (h, K_c d) of complete sessions of type c, sorted by speaker, to their speakers."""
+        if self.T[c].shape[0] < F.shape[1]:
+            first = self.rows_kept[c]
+            self.rows_kept[c] = first + F.shape[0]
+            self.T[c][first : first + F.shape[0], :] = F
         pair = self.session_pair[sessions]
         starts = np.flatnonzero(np.diff(pair, prepend=-1))
         add_rows(self.A[c], pair[starts] - self.pair_start[c], segment_sums(F, starts))
@@ -528,7 +556,8 @@ class _Sums:
             chosen = [s for s in done if self.session_type[s] == c]
             present = np.flatnonzero(self.types[c])
             F = xp.stack([xp.reshape(take(self.open.pop(s)[1], present), (-1,)) for s in chosen])
-            self.T[c] += gram(F)
+            if self.T[c].shape[0] == F.shape[1]:
+                self.T[c] += gram(F)
             self._close(c, F, np.array(chosen))
 
     def result(self, again: Any) -> Statistics:
