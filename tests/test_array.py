@@ -5,6 +5,7 @@
 
 import importlib
 import itertools
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -44,7 +45,16 @@ class Library:
         return self.xp.linalg.LinAlgError if self.name == "torch" else np.linalg.LinAlgError
 
 
-@pytest.fixture(params=["numpy", "array_api_strict", "torch"])
+LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason=MISSING["torch"])
+def test_torch_is_among_the_libraries():
+    """One line, where it is skipped, for all the tests that then run without torch."""
+    assert "torch" in LIBRARIES
+
+
+@pytest.fixture(params=LIBRARIES)
 def lib(request):
     return Library(request.param)
 

@@ -157,6 +157,8 @@ class Backend(BaseEstimator):
             self._fit_steps(spread)
             self._refuse_learnt_channels(get())
             stats = self._statistics(self._transformed(chunks(), get(), device), get())
+        self._count(get())
+        known.clear()  # a million labels are tens of megabytes that EM does not need
         done = max(len(trace) - 1, 0)
         plda = self._plda().set_params(max_iter=max(self.max_iter - done, 0))
         plda.fit_statistics(stats, start=_put_model(start, stats))
@@ -169,7 +171,6 @@ class Backend(BaseEstimator):
             setattr(plda, name, to_numpy(getattr(plda, name)))
         plda.noise_precision_ = to_numpy(plda.noise_precision_)
         self.plda_ = plda
-        self._count(get())
         return self
 
     def _statistics(self, chunks: Iterable[Any], labels: Labels) -> Statistics:

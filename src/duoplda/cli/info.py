@@ -44,9 +44,9 @@ def words(summary: dict[str, Any]) -> list[str]:
     if data:
         lines.append("trained on: " + ", ".join(f"{n:,} {what}" for what, n in data.items()))
     if fit:
-        last, count = fit["log_likelihood_per_recording"], fit["n_iter"]
         state = "converged" if fit["converged"] else "not converged"
-        lines.append(f"EM: {count} iterations, {state}, {last:.4f} nats per recording")
+        last = f", {fit['log_likelihood_per_recording']:.4f} nats per recording" if data else ""
+        lines.append(f"EM: {fit['n_iter']} iterations, {state}{last}")
     if summary["shrinkage"]:
         lines.append("shrinkage: " + ", ".join(f"{k} {v:g}" for k, v in summary["shrinkage"].items()))
     if summary["calibration"]:
