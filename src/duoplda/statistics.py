@@ -358,6 +358,13 @@ def _as_labels(labels: Any) -> Labels:
     )
 
 
+def _helmert(n: int) -> NDArray[np.float64]:
+    """(n - 1, n) orthonormal contrasts: C'C = I - 11'/n."""
+    C = np.tri(n - 1, n)
+    C[np.arange(n - 1), np.arange(1, n)] = -np.arange(1, n)
+    return C / np.sqrt((C**2).sum(axis=1, keepdims=True))
+
+
 class _FoldSums:
     """Sums by fold of speakers; one fold of all where none are asked for."""
 
@@ -418,7 +425,8 @@ class _Sums:
         rank = np.empty_like(session_order)
         rank[session_order] = np.arange(len(session_order))
         key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
-        self._add_complete(X, self.rows[np.argsort(key, kind="stable")], session_order)
+        rows = self.rows if bool((key[1:] >= key[:-1]).all()) else self.rows[np.argsort(key, kind="stable")]
+        self._add_complete(X, rows, session_order)
 
     def add(self, X: Array, first_row: int) -> None:
         """A chunk that begins at a row of the data."""
@@ -479,7 +487,7 @@ class _Sums:
     def _work(self, X: Array, tasks: list[tuple[int, Ints, Ints]]) -> None:
         xp, d = self.xp, self.d
         most = max(len(rows) for _, rows, _ in tasks)
-        buffer = np.empty((most, d)) if xp is np else None
+        buffer, spare = (np.empty((most, d)), np.empty((most, d))) if xp is np else (None, None)
         within: dict[int, Array] = {}
         T: dict[int, Array] = {}
         for c, rows, sessions in tasks:
@@ -493,10 +501,14 @@ class _Sums:
                 if n == 1:
                     sums.append(part[:, 0, :])
                     continue
-                F = xp.sum(part, axis=1)
-                sums.append(F)
-                part -= (F / n)[:, None, :]
-                scatter = gram(xp.reshape(part, (h * n, d)))
+                sums.append(xp.sum(part, axis=1))
+                if n <= 8:  # n - 1 differences hold what n residuals do, at less cost
+                    contrasts = put(_helmert(n), part)
+                    rows_out = None if spare is None else spare[: h * (n - 1)].reshape(h, n - 1, d)
+                    rest = contrasts @ part if rows_out is None else np.matmul(contrasts, part, out=rows_out)
+                else:
+                    rest = part - (sums[-1] / n)[:, None, :]
+                scatter = gram(xp.reshape(rest, (-1, d)))
                 within[k] = within[k] + scatter if k in within else scatter
             F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
             if self.T[c].shape[0] == F.shape[1]:
