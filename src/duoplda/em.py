@@ -28,7 +28,8 @@ from duoplda._array import (
 )
 from duoplda.errors import DuopldaError
 from duoplda.labels import some
-from duoplda.model import Model, Patterns, Terms, speakers
+from duoplda.model import Model, Terms
+from duoplda.ragged import Diagonals, Patterns, speakers, speakers_by_rank
 from duoplda.statistics import Statistics
 
 
@@ -58,7 +59,7 @@ class EStep:
 
     def __init__(self, stats: Statistics):
         self.stats = stats
-        self.patterns = Patterns(stats.counts)
+        self.patterns = Patterns(stats.counts, stats.types.sum(axis=1))
         p = self.patterns
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
         self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
@@ -78,7 +79,12 @@ class EStep:
         gamma = zeros((len(stats.speaker_ids), ny), model.V)
         for b, mean, (_, B) in zip(stats.blocks, means, loads, strict=True):
             add_rows(gamma, b.speaker, b.A @ B - put(b.n.astype(float), B)[:, None] * (mean @ B)[None, :])
-        post = speakers(terms.G, self.patterns, gamma, self.pattern_weights if moments else None)
+        weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
+        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
+        if parts is not None and parts.pays(self.patterns):
+            post = speakers_by_rank(parts, self.patterns, gamma, weights)
+        else:
+            post = speakers(terms.G, self.patterns, gamma, weights)
         y, w = post.mean, put(stats.weights, gamma)
 
         ln = -0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))

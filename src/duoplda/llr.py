@@ -42,7 +42,8 @@ from duoplda._array import (
 )
 from duoplda.errors import DuopldaError
 from duoplda.labels import Ints, Labels, some
-from duoplda.model import Model, Patterns, Speakers, Terms, session_terms, sessions, speakers
+from duoplda.model import Model, Terms, session_terms, sessions
+from duoplda.ragged import Patterns, Speakers, speakers
 from duoplda.statistics import CHUNK_BYTES
 
 

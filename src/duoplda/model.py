@@ -16,9 +16,7 @@ and its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v =
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,15 +26,12 @@ from numpy.typing import NDArray
 
 from duoplda._array import (
     Array,
-    SpdInverse,
     add_rows,
     eye,
     logdet_cholesky,
     namespace,
-    one_thread_each,
     put,
     segment_sums,
-    set_rows,
     solve_triangular,
     spd_inverse,
     symmetric,
@@ -47,6 +42,7 @@ from duoplda._array import (
 )
 from duoplda.errors import DuopldaError
 from duoplda.labels import NO_KIND, Ints, Labels
+from duoplda.ragged import Patterns, speakers
 from duoplda.statistics import CHUNK_BYTES, check_finite
 
 
@@ -154,12 +150,14 @@ class Terms:
         xp = namespace(model.V)
         V, U, W = model.V, model.U, model.W
         self.WV, self.WU = W @ V, W @ U  # (K, d, ny), (K, d, nx)
+        VWV, J, UWU = V.T @ self.WV, U.T @ self.WV, symmetric(U.T @ self.WU)  # of each kind
         c = put(types.astype(float), V)  # (C, K)
-        self.J = xp.tensordot(c, U.T @ self.WV, axes=1)  # (C, nx, ny)
-        self.P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, symmetric(U.T @ self.WU), axes=1))
+        self.J = xp.tensordot(c, J, axes=1)  # (C, nx, ny)
+        self.P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
         self.ln_P = -ln  # (C,)
         self.PJ = self.P @ self.J
-        self.G = symmetric(xp.tensordot(c, V.T @ self.WV, axes=1) - self.J.mT @ self.PJ)  # (C, ny, ny)
+        self.G = symmetric(xp.tensordot(c, VWV, axes=1) - self.J.mT @ self.PJ)  # (C, ny, ny)
+        self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and xp is np else None
 
     def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
@@ -170,82 +168,6 @@ class Terms:
             WU = xp.concat([self.WU[k, ...] for k in present.tolist()], axis=0)
             WV = xp.concat([self.WV[k, ...] for k in present.tolist()], axis=0)
         return WU, WV - WU @ self.PJ[c, ...]
-
-
-class Patterns:
-    """Speakers with the same counts of sessions by type have the same Lambda: each is factored once."""
-
-    def __init__(self, counts: Ints):
-        rows, index, multiplicity = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
-        order = np.argsort(multiplicity, kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        self.rows: Ints = rows[order]  # (P, C)
-        self.multiplicity: Ints = multiplicity[order]  # (P,) increasing
-        self.index: Ints = rank[index.reshape(-1)]  # (M,) pattern of each speaker
-        self.speakers: Ints = np.argsort(self.index, kind="stable")  # speakers in the order of the patterns
-        self.start: Ints = np.concatenate([[0], np.cumsum(self.multiplicity)])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Runs of patterns with as many speakers each."""
-        edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
-        for a, b in itertools.pairwise(edges):
-            for p in range(a, b, most):
-                yield p, min(p + most, b)
-
-
-@dataclass(frozen=True, eq=False)
-class Speakers:
-    """Posteriors of speaker factors: means (M, ny), ln|Lambda| by pattern (P,), and weighted sums of Lambda^-1."""
-
-    mean: Array
-    ln_Lambda: Array
-    covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
-
-
-def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
-    """Factor Lambda_p = I + sum_c n_pc G_c for every pattern, and solve for its speakers' means."""
-    xp = namespace(G)
-    ny, P = gamma.shape[1], len(patterns)
-    weights = np.zeros((P, 0)) if weights is None else weights
-    ordered = take(gamma, patterns.speakers)
-    mean, ln = zeros(ordered.shape, gamma), zeros((P,), gamma)
-    flat_G = xp.reshape(G, (G.shape[0], ny * ny))
-
-    def work(batches: list[tuple[int, int]]) -> Array:
-        invert, buffer = SpdInverse(), None
-        total = zeros((weights.shape[1], ny * ny), gamma)
-        for a, b in batches:
-            r, s = int(patterns.multiplicity[a]), slice(int(patterns.start[a]), int(patterns.start[b]))
-            n = put(patterns.rows[a:b].astype(float), gamma)
-            if xp is np:
-                if buffer is None or buffer.shape[0] != b - a:
-                    buffer = np.empty((b - a, ny * ny))
-                np.matmul(n, flat_G, out=buffer)
-                buffer[:, :: ny + 1] += 1.0
-                cov = buffer.reshape(b - a, ny, ny)
-                ln[a:b] = invert(cov)
-            else:
-                cov, ln[a:b] = spd_inverse(eye(ny, gamma) + xp.reshape(n @ flat_G, (b - a, ny, ny)))
-            mean[s, :] = xp.reshape(xp.reshape(ordered[s, :], (b - a, r, ny)) @ cov, ((b - a) * r, ny))
-            if weights.shape[1]:
-                total += put(weights[a:b].T, gamma) @ xp.reshape(cov, (b - a, ny * ny))
-        return total
-
-    if ny == 0:
-        covariance = zeros((weights.shape[1], 0), gamma)
-    elif xp is np:
-        todo = list(patterns.batches(max(1, (1 << 21) // (8 * ny * ny))))
-        with one_thread_each(P * ny**3) as (threads, run):
-            covariance = sum(run(work, [todo[i::threads] for i in range(threads)]))
-    else:
-        covariance = work(list(patterns.batches(max(1, (1 << 28) // (8 * ny * ny)))))
-    out = zeros(ordered.shape, gamma)
-    set_rows(out, patterns.speakers, mean)
-    return Speakers(out, ln, xp.reshape(covariance, (weights.shape[1], ny, ny)))
 
 
 @dataclass(frozen=True, eq=False)
