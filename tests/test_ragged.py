@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from duoplda import Statistics, em, ragged
 from duoplda.model import Model
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from duoplda import backendfile, modelfile
 from duoplda import labels as lab
 from duoplda._array import to_numpy
-from duoplda.backendfile import CALIBRATIONS, FORMAT, plain_parameters, read_parts, variance_shares
+from duoplda.backendfile import CALIBRATIONS, FORMAT, channel_noise, plain_parameters, read_parts, variance_shares
 from duoplda.errors import DuopldaError
 from duoplda.estimator import PLDA
 from duoplda.labels import Labels
@@ -300,6 +300,7 @@ class Backend(BaseEstimator):
             "n_speaker_factors": int(plda.speaker_loadings_.shape[1]),
             "n_session_factors": int(plda.session_loadings_.shape[1]),
             "channels": plda.channels_.tolist(),
+            "channel_noise": channel_noise(plda),
             "variance_shares": variance_shares(plda),
             "data": dict(self.counts_),
             "training": fit,

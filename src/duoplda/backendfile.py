@@ -138,6 +138,15 @@ def variance_shares(plda: PLDA) -> dict[str, float]:
     return {name: size / sum(sizes) for name, size in zip(("speaker", "session", "channel"), sizes, strict=True)}
 
 
+def channel_noise(plda: PLDA) -> list[list[float]]:
+    """For each kind of channel its share of the recordings, and the noise's share of the variance of its recordings."""
+    V, U, W = (to_numpy(a) for a in (plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_))
+    priors = to_numpy(plda.channel_priors_)
+    noise = np.trace(np.linalg.inv(W.reshape(len(priors), *W.shape[-2:])), axis1=1, axis2=2)
+    common = float((V**2).sum() + (U**2).sum())
+    return [[float(p), float(n / (n + common))] for p, n in zip(priors, noise, strict=True)]
+
+
 def versions() -> dict[str, str]:
     """Of what made a model."""
     from importlib.metadata import version

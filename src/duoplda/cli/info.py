@@ -40,7 +40,9 @@ def words(summary: dict[str, Any]) -> list[str]:
         "variance: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()),
     ]
     if len(summary["channels"]) > 1:
-        lines.append("kinds of channels: " + ", ".join(map(str, summary["channels"])))
+        for kind, (share, noise) in zip(summary["channels"], summary["channel_noise"], strict=True):
+            part = f"{100 * share:.1f} % of the recordings, noise {100 * noise:.1f} % of their variance"
+            lines.append(f"kind of channel {kind}: {part}")
     if data:
         lines.append("trained on: " + ", ".join(f"{n:,} {what}" for what, n in data.items()))
     if fit:

@@ -243,7 +243,7 @@ def _prepare(
         unknown = listed.enroll.names[~np.isin(listed.enroll.names, member.names)]
         missing("models of the trials are not in the enrolment map", unknown, allow)
         member, recording = member[wanted], recording[wanted]
-    maps = [_read_map(sessions, "session"), _read_map(channels, "channel")]
+    maps = [read_map(sessions, "session"), read_map(channels, "channel")]
     source = read_embeddings(embeddings, ids=ids[0])
     tests = source if test_embeddings is None else read_embeddings(test_embeddings, ids=ids[1])
     enroll_ids = np.unique(recording.values)
@@ -316,7 +316,7 @@ def _vectors(chain: Backend, source: Any, wanted: Any, channels: dict[str, str] 
     return found[order], np.concatenate(parts)[order]
 
 
-def _read_map(path: Path | None, column: str) -> dict[str, str] | None:
+def read_map(path: Path | None, column: str) -> dict[str, str] | None:
     """Lines `recording value`, or a table with the columns id and the one named."""
     from duoplda.io._text import has_columns, is_parquet, read_list, read_table
     from duoplda.io.labels import COLUMNS

@@ -47,6 +47,7 @@ def write_report(
     trials: tuple[ArrayLike, ArrayLike] | None = None,
     speakers: tuple[ArrayLike, ArrayLike] | None = None,
     conditions: Mapping[str, ArrayLike] | None = None,
+    kinds: tuple[ArrayLike, ArrayLike] | None = None,
     title: str = "Speaker recognition report",
     data_counts: Mapping[str, Any] | None = None,
     model_summary: Any = None,
@@ -71,6 +72,7 @@ def write_report(
     trials : ids of the enrolled and of the test side, each (n,), for the lists of worst trials (else row numbers)
     speakers : the speaker of each side, each (n,): gives confidence intervals by resampling speakers
     conditions : name -> value for each trial (n,): a table for each
+    kinds : true and inferred kind of channel of recordings, each (m,): a table of which was taken for which
     data_counts : name -> number or text, shown after the counts of trials
     model_summary : a fitted PLDA, or name -> number or text
     variance_shares : from `duoplda.plots.variance_directions`; a fitted PLDA needs none
@@ -116,6 +118,7 @@ def write_report(
         "curves": ("Curves", _page("curves.html")),
         "model": ("Model", _model(model_summary, variance_shares)),
         "conditions": ("Conditions", _conditions(scores, y, by, point)),
+        "kinds": ("Kinds of channels", _confusion(*kinds) if kinds else ""),
         "worst": ("Worst trials", _worst(scores, y, ids, by, worst)),
         "repeat": ("To repeat it", _repeat([commands] if isinstance(commands, str) else commands, hashes or {})),
     }
@@ -252,6 +255,21 @@ def _conditions(scores: Mapping[str, Floats], y: Booleans, by: Mapping[str, Colu
                 f'<p class="note">{len(values) - len(shown):,} rarer values ({rest:,} trials) are not shown.</p>'
             )
     return "".join(parts)
+
+
+def _confusion(true: ArrayLike, inferred: ArrayLike) -> str:
+    a, b = np.asarray(true).astype(str), np.asarray(inferred).astype(str)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        raise DuopldaError(f"kinds must be two columns of one length, got shapes {a.shape} and {b.shape}")
+    rows, columns = np.unique(a), np.unique(np.concatenate([a, b]))
+    counts = np.array([[((a == r) & (b == c)).sum() for c in columns] for r in rows])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    body = [
+        (_bdi(r), f"{n.sum():,}", *(f"{100 * s:.1f} %" for s in share))
+        for r, n, share in zip(rows, counts, shares, strict=True)
+    ]
+    head = ("True kind", "Recordings", *(f"taken for {_bdi(c)}" for c in columns))
+    return _table(head, body) + f'<p class="note">{100 * (a == b).mean():.1f} % of {len(a):,} recordings right.</p>'
 
 
 def _worst(
