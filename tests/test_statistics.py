@@ -174,7 +174,7 @@ def test_threads_do_not_show(monkeypatch):
     ln = ln_likelihood(whole, p)
     monkeypatch.setattr("duoplda.statistics.CHUNK_BYTES", 8)
     monkeypatch.setattr("duoplda.statistics.one_thread_each", three)
-    monkeypatch.setattr("duoplda.model.one_thread_each", three)
+    monkeypatch.setattr("duoplda.ragged.one_thread_each", three)
     assert_equal_statistics(gather(data, K=2), whole)
     assert ln_likelihood(whole, p) == pytest.approx(ln, rel=1e-12)
 

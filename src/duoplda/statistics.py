@@ -374,12 +374,14 @@ class _FoldSums:
         with np.errstate(all="ignore"):
             offset = xp.mean(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
             offset = xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
+            spread = xp.std(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
+            far = not bool(xp.all(xp.abs(offset) < 100 * spread))
         if n_folds:
             fold = lab.folds(labels.speaker_ids, n_folds, seed)
             parts = [labels.select(fold == f) for f in range(n_folds)]
         else:
             parts = [(labels, np.arange(labels.n_recordings))]
-        self.parts = [_Sums(part, rows, offset) for part, rows in parts]
+        self.parts = [_Sums(part, rows, offset, far) for part, rows in parts]
 
     def result(self, again: Any) -> Statistics:
         parts = tuple(part.result(again) for part in self.parts)
@@ -390,11 +392,14 @@ class _FoldSums:
 class _Sums:
     """Statistics while they are gathered: closed sessions in their type's sums, open ones as sums of their own."""
 
-    def __init__(self, labels: Labels, rows: Ints, offset: Array):
+    def __init__(self, labels: Labels, rows: Ints, offset: Array, far: bool = True):
         xp = namespace(offset)
         self.labels, self.xp, self.d = labels, xp, offset.shape[0]
         self.rows = rows  # of the data, increasing, that the labels are about
         self.offset = offset
+        # Sums and differences are taken of the rows as they are, unless so far from 0 that digits would be lost.
+        self.far = far
+        self.base = offset if far else xp.zeros_like(offset)
         self.types, self.session_type = np.unique(labels.counts, axis=0, return_inverse=True)
         self.session_type = self.session_type.reshape(-1)
         M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
@@ -448,19 +453,22 @@ class _Sums:
             self._add_open(X, in_chunk[part], rows[part])
 
     def _rows(self, X: Array, index: Ints, buffer: Array | None = None) -> Array:
-        """Rows of X about the offset, in double precision, in a buffer that is used again."""
+        """Rows of X about `self.base`, in double precision, in a buffer that is used again, or as they are."""
         ordered = index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
         part = slice(int(index[0]), int(index[-1]) + 1)
         if buffer is None:
-            return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.offset
+            return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.base
         out = buffer[: len(index)]
+        if ordered and X.dtype == np.float64 and not self.far:
+            return X[part]
         if ordered:
-            return np.subtract(X[part], self.offset, out=out)
+            return np.subtract(X[part], self.base, out=out)
         if X.dtype == np.float64:
             np.take(X, index, axis=0, out=out, mode="clip")
         else:
             out[...] = X[index]
-        out -= self.offset
+        if self.far:
+            out -= self.base
         return out
 
     def _add_complete(self, X: Array, rows: Ints, sessions: Ints) -> None:
@@ -498,16 +506,16 @@ class _Sums:
                 n = int(counts[k])
                 part = G[:, at : at + n, :]
                 at += n
+                whole = xp.sum(part, axis=1) if n > 1 else part[:, 0, :]
+                sums.append(whole - n * (self.offset - self.base))
                 if n == 1:
-                    sums.append(part[:, 0, :])
                     continue
-                sums.append(xp.sum(part, axis=1))
                 if n <= 8:  # n - 1 differences hold what n residuals do, at less cost
                     contrasts = put(_helmert(n), part)
                     rows_out = None if spare is None else spare[: h * (n - 1)].reshape(h, n - 1, d)
                     rest = contrasts @ part if rows_out is None else np.matmul(contrasts, part, out=rows_out)
                 else:
-                    rest = part - (sums[-1] / n)[:, None, :]
+                    rest = part - (whole / n)[:, None, :]
                 scatter = gram(xp.reshape(rest, (-1, d)))
                 within[k] = within[k] + scatter if k in within else scatter
             F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
@@ -541,7 +549,7 @@ class _Sums:
         cell = lb.session[rows] * K + lb.kind[rows]
         order = np.argsort(cell, kind="stable")
         cell, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-        G = self._rows(X, place[order])
+        G = self._rows(X, place[order]) - (self.offset - self.base)
         F = segment_sums(G, starts)
         mean = F / put(n.astype(float), F)[:, None]
         G = G - take(mean, np.repeat(np.arange(len(n)), n))  # not in place: F may be G itself
