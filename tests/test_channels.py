@@ -167,3 +167,18 @@ def test_training_with_kinds_says_nothing_when_there_is_enough():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PLDA().fit(data.X, data.speaker, session=data.session, channel=data.kind)
+
+
+def test_sample_of_kinds(case):
+    p, _, plda = case
+    X, speaker, session, channel = plda.sample(300, 2, (1, 5), random_state=0)
+    assert len(X) == len(speaker) == len(session) == len(channel)
+    share = np.array([(channel == c).mean() for c in NAMES])
+    np.testing.assert_allclose(share, plda.channel_priors_, atol=0.05)
+    for k, c in enumerate(NAMES):
+        np.testing.assert_allclose(X[channel == c].mean(axis=0), p.mu[k], atol=0.6)
+    X, *_, channel = plda.sample(200, 2, 2, random_state=0, channel="phone")
+    assert set(channel) == {"phone"}
+    np.testing.assert_allclose(X.mean(axis=0), p.mu[2], atol=0.6)
+    with pytest.raises(DuopldaError, match="not a kind"):
+        plda.sample(channel="drum")

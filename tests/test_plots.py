@@ -289,3 +289,16 @@ def test_extreme_scores_are_drawn(tmp_path):
         for k, draw in enumerate((plots.det, plots.tippett, plots.bayes_error, plots.reliability)):
             plots.save(draw(case), tmp_path / f"{k}.png", dpi=50, force=True)
         plots.histogram(*next(iter(case.values())))
+
+
+def test_shrinkage_path():
+    data = make_recordings(25, (2, 4), (1, 3), n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=1)
+    plda = PLDA(shrinkage="auto").fit(data.X, data.speaker, session=data.session)
+    ax = plots.shrinkage_path(plda)
+    top = max(plda.shrinkage_path_.values())
+    assert ax.lines
+    for line in ax.lines:
+        x, y = line.get_xdata(), line.get_ydata()
+        assert y[np.flatnonzero(np.asarray(x) == getattr(plda.shrinkage_, line.get_label()))[0]] == top == max(y)
+    with pytest.raises(DuopldaError, match="shrinkage='auto'"):
+        plots.shrinkage_path(PLDA(3, 2).fit(data.X, data.speaker, session=data.session))

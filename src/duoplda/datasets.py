@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ def make_recordings(
     mean: float = 5.0,
     seed: int | None = 0,
     model: Model | None = None,
+    kind: Callable[[np.random.Generator, int], NDArray[np.int64]] | None = None,
 ) -> Recordings:
     """Draw speakers, sessions and channels from phi = mu + V y + U x + eps.
 
@@ -46,6 +48,7 @@ def make_recordings(
     sessions, recordings : int or (low, high)
         Sessions of a speaker and recordings of a session; a range is drawn from uniformly.
     model : draws from this model instead of a new one (for test sets).
+    kind : draws the kinds of channels of n recordings, where the model has several; without it all are of the first.
 
     >>> data = make_recordings(3, sessions=2, recordings=(1, 3), seed=1)
     >>> data.X.shape[1], str(data.speaker[0]), str(data.session[0])
@@ -76,7 +79,8 @@ def make_recordings(
         model = checked(rng.standard_normal(d) * mean, V, U, (precision + precision.T) / 2)
     per_speaker = _draw(rng, sessions, n_speakers, "sessions")
     per_session = _draw(rng, recordings, int(per_speaker.sum()), "recordings")
-    X, speaker, session = sample(model, rng, per_speaker, per_session)
+    drawn = None if kind is None else kind(rng, int(per_session.sum()))
+    X, speaker, session = sample(model, rng, per_speaker, per_session, drawn)
     within = np.concatenate([np.arange(n) for n in per_speaker]) if n_speakers else np.zeros(0, int)
     names = np.array([f"spk{i}" for i in range(n_speakers)])
     session_names = np.array(

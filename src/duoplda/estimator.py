@@ -72,7 +72,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     random_state : int, RandomState instance or None
         For `init="random"` and for the folds of "auto" (an int there; otherwise 0).
     callback : callable or None
-        `callback(iteration, log_likelihood, model)` after each iteration; returning True ends training.
+        `callback(iteration, log_likelihood, model)` after each iteration; returning True ends training. If it has a
+        method `held_out(done, folds)`, that is called after each fold of "auto".
 
     Attributes
     ----------
@@ -268,7 +269,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             )
         if not shr.HeldOut.possible(stats):
             raise DuopldaError(f"too few speakers ({len(stats.speaker_ids)}) to hold some out for {what}: give numbers")
-        return shr.HeldOut(stats, lambda part: self._train(part, ny, nx, max(self.tol, 1e-4)).model)
+        show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
+        return shr.HeldOut(stats, lambda part: self._train(part, ny, nx, max(self.tol, 1e-4)).model, show)
 
     def _choose_shrinkage(self, stats: Statistics, ny: int, nx: int) -> shr.Shrinkage:
         several = ("channel",) if stats.K > 1 else ()
@@ -443,13 +445,36 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         sessions: int | tuple[int, int] = 1,
         recordings: int | tuple[int, int] = 1,
         random_state: int | None = None,
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Draw recordings, with speaker and session ids; a range (low, high) is drawn from uniformly."""
+        channel: Any = None,
+    ) -> tuple[NDArray[Any], ...]:
+        """Draw recordings, with speaker and session ids; a range (low, high) is drawn from uniformly.
+
+        A model of several kinds of channels gives the kind of each recording too: drawn by `channel_priors_`, or all of
+        the kind `channel`.
+        """
         from duoplda.datasets import make_recordings
 
         check_is_fitted(self)
-        data = make_recordings(n_speakers, sessions, recordings, seed=random_state, model=self._model())
-        return data.X, data.speaker, data.session
+        K, kinds = len(self.channels_), []
+        if channel is not None and channel not in self.channels_.tolist():
+            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {lab.some(self.channels_)}")
+
+        def kind(rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+            if channel is None:
+                kinds.append(rng.choice(K, n, p=to_numpy(self.channel_priors_)))
+            else:
+                kinds.append(np.full(n, self.channels_.tolist().index(channel)))
+            return kinds[0]
+
+        data = make_recordings(
+            n_speakers,
+            sessions,
+            recordings,
+            seed=random_state,
+            model=self._model(),
+            kind=kind if K > 1 else None,
+        )
+        return (data.X, data.speaker, data.session, *(self.channels_[k] for k in kinds))
 
     # -- trials
 

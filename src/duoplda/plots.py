@@ -30,7 +30,17 @@ from duoplda.errors import DuopldaError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "speaker_map", "tippett"]
+__all__ = [
+    "bayes_error",
+    "det",
+    "histogram",
+    "likelihood_trace",
+    "reliability",
+    "save",
+    "shrinkage_path",
+    "speaker_map",
+    "tippett",
+]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["variance_directions", "variance_shares"]
 
@@ -289,6 +299,24 @@ def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
     ax.plot(np.arange(len(values)), values, color=OKABE_ITO[0], lw=1.3, marker=marker, ms=3)
     ax.xaxis.set_major_locator(_whole())
     return _dress(ax, "Iteration", "Log-likelihood (nats)")
+
+
+def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
+    """Log-likelihood of held-out speakers where `shrinkage="auto"` looked: along each number, the others as chosen."""
+    path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
+    if chosen is None or chosen not in path:
+        raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
+    ax = _axes(ax)
+    for k, name in enumerate(chosen._fields):
+        line = sorted(
+            (a[k], ln) for a, ln in path.items() if len(a) == len(chosen) and a == chosen._replace(**{name: a[k]})
+        )
+        if len(line) > 1:
+            x, y = zip(*line, strict=True)
+            ax.plot(x, y, color=OKABE_ITO[k], ls=["-", "--", ":", "-."][k], marker="o", ms=3, lw=1.3, label=name)
+    ax.set_xlim(-0.02, 1.02)
+    ax.legend(frameon=False, fontsize="small")
+    return _dress(ax, "Shrinkage", "Held-out log-likelihood (nats per recording)")
 
 
 def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes | None = None) -> Axes:
