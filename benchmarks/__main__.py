@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from benchmarks import core
+from benchmarks import core, files
 from benchmarks.common import Row, table
 
 
 def main() -> None:
-    benchmarks = {f.__name__: f for f in core.ALL}
+    benchmarks = {f.__name__: f for f in (*core.ALL, *files.ALL)}
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="*", choices=[[], *benchmarks], help="all, unless named")
     names = parser.parse_args().name or list(benchmarks)

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from duoplda.backend import Backend
 from duoplda.metrics import bootstrap, cllr, eer
 
 # name: (options of the back-end, sessions known, kinds used in training, kinds known at test)
 SYSTEMS = {
+    "cosine": ({"shrinkage": None, "max_iter": 0}, False, False, False),
     "plain-ml": ({"shrinkage": None}, False, False, False),
     "two-ml": ({"shrinkage": None}, True, False, False),
     "kinds-ml": ({"shrinkage": None}, True, True, True),
@@ -40,12 +43,14 @@ def load(folder: Path, name: str):
 
 def train(system: str, data, max_iter: int = 500) -> Backend:
     options, sessions, kinds, _ = SYSTEMS[system]
-    return Backend(whiten=True, max_iter=max_iter, **options).fit(
-        data["embeddings"],
-        data["speaker"],
-        session=data["session_id"] if sessions else None,
-        channel=data["channel"] if kinds else None,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return Backend(**{"whiten": True, "max_iter": max_iter, **options}).fit(
+            data["embeddings"],
+            data["speaker"],
+            session=data["session_id"] if sessions else None,
+            channel=data["channel"] if kinds else None,
+        )
 
 
 def scores(backend: Backend, system: str, data, trials) -> np.ndarray:
@@ -53,6 +58,12 @@ def scores(backend: Backend, system: str, data, trials) -> np.ndarray:
     model, column = np.nonzero(trials["model_rows"] >= 0)
     rows = trials["model_rows"][model, column]
     X, channel = data["embeddings"], data["channel"] if known else None
+    pairs = np.c_[trials["trial_model"], trials["trial_test_row"]]
+    if system == "cosine":  # of the mean of the normalised vectors; a score, but no likelihood ratio
+        Y = backend.transform(X)
+        means = np.stack([Y[rows[model == m]].mean(axis=0) for m in range(len(trials["model_rows"]))])
+        unit = [A / np.linalg.norm(A, axis=1, keepdims=True) for A in (means, Y)]
+        return (unit[0][pairs[:, 0]] * unit[1][pairs[:, 1]]).sum(axis=1)
     enrolled = backend.enroll(
         X[rows],
         model,
@@ -60,7 +71,7 @@ def scores(backend: Backend, system: str, data, trials) -> np.ndarray:
         channel[rows] if known else None,
     )
     tests = backend.enroll(X, np.arange(len(X)), None, channel)
-    return backend.llr(enrolled, tests, pairs=np.c_[trials["trial_model"], trials["trial_test_row"]])
+    return backend.llr(enrolled, tests, pairs=pairs)
 
 
 def evaluate(llr: np.ndarray, data, trials, resamples: int = 0) -> str:

@@ -299,6 +299,10 @@ class Watch:
         self.n, self.checkpoint, self.show = n, checkpoint, show
         self.trace = list(trace) or [float("nan")]  # that of the start is not told
 
+    def held_out(self, done: int, folds: int) -> None:
+        """After each fold of held-out speakers."""
+        self.show(None, f"held-out speakers: fold {done} of {folds}")
+
     def __call__(self, iteration: int, log_likelihood: float, model: Model) -> None:
         self.trace.append(log_likelihood)
         done = len(self.trace) - 1
