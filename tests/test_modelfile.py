@@ -365,21 +365,21 @@ def only(folder, *names):
 
 
 def test_no_such_folder(plda, tmp_path):
-    with pytest.raises(DuopldaError, match=r"cannot write the model .*nowhere.*No such file"):
+    with pytest.raises(DuopldaError, match=r"nowhere/model: its folder does not exist; create it first"):
         plda.save(tmp_path / "nowhere" / "model")
     only(tmp_path)
 
 
 def test_file_in_place_of_a_folder(plda, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DuopldaError, match="cannot write the model"):
+    with pytest.raises(DuopldaError, match="file/model: not a directory"):
         plda.save(tmp_path / "file" / "model")
     only(tmp_path, "file")
 
 
 def test_folder_in_place_of_the_file(plda, tmp_path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(DuopldaError, match="cannot write the model"):
+    with pytest.raises(DuopldaError, match="model: exists and is not a regular file"):
         plda.save(tmp_path / "model")
     only(tmp_path, "model")
 
@@ -389,7 +389,7 @@ def test_folder_without_permission(plda, path):
     before = path.read_bytes()
     path.parent.chmod(0o500)
     try:
-        with pytest.raises(DuopldaError, match=r"cannot write the model .*Permission denied"):
+        with pytest.raises(DuopldaError, match=r"(?i)model: permission denied"):
             plda.save(path)
     finally:
         path.parent.chmod(0o700)
@@ -399,7 +399,7 @@ def test_folder_without_permission(plda, path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 def test_folder_that_nobody_can_write(plda):
-    with pytest.raises(DuopldaError, match=r"cannot write the model /proc/self/model"):
+    with pytest.raises(DuopldaError, match=r"/proc/self/model: "):
         plda.save("/proc/self/model")
 
 
@@ -423,12 +423,12 @@ def test_full_disk(path, limit):
         """
     command = [sys.executable, "-c", textwrap.dedent(code), str(path), str(path) + ".new"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [f"cannot write the model {p}: File too large" for p in command[3:]]
+    assert done.stdout.splitlines() == [f"{p}: file too large" for p in command[3:]]
     only(path.parent, path.name)
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("step", ["fsync", "replace"])
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=["full", "interrupt"]
 )
@@ -441,7 +441,7 @@ def test_broken_off(plda, path, monkeypatch, step, error):
 
     monkeypatch.setattr(os, step, broken)
     if isinstance(error, OSError):
-        with pytest.raises(DuopldaError, match=r"cannot write the model .*model\.plda: No space left on device"):
+        with pytest.raises(DuopldaError, match=r"model\.plda: no space left on device"):
             plda.save(path)
     else:
         with pytest.raises(KeyboardInterrupt):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,33 +15,15 @@ FORMAT, VERSION = "duoplda-plda", 1
 
 
 def write(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> None:
-    """Write arrays and a JSON header to a temporary file beside `path`, then rename it: all or nothing."""
+    """Write arrays and a JSON header: all or nothing."""
     from safetensors.numpy import save
+
+    from duoplda.io._atomic import atomic_path
 
     header = {"format": FORMAT, "version": VERSION, **header}
     data = save({k: np.ascontiguousarray(a) for k, a in arrays.items()}, {"duoplda": json.dumps(header)})
-    path = Path(path)
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=path.name + ".", suffix=".part", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DuopldaError(f"cannot write the model {path}: {error.strerror or error}") from error
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with atomic_path(path, force=True) as temporary:
+        temporary.write_bytes(data)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
