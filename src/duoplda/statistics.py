@@ -52,7 +52,7 @@ class TypeBlock:
     """The sessions of one type."""
 
     counts: Ints  # (K,) recordings of a session by kind
-    speaker: Ints  # (m,) speakers who have such sessions, increasing
+    speaker: Ints  # (m,) speakers who have such sessions, each once
     n: Ints  # (m,) how many of them
     A: Array  # (m, K_c d) sums of F over a speaker's sessions
     scatter: Array  # (K_c d, K_c d) T, weighted; while there are fewer sessions than that, their rows F (h, K_c d)
@@ -307,10 +307,14 @@ def _join(a: TypeBlock, b: TypeBlock) -> TypeBlock:
         rows = np.searchsorted(speaker, x.speaker)
         n[rows] += x.n
         add_rows(A, rows, x.A)
-    rows, columns = a.scatter.shape[0] + b.scatter.shape[0], a.A.shape[1]
-    if rows < columns:
-        return TypeBlock(a.counts, speaker, n, A, namespace(A).concat([a.scatter, b.scatter]))
-    return TypeBlock(a.counts, speaker, n, A, a.T + b.T)
+    return TypeBlock(a.counts, speaker, n, A, _add_scatters([a, b]))
+
+
+def _add_scatters(blocks: list[TypeBlock]) -> Array:
+    """T of several blocks of one type, or all their rows while these are fewer."""
+    if sum(b.scatter.shape[0] for b in blocks) < blocks[0].A.shape[1]:
+        return namespace(blocks[0].A).concat([b.scatter for b in blocks])
+    return sum((b.T for b in blocks[1:]), blocks[0].T)
 
 
 def check_rows(X: Any) -> tuple[Array, Any]:
@@ -376,17 +380,49 @@ class _FoldSums:
             offset = xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
             spread = xp.std(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
             far = not bool(xp.all(xp.abs(offset) < 100 * spread))
+        self.speaker_ids = labels.speaker_ids
+        self.fold = lab.folds(labels.speaker_ids, n_folds, seed) if n_folds else np.zeros(len(labels.speaker_ids))
         if n_folds:
-            fold = lab.folds(labels.speaker_ids, n_folds, seed)
-            parts = [labels.select(fold == f) for f in range(n_folds)]
+            parts = [labels.select(self.fold == f) for f in range(n_folds)]
         else:
             parts = [(labels, np.arange(labels.n_recordings))]
         self.parts = [_Sums(part, rows, offset, far) for part, rows in parts]
+        self.A: dict[tuple[int, ...], Array] = {}  # the sums of all folds in one array, of which theirs are parts
+        if n_folds:
+            self._share(offset)
+
+    def _share(self, like: Array) -> None:
+        rows: dict[tuple[int, ...], int] = {}
+        for part in self.parts:
+            for t, A in zip(part.types.tolist(), part.A, strict=True):
+                rows[tuple(t)] = rows.get(tuple(t), 0) + A.shape[0]
+        at = dict.fromkeys(rows, 0)
+        for part in self.parts:
+            for c, t in enumerate(map(tuple, part.types.tolist())):
+                n, width = part.A[c].shape
+                if t not in self.A:
+                    self.A[t] = zeros((rows[t], width), like)
+                part.A[c] = self.A[t][at[t] : at[t] + n, :]
+                at[t] += n
 
     def result(self, again: Any) -> Statistics:
         parts = tuple(part.result(again) for part in self.parts)
-        whole = sum(parts[1:], parts[0])
-        return replace(whole, folds=parts, seed=self.seed) if self.n_folds else whole
+        if not self.n_folds:
+            return parts[0]
+        own = [np.flatnonzero(self.fold == f) for f in range(self.n_folds)]
+        blocks = []
+        for t in sorted(self.A):
+            of = [(f, b) for f, part in enumerate(parts) for b in part.blocks if tuple(b.counts.tolist()) == t]
+            speaker = np.concatenate([own[f][b.speaker] for f, b in of])
+            n = np.concatenate([b.n for _, b in of])
+            blocks.append(TypeBlock(of[0][1].counts, speaker, n, self.A[t], _add_scatters([b for _, b in of])))
+        first = parts[0]
+        keys = None if first.session_keys is None else np.sort(np.concatenate([p.session_keys for p in parts]))
+        within = sum((p.within for p in parts[1:]), first.within)
+        weights = np.ones(len(self.speaker_ids))
+        return Statistics(
+            first.offset, first.kinds, self.speaker_ids, weights, tuple(blocks), within, keys, parts, self.seed
+        )
 
 
 class _Sums:
