@@ -74,3 +74,12 @@ def test_scores_with_kinds_known_and_inferred_and_the_report(folder):
     assert "recordings right" in page
     run("report", *systems, "--embeddings", folder / "x.scp", "--out", folder / "no.html", code=2)
     assert not (folder / "no.html").exists()
+
+
+def test_sessions_that_lack_ids_are_missing_ids(folder):
+    lines = (folder / "labels.tsv").read_text().splitlines()[1:]
+    (folder / "utt2spk").write_text("".join(" ".join(line.split("\t")[:2]) + "\n" for line in lines))
+    (folder / "utt2sess").write_text("".join(f"{x[0]} {x[2]}\n" for x in (line.split("\t") for line in lines[3:])))
+    files = ["--speakers", folder / "utt2spk", "--sessions", folder / "utt2sess", "--out", folder / "none.safetensors"]
+    run("train", "--embeddings", folder / "x.scp", *files, code=3)
+    assert not (folder / "none.safetensors").exists()

@@ -1,4 +1,4 @@
-"""The one error that a user's mistake raises."""
+"""What a user's mistake raises."""
 
 
 class DuopldaError(ValueError):
@@ -7,3 +7,7 @@ class DuopldaError(ValueError):
     It is a `ValueError`, as scikit-learn's conventions ask. The command line prints its message
     without a traceback.
     """
+
+
+class MissingIds(DuopldaError):
+    """Ids that one file names and another does not have: exit code 3 of the command line."""

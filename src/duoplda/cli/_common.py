@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, MissingIds
 
 FAILURE, USAGE, MISSING, INTERRUPTED = 1, 2, 3, 130
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,10 +30,6 @@ Json = Annotated[bool, typer.Option("--json", help="The result as JSON on standa
 AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without missing ids, and count them.")]
 
 _state: dict[str, Any] = {"quiet": False, "arguments": None}
-
-
-class MissingIds(DuopldaError):
-    """Ids that one file names and another does not have: exit code 3."""
 
 
 def be_quiet(quiet: bool) -> None:

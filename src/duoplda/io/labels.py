@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, as_ids, bad, check_ids, guarded, listed, need, open_binary, shown
@@ -162,7 +162,7 @@ def _aligned(path: PathLike, ids: np.ndarray, theirs: np.ndarray, values: Coded)
     rows = np.array([where.get(name, -1) for name in ids.tolist()])
     if (rows < 0).any():
         missing = ids[rows < 0].tolist()
-        raise bad(path, "", f"lacks {len(missing)} of {len(ids)} ids", f"the first: {listed(missing)}")
+        raise MissingIds(str(bad(path, "", f"lacks {len(missing)} of {len(ids)} ids", f"the first: {listed(missing)}")))
     return values.values[rows]
 
 
