@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,4 +69,12 @@ def trials() -> Iterator[Row]:
         yield Row("read and score listed trials / counting the lines", f"{TRIALS // 10**6}M trials", ours, raw, None)
 
 
-ALL = (reading, trials)
+def help_page() -> Iterator[Row]:
+    def start(*arguments: str) -> None:
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+    ours, python = interleaved(lambda: start("-m", "duoplda", "--help"), lambda: start("-c", "pass"))
+    yield Row("duoplda --help, seconds / half a second", f"Python itself: {python:.2f} s", ours, 0.5, 1.0)
+
+
+ALL = (reading, trials, help_page)

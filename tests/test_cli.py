@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from functools import cache
 
 import numpy as np
@@ -71,15 +70,9 @@ def test_the_command_line_brings_in_nothing_heavy_of_its_own():
     assert heavy("import duoplda.cli") == heavy("import duoplda")
 
 
-def test_help_starts_in_half_a_second():
-    if "numpy" in heavy("import duoplda"):
-        pytest.skip("duoplda/__init__.py imports everything: it is not lazy yet")
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "duoplda", "--help"], check=True, capture_output=True)
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 0.5
+def test_help_waits_for_nothing_heavy():
+    """How long it takes is in benchmarks/files.py; this is why it is short."""
+    assert heavy("import duoplda.cli") == []
 
 
 # -- exit codes
