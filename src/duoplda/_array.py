@@ -6,7 +6,6 @@ numeric rooms then call `xp.*`. Labels, ids and counts are always NumPy, on the 
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_lapack
 from threadpoolctl import ThreadpoolController
 
 Array = Any  # an array of NumPy, torch or another library of the array API standard
@@ -189,8 +187,9 @@ class SpdInverse:
 
         M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
 
-    down to blocks of 48, which LAPACK inverts. Most of the work is then in stacks of products, which run at
-    several times the speed of potrf and potri on matrices of a few hundred rows, and other threads run meanwhile.
+    down to blocks of 32, which LAPACK inverts. Most of the work is then in stacks of products, and other threads run
+    meanwhile. SciPy's potrf and potri would need fewer operations, but they run in another BLAS than NumPy's products:
+    the threads of the two then wait for each other (an iteration was five times slower).
     Buffers are kept between calls: with fresh ones, half of the time goes into the system's handing out of pages.
     One object serves one thread.
     """
@@ -205,8 +204,11 @@ class SpdInverse:
 
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
         m, n = M.shape[:2]
-        if n <= 48:
-            return self._lapack(M)
+        if n <= 32:
+            factor = np.linalg.cholesky(M)
+            inverse = np.linalg.inv(factor)
+            np.matmul(inverse.mT, inverse, out=M)
+            return logdet_cholesky(factor)
         h = n // 2
         A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
         X, Y = self._buffer(0, m, n - h, h), self._buffer(1, m, n - h, h)
@@ -223,37 +225,6 @@ class SpdInverse:
         np.negative(Y, out=B)
         M[:, :h, h:] = B.mT
         return ln
-
-    def _lapack(self, M: NDArray[Any]) -> NDArray[Any]:
-        m, n = M.shape[:2]
-        size, step, status = ctypes.c_int(n), ctypes.c_int(M.strides[1] // 8), ctypes.c_int(0)
-        size_at, step_at, status_at = ctypes.byref(size), ctypes.byref(step), ctypes.byref(status)
-        places = range(M.ctypes.data, M.ctypes.data + m * M.strides[0], M.strides[0])
-        for place in places:  # rows here are columns there: our lower triangle is LAPACK's upper one
-            _potrf(b"U", size_at, place, step_at, status_at)
-            if status.value:
-                raise np.linalg.LinAlgError("matrix is not positive definite")
-        ln = logdet_cholesky(M)
-        for place in places:
-            _potri(b"U", size_at, place, step_at, status_at)
-        low = self._buffer(3, m, n, n)
-        np.multiply(M, np.tri(n) - np.eye(n) / 2, out=low)
-        np.add(low, low.mT, out=M)
-        return ln
-
-
-def _lapack_function(name: str) -> Callable[..., None]:
-    # SciPy's Python wrappers of potrf and potri hold the interpreter's lock and copy; the function pointers that
-    # SciPy publishes for Cython and Numba, called through ctypes, do neither.
-    capsule = dict(cython_lapack.__pyx_capi__)[name]
-    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    pointer = get_pointer(capsule, get_name(capsule))
-    return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * 4)(pointer)
-
-
-_potrf, _potri = _lapack_function("dpotrf"), _lapack_function("dpotri")
 
 
 _blas = ThreadpoolController()
