@@ -25,7 +25,7 @@ from duoplda.labels import Labels
 from duoplda.llr import Sides
 from duoplda.model import Model
 from duoplda.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
-from duoplda.statistics import Statistics, check_finite, check_rows
+from duoplda.statistics import Statistics, as_labels, check_finite, check_rows
 
 ROWS = 4096  # of a chunk
 
@@ -135,11 +135,11 @@ class Backend(BaseEstimator):
         start, trace : the model and the log-likelihoods of an interrupted training, to go on from
         device : "cpu", or a torch device ("cuda") for the statistics and EM
         """
-        known: list[Labels] = [] if callable(labels) else [_as_labels(labels)]
+        known: list[Labels] = [] if callable(labels) else [as_labels(labels)]
 
         def get() -> Labels:
             if not known:
-                known.append(_as_labels(labels()))
+                known.append(as_labels(labels()))
             return known[0]
 
         if not callable(labels):
@@ -337,12 +337,6 @@ class Backend(BaseEstimator):
         backend.steps_, backend.plda_, backend.calibration_ = {}, plda, None
         backend.n_features_in_, backend.counts_ = plda.n_features_in_, {}
         return backend
-
-
-def _as_labels(labels: Any) -> Labels:
-    if isinstance(labels, Labels):
-        return labels
-    return lab.encode(**labels) if isinstance(labels, Mapping) else lab.encode(*labels)
 
 
 def _put(X: Any, device: str) -> Any:

@@ -390,9 +390,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def score(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> float:
         """Mean log marginal likelihood per recording, in nats."""
         if y is None:
-            raise DuopldaError(
-                "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
-            )
+            raise DuopldaError(NO_SPEAKERS)
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         return self.partition_log_likelihood(X, y, session, channel) / n
 

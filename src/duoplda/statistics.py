@@ -17,7 +17,7 @@ they are fewer, so that many types cost little), and K_c d for each pair of a sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -120,7 +120,7 @@ class Statistics:
         `labels` is `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, for all
         recordings in the order in which the chunks bring them. A chunk is an array of rows.
         """
-        labels = _as_labels(labels)
+        labels = as_labels(labels)
         sums: _FoldSums | None = None
         row = 0
         for chunk in chunks:
@@ -349,10 +349,11 @@ def check_finite(X: Array, first_row: int = 0) -> None:
         )
 
 
-def _as_labels(labels: Any) -> Labels:
+def as_labels(labels: Any) -> Labels:
+    """Labels in any of the forms that `Statistics.accumulate` takes."""
     if isinstance(labels, Labels):
         return labels
-    if isinstance(labels, dict) and {"speaker"} <= set(labels) <= {"speaker", "session", "channel"}:
+    if isinstance(labels, Mapping) and {"speaker"} <= set(labels) <= {"speaker", "session", "channel"}:
         return lab.encode(**labels)
     if isinstance(labels, (tuple, list)) and 1 <= len(labels) <= 3:
         return lab.encode(*labels)
