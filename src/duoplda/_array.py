@@ -7,6 +7,7 @@ numeric rooms then call `xp.*`. Labels, ids and counts are always NumPy, on the 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
+
+from duoplda.errors import DuopldaError
 
 Array = Any  # an array of NumPy, torch or another library of the array API standard
 
@@ -69,11 +72,72 @@ def to_float(array: Any, xp: Any) -> Array:
 
 
 def put(host: Any, like: Array) -> Array:
-    """A host array as doubles (or 64-bit integers) in the library and on the device of `like`."""
+    """A host array as doubles (or 64-bit integers) in the library and on the device of `like`; or what is there."""
     xp = namespace(like)
+    if xp is not np and namespace(host) is xp:
+        return host
     host = np.asarray(host)
     host = host.astype(np.int64 if host.dtype.kind in "biu" else np.float64, copy=False)
     return host if xp is np else xp.asarray(host, device=like.device)
+
+
+def on_device(X: Any, device: str) -> Array:
+    """Rows as NumPy has them, or as a tensor on a device of torch."""
+    if device == "cpu":
+        return X
+    try:
+        import torch
+    except ImportError:
+        raise DuopldaError(f"device {device!r} needs torch: pip install 'duoplda[torch]'") from None
+    try:
+        return torch.tensor(np.asarray(X), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise DuopldaError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
+    """Rows of a host array (slices, or indices) on the device of `like`, block after block.
+
+    A block is gathered in pinned memory and copied while the one before is being used.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
+        host = torch.from_numpy(X if X.dtype.kind == "f" else X.astype(np.float64))
+    cuda, device = like.device.type == "cuda", like.device
+    most = max(p.stop - p.start if isinstance(p, slice) else len(p) for p in parts)
+    buffers = [torch.empty((most, X.shape[1]), dtype=host.dtype, pin_memory=cuda) for _ in range(2)]
+    copied: list[Any] = [None, None]
+    side = torch.cuda.Stream(device) if cuda else None
+
+    def fetch(i: int) -> Array:
+        part, which = parts[i], i % 2
+        if copied[which] is not None:
+            copied[which].synchronize()  # the copy before the last has left the buffer
+        block = buffers[which][: part.stop - part.start if isinstance(part, slice) else len(part)]
+        if isinstance(part, slice):
+            block.copy_(host[part])
+        else:
+            torch.index_select(host, 0, torch.from_numpy(part), out=block)
+        if side is None:
+            return block
+        with torch.cuda.stream(side):
+            there = block.to(device, non_blocking=True)
+            copied[which] = side.record_event()
+        return there
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(fetch, 0)
+        for i in range(len(parts)):
+            block, event = coming.result(), copied[i % 2]
+            if i + 1 < len(parts):
+                coming = pool.submit(fetch, i + 1)
+            if cuda:
+                now = torch.cuda.current_stream(device)
+                now.wait_event(event)
+                block.record_stream(now)
+            yield block
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:
@@ -128,6 +192,39 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
         out.index_add_(0, put(np.repeat(np.arange(len(starts)), ends - starts), rows), rows)
         return out
     return xp.stack([xp.sum(rows[a:b, :], axis=0) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+
+
+def add_segments(array: Array, index: Array, rows: Array) -> None:
+    """`array[index] += rows` in place, for an increasing index that may repeat."""
+    if is_torch(namespace(array)):
+        array.index_add_(0, put(index, array), rows)
+    else:
+        starts = np.flatnonzero(np.diff(index, prepend=-1))
+        add_rows(array, index[starts], segment_sums(rows, starts))
+
+
+def bincount(index: Array, n: int) -> Array:
+    """How often each of 0 .. n-1 is in an array of integers."""
+    if isinstance(index, np.ndarray):
+        return np.bincount(index, minlength=n)
+    import torch
+
+    return torch.bincount(index, minlength=n)
+
+
+def ranked(values: Array) -> tuple[Array, Array, Array]:
+    """Distinct integers (>= 0), sorted; the rank of each entry among them; how often each comes.
+
+    By a table where the integers are not much larger than they are many: several times faster than sorting.
+    """
+    xp = namespace(values)
+    high = int(xp.max(values)) + 1 if values.shape[0] else 0
+    if high > 4 * values.shape[0] + 1024:
+        distinct, _, rank, counts = xp.unique_all(values)
+        return distinct, xp.reshape(rank, (-1,)), counts
+    table = bincount(values, high)
+    distinct = xp.nonzero(table)[0]
+    return distinct, (xp.cumulative_sum(xp.astype(table > 0, xp.int64)) - 1)[values], table[distinct]
 
 
 def gram(rows: Array) -> Array:

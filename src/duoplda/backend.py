@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda import backendfile, modelfile
 from duoplda import labels as lab
-from duoplda._array import to_numpy
+from duoplda._array import on_device, to_numpy
 from duoplda.backendfile import CALIBRATIONS, FORMAT, channel_noise, plain_parameters, read_parts, variance_shares
 from duoplda.errors import DuopldaError
 from duoplda.estimator import PLDA
@@ -146,7 +146,7 @@ class Backend(BaseEstimator):
             self._refuse_learnt_channels(get())
         if not self.length_norm:
             self._refuse_learnt_channels(get())
-            stats = self._statistics((_put(x, device) for x in chunks()), get())
+            stats = self._statistics((on_device(x, device) for x in chunks()), get())
             self._fit_steps(Spread.of(stats))
             stats = self._map(stats)
         else:
@@ -184,7 +184,7 @@ class Backend(BaseEstimator):
         for X in chunks:
             channel = names[labels.kind[row : row + len(X)]] if self.center_by_channel else None
             try:
-                yield _put(self._transform(X, channel), device)
+                yield on_device(self._transform(X, channel), device)
             except DuopldaError:
                 check_finite(np.asarray(X), row)  # which names the rows of the data, not those of the chunk
                 raise
@@ -337,20 +337,6 @@ class Backend(BaseEstimator):
         backend.steps_, backend.plda_, backend.calibration_ = {}, plda, None
         backend.n_features_in_, backend.counts_ = plda.n_features_in_, {}
         return backend
-
-
-def _put(X: Any, device: str) -> Any:
-    """Rows as NumPy has them, or as a tensor on a device of torch."""
-    if device == "cpu":
-        return X
-    try:
-        import torch
-    except ImportError:
-        raise DuopldaError(f"device {device!r} needs torch: pip install 'duoplda[torch]'") from None
-    try:
-        return torch.as_tensor(np.asarray(X), device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise DuopldaError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
 
 
 def _put_model(model: Model | None, stats: Statistics) -> Model | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import to_numpy
+from duoplda._array import Array, bincount, is_torch, namespace, put, ranked, to_numpy
 from duoplda.errors import DuopldaError
 
 Ints = NDArray[np.int64]
@@ -32,25 +32,25 @@ def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
 class Labels:
     """Who speaks in each of N recordings, in which session, through which kind of channel.
 
-    The ids are sorted as `numpy.unique` sorts them; the integer arrays index into them.
+    The ids are sorted as `numpy.unique` sorts them; the integer arrays index into them. These are on the host, or with
+    recordings on a device (`encode(..., like=X)`).
     """
 
     speaker_ids: NDArray[Any]  # (M,)
     session_ids: NDArray[Any] | None  # (H,); None: every recording is a session of its own, without a name
     kinds: NDArray[Any]  # (K,) labels of the kinds of channels; one nameless kind where none are given
-    speaker: Ints  # (N,)
-    session: Ints  # (N,)
-    kind: Ints  # (N,)
+    speaker: Array  # (N,)
+    session: Array  # (N,)
+    kind: Array  # (N,)
 
-    def select(self, speakers: NDArray[np.bool_]) -> tuple[Labels, Ints]:
+    def select(self, speakers: NDArray[np.bool_]) -> tuple[Labels, Array]:
         """The labels of some of the speakers' recordings, and the rows of these."""
-        rows = np.flatnonzero(speakers[self.speaker])
-        sessions, session = np.unique(self.session[rows], return_inverse=True)
-        names = None if self.session_ids is None else self.session_ids[sessions]
-        speaker = (np.cumsum(speakers) - 1)[self.speaker[rows]]
-        return Labels(
-            self.speaker_ids[speakers], names, self.kinds, speaker, session.reshape(-1), self.kind[rows]
-        ), rows
+        xp = namespace(self.speaker)
+        new = put(np.where(speakers, np.cumsum(speakers) - 1, -1), self.speaker)[self.speaker]
+        rows = xp.nonzero(new >= 0)[0]
+        sessions, session, _ = ranked(self.session[rows])
+        names = None if self.session_ids is None else self.session_ids[to_numpy(sessions)]
+        return Labels(self.speaker_ids[speakers], names, self.kinds, new[rows], session, self.kind[rows]), rows
 
     @property
     def n_recordings(self) -> int:
@@ -61,43 +61,42 @@ class Labels:
         return self.n_recordings if self.session_ids is None else len(self.session_ids)
 
     @cached_property
-    def session_speaker(self) -> Ints:
+    def session_speaker(self) -> Array:
         """The speaker of each session, (H,)."""
-        out = np.empty(self.n_sessions, np.int64)
+        if self.session_ids is None:
+            return self.speaker
+        out = put(np.empty(self.n_sessions, np.int64), self.speaker)
         out[self.session] = self.speaker
         return out
 
     @cached_property
-    def counts(self) -> Ints:
+    def counts(self) -> Array:
         """Recordings of each session by kind: its type, (H, K)."""
         K = len(self.kinds)
-        return np.bincount(self.session * K + self.kind, minlength=self.n_sessions * K).reshape(-1, K)
+        cell = self.session if K == 1 else self.session * K + self.kind
+        return bincount(cell, self.n_sessions * K).reshape(-1, K)
 
 
 NO_KIND = np.array([""])
 
 
-def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, kinds: Any = None) -> Labels:
-    """Check labels and turn them into integers.
+def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, like: Any = None) -> Labels:
+    """Check labels and turn them into integers, on the device of `like` where that is a tensor of torch.
 
-    `n` is the number of recordings that the labels must have; `kinds` fixes the kinds that `channel` may name.
+    `n` is the number of recordings that the labels must have.
     """
-    speaker_ids, speakers = codes(speaker, "speaker", n)
+    speaker_ids, speakers = codes(speaker, "speaker", n, like)
     n = len(speakers)
-    if session is None:
-        session_ids, sessions = None, np.arange(n)
-    else:
-        session_ids, sessions = codes(session, "session", n)
-    if channel is None:
-        kind_ids, kind = NO_KIND, np.zeros(n, np.int64)
-    elif kinds is None:
-        kind_ids, kind = codes(channel, "channel", n)
-    else:
-        kind_ids, kind = np.asarray(kinds), codes_among(channel, np.asarray(kinds), n)
+    session_ids, sessions = (None, put(np.arange(n), speakers))
+    if session is not None:
+        session_ids, sessions = codes(session, "session", n, like)
+    kind_ids, kind = (NO_KIND, put(np.zeros(n, np.int64), speakers))
+    if channel is not None:
+        kind_ids, kind = codes(channel, "channel", n, like)
     labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
-    torn = np.unique(sessions[labels.session_speaker[sessions] != speakers])
-    if len(torn):
-        assert session_ids is not None
+    wrong = labels.session_speaker[sessions] != speakers
+    if session_ids is not None and bool(wrong.any()):
+        torn, sessions, speakers = np.unique(to_numpy(sessions[wrong])), to_numpy(sessions), to_numpy(speakers)
         first = sessions == torn[0]
         raise DuopldaError(
             f"session {session_ids[torn[0]]!s} belongs to {len(np.unique(speakers[first]))} speakers "
@@ -109,9 +108,24 @@ def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None
     return labels
 
 
-def codes(values: Any, name: str, n: int | None = None) -> tuple[NDArray[Any], Ints]:
-    """Sorted distinct ids, and the index of each value among them."""
+def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
+    """Sorted distinct ids, and the index of each value among them; on a device of torch where `like` is there."""
+    if like is not None and is_torch(namespace(like)):
+        there = getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
+        if not there or "int" not in str(values.dtype):
+            array = as_ids(values, name, n)
+            if array.dtype.kind != "i":
+                ids, index = codes(array, name, n)
+                return ids, put(index, like)
+            values = put(array, like)
+        values = values.long()
+        ids, index, _ = ranked(values - (low := values.min()))
+        return to_numpy(ids + low), index
     array = as_ids(values, name, n)
+    if array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62:
+        low = int(array.min())
+        ids, index, _ = ranked(array.astype(np.int64) - low)
+        return (ids + low).astype(array.dtype), index
     if array.dtype.kind in "biuf":
         ids, index = np.unique(array, return_inverse=True)
         return ids, index.reshape(-1).astype(np.int64)
@@ -169,8 +183,8 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each id, the same on every machine and in every shard, sorted."""
-    return np.sort(_hash(ids))
+    """A 64-bit hash of each id, the same on every machine and in every shard."""
+    return _hash(ids)
 
 
 def _hash(ids: NDArray[Any]) -> NDArray[np.uint64]:

@@ -21,60 +21,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from duoplda import labels as lab
-from duoplda._array import (
-    Array,
-    add_rows,
-    gram,
-    namespace,
-    one_thread_each,
-    put,
-    segment_sums,
-    take,
-    to_float,
-    to_numpy,
-    zeros,
-)
+from duoplda._array import Array, add_rows, gram, namespace, on_device, put, zeros
 from duoplda.errors import DuopldaError
+from duoplda.gather import CHUNK_BYTES, Folds, Gathered, TypeBlock, add_scatters, check_finite
 from duoplda.labels import Ints, Labels, some
 
-CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
+__all__ = ["CHUNK_BYTES", "Statistics", "TypeBlock", "as_labels", "check_finite", "check_rows"]
 
-
-@dataclass(frozen=True, eq=False)
-class TypeBlock:
-    """The sessions of one type."""
-
-    counts: Ints  # (K,) recordings of a session by kind
-    speaker: Ints  # (m,) speakers who have such sessions, each once
-    n: Ints  # (m,) how many of them
-    A: Array  # (m, K_c d) sums of F over a speaker's sessions
-    scatter: Array  # (K_c d, K_c d) T, weighted; while there are fewer sessions than that, their rows F (h, K_c d)
-
-    @cached_property
-    def present(self) -> Ints:
-        return np.flatnonzero(self.counts)
-
-    @property
-    def size(self) -> int:
-        return int(self.counts.sum())
-
-    @property
-    def T(self) -> Array:
-        """(K_c d, K_c d) sum of F F' over all sessions, weighted by the speakers' weights."""
-        rows, columns = self.scatter.shape
-        return self.scatter if rows == columns else gram(self.scatter)
-
-    def times(self, M: Array) -> Array:
-        """T M, by way of the rows F where these are fewer."""
-        rows, columns = self.scatter.shape
-        return self.scatter @ M if rows == columns else self.scatter.T @ (self.scatter @ M)
+PRECISIONS = ("double", "single")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,46 +58,68 @@ class Statistics:
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
 
-    @staticmethod
+    @classmethod
     def from_arrays(
-        X: Any, speaker: Any, session: Any = None, channel: Any = None, *, n_folds: int = 0, seed: int = 0
+        cls,
+        X: Any,
+        speaker: Any,
+        session: Any = None,
+        channel: Any = None,
+        *,
+        n_folds: int = 0,
+        seed: int = 0,
+        device: str | None = None,
+        precision: str = "double",
     ) -> Statistics:
         """One pass over labelled recordings `X` (N, d).
 
-        With `n_folds`, speakers are split by a hash of their ids, and the parts are kept too, for held-out speakers.
+        Parameters
+        ----------
+        X, speaker, session, channel : recordings (N, d) and their labels (N,)
+        n_folds, seed : split speakers by a hash of their ids, and keep the parts too, for held-out speakers
+        device : a device of torch ("cuda") through which recordings of the host are streamed in blocks, so that they
+            need not fit there; tensors are used where they are
+        precision : "single": differences within sessions of float32 recordings are squared in single precision, block
+            by block, and only added in double: faster, and exact to about 1e-7 of the variances. Not for embeddings
+            with directions of (nearly) no variance.
         """
         X, _ = check_rows(X)
-        labels = lab.encode(speaker, session, channel, X.shape[0])
-        sums = _FoldSums(labels, X, n_folds, seed)
-        for fold in sums.parts:
-            fold.add_sorted(X)
-        return sums.result(lambda: X)
+        single = _single(precision)
+        like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
+        labels = lab.encode(speaker, session, channel, X.shape[0], like)
+        sums = Folds(labels, like, n_folds, seed, single=single)
+        sums.add_all(X)
+        return cls._of(sums.result(lambda: X))
 
-    @staticmethod
-    def accumulate(chunks: Iterable[Any], labels: Any, *, n_folds: int = 0, seed: int = 0) -> Statistics:
+    @classmethod
+    def accumulate(
+        cls, chunks: Iterable[Any], labels: Any, *, n_folds: int = 0, seed: int = 0, precision: str = "double"
+    ) -> Statistics:
         """The same from chunks, read once; sessions may be split between chunks, and are closed when complete.
 
         `labels` is `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, for all
         recordings in the order in which the chunks bring them. A chunk is an array of rows.
         """
         labels = as_labels(labels)
-        sums: _FoldSums | None = None
-        row = 0
+        sums: Folds | None = None
+        row, single = 0, _single(precision)
         for chunk in chunks:
             X, _ = check_rows(chunk)
             if sums is None:
-                sums = _FoldSums(labels, X, n_folds, seed)
-            d = sums.parts[0].d
-            if X.shape[1] != d:
-                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {d}")
+                sums = Folds(labels, X, n_folds, seed, single=single)
+            if X.shape[1] != sums.d:
+                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}")
             if row + X.shape[0] > labels.n_recordings:
                 raise DuopldaError(f"the chunks bring more rows than the {labels.n_recordings} that have labels")
-            for fold in sums.parts:
-                fold.add(X, row)
+            sums.add(X, row)
             row += X.shape[0]
         if sums is None or row < labels.n_recordings:
             raise DuopldaError(f"the chunks brought {row} rows, {labels.n_recordings} have labels")
-        return sums.result(None)
+        return cls._of(sums.result())
+
+    @classmethod
+    def _of(cls, g: Gathered) -> Statistics:
+        return cls(**{**g._asdict(), "folds": tuple(cls._of(f) for f in g.folds)})
 
     # -- counts
 
@@ -262,7 +244,7 @@ class Statistics:
             np.maximum(a.weights, b.weights),
             tuple(parts[key] for key in sorted(parts)),
             a.within + b.within,
-            np.sort(np.concatenate(keys)) if keys else None,
+            np.concatenate(keys) if keys else None,
             folds,
             self.seed,
         )
@@ -307,14 +289,7 @@ def _join(a: TypeBlock, b: TypeBlock) -> TypeBlock:
         rows = np.searchsorted(speaker, x.speaker)
         n[rows] += x.n
         add_rows(A, rows, x.A)
-    return TypeBlock(a.counts, speaker, n, A, _add_scatters([a, b]))
-
-
-def _add_scatters(blocks: list[TypeBlock]) -> Array:
-    """T of several blocks of one type, or all their rows while these are fewer."""
-    if sum(b.scatter.shape[0] for b in blocks) < blocks[0].A.shape[1]:
-        return namespace(blocks[0].A).concat([b.scatter for b in blocks])
-    return sum((b.T for b in blocks[1:]), blocks[0].T)
+    return TypeBlock(a.counts, speaker, n, A, add_scatters([a, b]))
 
 
 def check_rows(X: Any) -> tuple[Array, Any]:
@@ -338,15 +313,10 @@ def check_rows(X: Any) -> tuple[Array, Any]:
     return X, xp
 
 
-def check_finite(X: Array, first_row: int = 0) -> None:
-    """Name the rows that are not finite."""
-    xp = namespace(X)
-    bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
-    if len(bad):
-        raise DuopldaError(
-            f"Input X contains NaN or infinity in {len(bad)} of {X.shape[0]} rows: {some(bad + first_row)}. "
-            "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
-        )
+def _single(precision: str) -> bool:
+    if precision not in PRECISIONS:
+        raise DuopldaError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
+    return precision == "single"
 
 
 def as_labels(labels: Any) -> Labels:
@@ -361,280 +331,3 @@ def as_labels(labels: Any) -> Labels:
         "labels must be (speaker, session), (speaker, session, channel), a mapping of those names, or Labels, "
         f"got {type(labels).__name__}"
     )
-
-
-def _helmert(n: int) -> NDArray[np.float64]:
-    """(n - 1, n) orthonormal contrasts: C'C = I - 11'/n."""
-    C = np.tri(n - 1, n)
-    C[np.arange(n - 1), np.arange(1, n)] = -np.arange(1, n)
-    return C / np.sqrt((C**2).sum(axis=1, keepdims=True))
-
-
-class _FoldSums:
-    """Sums by fold of speakers; one fold of all where none are asked for."""
-
-    def __init__(self, labels: Labels, like: Array, n_folds: int, seed: int):
-        xp = namespace(like)
-        self.seed, self.n_folds = seed, n_folds
-        with np.errstate(all="ignore"):
-            offset = xp.mean(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
-            offset = xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
-            spread = xp.std(to_float(like[: min(4096, like.shape[0]), :], xp), axis=0)
-            far = not bool(xp.all(xp.abs(offset) < 100 * spread))
-        self.speaker_ids = labels.speaker_ids
-        self.fold = lab.folds(labels.speaker_ids, n_folds, seed) if n_folds else np.zeros(len(labels.speaker_ids))
-        if n_folds:
-            parts = [labels.select(self.fold == f) for f in range(n_folds)]
-        else:
-            parts = [(labels, np.arange(labels.n_recordings))]
-        self.parts = [_Sums(part, rows, offset, far) for part, rows in parts]
-        self.A: dict[tuple[int, ...], Array] = {}  # the sums of all folds in one array, of which theirs are parts
-        if n_folds:
-            self._share(offset)
-
-    def _share(self, like: Array) -> None:
-        rows: dict[tuple[int, ...], int] = {}
-        for part in self.parts:
-            for t, A in zip(part.types.tolist(), part.A, strict=True):
-                rows[tuple(t)] = rows.get(tuple(t), 0) + A.shape[0]
-        at = dict.fromkeys(rows, 0)
-        for part in self.parts:
-            for c, t in enumerate(map(tuple, part.types.tolist())):
-                n, width = part.A[c].shape
-                if t not in self.A:
-                    self.A[t] = zeros((rows[t], width), like)
-                part.A[c] = self.A[t][at[t] : at[t] + n, :]
-                at[t] += n
-
-    def result(self, again: Any) -> Statistics:
-        parts = tuple(part.result(again) for part in self.parts)
-        if not self.n_folds:
-            return parts[0]
-        own = [np.flatnonzero(self.fold == f) for f in range(self.n_folds)]
-        blocks = []
-        for t in sorted(self.A):
-            of = [(f, b) for f, part in enumerate(parts) for b in part.blocks if tuple(b.counts.tolist()) == t]
-            speaker = np.concatenate([own[f][b.speaker] for f, b in of])
-            n = np.concatenate([b.n for _, b in of])
-            blocks.append(TypeBlock(of[0][1].counts, speaker, n, self.A[t], _add_scatters([b for _, b in of])))
-        first = parts[0]
-        keys = None if first.session_keys is None else np.sort(np.concatenate([p.session_keys for p in parts]))
-        within = sum((p.within for p in parts[1:]), first.within)
-        weights = np.ones(len(self.speaker_ids))
-        return Statistics(
-            first.offset, first.kinds, self.speaker_ids, weights, tuple(blocks), within, keys, parts, self.seed
-        )
-
-
-class _Sums:
-    """Statistics while they are gathered: closed sessions in their type's sums, open ones as sums of their own."""
-
-    def __init__(self, labels: Labels, rows: Ints, offset: Array, far: bool = True):
-        xp = namespace(offset)
-        self.labels, self.xp, self.d = labels, xp, offset.shape[0]
-        self.rows = rows  # of the data, increasing, that the labels are about
-        self.offset = offset
-        # Sums and differences are taken of the rows as they are, unless so far from 0 that digits would be lost.
-        self.far = far
-        self.base = offset if far else xp.zeros_like(offset)
-        self.types, self.session_type = np.unique(labels.counts, axis=0, return_inverse=True)
-        self.session_type = self.session_type.reshape(-1)
-        M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
-        # The rows of A: pairs of a type and a speaker that has it, in this order.
-        pairs, self.session_pair, self.pair_n = np.unique(
-            self.session_type * M + labels.session_speaker, return_inverse=True, return_counts=True
-        )
-        self.pair_speaker = pairs % M
-        self.pair_start = np.searchsorted(pairs // M, np.arange(len(self.types) + 1))
-        self.A = [
-            zeros((b - a, int((t > 0).sum()) * d), self.offset)
-            for t, a, b in zip(self.types, self.pair_start[:-1], self.pair_start[1:], strict=True)
-        ]
-        # T_c, or where there are fewer sessions of a type, their rows F, so many of which are there already.
-        sessions = np.bincount(self.session_type, minlength=len(self.types)).tolist()
-        self.T = [zeros((min(h, a.shape[1]), a.shape[1]), self.offset) for h, a in zip(sessions, self.A, strict=True)]
-        self.rows_kept = [0] * len(self.types)
-        self.within = zeros((K, d, d), self.offset)
-        self.open: dict[int, tuple[Ints, Array]] = {}  # session -> counts so far (K,), sums so far (K, d)
-        chunk = CHUNK_BYTES // 4 if xp is np else 1 << 31  # of a core's cache; of a device's memory
-        self.rows_per_chunk = max(256, chunk // (8 * d))
-        self.lock = Lock()
-
-    def add_sorted(self, X: Array) -> None:
-        """All recordings at once: by type and speaker, so that no session is ever open."""
-        lb = self.labels
-        session_order = np.argsort(self.session_pair, kind="stable")
-        rank = np.empty_like(session_order)
-        rank[session_order] = np.arange(len(session_order))
-        key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
-        rows = self.rows if bool((key[1:] >= key[:-1]).all()) else self.rows[np.argsort(key, kind="stable")]
-        self._add_complete(X, rows, session_order)
-
-    def add(self, X: Array, first_row: int) -> None:
-        """A chunk that begins at a row of the data."""
-        lb = self.labels
-        rows = np.arange(*np.searchsorted(self.rows, [first_row, first_row + X.shape[0]]))  # among the labels
-        in_chunk = self.rows[rows] - first_row
-        sessions, inverse, have = np.unique(lb.session[rows], return_inverse=True, return_counts=True)
-        whole = have == lb.counts[sessions].sum(axis=1)
-        if whole.any():
-            chosen = sessions[whole]
-            order = np.argsort(self.session_pair[chosen], kind="stable")
-            rank = np.full(len(sessions), -1)
-            rank[np.flatnonzero(whole)[order]] = np.arange(len(order))
-            place = np.flatnonzero(whole[inverse])
-            key = rank[inverse[place]] * len(lb.kinds) + lb.kind[rows[place]]
-            self._add_complete(X, in_chunk[place[np.argsort(key, kind="stable")]], chosen[order])
-        part = np.flatnonzero(~whole[inverse])
-        if len(part):
-            self._add_open(X, in_chunk[part], rows[part])
-
-    def _rows(self, X: Array, index: Ints, buffer: Array | None = None) -> Array:
-        """Rows of X about `self.base`, in double precision, in a buffer that is used again, or as they are."""
-        ordered = index[-1] - index[0] == len(index) - 1 and bool((np.diff(index) == 1).all())
-        part = slice(int(index[0]), int(index[-1]) + 1)
-        if buffer is None:
-            return to_float(X[part, :] if ordered else take(X, index), self.xp) - self.base
-        out = buffer[: len(index)]
-        if ordered and X.dtype == np.float64 and not self.far:
-            return X[part]
-        if ordered:
-            return np.subtract(X[part], self.base, out=out)
-        if X.dtype == np.float64:
-            np.take(X, index, axis=0, out=out, mode="clip")
-        else:
-            out[...] = X[index]
-        if self.far:
-            out -= self.base
-        return out
-
-    def _add_complete(self, X: Array, rows: Ints, sessions: Ints) -> None:
-        """Whole sessions, sorted by pair of type and speaker; their rows sorted by session and kind."""
-        session_type = self.session_type[sessions]
-        row, tasks = 0, []
-        for c in np.unique(session_type).tolist():
-            L = int(self.types[c].sum())
-            first, last = np.searchsorted(session_type, [c, c + 1]).tolist()
-            step = max(1, self.rows_per_chunk // L)
-            for a in range(first, last, step):
-                b = min(a + step, last)
-                tasks.append((c, rows[row : row + (b - a) * L], sessions[a:b]))
-                row += (b - a) * L
-        if not tasks:
-            return
-        if self.xp is not np:
-            self._work(X, tasks)
-        else:  # sums and copies are not threaded in NumPy: give each core its own chunks
-            with one_thread_each(len(rows) * self.d**2) as (threads, run):
-                run(lambda i: self._work(X, tasks[i::threads]), list(range(min(threads, len(tasks)))))
-
-    @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
-    def _work(self, X: Array, tasks: list[tuple[int, Ints, Ints]]) -> None:
-        xp, d = self.xp, self.d
-        most = max(len(rows) for _, rows, _ in tasks)
-        buffer, spare = (np.empty((most, d)), np.empty((most, d))) if xp is np else (None, None)
-        within: dict[int, Array] = {}
-        T: dict[int, Array] = {}
-        for c, rows, sessions in tasks:
-            counts, h = self.types[c], len(sessions)
-            G = xp.reshape(self._rows(X, rows, buffer), (h, -1, d))
-            sums, at = [], 0
-            for k in np.flatnonzero(counts).tolist():
-                n = int(counts[k])
-                part = G[:, at : at + n, :]
-                at += n
-                whole = xp.sum(part, axis=1) if n > 1 else part[:, 0, :]
-                sums.append(whole - n * (self.offset - self.base))
-                if n == 1:
-                    continue
-                if n <= 8:  # n - 1 differences hold what n residuals do, at less cost
-                    contrasts = put(_helmert(n), part)
-                    rows_out = None if spare is None else spare[: h * (n - 1)].reshape(h, n - 1, d)
-                    rest = contrasts @ part if rows_out is None else np.matmul(contrasts, part, out=rows_out)
-                else:
-                    rest = part - (whole / n)[:, None, :]
-                scatter = gram(xp.reshape(rest, (-1, d)))
-                within[k] = within[k] + scatter if k in within else scatter
-            F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
-            if self.T[c].shape[0] == F.shape[1]:
-                T[c] = T[c] + gram(F) if c in T else gram(F)
-            with self.lock:
-                self._close(c, F, sessions)
-        with self.lock:
-            for k, scatter in within.items():
-                self.within[k, ...] += scatter
-            for c, scatter in T.items():
-                self.T[c] += scatter
-
-    def _close(self, c: int, F: Array, sessions: Ints) -> None:
-        """Give sums F (h, K_c d) of complete sessions of type c, sorted by speaker, to their speakers."""
-        if self.T[c].shape[0] < F.shape[1]:
-            first = self.rows_kept[c]
-            self.rows_kept[c] = first + F.shape[0]
-            self.T[c][first : first + F.shape[0], :] = F
-        pair = self.session_pair[sessions]
-        starts = np.flatnonzero(np.diff(pair, prepend=-1))
-        add_rows(self.A[c], pair[starts] - self.pair_start[c], segment_sums(F, starts))
-
-    @np.errstate(invalid="ignore", over="ignore")
-    def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
-        """Rows of sessions that have rows in other chunks too.
-
-        Two parts of n and m rows with means p and q: their joint scatter is the sum of both plus nm/(n+m) (p-q)(p-q)'.
-        """
-        xp, lb, K, d = self.xp, self.labels, len(self.labels.kinds), self.d
-        cell = lb.session[rows] * K + lb.kind[rows]
-        order = np.argsort(cell, kind="stable")
-        cell, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-        G = self._rows(X, place[order]) - (self.offset - self.base)
-        F = segment_sums(G, starts)
-        mean = F / put(n.astype(float), F)[:, None]
-        G = G - take(mean, np.repeat(np.arange(len(n)), n))  # not in place: F may be G itself
-        row_kind = np.repeat(cell % K, n)
-        jumps: list[list[Array]] = [[] for _ in range(K)]
-        for i, (s, k) in enumerate(zip((cell // K).tolist(), (cell % K).tolist(), strict=True)):
-            if s not in self.open:
-                self.open[s] = (np.zeros(K, np.int64), zeros((K, d), self.offset))
-            counts, sums = self.open[s]
-            if counts[k]:
-                m = int(counts[k])
-                jump = mean[i, :] - sums[k, :] / m
-                jumps[k].append(float(n[i] * m / (n[i] + m)) ** 0.5 * jump)
-            counts[k] += n[i]
-            sums[k, :] += F[i, :]
-        for k in range(K):
-            if (row_kind == k).any():
-                self.within[k, ...] += gram(take(G, np.flatnonzero(row_kind == k)))
-            if jumps[k]:
-                self.within[k, ...] += gram(xp.stack(jumps[k]))
-        done = [s for s in np.unique(cell // K).tolist() if (self.open[s][0] == lb.counts[s]).all()]
-        done.sort(key=lambda s: self.session_pair[s])
-        for c in np.unique(self.session_type[done]).tolist():
-            chosen = [s for s in done if self.session_type[s] == c]
-            present = np.flatnonzero(self.types[c])
-            F = xp.stack([xp.reshape(take(self.open.pop(s)[1], present), (-1,)) for s in chosen])
-            if self.T[c].shape[0] == F.shape[1]:
-                self.T[c] += gram(F)
-            self._close(c, F, np.array(chosen))
-
-    def result(self, again: Any) -> Statistics:
-        """The statistics; a NaN or an infinity anywhere in the data has spread into the sums of its speaker."""
-        xp, lb = self.xp, self.labels
-        if not all(bool(xp.all(xp.isfinite(A))) for A in (*self.A, *self.T, self.within)):
-            if again is not None:
-                check_finite(again())
-            bad = set()
-            for A, a in zip(self.A, self.pair_start, strict=False):
-                rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(A) < 1e150, axis=1)))
-                bad.update(self.pair_speaker[rows + a].tolist())
-            raise DuopldaError(
-                "Input X contains NaN, infinity or values too large to add up, in recordings of the speakers "
-                f"{some(lb.speaker_ids[sorted(bad)])}"
-            )
-        blocks = tuple(
-            TypeBlock(t, self.pair_speaker[a:b], self.pair_n[a:b], A, T)
-            for t, a, b, A, T in zip(self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False)
-        )
-        keys = None if lb.session_ids is None else lab.keys(lb.session_ids)
-        weights = np.ones(len(lb.speaker_ids))
-        return Statistics(self.offset, lb.kinds, lb.speaker_ids, weights, blocks, self.within, keys)
