@@ -6,8 +6,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,73 @@ from duoplda.statistics import Statistics, as_labels, check_finite, check_rows
 ROWS = 4096  # of a chunk
 
 Chunks = Callable[[], Iterable[Any]]
+
+
+Transform = Callable[[Any, Any], NDArray[np.float64]]  # of recordings and their kinds of channels
+
+
+def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> NDArray[np.float64]:
+    """(N, k) recordings after the fitted steps."""
+    out = np.asarray(check_rows(X)[0])
+    for name, step in steps.items():
+        out = step.transform(out, channel) if name == "center" else step.transform(out)
+    return out
+
+
+class Passes(Protocol):
+    """Data that training reads once or twice, wherever they are."""
+
+    def n_kinds(self) -> int:
+        """Kinds of channels that the labels know."""
+
+    def spread(self, labelled: bool) -> Spread:
+        """Mean and covariance; where `labelled`, with its parts of speakers, sessions and channels."""
+
+    def statistics(self, transform: Transform | None, *, n_folds: int, seed: int) -> Statistics:
+        """Statistics of the recordings after `transform`."""
+
+    def forget(self) -> None:
+        """Nothing more will be asked."""
+
+
+class _Chunked:
+    """Passes over chunks of rows on this machine."""
+
+    def __init__(self, chunks: Chunks, labels: Any, device: str):
+        self.chunks, self.given, self.device = chunks, labels, device
+        self.known: Labels | None = None if callable(labels) else as_labels(labels)
+
+    @property
+    def labels(self) -> Labels:
+        if self.known is None:
+            self.known = as_labels(self.given())
+        return self.known
+
+    def n_kinds(self) -> int:
+        return len(self.labels.kinds)
+
+    def spread(self, labelled: bool) -> Spread:
+        if labelled:
+            return Spread.of(Statistics.accumulate(self.chunks(), self.labels))
+        return Spread.accumulate(self.chunks())
+
+    def statistics(self, transform: Transform | None, *, n_folds: int, seed: int) -> Statistics:
+        rows = (on_device(x, self.device) for x in (self._through(transform) if transform else self.chunks()))
+        return Statistics.accumulate(rows, self.labels, n_folds=n_folds, seed=seed)
+
+    def _through(self, transform: Transform) -> Iterator[Any]:
+        row, labels = 0, self.labels
+        for X in self.chunks():
+            channel = labels.kinds[labels.kind[row : row + len(X)]]
+            try:
+                yield transform(X, channel)
+            except DuopldaError:
+                check_finite(np.asarray(X), row)  # which names the rows of the data, not those of the chunk
+                raise
+            row += len(X)
+
+    def forget(self) -> None:
+        self.known = None
 
 
 class Backend(BaseEstimator):
@@ -108,7 +176,7 @@ class Backend(BaseEstimator):
 
         if channel is None and (self.n_channels or 1) > 1:  # kinds are learnt from the rows themselves
             self._fit_steps(Spread.of(Statistics.accumulate(chunks(), labels)))
-            self.plda_ = self._plda().fit(self._transform(X, None), y, session=session)
+            self.plda_ = self._plda().fit(through(self.steps_, X), y, session=session)
             self._count(labels)
             return self
         return self.fit_chunks(chunks, labels)
@@ -135,30 +203,19 @@ class Backend(BaseEstimator):
         start, trace : the model and the log-likelihoods of an interrupted training, to go on from
         device : "cpu", or a torch device ("cuda") for the statistics and EM
         """
-        known: list[Labels] = [] if callable(labels) else [as_labels(labels)]
+        return self.fit_passes(_Chunked(chunks, labels, device), start=start, trace=trace)
 
-        def get() -> Labels:
-            if not known:
-                known.append(as_labels(labels()))
-            return known[0]
-
-        if not callable(labels):
-            self._refuse_learnt_channels(get())
+    def fit_passes(self, data: Passes, *, start: Model | None = None, trace: Sequence[float] = ()) -> Self:
+        """The same from passes over data that are made elsewhere, on a cluster for one."""
         if not self.length_norm:
-            self._refuse_learnt_channels(get())
-            stats = self._statistics((on_device(x, device) for x in chunks()), get())
+            stats = self._statistics(data, None)
             self._fit_steps(Spread.of(stats))
             stats = self._map(stats)
         else:
-            if self.lda is None and not self.center_by_channel:
-                spread = Spread.accumulate(chunks())
-            else:
-                spread = Spread.of(Statistics.accumulate(chunks(), get()))
-            self._fit_steps(spread)
-            self._refuse_learnt_channels(get())
-            stats = self._statistics(self._transformed(chunks(), get(), device), get())
-        self._count(get())
-        known.clear()  # a million labels are tens of megabytes that EM does not need
+            self._fit_steps(data.spread(self.lda is not None or self.center_by_channel))
+            stats = self._statistics(data, partial(through, self.steps_))
+        self._count(stats)
+        data.forget()  # a million labels are tens of megabytes that EM does not need
         done = max(len(trace) - 1, 0)
         plda = self._plda().set_params(max_iter=max(self.max_iter - done, 0))
         plda.fit_statistics(stats, start=_put_model(start, stats))
@@ -173,29 +230,17 @@ class Backend(BaseEstimator):
         self.plda_ = plda
         return self
 
-    def _statistics(self, chunks: Iterable[Any], labels: Labels) -> Statistics:
-        parts = [self.shrinkage, self.n_speaker_factors, self.n_session_factors]
-        folds = "auto" in [p for p in parts if isinstance(p, str)] or len(labels.kinds) > 1
-        seed = int(self.random_state) if isinstance(self.random_state, Integral) else 0
-        return Statistics.accumulate(chunks, labels, n_folds=self.n_folds if folds else 0, seed=seed)
-
-    def _transformed(self, chunks: Iterable[Any], labels: Labels, device: str) -> Iterator[Any]:
-        row, names = 0, labels.kinds
-        for X in chunks:
-            channel = names[labels.kind[row : row + len(X)]] if self.center_by_channel else None
-            try:
-                yield on_device(self._transform(X, channel), device)
-            except DuopldaError:
-                check_finite(np.asarray(X), row)  # which names the rows of the data, not those of the chunk
-                raise
-            row += len(X)
-
-    def _refuse_learnt_channels(self, labels: Labels) -> None:
-        if (self.n_channels or 1) > 1 and len(labels.kinds) == 1:
+    def _statistics(self, data: Passes, transform: Transform | None) -> Statistics:
+        K = data.n_kinds()
+        if (self.n_channels or 1) > 1 and K == 1:
             raise DuopldaError(
                 f"n_channels={self.n_channels} without channel labels needs the recordings in memory: use fit(X, ...), "
                 "or label the channels"
             )
+        parts = [self.shrinkage, self.n_speaker_factors, self.n_session_factors]
+        folds = "auto" in [p for p in parts if isinstance(p, str)] or K > 1
+        seed = int(self.random_state) if isinstance(self.random_state, Integral) else 0
+        return data.statistics(transform, n_folds=self.n_folds if folds else 0, seed=seed)
 
     def _unfitted(self) -> dict[str, Any]:
         by = bool(self.center_by_channel)
@@ -232,8 +277,8 @@ class Backend(BaseEstimator):
             warnings.simplefilter("ignore")
             return float(first.set_params(shrinkage=(0.0, 0.0, 0.0)).fit_statistics(stats).log_likelihoods_[0])
 
-    def _count(self, labels: Labels) -> None:
-        n = (len(labels.speaker_ids), labels.n_sessions, labels.n_recordings)
+    def _count(self, data: Labels | Statistics) -> None:
+        n = (len(data.speaker_ids), int(data.n_sessions), int(data.n_recordings))
         self.counts_ = dict(zip(("speakers", "sessions", "recordings"), n, strict=True))
 
     def _map(self, stats: Statistics) -> Statistics:
@@ -257,13 +302,7 @@ class Backend(BaseEstimator):
     def transform(self, X: Any, channel: Any = None) -> NDArray[np.float64]:
         """(N, k) recordings as the PLDA takes them."""
         check_is_fitted(self, "plda_")
-        return self._transform(X, channel)
-
-    def _transform(self, X: Any, channel: Any) -> NDArray[np.float64]:
-        out = np.asarray(check_rows(X)[0])
-        for name, step in self.steps_.items():
-            out = step.transform(out, channel) if name == "center" else step.transform(out)
-        return out
+        return through(self.steps_, X, channel)
 
     def enroll(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Sides:
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does."""

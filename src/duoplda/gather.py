@@ -158,6 +158,13 @@ class Folds:
         for part in self.parts:
             part.add(X, first_row)
 
+    def add_sums(self, labels: Labels, sums: Array, within: Array) -> None:
+        """All sessions at once by their sums (H, K, d), and the scatter about them by fold (folds, K, d, d)."""
+        for f, part in enumerate(self.parts):
+            of = np.flatnonzero(self.fold[labels.session_speaker] == f)
+            part.close_sums(np.arange(len(of)), take(sums, of))
+            part.within += within[f, ...]
+
     def result(self, again: Callable[[], Array] | None = None) -> Gathered:
         """What Statistics hold; `again` gives all recordings, to name those that are not finite."""
         parts = tuple(part.result(again) for part in self.parts)

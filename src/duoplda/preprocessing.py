@@ -8,7 +8,7 @@ All but the last are affine, and all they need are means and covariances: a `Spr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
@@ -90,6 +90,17 @@ class Spread:
             _symmetric(speakers),
             stats.n_speakers,
         )
+
+    @classmethod
+    def merge(cls, parts: Sequence[Spread]) -> Spread:
+        """Of the recordings of several, as `accumulate` gives them."""
+        share = np.array([p.n for p in parts])
+        share, n = share / share.sum(), float(share.sum())
+        means = np.stack([p.mean for p in parts])
+        mean = share @ means
+        apart = (means - mean) * np.sqrt(share)[:, None]
+        pooled = np.tensordot(share, np.stack([p.pooled for p in parts]), axes=1) + apart.T @ apart
+        return cls(n, mean, _symmetric(pooled), lab.NO_KIND, np.ones(1), mean[None, :])
 
     @classmethod
     def accumulate(cls, chunks: Iterable[Any]) -> Spread:

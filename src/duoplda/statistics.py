@@ -89,7 +89,7 @@ class Statistics:
         labels = lab.encode(speaker, session, channel, X.shape[0], like)
         sums = Folds(labels, like, n_folds, seed, single=single)
         sums.add_all(X)
-        return cls._of(sums.result(lambda: X))
+        return cls.of(sums.result(lambda: X))
 
     @classmethod
     def accumulate(
@@ -115,11 +115,12 @@ class Statistics:
             row += X.shape[0]
         if sums is None or row < labels.n_recordings:
             raise DuopldaError(f"the chunks brought {row} rows, {labels.n_recordings} have labels")
-        return cls._of(sums.result())
+        return cls.of(sums.result())
 
     @classmethod
-    def _of(cls, g: Gathered) -> Statistics:
-        return cls(**{**g._asdict(), "folds": tuple(cls._of(f) for f in g.folds)})
+    def of(cls, g: Gathered) -> Statistics:
+        """What a pass has gathered."""
+        return cls(**{**g._asdict(), "folds": tuple(cls.of(f) for f in g.folds)})
 
     # -- counts
 
@@ -270,7 +271,7 @@ class Statistics:
     def _move(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
         xp = namespace(self.offset, offset)
-        if self.offset is offset:
+        if self.offset is offset or bool(xp.all(self.offset == offset)):
             return self
         blocks = []
         for b, f, H in zip(self.blocks, self.f, self.H, strict=True):
