@@ -11,7 +11,7 @@ import pytest
 
 import duoplda.io
 
-MODULES = ["_atomic", "_coded", "embeddings", "labels", "scores", "trials"]
+MODULES = ["_atomic", "_coded", "embeddings", "labels", "scores", "shards", "trials"]
 
 
 def test_public_names() -> None:
@@ -34,6 +34,7 @@ def test_there_are_examples() -> None:
     modules = [importlib.import_module(f"duoplda.io.{name}") for name in MODULES]
     tried = {t.name.rpartition(".")[2] for m in modules for t in finder.find(m) if t.examples}
     assert {"read_embeddings", "read_labels", "read_trials", "read_enrollment", "read_scores", "atomic_path"} <= tried
+    assert "embedding_shards" in tried
 
 
 def test_importing_the_room_imports_no_optional_library() -> None:

@@ -10,6 +10,7 @@ from duoplda.io._coded import Coded
 from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
 from duoplda.io.labels import Labels, read_labels, write_labels, write_map
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
+from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "Labels",
     "ScoreMatrix",
     "Scores",
+    "Shard",
     "Trials",
     "atomic_path",
+    "embedding_shards",
     "read_embeddings",
     "read_enrollment",
     "read_labels",

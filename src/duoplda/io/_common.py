@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -27,18 +26,6 @@ ODD = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # not in an id
 
 VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
 ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a format hands to `Embeddings`: the shape of the file and a way to read it in chunks."""
-
-    format: str
-    dim: int
-    dtype: np.dtype
-    n: int | None  # number of vectors where the file says so without being read
-    read: Callable[[int], Iterator[Chunk]]  # rows of a chunk -> chunks
-    ids_are_rows: bool = False  # the file has no ids: they are row numbers
 
 
 def bad(path: PathLike, place: str, cause: str, remedy: str = "") -> DuopldaError:
@@ -244,7 +231,12 @@ class IdLog:
         return np.unique(all_[1:][all_[1:] == all_[:-1]])
 
 
-def refuse_repeated(path: PathLike, log: IdLog, again: Callable[[], Iterator[np.ndarray]]) -> None:
+def refuse_repeated(
+    path: PathLike,
+    log: IdLog,
+    again: Callable[[], Iterator[np.ndarray]],
+    entry: Callable[[int], str] = "entry {}".format,
+) -> None:
     """Raise for the first id that really occurs twice; `again` goes through the ids once more."""
     suspects = log.suspects()
     if not suspects.size:
@@ -255,7 +247,7 @@ def refuse_repeated(path: PathLike, log: IdLog, again: Callable[[], Iterator[np.
         for i in np.flatnonzero(np.isin(IdLog.hashes(ids), suspects)):
             name = str(ids[i])
             if name in seen:
-                cause = f"id {shown(name)} is there already as entry {seen[name]}"
-                raise bad(path, f"entry {row + i}", cause, "ids must differ")
+                cause = f"id {shown(name)} is there already as {entry(seen[name])}"
+                raise bad(path, entry(row + int(i)), cause, "ids must differ")
             seen[name] = row + int(i)
         row += len(ids)

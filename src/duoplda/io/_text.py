@@ -302,12 +302,12 @@ def _read_parquet(path: PathLike, names: list[str], columns: list[str], floats: 
         return table.cast(pa.schema(list(zip(columns, kinds, strict=True))))
 
 
-def column_of(path: PathLike, column: Any, *, header: bool = False, blank: bool = False) -> Any:
-    """An Arrow column as `Coded`, or as a float64 array; missing values are an error."""
+def column_of(path: PathLike, column: Any, *, header: bool = False, blank: bool = False, first: int = 0) -> Any:
+    """An Arrow column, from row `first` on, as `Coded`, or as a float64 array; missing values are an error."""
     pa = need("pyarrow")
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise bad(path, line_of(path, row, header=header), "a value is missing", "fill the column")
+        raise bad(path, line_of(path, first + row, header=header), "a value is missing", "fill the column")
     if pa.types.is_floating(column.type):
         return np.asarray(column, dtype=np.float64)
     if not pa.types.is_dictionary(column.type):
@@ -320,7 +320,7 @@ def column_of(path: PathLike, column: Any, *, header: bool = False, blank: bool 
         row = int((codes == long).argmax())
         raise bad(
             path,
-            line_of(path, row, header=header),
+            line_of(path, first + row, header=header),
             f"{shown(values[long])} is too long",
             f"at most {MAX_ID} characters",
         )
@@ -328,7 +328,8 @@ def column_of(path: PathLike, column: Any, *, header: bool = False, blank: bool 
     odd = odd_ids(names) & ~(blank & (names == ""))
     if odd.any():
         row = int((codes == odd.argmax()).argmax())
-        raise bad(path, line_of(path, row, header=header), "an id is empty or has control characters", "give it an id")
+        place = line_of(path, first + row, header=header)
+        raise bad(path, place, "an id is empty or has control characters", "give it an id")
     return Coded(names, codes)
 
 

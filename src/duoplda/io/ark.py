@@ -19,19 +19,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoplda.io._common import (
-    MAX_ID,
-    ODD,
-    Chunk,
-    PathLike,
-    Source,
-    bad,
-    check_dim,
-    chunk_rows,
-    open_binary,
-    read_into,
-    shown,
-)
+from duoplda.io._common import MAX_ID, ODD, Chunk, PathLike, bad, check_dim, chunk_rows, open_binary, read_into, shown
+from duoplda.io._source import Source
 
 BLOCK = 1 << 20
 LARGEST = 8 << 20  # no entry within MAX_DIM is longer: 2 MiB binary, and text of up to 31 characters a number

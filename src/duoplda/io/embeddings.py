@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path, atomic_paths
-from duoplda.io._common import (
-    ROWS,
-    Chunk,
-    IdLog,
-    PathLike,
-    Source,
-    as_ids,
-    bad,
-    check_ids,
-    magic,
-    refuse_repeated,
-    starts_as,
-)
+from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, magic, refuse_repeated, starts_as
+from duoplda.io._files import files_of, joined
+from duoplda.io._source import Part, Source, check_count, counted
+from duoplda.io.labels import Labels
 from duoplda.io.npy import Ids
 
 HDF5 = (".h5", ".hdf5", ".hdf")
@@ -32,11 +24,11 @@ SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """A file of embeddings: iterate over it as often as you like; one chunk is in memory at a time.
+    """Embeddings in one or more files: iterate over them as often as you like; one chunk is in memory at a time.
 
     Attributes
     ----------
-    path : the file
+    path : the file; the folder or pattern where there are several
     format : what it turned out to be
     dim : d, the dimension of the vectors
     dtype : their float type, as in the file
@@ -56,14 +48,11 @@ class Embeddings:
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
-        log, n = IdLog(), 0
-        for ids, X in self._source.read(self.rows if rows is None else rows):
+        log = IdLog()
+        for ids, X in counted(self.path, self.n, self._source.read(self.rows if rows is None else rows)):
             log.add(ids)
-            n += len(ids)
             yield ids, X
-        if n == 0 or self.n not in (None, n):
-            raise bad(self.path, "", f"holds {n} vectors, not the {self.n} it declares", "the file may be damaged")
-        refuse_repeated(self.path, log, lambda: (ids for ids, _ in self._source.read(ROWS)))
+        refuse_repeated(self.path, log, lambda: self._source.names(ROWS), self._source.entry)
 
     def __iter__(self) -> Iterator[Chunk]:
         return self.chunks()
@@ -73,18 +62,33 @@ class Embeddings:
         ids, parts = zip(*self.chunks(), strict=True)
         return np.concatenate(ids), np.concatenate(parts)
 
+    def ids(self) -> np.ndarray:
+        """All ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
+        blocks, log = list(self._source.names(ROWS)), IdLog()
+        check_count(self.path, self.n, sum(map(len, blocks)))
+        for block in blocks:
+            log.add(block)
+        refuse_repeated(self.path, log, lambda: iter(blocks), self._source.entry)
+        return np.concatenate(blocks)
+
 
 def read_embeddings(
     path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids_name: str | None = None, chunk_size: int = ROWS
 ) -> Embeddings:
-    """Open a file of embeddings; content decides what it is, then the suffix.
+    """Open a file of embeddings, or several; content decides what a file is, then the suffix.
 
     Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset per
     recording) and Parquet. Nothing is unpickled and no command is run.
 
+    Several files are read one after another, in the order of their names (x.2.ark before x.10.ark). They
+    have one dimension and one precision, and no id twice. Of a folder those are read whose suffix names a
+    format, not those in folders below it. Where there are scp lists among them, archives are left out:
+    they are what the lists point to.
+
     Parameters
     ----------
-    path : the file
+    path : the file, a folder of such files, or a pattern such as `xvectors.*.ark`; a file or folder that
+        is there under this very name comes before a pattern
     ids : for `.npy` and `.npz`: a text file with one id per line, a sequence of ids, or "rows"
     vectors, ids_name : names of the arrays (`.npz`), datasets (HDF5) or columns (Parquet) that hold
         vectors and ids, where they are not among the usual ones (`embeddings`, `vectors`, `X`, ...;
@@ -102,28 +106,57 @@ def read_embeddings(
     """
     if chunk_size < 1:
         raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
-    kind = sniff(path)
-    if ids is not None and kind not in ("npy", "npz"):
-        raise bad(path, "", f"is {kind}, which has its own ids", "leave out ids=")
-    if (vectors or ids_name) and kind not in ("npz", "hdf5", "parquet"):
-        raise bad(path, "", f"is {kind}, whose parts have no names", "leave out vectors= and ids_name=")
-    source = _open(kind, path, ids, vectors, ids_name)
-    return Embeddings(
-        Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, chunk_size, source
-    )
+    files = open_files(path, ids, vectors, ids_name)
+    if len(files) == 1:
+        return embeddings_of(files[0][0], files[0][2], chunk_size)
+    return embeddings_of(path, joined([(file, source) for file, _, source in files]), chunk_size)
 
 
-def _open(kind: str, path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None) -> Source:
+def embeddings_of(path: PathLike, source: Source, rows: int = ROWS) -> Embeddings:
+    """What a format has opened, for the user."""
+    return Embeddings(Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, rows, source)
+
+
+def open_files(
+    path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None
+) -> list[tuple[PathLike, str, Source]]:
+    """The file, or the files of a folder or pattern, with what they are; they must go together."""
+    files = files_of(path, SUFFIXES)
+    if len(files) > 1 and ids is not None:
+        raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
+    found: list[tuple[PathLike, str, Source]] = []
+    for file in files:
+        kind = sniff(file)
+        if ids is not None and kind not in ("npy", "npz"):
+            raise bad(file, "", f"is {kind}, which has its own ids", "leave out ids=")
+        if (vectors or ids_name) and kind not in ("npz", "hdf5", "parquet"):
+            raise bad(file, "", f"is {kind}, whose parts have no names", "leave out vectors= and ids_name=")
+        source = open_source(kind, file, ids, vectors, ids_name)
+        if source.ids_are_rows and len(files) > 1:
+            cause = "has no ids, and row numbers repeat from file to file"
+            raise bad(file, "", cause, "store an array `ids` in each")
+        first, _, model = found[0] if found else (file, kind, source)
+        if (source.dim, source.dtype) != (model.dim, model.dtype):
+            cause = f"holds {source.dtype} vectors of dimension {source.dim}, {first} {model.dtype} of {model.dim}"
+            raise bad(file, "", cause, "all files must be equal")
+        found.append((file, kind, source))
+    return found
+
+
+def open_source(
+    kind: str, path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None, part: Part | None = None
+) -> Source:
+    """One file, or a part of it (an scp's is opened with `scp_part`: its vectors are known)."""
     from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 
     if kind == "npy":
-        return npy.open_npy(path, ids)
+        return npy.open_npy(path, ids, part=part)
     if kind == "npz":
-        return npz.open_npz(path, ids, vectors=vectors, ids_name=ids_name)
+        return npz.open_npz(path, ids, vectors=vectors, ids_name=ids_name, part=part)
     if kind == "hdf5":
-        return hdf5.open_hdf5(path, vectors=vectors, ids_name=ids_name)
+        return hdf5.open_hdf5(path, vectors=vectors, ids_name=ids_name, part=part)
     if kind == "parquet":
-        return parquet.open_parquet(path, vectors=vectors, ids_name=ids_name)
+        return parquet.open_parquet(path, vectors=vectors, ids_name=ids_name, part=part)
     return scp.open_scp(path) if kind == "scp" else ark.open_ark(path)
 
 
@@ -157,6 +190,7 @@ def write_embeddings(
     force: bool = False,
     text: bool = False,
     one_per_recording: bool = False,
+    labels: Labels | None = None,
 ) -> None:
     """Write embeddings in the format the suffix names, whole or not at all.
 
@@ -169,6 +203,8 @@ def write_embeddings(
     force : replace what is there
     text : Kaldi archives as text; numbers are as short as reads back the same
     one_per_recording : HDF5 as hyperion writes it, one dataset per recording
+    labels : of these recordings, in this order: Parquet gets columns speaker, session and channel, which
+        `Shard.labels` and `read_labels` find there
     """
     pairs: Iterable[Chunk] = ids if X is None else [(np.asarray(ids), np.asarray(X))]  # type: ignore[assignment]
     final = Path(path)
@@ -177,6 +213,8 @@ def write_embeddings(
         raise bad(path, "", f"suffix {suffix!r} names no format for embeddings", f"use one of {' '.join(SUFFIXES)}")
     if (text and suffix not in (".ark", ".scp")) or (one_per_recording and suffix not in HDF5):
         raise bad(path, "", "text is for Kaldi archives, one_per_recording for HDF5", "leave the option out")
+    if labels is not None and suffix not in PARQUET:
+        raise bad(path, "", "only Parquet has room for labels", "name it .parquet, or use write_labels")
     chunks = _checked(final, pairs, token=suffix in (".ark", ".scp", ".npy"))
     if suffix in (".ark", ".scp"):
         _write_kaldi(final, chunks, text, force)
@@ -185,7 +223,7 @@ def write_embeddings(
     else:
         from duoplda.io import hdf5, npz, parquet
 
-        write = npz.write_npz if suffix == ".npz" else parquet.write_parquet
+        write = npz.write_npz if suffix == ".npz" else partial(parquet.write_parquet, labels=labels)
         if suffix in HDF5:
             write = hdf5.write_hdf5_each if one_per_recording else hdf5.write_hdf5
         with atomic_path(path, force=force) as temporary:

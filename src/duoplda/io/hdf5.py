@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from duoplda.io._common import (
     VECTOR_NAMES,
     Chunk,
     PathLike,
-    Source,
     as_ids,
     bad,
     check_dim,
@@ -32,6 +33,7 @@ from duoplda.io._common import (
     shown,
 )
 from duoplda.io._h5text import check_texts, texts
+from duoplda.io._source import Part, Source, row_parts
 
 INFLATION = 2000  # no filter we know packs better than this; more is a header that lies
 
@@ -73,20 +75,23 @@ def believed(path: PathLike, name: str, d: Any) -> Any:
     return d
 
 
-def open_hdf5(path: PathLike, *, vectors: str | None = None, ids_name: str | None = None) -> Source:
-    """An HDF5 file of either layout as a source of chunks."""
+def open_hdf5(
+    path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
+) -> Source:
+    """An HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
     with opened(path) as f:
         names = list(f)
         found = pick(path, [*names, *filter(None, [vectors])], vectors, VECTOR_NAMES, "dataset")
         if found is not None and (vectors is not None or _ndim(f, found) == 2):
-            return _matrix(path, f, found, ids_name or pick(path, names, None, ID_NAMES, "dataset"))
+            return _matrix(path, f, found, ids_name or pick(path, names, None, ID_NAMES, "dataset"), part)
         if not names:
             raise bad(path, "", "holds no datasets")
         key, first = next(_walk(path, f), (None, None))
         if key is None:
             raise bad(path, "", "holds no datasets")
         dim, dtype = _vector(path, key, first)
-    return Source("hdf5 (a dataset per recording)", dim, dtype, None, lambda rows: _each(path, dim, dtype, rows))
+    read, ids = partial(_each, path, dim, dtype), partial(_keys, path)
+    return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, ids=ids)
 
 
 def _ndim(f: Any, name: str) -> int:
@@ -94,7 +99,7 @@ def _ndim(f: Any, name: str) -> int:
     return len(node.shape or ()) if hasattr(node, "shape") else 0
 
 
-def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None) -> Source:
+def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None, part: Part | None) -> Source:
     d = dataset(path, f, name)
     if len(d.shape) != 2 or not d.shape[0]:
         raise bad(path, name, f"has shape {d.shape}", "embeddings are a matrix: one row per recording")
@@ -107,14 +112,24 @@ def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None) -> Source:
         raise bad(path, ids_name, f"has shape {names.shape} for {n} vectors", "one id per vector")
     check_texts(path, names)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        limit = chunk_rows(rows, dim * dtype.itemsize)
-        with opened(path) as f:
-            for first in range(0, n, limit):
-                part = slice(first, min(first + limit, n))
-                yield texts(path, f[ids_name], part), f[name][part].astype(dtype, copy=False)
+    row, stop = (0, n) if part is None else (part.first, part.stop)
+    step = dim * dtype.itemsize
 
-    return Source("hdf5", dim, dtype, n, read)
+    def slices(rows: int) -> Iterator[slice]:
+        limit = chunk_rows(rows, step)
+        return (slice(first, min(first + limit, stop)) for first in range(row, stop, limit))
+
+    def read(rows: int) -> Iterator[Chunk]:
+        with opened(path) as f:
+            for s in slices(rows):
+                yield texts(path, f[ids_name], s), f[name][s].astype(dtype, copy=False)
+
+    def ids(rows: int) -> Iterator[np.ndarray]:
+        with opened(path) as f:
+            for s in slices(rows):
+                yield texts(path, f[ids_name], s)
+
+    return Source("hdf5", dim, dtype, stop - row, read, ids=ids, cuts=partial(row_parts, n, step))
 
 
 def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -166,6 +181,15 @@ def _each(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chun
                 done, keys, parts = done + limit, [], []
         if keys:
             yield chunk()
+
+
+def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
+    """The names of the datasets, without what they hold."""
+    with opened(path) as f:
+        keys, done = (key for key, _ in _walk(path, f)), 0
+        while block := list(islice(keys, rows)):
+            yield as_ids(path, np.array(block, object), done)
+            done += len(block)
 
 
 def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:

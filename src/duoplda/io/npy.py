@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -14,7 +15,6 @@ from duoplda.io._common import (
     MAX_ID,
     Chunk,
     PathLike,
-    Source,
     as_ids,
     bad,
     check_dim,
@@ -25,6 +25,7 @@ from duoplda.io._common import (
     read_into,
     shown,
 )
+from duoplda.io._source import Part, Source, row_parts
 
 Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
 PIECE = 1 << 24
@@ -65,8 +66,8 @@ def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
     return data
 
 
-def open_npy(path: PathLike, ids: Ids = None) -> Source:
-    """A `.npy` matrix and its ids as a source of chunks."""
+def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> Source:
+    """A `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
     with open_binary(path) as f, guarded(path, "a NumPy array"):
         shape, fortran, dtype = header(path, f, "header")
         start, size = f.tell(), os.fstat(f.fileno()).st_size
@@ -75,19 +76,16 @@ def open_npy(path: PathLike, ids: Ids = None) -> Source:
     if size - start < n * step:
         raise bad(path, f"byte {size}", f"ends in row {(size - start) // step} of {n}", "copy or write it again")
     if ids is None:
-        beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
-        ids = next((p for p in beside if p.is_file()), None)
-        if ids is None:
-            names = f"{beside[0].name} or {beside[1].name}"
-            raise bad(path, "", "has no list of ids", f"put {names} beside it, or give ids= (a file, or 'rows')")
-    id_blocks = outside_ids(path, ids, n)
+        ids = ids_beside(path)
+    id_blocks = outside_ids(path, ids, n, part)
+    row = 0 if part is None else part.first
 
     def read(rows: int) -> Iterator[Chunk]:
         limit = chunk_rows(rows, step)
         with open_binary(path) as f:
-            f.seek(start)
+            f.seek(start + row * step)
             for i, names in enumerate(id_blocks(limit)):
-                first, k = i * limit, len(names)
+                first, k = row + i * limit, len(names)
                 if fortran:  # a new map for each chunk: the pages of the last one are given back
                     whole = np.memmap(path, dtype, "r", start, (n, dim), "F")
                     X = np.array(whole[first : first + k], native, order="C")
@@ -98,15 +96,30 @@ def open_npy(path: PathLike, ids: Ids = None) -> Source:
                     X = X.astype(native, copy=False)
                 yield names, X
 
-    return Source("npy", dim, native, n, read, isinstance(ids, str) and ids == "rows")
+    rows_only = isinstance(ids, str) and ids == "rows"
+    cuts = partial(row_parts, n, step, starts=starts_of(ids))
+    return Source("npy", dim, native, n if part is None else part.n, read, rows_only, id_blocks, cuts)
 
 
-def outside_ids(path: PathLike, ids: Ids, n: int) -> Callable[[int], Iterator[np.ndarray]]:
+def ids_beside(path: PathLike) -> Path:
+    """The list of ids of a `.npy` file: the text file of the same name."""
+    beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
+    found = next((p for p in beside if p.is_file()), None)
+    if found is None:
+        names = f"{beside[0].name} or {beside[1].name}"
+        raise bad(path, "", "has no list of ids", f"put {names} beside it, or give ids= (a file, or 'rows')")
+    return found
+
+
+def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> Callable[[int], Iterator[np.ndarray]]:
     """Ids that are not in the file itself, in blocks: 'rows' (row numbers), a text file, or a sequence."""
+    first, stop = (0, n) if part is None else (part.first, part.stop)
     if isinstance(ids, str) and ids == "rows":
-        return lambda limit: (np.arange(i, min(i + limit, n)).astype(str) for i in range(0, n, limit))
+        return lambda limit: (np.arange(i, min(i + limit, stop)).astype(str) for i in range(first, stop, limit))
     if isinstance(ids, str | os.PathLike):
         file = ids
+        if part is not None:  # the list was counted when it was cut
+            return lambda limit: _lines(file, limit, part)
         found = _count_lines(file)
         if found != n:
             raise bad(file, "", f"has {found} ids for the {n} rows of {os.fspath(path)}", "one id per line")
@@ -115,6 +128,23 @@ def outside_ids(path: PathLike, ids: Ids, n: int) -> Callable[[int], Iterator[np
     if array.shape != (n,):
         raise bad(path, "", f"has {n} rows, but {len(array)} ids were given", "one id per row")
     return lambda limit: (array[i : i + limit] for i in range(0, n, limit))
+
+
+def starts_of(ids: Ids) -> Callable[[int], list[int]] | None:
+    """For a list of ids in a text file: the bytes at which every k-th line starts."""
+    if not isinstance(ids, str | os.PathLike) or ids == "rows":
+        return None
+
+    def starts(every: int) -> list[int]:
+        found, at = [], 0
+        with open_binary(ids) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+            for i, line in enumerate(f):
+                if i % every == 0:
+                    found.append(at)
+                at += len(line)
+        return found
+
+    return starts
 
 
 def _count_lines(path: PathLike) -> int:
@@ -126,11 +156,13 @@ def _count_lines(path: PathLike) -> int:
     return n + (last != b"\n")
 
 
-def _lines(path: PathLike, limit: int) -> Iterator[np.ndarray]:
+def _lines(path: PathLike, limit: int, part: Part | None = None) -> Iterator[np.ndarray]:
     """A text file with one id per line, in blocks of `limit` ids."""
     with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        done = 0
-        while block := list(islice(f, limit)):
+        done = 0 if part is None else part.first
+        f.seek(0 if part is None else part.at)
+        lines = islice(f, None if part is None else part.n)
+        while block := list(islice(lines, limit)):
             names = [line.strip() for line in block]
             if b"".join(block).split() != names:
                 odd = next(i for i, name in enumerate(names) if len(name.split()) != 1)

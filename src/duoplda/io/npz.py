@@ -6,9 +6,12 @@ without ids gets row numbers, "0", "1", ...
 
 from __future__ import annotations
 
+import os
+import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +23,6 @@ from duoplda.io._common import (
     VECTOR_NAMES,
     Chunk,
     PathLike,
-    Source,
     as_ids,
     bad,
     chunk_rows,
@@ -29,15 +31,16 @@ from duoplda.io._common import (
     open_binary,
     pick,
 )
-from duoplda.io.npy import Ids, exactly, header, matrix, outside_ids, write_npy
+from duoplda.io._source import Part, Source, row_parts
+from duoplda.io.npy import Ids, exactly, header, matrix, outside_ids, starts_of, write_npy
 
 INFLATION = 1032  # deflate makes nothing smaller than this
 MAX_SMALL = 1 << 30  # bytes of an array that is read whole
 
 
 @contextmanager
-def _member(path: PathLike, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
-    """One array of the file: a stream at its first number, and what its header says, checked."""
+def _member(path: PathLike, name: str, row: int = 0) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
+    """One array of the file: a stream at the first number of a row, and what its header says, checked."""
     with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
         info = z.getinfo(name + ".npy")
         with z.open(info) as f:
@@ -47,7 +50,25 @@ def _member(path: PathLike, name: str) -> Iterator[tuple[IO[bytes], tuple[int, .
             nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
             if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
                 raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
-            yield f, shape, fortran, dtype
+            skip = row * nbytes // max(shape[0], 1) if row else 0
+            yield _further(raw, info, f, skip) if skip else f, shape, fortran, dtype
+
+
+def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> IO[bytes]:
+    """The stream `skip` bytes further on; what is not compressed is read from the file itself, from there."""
+    if info.compress_type != zipfile.ZIP_STORED:
+        f.seek(skip, os.SEEK_CUR)
+        return f
+    at = f.tell() + skip
+    raw.seek(info.header_offset + 26)  # the lengths of name and extra field, which lie before the data
+    raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + at)
+    return raw
+
+
+def _stored(path: PathLike, name: str) -> bool:
+    """Is the array in the file as it is, so that any row of it can be found?"""
+    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
+        return z.getinfo(name + ".npy").compress_type == zipfile.ZIP_STORED
 
 
 def names_in(path: PathLike) -> list[str]:
@@ -68,8 +89,15 @@ def load_array(path: PathLike, name: str) -> np.ndarray:
         return data.reshape(shape, order="F" if fortran else "C")
 
 
-def open_npz(path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids_name: str | None = None) -> Source:
-    """A `.npz` file as a source of chunks."""
+def open_npz(
+    path: PathLike,
+    ids: Ids = None,
+    *,
+    vectors: str | None = None,
+    ids_name: str | None = None,
+    part: Part | None = None,
+) -> Source:
+    """A `.npz` file, or some of its rows, as a source of chunks."""
     names = names_in(path)
     name = pick(path, names, vectors, VECTOR_NAMES, "array")
     if name is None:
@@ -80,20 +108,25 @@ def open_npz(path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
     own = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
-    blocks = outside_ids(path, "rows" if ids is None else ids, n) if own is None else _inside_ids(path, own, n)
+    if own is None:
+        blocks = outside_ids(path, "rows" if ids is None else ids, n, part)
+    else:
+        blocks = _inside_ids(path, own, n, part)
+    row, step = 0 if part is None else part.first, dim * dtype.itemsize
 
     def read(rows: int) -> Iterator[Chunk]:
-        limit = chunk_rows(rows, dim * dtype.itemsize)
-        with _member(path, name) as (f, *_):
+        limit = chunk_rows(rows, step)
+        with _member(path, name, row) as (f, *_):
             for i, block in enumerate(blocks(limit)):
-                raw = exactly(path, f"{name}, row {i * limit}", f, len(block) * dim * dtype.itemsize)
+                raw = exactly(path, f"{name}, row {row + i * limit}", f, len(block) * step)
                 yield block, np.frombuffer(raw, dtype).reshape(-1, dim).astype(native, copy=False)
 
     rows_only = own is None and (ids is None or (isinstance(ids, str) and ids == "rows"))
-    return Source("npz", dim, native, n, read, rows_only)
+    cuts = partial(row_parts, n, step, starts=starts_of(ids)) if _stored(path, name) else None
+    return Source("npz", dim, native, n if part is None else part.n, read, rows_only, blocks, cuts)
 
 
-def _inside_ids(path: PathLike, name: str, n: int) -> Callable[[int], Iterator[np.ndarray]]:
+def _inside_ids(path: PathLike, name: str, n: int, part: Part | None) -> Callable[[int], Iterator[np.ndarray]]:
     """The ids that stand in the file, in blocks."""
     with _member(path, name) as (_, shape, _fortran, dtype):
         if shape != (n,):
@@ -101,10 +134,12 @@ def _inside_ids(path: PathLike, name: str, n: int) -> Callable[[int], Iterator[n
         if dtype.kind not in "USiu" or dtype.itemsize > 4 * MAX_ID:
             raise bad(path, name, f"holds {dtype}, not ids", "save ids as strings, or name another array")
 
+    row, stop = (0, n) if part is None else (part.first, part.stop)
+
     def blocks(limit: int) -> Iterator[np.ndarray]:
-        with _member(path, name) as (f, *_):
-            for first in range(0, n, limit):
-                k = min(limit, n - first)
+        with _member(path, name, row) as (f, *_):
+            for first in range(row, stop, limit):
+                k = min(limit, stop - first)
                 raw = exactly(path, f"{name}, row {first}", f, k * dtype.itemsize) if dtype.itemsize else b""
                 values = np.frombuffer(raw, dtype) if dtype.itemsize else np.zeros(k, "U1")
                 yield as_ids(path, values.astype(dtype.newbyteorder("="), copy=False), first)

@@ -1,12 +1,13 @@
 """Parquet: a column of ids and a column of vectors (fixed-size lists, or lists that are equally long).
 
 Vectors are written without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which packs
-floats better, in row groups that are read one after the other.
+floats better, in row groups that are read one after the other. Columns of labels may stand beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from duoplda.io._common import (
     VECTOR_NAMES,
     Chunk,
     PathLike,
-    Source,
     as_ids,
     bad,
     check_dim,
@@ -27,14 +27,21 @@ from duoplda.io._common import (
     need,
     open_binary,
     pick,
+    shown,
 )
+from duoplda.io._source import Part, Source, check_count, label
+from duoplda.io._text import column_of
+from duoplda.io.labels import COLUMNS, Labels
 
 # one piece of one row group at a time: without these the whole file is fetched ahead
 STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
+LABELS = ("speaker", "session", "channel")
 
 
-def open_parquet(path: PathLike, *, vectors: str | None = None, ids_name: str | None = None) -> Source:
-    """A Parquet file as a source of chunks."""
+def open_parquet(
+    path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
+) -> Source:
+    """A Parquet file, or some of its row groups, as a source of chunks."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     open_binary(path).close()
     with guarded(path, "Parquet"), pq.ParquetFile(path, **STREAMED) as f:
@@ -59,21 +66,74 @@ def open_parquet(path: PathLike, *, vectors: str | None = None, ids_name: str | 
             first = next(f.iter_batches(1, columns=[column]))[0]
             dim = len(first[0]) if first[0].is_valid else 0
         dim = check_dim(path, f"column {column}, row 0", dim)
+        sizes = [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
+    step = dim * dtype.itemsize
+
+    def batches(rows: int, columns: Sequence[str | None]) -> Iterator[tuple[int, Any]]:
+        groups, done = (None, 0) if part is None else (range(part.first, part.stop), part.at)
+        with pq.ParquetFile(path, **STREAMED) as f:
+            for batch in f.iter_batches(
+                chunk_rows(rows, step), row_groups=groups, columns=list(columns), use_threads=False
+            ):
+                batch.validate(full=True)
+                yield done, batch
+                done += len(batch)
 
     def read(rows: int) -> Iterator[Chunk]:
-        limit = chunk_rows(rows, dim * dtype.itemsize)
-        with guarded(path, "Parquet"), pq.ParquetFile(path, **STREAMED) as f:
-            done = 0
-            for batch in f.iter_batches(limit, columns=[ids_column, column], use_threads=False):
-                batch.validate(full=True)
-                names = batch.column(ids_column)
-                if names.null_count:
-                    raise bad(path, f"row {done} or after", "an id is missing", "fill the id column")
-                text = names.cast(pa.string()).to_numpy(zero_copy_only=False)
-                yield as_ids(path, text, done), _rows(path, batch.column(column), dim, dtype, done)
-                done += len(names)
+        with guarded(label(path, part), "Parquet"):
+            for done, batch in batches(rows, (ids_column, column)):
+                names = _names(path, batch.column(ids_column), done)
+                yield names, _rows(path, batch.column(column), dim, dtype, done)
 
-    return Source("parquet", dim, dtype, n, read)
+    def ids(rows: int) -> Iterator[np.ndarray]:
+        with guarded(label(path, part), "Parquet"):
+            for done, batch in batches(rows, (ids_column,)):
+                yield _names(path, batch.column(ids_column), done)
+
+    return Source("parquet", dim, dtype, n if part is None else part.n, read, ids=ids, cuts=partial(_cuts, sizes, step))
+
+
+def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
+    """Runs of row groups of at most `size` bytes, or of one that is larger."""
+    parts, first, at, n = [], 0, 0, 0
+    for i, rows in enumerate([*sizes, 0]):
+        if n and ((n + rows) * row_bytes > size or i == len(sizes)):
+            parts.append(Part(first, i, n, at, f"rows {at}-{at + n - 1}"))
+            first, at, n = i, at + n, 0
+        n += rows
+    return parts
+
+
+def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
+    """A column of ids, none of which is missing."""
+    if column.null_count:
+        raise bad(path, f"row {first} or after", "an id is missing", "fill the id column")
+    text = column.cast(need("pyarrow").string())
+    return as_ids(path, text.to_numpy(zero_copy_only=False), first)
+
+
+def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> Labels:
+    """The labels in the same rows as the vectors, which are not read."""
+    pa, pq = need("pyarrow"), need("pyarrow.parquet")
+    open_binary(path).close()
+    with guarded(label(path, part), "Parquet"), pq.ParquetFile(path, **STREAMED) as f:
+        names = f.schema_arrow.names
+        own = pick(path, names, ids_name, ID_NAMES, "column")
+        where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
+        if own is None or where["speaker"] is None:
+            known = " or ".join(COLUMNS["speaker"][:4])
+            remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
+            raise bad(path, "header", f"has no speaker column ({known})", remedy)
+        columns = list(dict.fromkeys([own, *filter(None, where.values())]))
+        table = f.read_row_groups(range(part.first, part.stop), columns=columns, use_threads=False)
+        table.validate(full=True)
+        check_count(label(path, part), part.n, table.num_rows)
+        texts = {
+            m: column_of(path, table.column(n).cast(pa.string()), first=part.at).values
+            for m, n in where.items()
+            if n is not None
+        }
+        return Labels(_names(path, table.column(own), part.at), **texts)
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
@@ -89,24 +149,55 @@ def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> 
     return np.array(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
-def write_parquet(out: Path, chunks: Iterable[Chunk]) -> None:
-    """Write chunks as columns `id` and `embedding`, one row group per chunk."""
+def write_parquet(out: Path, chunks: Iterable[Chunk], labels: Labels | None = None) -> None:
+    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    writer = None
+    columns = {} if labels is None else _label_columns(out, labels)
+    writer, done = None, 0
     try:
         for ids, X in chunks:
+            if labels is not None:
+                _check_labels(out, ids, np.asarray(labels.ids), done)
             numbers = pa.array(np.ascontiguousarray(X).reshape(-1))
             vectors = pa.FixedSizeListArray.from_arrays(numbers, X.shape[1])
-            table = pa.table({"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors})
+            own = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
+            beside = {k: pa.array(v[done : done + len(ids)].tolist(), pa.string()) for k, v in columns.items()}
+            table = pa.table(own | beside)
+            done += len(ids)
             if writer is None:
                 writer = pq.ParquetWriter(
                     out,
                     table.schema,
                     compression="zstd",
-                    use_dictionary=False,
+                    use_dictionary=list(columns) or False,
                     use_byte_stream_split=["embedding.list.element"],
                 )
             writer.write_table(table)
+        if labels is not None and done != len(labels):
+            raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
     finally:
         if writer is not None:
             writer.close()
+
+
+def _label_columns(out: Path, labels: Labels) -> dict[str, np.ndarray]:
+    """The columns that are there, all as long as the ids."""
+    found = {name: getattr(labels, name) for name in LABELS}
+    columns = {name: as_ids(out, values) for name, values in found.items() if values is not None}
+    for name, values in columns.items():
+        if values.shape != (len(labels),):
+            raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")
+    return columns
+
+
+def _check_labels(out: Path, ids: np.ndarray, theirs: np.ndarray, first: int) -> None:
+    """Labels are of these very recordings, in this order."""
+    part = theirs[first : first + len(ids)]
+    k = min(len(part), len(ids))
+    differ = part[:k] != ids[:k]
+    if differ.any():
+        row = int(differ.argmax())
+        cause = f"has id {shown(str(ids[row]))}, its label {shown(str(part[row]))}"
+        raise bad(out, f"row {first + row}", cause, "put the labels in the order of the vectors")
+    if k < len(ids):
+        raise bad(out, f"row {first + k}", f"has no label: there are {len(theirs)}", "one label per vector")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,8 @@ from typing import IO
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import Chunk, PathLike, Source, bad, check_ids, chunk_rows, open_binary, read_into, shown
+from duoplda.io._common import Chunk, PathLike, bad, check_ids, chunk_rows, open_binary, read_into, shown
+from duoplda.io._source import Part, Source
 from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
 
 GAP = 1 << 16  # entries further apart than this are read one by one
@@ -28,8 +30,8 @@ MAX_LINE = 1 << 16
 class _Archives:
     """The archives a list points to: the last ones stay open, and names are resolved once."""
 
-    def __init__(self, path: PathLike) -> None:
-        self.path = path
+    def __init__(self, path: PathLike, here: str) -> None:
+        self.path, self.here = path, here
         self.folder = Path(path).parent
         self._open: OrderedDict[str, tuple[IO[bytes], int]] = OrderedDict()
 
@@ -46,7 +48,8 @@ class _Archives:
             self._open.move_to_end(name)
             return self._open[name]
         place = f"line {line}"
-        found = name if os.path.exists(name) else self.folder / name
+        found = os.path.join(self.here, name)
+        found = found if os.path.exists(found) else os.path.join(self.folder, name)
         if not os.path.exists(found):
             raise bad(self.path, place, f"{name} is neither here nor in {self.folder}", "check the path")
         try:
@@ -62,12 +65,13 @@ class _Archives:
 Item = tuple[str, str, int, int]  # key, archive, offset, line number
 
 
-def _items(path: PathLike) -> Iterator[Item]:
-    """The lines of a list, one by one."""
+def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
+    """The lines of a list, or of a part of it, one by one."""
     names: dict[bytes, str] = {}  # of archives: few, and decoded once
     with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        number = 0
-        while line := f.readline(MAX_LINE):
+        number, last = (0, None) if part is None else (part.first, part.stop)
+        f.seek(0 if part is None else part.at)
+        while number != last and (line := f.readline(MAX_LINE)):
             number += 1
             key, _, where = line.strip().partition(b" ")
             try:
@@ -107,16 +111,45 @@ def open_scp(path: PathLike) -> Source:
     first = next(_items(path), None)
     if first is None:
         raise bad(path, "", "is empty")
-    with _Archives(path) as archives:
+    with _Archives(path, "") as archives:
         _, value = _one(path, archives, first)
-    dim, dtype = value.dim, value.dtype.newbyteorder("=")
-    return Source("kaldi scp", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
+    return scp_part(path, value.dim, value.dtype.newbyteorder("="))
 
 
-def _chunks(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
+def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: Part | None = None, here: str = "") -> Source:
+    """An scp list, or some of its lines, whose vectors are known; `here` stands for the current folder."""
+    n = None if part is None else part.n
+    read, cuts = partial(_chunks, path, dim, dtype, part, here), partial(_cuts, path, dim * dtype.itemsize)
+    return Source("kaldi scp", dim, dtype, n, read, ids=partial(_names, path, part), cuts=cuts)
+
+
+def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
+    """Runs of lines that point to about `size` bytes of vectors."""
+    each, parts = max(1, size // row_bytes), []
+    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+        first = number = n = start = at = 0
+        while line := f.readline(MAX_LINE):
+            number, n, at = number + 1, n + (not line.isspace()), at + len(line)
+            if n == each:
+                parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
+                first, n, start = number, 0, at
+    if n:
+        parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
+    return parts
+
+
+def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]:
+    """The keys alone."""
+    items, done = _items(path, part), 0
+    while batch := list(islice(items, rows)):
+        yield check_ids(path, np.array([item[0] for item in batch]), done)
+        done += len(batch)
+
+
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: str, rows: int) -> Iterator[Chunk]:
     limit = chunk_rows(rows, dim * dtype.itemsize)
-    items, done = _items(path), 0
-    with _Archives(path) as archives:
+    items, done = _items(path, part), 0
+    with _Archives(path, here) as archives:
         while batch := list(islice(items, limit)):
             X = np.empty((len(batch), dim), dtype)
             n = 0

@@ -1,0 +1,82 @@
+"""Embeddings in several files: which files a folder or a pattern means, and reading them as one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from duoplda.io._common import Chunk, PathLike, bad, system_error
+from duoplda.io._source import Source, check_count, counted
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """A key that sorts numbers in names by their values: x.2.ark before x.10.ark."""
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", name))], name
+
+
+def files_of(path: PathLike, suffixes: Sequence[str]) -> list[PathLike]:
+    """The files meant: what is there under this name, or else what matches it as a pattern; see `read_embeddings`."""
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        return _in_folder(name, suffixes)
+    if os.path.lexists(name) or not glob.has_magic(name) or "\0" in name:
+        return [path]  # whatever is wrong with it is said when it is opened
+    found = _readable(glob.glob(name, recursive=True))
+    if not found:
+        raise bad(path, "", "no file matches this pattern", "check it, and the folder it starts from")
+    return found
+
+
+def _in_folder(folder: str, suffixes: Sequence[str]) -> list[PathLike]:
+    try:
+        names = [n for n in os.listdir(folder) if not n.startswith(".") and Path(n).suffix.lower() in suffixes]
+    except OSError as e:
+        raise system_error(folder, e) from e
+    if not names:
+        known = " ".join(suffixes)
+        raise bad(folder, "", "is a folder", f"give a file, or a folder of embeddings: no name in it ends in {known}")
+    return _readable([os.path.join(folder, n) for n in names])
+
+
+def _readable(names: list[str]) -> list[PathLike]:
+    """In natural order; archives only where there are no lists, which point to them."""
+    if any(n.lower().endswith(".scp") for n in names):
+        names = [n for n in names if not n.lower().endswith(".ark")]
+    return [Path(n) for n in sorted(names, key=natural)]
+
+
+def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
+    """Several files of one dimension and precision as one source of chunks."""
+    starts = [0] * len(files)  # the number of the first vector of each, known once the one before has been read
+
+    def read(rows: int) -> Iterator[Chunk]:
+        done = 0
+        for i, (file, source) in enumerate(files):
+            starts[i] = done
+            for ids, X in counted(file, source.n, source.read(rows)):
+                done += len(ids)
+                yield ids, X
+
+    def ids(rows: int) -> Iterator[np.ndarray]:
+        done = 0
+        for i, (file, source) in enumerate(files):
+            starts[i] = done
+            for names in source.names(rows):
+                done += len(names)
+                yield names
+            check_count(file, source.n, done - starts[i])
+
+    def entry(number: int) -> str:
+        i = bisect_right(starts, number) - 1
+        return f"{Path(files[i][0]).name} {files[i][1].entry(number - starts[i])}"
+
+    model, counts = files[0][1], [source.n for _, source in files]
+    n = None if None in counts else sum(counts)  # type: ignore[arg-type]
+    kinds = " and ".join(dict.fromkeys(source.format for _, source in files))
+    return Source(f"{len(files)} files, {kinds}", model.dim, model.dtype, n, read, ids=ids, entry=entry)

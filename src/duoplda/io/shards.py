@@ -1,0 +1,159 @@
+"""Embeddings in pieces that can be read independently, by other processes and on other machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from duoplda.errors import DuopldaError
+from duoplda.io._common import Chunk, PathLike, bad, open_binary
+from duoplda.io._source import Part, label
+from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
+from duoplda.io.labels import Labels
+from duoplda.io.npy import Ids, ids_beside
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of embeddings, or a run of its vectors: where it is, not what it holds.
+
+    It is small and can be sent anywhere; the file is opened when the shard is read, and must be there
+    under the same name and unchanged.
+
+    Attributes
+    ----------
+    path : the file, from the root
+    kind : ark, scp, npy, npz, hdf5 or parquet
+    dim, dtype : of the vectors
+    n : the number of vectors, or None where only reading the file would tell
+    size : bytes of the file when it was cut
+    part : which vectors; None: all
+    id_list : the ids of npy and npz: a text file, or "rows"
+    vectors, ids_name : names inside the file, as for `read_embeddings`
+    here : the folder in which an scp's relative names are looked for first
+    """
+
+    path: str
+    kind: str
+    dim: int
+    dtype: str
+    n: int | None
+    size: int
+    part: Part | None = None
+    id_list: str | None = None
+    vectors: str | None = None
+    ids_name: str | None = None
+    here: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people: x.parquet rows 0-4095."""
+        return label(os.path.basename(self.path), self.part)
+
+    def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
+        """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
+        return self._open().chunks(rows)
+
+    def load(self) -> Chunk:
+        """All ids and vectors at once: `(ids (n,), X (n, d))`."""
+        return self._open().load()
+
+    def ids(self) -> np.ndarray:
+        """The ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
+        return self._open().ids()
+
+    def labels(self) -> Labels:
+        """Speaker and, where there are such columns, session and channel of each vector, from the file itself."""
+        self._check_size()
+        if self.kind != "parquet" or self.part is None:
+            remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
+            raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
+        from duoplda.io.parquet import read_label_columns
+
+        return read_label_columns(self.path, self.part, ids_name=self.ids_name)
+
+    def _open(self) -> Embeddings:
+        self._check_size()
+        dtype = np.dtype(self.dtype)
+        if self.kind == "scp":
+            from duoplda.io.scp import scp_part
+
+            source = scp_part(self.path, self.dim, dtype, self.part, self.here)
+        else:
+            source = open_source(self.kind, self.path, self.id_list, self.vectors, self.ids_name, self.part)
+        if (source.dim, source.dtype) != (self.dim, dtype):
+            raise self._changed()
+        return embeddings_of(label(self.path, self.part), source)
+
+    def _check_size(self) -> None:
+        if _size(self.path) != self.size:
+            raise self._changed()
+
+    def _changed(self) -> DuopldaError:
+        return bad(self.path, "", "has changed since it was cut into shards", "cut it again with embedding_shards")
+
+
+def embedding_shards(
+    path: PathLike,
+    ids: Ids = None,
+    *,
+    vectors: str | None = None,
+    ids_name: str | None = None,
+    bytes_each: int = 256 << 20,
+) -> list[Shard]:
+    """Cut what `read_embeddings` reads into shards, which hold the same vectors in the same order.
+
+    Every file of a folder or pattern is cut by itself: an scp into runs of lines, Parquet into runs of row
+    groups, matrices in npy, npz and HDF5 into runs of rows. Kaldi archives, compressed npz and HDF5 with a
+    dataset per recording are one shard each. Only the beginnings of files are read, and lists of ids.
+
+    That no id is in two shards is for the caller to see: each shard knows only its own.
+
+    Parameters
+    ----------
+    path, ids, vectors, ids_name : as for `read_embeddings`, but that ids are no sequence
+    bytes_each : of the vectors of a shard, about
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from duoplda.io import write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npy", ["a", "b", "c"], np.eye(3))
+    ...     for shard in embedding_shards(folder + "/x.npy", bytes_each=48):
+    ...         print(shard.name, shard.ids())
+    x.npy rows 0-1 ['a' 'b']
+    x.npy rows 2-2 ['c']
+    """
+    if bytes_each < 1:
+        raise DuopldaError(f"bytes_each must be at least 1, got {bytes_each}")
+    if ids is not None and not isinstance(ids, str | os.PathLike):
+        raise bad(path, "", "ids= in memory do not go with shards", "write them to a file, one id per line")
+    shards = []
+    for file, kind, source in open_files(path, ids, vectors, ids_name):
+        list_: PathLike | None = ids_beside(file) if kind == "npy" and ids is None else ids
+        common: dict[str, Any] = {
+            "path": os.path.abspath(file),
+            "kind": kind,
+            "dim": source.dim,
+            "dtype": source.dtype.name,
+            "size": _size(file),
+            "id_list": list_ if list_ in (None, "rows") else os.path.abspath(list_),
+            "vectors": vectors,
+            "ids_name": ids_name,
+            "here": os.getcwd() if kind == "scp" else "",
+        }
+        if source.cuts is None:
+            shards.append(Shard(n=source.n, **common))
+        else:
+            shards += [Shard(n=part.n, part=part, **common) for part in source.cuts(bytes_each)]
+    return shards
+
+
+def _size(path: PathLike) -> int:
+    with open_binary(path) as f:
+        return os.fstat(f.fileno()).st_size
