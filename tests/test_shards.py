@@ -23,9 +23,7 @@ def ragged(seed, kinds):
 def in_shards(X, speaker, session, channel, cuts, n_buckets=1, **options):
     """As the engines do it."""
     pieces = [np.arange(a, b) for a, b in zip([0, *cuts], [*cuts, len(X)], strict=True) if b > a]
-    encoded = [
-        lab.encode(speaker[p], session[p], None if channel is None else channel[p], len(p)) for p in pieces
-    ]
+    encoded = [lab.encode(speaker[p], session[p], None if channel is None else channel[p], len(p)) for p in pieces]
     keys, times = np.unique(np.concatenate([lab.keys(e.session_ids) for e in encoded]), return_counts=True)
     offset = shards.offset_of(X[pieces[0]])
     whole, rest = [], []

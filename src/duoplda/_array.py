@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -341,3 +342,24 @@ def one_thread_each(flops: float) -> Iterator[tuple[int, Callable[[Callable[[Any
         return
     with _blas.limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         yield threads, lambda function, items: list(pool.map(function, items))
+
+
+_held, _hold = 0, Lock()
+_limits: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS on one thread while any thread is inside: where an engine has given out the cores already."""
+    global _held, _limits
+    with _hold:
+        if not _held:
+            _limits = _blas.limit(limits=1, user_api="blas")
+        _held += 1
+    try:
+        yield
+    finally:
+        with _hold:
+            _held -= 1
+            if not _held:
+                _limits.restore_original_limits()

@@ -20,6 +20,7 @@ from duoplda.cli._common import (
     Json,
     Quiet,
     command_line,
+    dask_client,
     files_hash,
     missing,
     progress,
@@ -40,18 +41,22 @@ EXAMPLE = """\b
 Example:
   duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
   duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
+  duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors
 """
 RESUME = "duoplda-resume"
 ROWS = 4096  # of a chunk: the same for all formats, so that they give the same model
 
 
 def train(
-    embeddings: Annotated[Path, typer.Option(help="Kaldi ark or scp, npz, npy, HDF5 or Parquet.")],
+    embeddings: Annotated[Path, typer.Option(help="Kaldi ark or scp, npz, npy, HDF5, Parquet; a folder or 'x.*.ark'.")],
     out: Annotated[Path, typer.Option(help="The model, a safetensors file.")],
     speakers: Annotated[Path | None, typer.Option(help="utt2spk or spk2utt.")] = None,
     sessions: Annotated[Path | None, typer.Option(help="utt2sess: the session of each recording.")] = None,
     channels: Annotated[Path | None, typer.Option(help="utt2channel: the kind of channel of each recording.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="Or one table: id, speaker, session, channel.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Or one table: id, speaker, session, channel; EMBEDDINGS again: its own columns."),
+    ] = None,
     ids: Annotated[str | None, typer.Option(help="Of the rows of npy and npz: a list, or `rows` to number.")] = None,
     speaker_factors: Annotated[str, typer.Option(help="A number, full, or auto (by held-out speakers).")] = "full",
     session_factors: Annotated[str, typer.Option(help="A number, full, or auto; 0: none.")] = "full",
@@ -64,6 +69,7 @@ def train(
     max_iter: Annotated[int, typer.Option(min=0, help="The most iterations of EM.")] = 500,
     seed: Annotated[int, typer.Option(help="Of the folds of held-out speakers.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")] = "cpu",
+    dask: Annotated[str | None, typer.Option(help="Read on a cluster: a scheduler's address, or local.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from OUT.resume after an interruption.")] = False,
     allow_missing: AllowMissing = False,
     force: Force = False,
@@ -75,6 +81,8 @@ def train(
         usage("give either --speakers (with --sessions) or --labels")
     if labels is not None and (sessions is not None or channels is not None):
         usage("--labels has the sessions and channels: leave out --sessions and --channels")
+    if dask is not None and device != "cpu":
+        usage("--dask reads on the workers' processors: leave out --device")
     options: dict[str, Any] = {
         "lda": lda,
         "whiten": whiten,
@@ -90,25 +98,38 @@ def train(
     refuse_existing(out, force)
 
     from duoplda.backend import Backend
-    from duoplda.io import read_embeddings, read_labels
+    from duoplda.io import embedding_shards, read_embeddings, read_labels
 
     source = read_embeddings(embeddings, ids=ids)
-    table = read_labels(speakers if speakers is not None else labels, sessions, channels)  # type: ignore[arg-type]
-    if table.session is None:
+    own = labels is not None and labels == embeddings  # labels are columns of the embeddings
+    shards = embedding_shards(embeddings, ids=ids) if own or dask is not None else []
+    if not own:
+        table = read_labels(speakers if speakers is not None else labels, sessions, channels)  # type: ignore[arg-type]
+    elif dask is None:
+        table = _own_labels(shards)
+    else:
+        table = None
+    if table is not None and table.session is None:
         say("no sessions given: each recording is taken for a session of its own")
     listed = None if ids == "rows" else ids
-    inputs = files_hash([*_embedding_files(embeddings, source.format), listed, speakers, sessions, channels, labels])
+    lists = [listed, speakers, sessions, channels, None if own else labels]
+    files = _embedding_files(embeddings)
+    inputs = {**(files_hash(files) if dask is None else _files_seen(files)), **files_hash(lists)}
     checkpoint = Checkpoint(Path(f"{out}.resume"), options, list(inputs.values()))
     start, trace = checkpoint.read() if resume else (None, [])
-    data = Rows(source, table, allow_missing)
-    del table
-    _give_back()
     backend = Backend(**options)
     try:
         with progress("training") as show:
-            data.show = show
-            backend.set_params(callback=Watch(data.n, trace, checkpoint, show))
-            backend.fit_chunks(data.chunks, data.labels, start=start, trace=trace, device=device)
+            if dask is None:
+                data = Rows(source, table, allow_missing)  # type: ignore[arg-type]
+                data.show = show
+                del table
+                _give_back()
+                backend.set_params(callback=Watch(data.n, trace, checkpoint, show))
+                backend.fit_chunks(data.chunks, data.labels, start=start, trace=trace, device=device)
+            else:
+                with dask_client(dask) as client:
+                    _fit_on_cluster(backend, client, shards, table, allow_missing, show, start, trace, checkpoint)
     except BaseException:  # Ctrl-C above all: the last finished iteration is kept
         checkpoint.write()
         if checkpoint.written:
@@ -126,6 +147,44 @@ def train(
 
         brief = {**summary, "provenance": {}}
         say("\n".join([*words(brief), f"model: {out}"]))
+
+
+def _fit_on_cluster(
+    backend: Any,
+    client: Any,
+    shards: list[Any],
+    table: Table | None,
+    allow: bool,
+    show: Any,
+    start: Model | None,
+    trace: list[float],
+    checkpoint: Checkpoint,
+) -> None:
+    """Statistics where the shards are, EM here."""
+    from duoplda.engines.dask import Cluster
+
+    data = Cluster.of_shards(shards, table, client, show)
+    n = sum(found.n for found in data.found)
+    if table is not None:
+        missing("labelled recordings have no embedding", data.missing(table), allow)
+    backend.set_params(callback=Watch(n, trace, checkpoint, show))
+    backend.fit_passes(data, start=start, trace=trace)
+
+
+def _own_labels(shards: list[Any]) -> Table:
+    """Labels that are columns of the embeddings themselves."""
+    import numpy as np
+
+    from duoplda.io import Labels
+
+    parts = [shard.labels() for shard in shards]
+    columns: dict[str, Any] = {}
+    for name in ("ids", "speaker", "session", "channel"):
+        values = [getattr(part, name) for part in parts]
+        if any(v is None for v in values) and not all(v is None for v in values):
+            raise DuopldaError(f"some of the files have a column of the {name} and some have none")
+        columns[name] = None if values[0] is None else np.concatenate(values)
+    return Labels(**columns)
 
 
 class Rows:
@@ -346,11 +405,22 @@ def _shrinkage(text: str) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _embedding_files(path: Path, form: str) -> list[Path]:
-    """The file, and the archives that an scp names."""
-    if path.suffix != ".scp" and "scp" not in form.lower():
-        return [path]
-    with open(path, encoding="utf-8") as file:
-        entries = (line.split(None, 1) for line in file)
-        archives = {parts[1].strip().rpartition(":")[0] for parts in entries if len(parts) == 2}
-    return [path, *(Path(a) for a in sorted(archives) if a and Path(a).is_file())]
+def _embedding_files(path: Path) -> list[Path]:
+    """The files, and the archives that an scp names."""
+    from duoplda.io._files import files_of
+    from duoplda.io.embeddings import SUFFIXES, sniff
+
+    out: list[Path] = []
+    for one in map(Path, files_of(path, SUFFIXES)):
+        out.append(one)
+        if sniff(one) == "scp":
+            with open(one, encoding="utf-8") as file:
+                entries = (line.split(None, 1) for line in file)
+                archives = {parts[1].strip().rpartition(":")[0] for parts in entries if len(parts) == 2}
+            out += [Path(a) for a in sorted(archives) if a and Path(a).is_file()]
+    return out
+
+
+def _files_seen(paths: list[Path]) -> dict[str, str]:
+    """Size and time of each file: what a cluster is for is not read here to be hashed."""
+    return {str(p): f"{p.stat().st_size} bytes, {p.stat().st_mtime_ns} ns" for p in paths}

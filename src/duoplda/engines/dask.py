@@ -1,0 +1,484 @@
+"""Statistics and scores on a cluster of Dask: shards are read where they lie, only sums and scores travel.
+
+Two passes over the shards. The first reads labels only and finds the sessions that more than one shard has. In the
+second each shard leaves the statistics of its whole sessions and, of the others, sums of what it has; these are joined
+by session before they are squared (`duoplda.shards`), and everything is added up in a tree. Training then needs nothing
+but the statistics, and runs where the user sits.
+
+Tasks are pure functions of shards on shared storage: what a lost worker had done, another does again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda import labels as lab
+from duoplda import shards
+from duoplda._array import one_blas_thread
+from duoplda.backend import Transform
+from duoplda.errors import DuopldaError
+from duoplda.io import Labels as Table
+from duoplda.io.shards import Shard
+from duoplda.labels import Labels, some
+from duoplda.preprocessing import Spread
+from duoplda.shards import Parts
+from duoplda.statistics import Statistics, check_finite, check_rows
+
+try:
+    from dask.delayed import Delayed, delayed
+    from distributed import Client, LocalCluster, as_completed, default_client
+    from distributed.scheduler import KilledWorker
+except ImportError:
+    raise DuopldaError("duoplda.engines.dask needs Dask: pip install 'duoplda[dask]'") from None
+
+__all__ = ["Client", "Cluster", "LocalCluster", "statistics"]
+
+NAMES = ("X", "speaker", "session", "channel")
+FAN = 8  # statistics added by one task
+JOINED_BYTES = 1 << 28  # of parts of sessions that one task joins
+Show = Callable[[int, str], Any]  # (done, note)
+
+
+# -- pieces: what workers read
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """Labels by id, coded and sorted: each worker looks its shard's ids up. Sessions are their speaker's own."""
+
+    ids: NDArray[Any]  # (n,) sorted
+    speaker_ids: NDArray[Any]
+    session_ids: NDArray[Any] | None
+    kinds: NDArray[Any]
+    codes: NDArray[np.int64]  # (n, 3) speaker, session, kind
+
+    @staticmethod
+    def of(table: Table) -> LabelTable:
+        order = np.argsort(table.ids, kind="stable")
+        session = None if table.session is None else own_sessions(table.speaker, table.session)
+        labels = lab.encode(table.speaker, session, table.channel)
+        codes = np.column_stack([labels.speaker, labels.session, labels.kind])[order]
+        return LabelTable(table.ids[order], labels.speaker_ids, labels.session_ids, labels.kinds, codes)
+
+    def find(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Rows of the table, -1 where an id is not there."""
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[place] == ids, place, -1)
+
+    def columns(self, rows: NDArray[np.int64]) -> tuple[Any, Any, Any]:
+        codes = self.codes[rows]
+        session = None if self.session_ids is None else self.session_ids[codes[:, 1]]
+        channel = None if self.kinds.tolist() == lab.NO_KIND.tolist() else self.kinds[codes[:, 2]]
+        return self.speaker_ids[codes[:, 0]], session, channel
+
+
+def own_sessions(speaker: NDArray[Any], session: NDArray[Any]) -> NDArray[Any]:
+    """Names of sessions that may repeat from speaker to speaker, made unique."""
+    return np.array([f"{a} {b}" for a, b in zip(speaker.tolist(), session.tolist(), strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Labels and rows of one shard, chunk or partition, on the worker that works on it."""
+
+    speaker: Any
+    session: Any
+    channel: Any
+    rows: Callable[[], Any]  # (n, d)
+    found: NDArray[np.int64] | None = None  # rows of the label table
+
+    def labels(self) -> Labels:
+        return lab.encode(self.speaker, self.session, self.channel)
+
+
+def _of_shard(what: tuple[Shard, LabelTable | None, bool]) -> Piece:
+    """A shard, its labels (None: its own columns), and whether vectors will be asked for: then it is read once only."""
+    shard, table, vectors = what
+    if table is None:
+        own = shard.labels()
+        session = None if own.session is None else own_sessions(own.speaker, own.session)
+        return Piece(own.speaker, session, own.channel, lambda: shard.load()[1])
+    ids, X = shard.load() if vectors else (shard.ids(), None)
+    found = table.find(ids)
+    keep = found >= 0
+    return Piece(*table.columns(found[keep]), lambda: X if keep.all() else X[keep], found[keep])  # type: ignore[index]
+
+
+def _of_chunk(chunk: Any) -> Piece:
+    """`(X, speaker, session, channel)`, as long as it is, or a mapping of those names."""
+    try:
+        given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
+        X = check_rows(given["X"])[0]
+        return Piece(given["speaker"], given.get("session"), given.get("channel"), lambda: X)
+    except (TypeError, KeyError, ValueError) as error:
+        if isinstance(error, DuopldaError):
+            raise
+        raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of a dask DataFrame. `vectors` is a column of lists, or several columns of numbers."""
+
+    speaker: str
+    session: str | None
+    channel: str | None
+    vectors: str | tuple[str, ...]
+
+    def piece(self, frame: Any) -> Piece:
+        speaker, session, channel = (
+            None if c is None else frame[c].to_numpy() for c in (self.speaker, self.session, self.channel)
+        )
+        return Piece(speaker, session, channel, lambda: self._matrix(frame))
+
+    def _matrix(self, frame: Any) -> Any:
+        if not isinstance(self.vectors, str):
+            return frame[list(self.vectors)].to_numpy()
+        if frame[self.vectors].dtype == "string":
+            raise DuopldaError(
+                f"column {self.vectors} holds text, not lists: dask.config.set({{'dataframe.convert-string': False}}) "
+                "before the data frame is made keeps Dask from printing lists"
+            )
+        try:
+            return np.stack([np.asarray(v, np.float64) for v in frame[self.vectors]])
+        except (TypeError, ValueError) as error:
+            raise DuopldaError(f"column {self.vectors}: vectors of one length are needed ({error})") from None
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What goes wrong with a shard says its name; BLAS keeps to the thread that Dask has given."""
+    try:
+        with one_blas_thread():
+            yield
+    except DuopldaError as error:
+        said, file = str(error), re.split(" (rows|lines) ", name)[0]
+        raise type(error)(said if file in said else f"{name}: {said}") from None
+
+
+# -- tasks
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the first pass says of a shard."""
+
+    n: int
+    keys: NDArray[np.uint64] | None  # of its sessions
+    kinds: NDArray[Any]
+    rows: NDArray[np.int64] | None  # of the label table
+
+
+def _first(piece: Callable[[Any], Piece], what: Any, name: str) -> Found:
+    with _named(name):
+        p = piece(what)
+        if p.found is not None and not len(p.found):
+            return Found(0, None, lab.NO_KIND, p.found)
+        labels = p.labels()
+        keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
+        return Found(labels.n_recordings, keys, labels.kinds, p.found)
+
+
+def _rows(p: Piece, transform: Transform | None, labels: Labels) -> Any:
+    X = check_rows(p.rows())[0]
+    if X.shape[0] != labels.n_recordings:
+        raise DuopldaError(f"has {X.shape[0]} rows, and labels of {labels.n_recordings}")
+    if transform is None:
+        return X
+    try:
+        return transform(X, labels.kinds[labels.kind])
+    except DuopldaError:
+        check_finite(X)
+        raise
+
+
+def _offset(piece: Callable[[Any], Piece], what: Any, name: str, transform: Transform | None) -> Any:
+    with _named(name):
+        p = piece(what)
+        X, labels = check_rows(p.rows())[0], p.labels()
+        some_rows = slice(0, 4096)
+        few = replace(p, rows=lambda: X[some_rows])
+        few_labels = replace(
+            labels,
+            session_ids=None,
+            speaker=labels.speaker[some_rows],
+            session=np.arange(len(X[some_rows])),
+            kind=labels.kind[some_rows],
+        )
+        return shards.offset_of(_rows(few, transform, few_labels))
+
+
+def _spread(piece: Callable[[Any], Piece], what: Any, name: str) -> Spread:
+    with _named(name):
+        X = check_rows(piece(what).rows())[0]
+        return Spread.accumulate(X[i : i + 4096] for i in range(0, len(X), 4096))
+
+
+def _second(
+    piece: Callable[[Any], Piece],
+    what: Any,
+    name: str,
+    split: NDArray[np.uint64],
+    offset: Any,
+    transform: Transform | None,
+    n_buckets: int,
+    options: dict[str, Any],
+) -> tuple[Any, ...]:
+    """Statistics of whole sessions, and the parts of the others by bucket."""
+    with _named(name):
+        p = piece(what)
+        labels = p.labels()
+        goes_on = np.zeros(labels.n_sessions, bool)
+        if labels.session_ids is not None and len(split):
+            goes_on = np.isin(lab.keys(labels.session_ids), split)
+        whole, parts = shards.shard(_rows(p, transform, labels), labels, goes_on, offset, **options)
+        return whole, *(None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets))
+
+
+def _join(parts: list[Parts], options: dict[str, Any]) -> Statistics | None:
+    with one_blas_thread():
+        return shards.join(parts, n_folds=options["n_folds"], seed=options["seed"])
+
+
+def _add(parts: list[Statistics | None]) -> Statistics | None:
+    with one_blas_thread():
+        there = [p for p in parts if p is not None]
+        return sum(there[1:], there[0]) if there else None
+
+
+# -- the passes
+
+
+class Cluster:
+    """Labelled shards on a cluster: what `Backend.fit_passes` asks for.
+
+    Parameters
+    ----------
+    pieces : delayed objects (or plain data) to be read on workers, one for each shard
+    piece : a function that makes a `Piece` of what such an object becomes
+    names : of the shards, for messages
+    client : of Dask; without one, the current one
+    show : called with (done, note) as tasks end
+    labels : the same objects with labels only, where those come cheaper
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Any],
+        piece: Callable[[Any], Piece],
+        names: Sequence[str],
+        client: Any = None,
+        show: Show | None = None,
+        labels: Sequence[Any] | None = None,
+    ):
+        if not len(pieces):
+            raise DuopldaError("there are no shards")
+        self.client = client or current_client()
+        self.pieces, self.names, self.piece = list(pieces), list(names), piece
+        self.light = list(labels) if labels is not None else self.pieces
+        self.show: Show = show or (lambda done, note: None)
+        self._found: list[Found] | None = None
+
+    @classmethod
+    def of_shards(cls, found: Sequence[Shard], table: Table | None, client: Any = None, show: Any = None) -> Cluster:
+        """Shards of `duoplda.io.embedding_shards`; their labels from a table, or from columns of their own."""
+        client = client or current_client()
+        coded = None if table is None else client.scatter(LabelTable.of(table), broadcast=True, hash=False)
+        pieces, light = ([(s, coded, vectors) for s in found] for vectors in (True, False))
+        return cls(pieces, _of_shard, [s.name for s in found], client, show, light)
+
+    def _ended(self, futures: list[Any]) -> Iterator[Any]:
+        with self.client.as_current():
+            yield from as_completed(futures)
+
+    def _each(self, tasks: list[Delayed], names: Sequence[str], note: str) -> list[Any]:
+        """Results of tasks in their order; what fails is named."""
+        futures = self.client.compute(tasks)
+        try:
+            for done, future in enumerate(self._ended(futures), 1):
+                if future.status == "error":
+                    raise _cause(future.exception(), names[futures.index(future)])
+                self.show(done, f"{note}: {done} of {len(tasks)} shards")
+            return self.client.gather(futures)
+        finally:
+            _release(futures)
+
+    @property
+    def found(self) -> list[Found]:
+        """The first pass: which sessions each shard has; shards without labelled recordings are dropped."""
+        if self._found is None:
+            task = delayed(_first, pure=False)
+            tasks = [task(self.piece, p, n) for p, n in zip(self.light, self.names, strict=True)]
+            found = self._each(tasks, self.names, "labels")
+            keep = [i for i, f in enumerate(found) if f.n]
+            self.all_rows = [f.rows for f in found]
+            self.pieces, self.names = [self.pieces[i] for i in keep], [self.names[i] for i in keep]
+            self._found = [found[i] for i in keep]
+            if not keep:
+                raise DuopldaError("none of the shards has a recording with a label")
+        return self._found
+
+    def missing(self, table: Table) -> NDArray[Any]:
+        """Ids of the label table that no shard has; that two have one is an error."""
+        rows = np.concatenate([r for r in (f.rows for f in self.found) if r is not None])
+        times = np.bincount(rows, minlength=len(table))
+        names = np.sort(table.ids)
+        twice = np.flatnonzero(times > 1)
+        if len(twice):
+            where = [
+                n for n, f in zip(self.names, self.found, strict=True) if f.rows is not None and twice[0] in f.rows
+            ]
+            raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(names[twice])}")
+        return names[times == 0]
+
+    def n_kinds(self) -> int:
+        return len(np.unique(np.concatenate([f.kinds for f in self.found])))
+
+    def spread(self, labelled: bool) -> Spread:
+        if labelled:
+            return Spread.of(self.statistics(None))
+        _ = self.found
+        task = delayed(_spread, pure=False)
+        tasks = [task(self.piece, p, n) for p, n in zip(self.pieces, self.names, strict=True)]
+        return Spread.merge(self._each(tasks, self.names, "means"))
+
+    def statistics(
+        self, transform: Transform | None, *, n_folds: int = 0, seed: int = 0, precision: str = "double"
+    ) -> Statistics:
+        found = self.found
+        if len({f.keys is None for f in found}) > 1:
+            raise DuopldaError("some shards have names of sessions and some have none")
+        keys = [np.zeros(0, np.uint64) if f.keys is None else f.keys for f in found]
+        every, times = np.unique(np.concatenate(keys), return_counts=True)
+        split = [k[np.isin(k, every[times > 1])] for k in keys]
+        del every, times, keys
+        sent = self.client.scatter(transform, broadcast=True, hash=False) if transform is not None else None
+        offset = self._each(
+            [delayed(_offset, pure=False)(self.piece, self.pieces[0], self.names[0], sent)], self.names, "offset"
+        )[0]
+        width = 8 * len(offset) * self.n_kinds()
+        n_buckets = max(1, -(-sum(len(s) for s in split) * width // JOINED_BYTES))
+        options = {"n_folds": n_folds, "seed": seed, "precision": precision}
+        task = delayed(_second, pure=False, nout=1 + n_buckets)
+        tasks = [
+            task(self.piece, p, n, s, offset, sent, n_buckets, options)
+            for p, n, s in zip(self.pieces, self.names, split, strict=True)
+        ]
+        level: list[Any] = [t[0] for t in tasks]
+        if any(len(s) for s in split):
+            level += [delayed(_join, pure=False)([t[1 + b] for t in tasks], options) for b in range(n_buckets)]
+        while len(level) > 1:
+            level = [delayed(_add, pure=False)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
+        return self._watch(level[0], tasks)
+
+    def _watch(self, total: Delayed, tasks: list[Delayed]) -> Statistics:
+        """The sum; while it is being made, how far it is."""
+        everything = self.client.compute([total, *tasks])
+        result, shards_ = everything[0], everything[1:]
+        try:
+            for done, future in enumerate(self._ended(shards_), 1):
+                if future.status == "error":
+                    raise _cause(future.exception(), self.names[shards_.index(future)])
+                future.release()
+                self.show(done, f"statistics: {done} of {len(tasks)} shards")
+            return result.result()
+        except Exception as error:
+            raise _cause(error, "the sum of the shards") from None
+        finally:
+            _release(everything)
+
+    def forget(self) -> None:
+        self._found = None
+
+
+def _release(futures: list[Any]) -> None:
+    """What is not done yet is not wanted any more."""
+    for future in futures:
+        future.release()
+
+
+def _cause(error: BaseException | None, name: str) -> BaseException:
+    """A user's error with the name of the shard; anything else as it is, if it is not about the data."""
+    if isinstance(error, KilledWorker):
+        return DuopldaError(
+            f"{name}: the workers that took it were killed, one after another. Mostly that is memory: give workers "
+            "more, or cut smaller shards"
+        )
+    if error is None or isinstance(error, DuopldaError):
+        return error or DuopldaError(f"{name}: the task was cancelled")
+    return DuopldaError(f"{name}: {type(error).__name__}: {error}")
+
+
+def current_client() -> Any:
+    try:
+        return default_client()
+    except ValueError:
+        raise DuopldaError(
+            "no client of Dask: make one first, distributed.Client('tcp://scheduler:8786') or Client() for this machine"
+        ) from None
+
+
+def statistics(
+    data: Any,
+    *,
+    speaker: str = "speaker",
+    session: str | None = "session",
+    channel: str | None = None,
+    vectors: str | Sequence[str] = "embedding",
+    labels: Table | None = None,
+    transform: Transform | None = None,
+    n_folds: int = 0,
+    seed: int = 0,
+    precision: str = "double",
+    client: Any = None,
+    show: Show | None = None,
+) -> Statistics:
+    """`Statistics` of shards on a cluster, equal to those of all recordings in one place.
+
+    Parameters
+    ----------
+    data : shards of `duoplda.io.embedding_shards`; or a dask DataFrame with columns `speaker`, `session`, `channel` and
+        `vectors` (a column of lists, or several of numbers); or delayed chunks, each `(X, speaker, session)` or
+        `(X, speaker, session, channel)`. Frames and chunks are made twice unless they are persisted.
+    labels : of shards, `duoplda.io.read_labels(...)`; None: each shard has them as columns of its own
+    transform : a function of (X, channel) that workers apply first, such as `Backend.transform`
+    n_folds, seed, precision : as for `Statistics.from_arrays`
+    client : of `dask.distributed`; None: the current one
+    show : a function of (done, note), called as shards are done
+
+    Examples
+    --------
+    >>> from dask import delayed
+    >>> from distributed import Client
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(20, seed=0)
+    >>> chunks = [delayed((X[i : i + 50], speaker[i : i + 50], session[i : i + 50])) for i in range(0, len(X), 50)]
+    >>> with Client(processes=False, dashboard_address=None) as client:
+    ...     stats = statistics(chunks)
+    >>> stats.n_recordings == len(X)
+    True
+    """
+    if hasattr(data, "to_delayed"):  # a dask DataFrame
+        wanted = [speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)]
+        lacking = [c for c in wanted if c is not None and c not in data.columns]
+        if lacking:
+            raise DuopldaError(f"the data frame has no column {some(lacking)}: it has {some(data.columns)}")
+        columns = Columns(speaker, session, channel, vectors if isinstance(vectors, str) else tuple(vectors))
+        # (labels alone may come in other partitions: Dask joins those that are small after a choice of columns)
+        rows = data[[c for c in wanted if c is not None]].to_delayed()
+        names = [f"partition {i}" for i in range(len(rows))]
+        cluster = Cluster(rows, columns.piece, names, client, show)
+    else:
+        data = list(data) if isinstance(data, Iterable) else [data]
+        if all(isinstance(s, Shard) for s in data):
+            cluster = Cluster.of_shards(data, labels, client, show)
+        else:
+            cluster = Cluster(data, _of_chunk, [f"chunk {i}" for i in range(len(data))], client, show)
+    return cluster.statistics(transform, n_folds=n_folds, seed=seed, precision=precision)

@@ -1,0 +1,255 @@
+"""Statistics and training on a real cluster of processes: the same as on one machine."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("distributed")
+
+from dask import delayed
+from distributed import Client, LocalCluster
+
+from cli_cases import start
+from duoplda import Backend, Statistics
+from duoplda.datasets import make_recordings
+from duoplda.engines import dask as engine
+from duoplda.errors import DuopldaError
+from duoplda.io import Labels, embedding_shards, write_embeddings, write_labels
+from test_statistics import assert_equal_statistics
+
+
+@pytest.fixture(scope="module")
+def client():
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Sessions of 1 to 9 recordings in random order, so that every cut goes through sessions; far from 0."""
+    made = make_recordings(40, (1, 5), (1, 9), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=0)
+    order = np.random.default_rng(0).permutation(len(made.X))
+    channel = np.random.default_rng(1).choice(["mic", "tel"], len(order))
+    return made.X[order] + 1e3, made.speaker[order], made.session[order], channel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, data):
+    """The same as Parquet shards with labels, as Kaldi archives, and a table of labels."""
+    here = tmp_path_factory.mktemp("shards")
+    X, speaker, session, channel = data
+    ids = np.array([f"utt{i:05}" for i in range(len(X))])
+    labels = Labels(ids, speaker.astype(str), session.astype(str), channel)
+    write_labels(here / "labels.csv", labels)
+    for name in ("parquet", "arks"):
+        (here / name).mkdir()
+    for i, rows in enumerate(np.array_split(np.arange(len(X)), 5)):
+        own = Labels(ids[rows], labels.speaker[rows], labels.session[rows], channel[rows])
+        write_embeddings(here / f"parquet/part-{i}.parquet", ids[rows], X[rows], labels=own)
+        write_embeddings(here / f"arks/x.{i}.ark", ids[rows], X[rows])
+    return here
+
+
+def chunks(data, size=97):
+    return [delayed(tuple(c[i : i + size] for c in data)) for i in range(0, len(data[0]), size)]
+
+
+def equal(stats, whole):
+    assert_equal_statistics(stats, whole, 1e-9)
+    assert len(stats.folds) == len(whole.folds)
+    for a, b in zip(stats.folds, whole.folds, strict=True):
+        assert_equal_statistics(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_delayed_chunks_cut_through_sessions(client, data, columns):
+    part = data[:columns]
+    cut = np.concatenate([data[2][:97], data[2][97:194]])
+    assert len(np.unique(data[2][:97])) + len(np.unique(data[2][97:194])) > len(np.unique(cut))  # sessions are cut
+    done = []
+    stats = engine.statistics(chunks(part), n_folds=3, client=client, show=lambda n, note: done.append(note))
+    equal(stats, Statistics.from_arrays(*part, n_folds=3))
+    assert done[-1] == f"statistics: {len(chunks(part))} of {len(chunks(part))} shards"
+
+
+def test_parts_in_several_buckets(client, data, monkeypatch):
+    monkeypatch.setattr(engine, "JOINED_BYTES", 4096)
+    equal(engine.statistics(chunks(data), client=client), Statistics.from_arrays(*data))
+
+
+def test_a_data_frame(client, data, folder):
+    import dask.dataframe as dd
+    import pandas as pd
+
+    X, speaker, session, _ = data
+    ddf = dd.read_parquet(folder / "parquet").rename(columns={"speaker": "who"})
+    equal(engine.statistics(ddf, speaker="who", channel="channel", client=client), Statistics.from_arrays(*data))
+    lists = pd.DataFrame({"speaker": speaker, "session": session, "embedding": list(X)})
+    with pytest.raises(DuopldaError, match=r"partition \d: column embedding holds text.*convert-string"):
+        engine.statistics(dd.from_pandas(lists, npartitions=2), client=client)
+    numbers = pd.DataFrame(X, columns=list("abcdef")).assign(speaker=speaker, session=session)
+    ddf = dd.from_pandas(numbers, npartitions=3)
+    equal(engine.statistics(ddf, vectors=list("abcdef"), client=client), Statistics.from_arrays(X, speaker, session))
+    with pytest.raises(DuopldaError, match=r"no column 'embedding', 'who'|no column 'who', 'embedding'"):
+        engine.statistics(ddf, speaker="who", client=client)
+
+
+@pytest.mark.parametrize("where", ["parquet", "arks/x.*.ark"])
+@pytest.mark.parametrize("own", [True, False])
+def test_shards_on_shared_storage(client, data, folder, where, own):
+    from duoplda.io import read_labels
+
+    shards = embedding_shards(folder / where, bytes_each=2000)
+    if own and where != "parquet":
+        with pytest.raises(DuopldaError, match=r"x\.\d\.ark: is ark, which has no room for labels"):
+            engine.statistics(shards, client=client)
+        return
+    labels = None if own else read_labels(folder / "labels.csv")
+    X, speaker, session, channel = data
+    names = np.array([f"{a} {b}" for a, b in zip(speaker, session, strict=True)])
+    stats = engine.statistics(shards, labels=labels, client=client)
+    equal(stats, Statistics.from_arrays(X, speaker.astype(str), names, channel))
+
+
+def dies_once(part, flag):
+    """A worker that is killed in the middle of its work, the first time."""
+    if not Path(flag).exists():
+        Path(flag).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return part
+
+
+def test_a_killed_worker_changes_nothing(client, data, tmp_path):
+    before = set(client.scheduler_info()["workers"])
+    flags = [tmp_path / "first pass", tmp_path / "second pass"]
+    flags[1].touch()
+    parts = chunks(data)
+    parts[3] = delayed(dies_once)(parts[3], str(flags[0]))
+    parts[5] = delayed(dies_once_later)(parts[5], str(flags[0]), str(tmp_path / "calls"))
+    equal(engine.statistics(parts, client=client), Statistics.from_arrays(*data))
+    assert flags[0].exists()
+    assert (tmp_path / "calls.killed").exists()
+    client.wait_for_workers(2, timeout=60)
+    assert set(client.scheduler_info()["workers"]) != before  # another process has taken over
+
+
+def dies_once_later(part, first, calls):
+    """Lives through the first pass over the labels; is killed in the second, once."""
+    count = len(list(Path(calls).parent.glob("calls.[0-9]*")))
+    Path(f"{calls}.{count}").touch()
+    if count >= 1 and not Path(calls + ".killed").exists():
+        Path(calls + ".killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return part
+
+
+def fails(part):
+    raise OSError("the disk is gone")
+
+
+def test_what_is_wrong_is_named_by_its_shard(client, data, folder, tmp_path):
+    parts = chunks(data)
+    parts[4] = delayed(fails)(parts[4])
+    with pytest.raises(DuopldaError, match=r"^chunk 4: OSError: the disk is gone$"):
+        engine.statistics(parts, client=client)
+    X = data[0].copy()
+    X[200, 1] = np.nan
+    with pytest.raises(DuopldaError, match=r"^chunk 2: Input X contains NaN or infinity in 1 of 97 rows: 6"):
+        engine.statistics(chunks((X, *data[1:])), client=client)
+    with pytest.raises(DuopldaError, match=r"^chunk 0: a chunk must be"):
+        engine.statistics([delayed(7)], client=client)
+    for i in range(5):
+        content = (folder / f"parquet/part-{i}.parquet").read_bytes()
+        (tmp_path / f"part-{i}.parquet").write_bytes(content)
+    shards = embedding_shards(tmp_path)
+    content = bytearray((tmp_path / "part-3.parquet").read_bytes())
+    content[100:2000] = bytes(1900)
+    (tmp_path / "part-3.parquet").write_bytes(content)
+    with pytest.raises(DuopldaError, match=r"part-3\.parquet"):
+        engine.statistics(shards, client=client)
+    (tmp_path / "part-3.parquet").unlink()
+    with pytest.raises(DuopldaError, match=r"part-3\.parquet"):
+        engine.statistics(shards, client=client)
+
+
+def test_a_session_of_two_speakers_in_different_chunks(client, data):
+    X, speaker, session = (c.copy() for c in data[:3])
+    other = np.flatnonzero(speaker != speaker[0])[-1]
+    session[[0, other]] = "torn"
+    with pytest.raises(DuopldaError, match=r"session torn belongs to 2 speakers .*, in different shards"):
+        engine.statistics(chunks((X, speaker, session)), client=client)
+
+
+def test_without_a_client(data):
+    with pytest.raises(DuopldaError, match="no client of Dask: make one first"):
+        engine.statistics(chunks(data))
+
+
+@pytest.mark.parametrize("options", [{}, {"lda": 4}, {"center_by_channel": True}, {"length_norm": False}])
+def test_the_whole_chain(client, data, folder, options):
+    from duoplda.io import read_labels
+
+    X, speaker, session, channel = data
+    names = np.array([f"{a} {b}" for a, b in zip(speaker, session, strict=True)])
+    given = {"shrinkage": (0.1, 0.1, 0.1), "tol": 1e-7, **options}
+    here = Backend(**given).fit(X, speaker.astype(str), names, channel)
+    cluster = engine.Cluster.of_shards(embedding_shards(folder / "arks"), read_labels(folder / "labels.csv"), client)
+    there = Backend(**given).fit_passes(cluster)
+    assert there.counts_ == here.counts_
+    np.testing.assert_allclose(there.plda_.log_likelihoods_, here.plda_.log_likelihoods_, rtol=1e-9)
+    a, b = (m.enroll(X[:50], np.arange(50), None, channel[:50]) for m in (here, there))
+    np.testing.assert_allclose(there.llr(b, b), here.llr(a, a), rtol=1e-6, atol=1e-6)
+
+
+# -- command line
+
+
+def run(*arguments):
+    process = start(*arguments)
+    _, err = process.communicate(timeout=300)
+    return SimpleNamespace(code=process.returncode, err=err)
+
+
+def test_train_on_a_cluster(client, folder, tmp_path):
+    outs = []
+    address = client.scheduler.address
+    for name, more in (("one", []), ("table", ["--dask", address]), ("own", ["--dask", address])):
+        labels = folder / "parquet" if name == "own" else folder / "labels.csv"
+        out = tmp_path / f"{name}.safetensors"
+        arguments = ["train", "--embeddings", folder / "parquet", "--labels", labels, "--out", out, "--max-iter", "30"]
+        done = run(*arguments, *more)
+        assert done.code == 0, done.err
+        outs.append(Backend.load(out))
+    for other in outs[1:]:
+        assert other.counts_ == outs[0].counts_
+        np.testing.assert_allclose(other.plda_.log_likelihoods_, outs[0].plda_.log_likelihoods_, rtol=1e-9)
+        assert other.plda_.shrinkage_ == outs[0].plda_.shrinkage_
+
+
+def test_train_on_processes_of_this_machine(folder, tmp_path):
+    out = tmp_path / "m.safetensors"
+    arguments = ["train", "--embeddings", folder / "arks", "--labels", folder / "labels.csv", "--out", out]
+    done = run(*arguments, "--max-iter", "3", "--dask", "local")
+    assert done.code == 0, done.err
+    assert Backend.load(out).counts_["recordings"] > 0
+
+
+def test_what_the_command_line_says_of_a_cluster(client, folder, tmp_path):
+    out = tmp_path / "m.safetensors"
+    arguments = ["train", "--embeddings", folder / "arks", "--out", out, "--labels"]
+    done = run(*arguments, folder / "labels.csv", "--dask", "nowhere")
+    assert done.code == 1
+    assert "no scheduler of Dask at 'nowhere'" in done.err
+    done = run(*arguments, folder / "labels.csv", "--dask", "local", "--device", "cuda")
+    assert done.code == 2
+    more = (folder / "labels.csv").read_text() + "nobody,spk,sess,mic\n"
+    (tmp_path / "more.csv").write_text(more)
+    done = run(*arguments, tmp_path / "more.csv", "--dask", client.scheduler.address)
+    assert done.code == 3
+    assert "1 labelled recordings have no embedding: nobody" in done.err
+    assert not out.exists()
