@@ -146,6 +146,12 @@ def zeros(shape: tuple[int, ...], like: Array) -> Array:
     return np.zeros(shape) if xp is np else xp.zeros(shape, dtype=xp.float64, device=like.device)
 
 
+def arange(n: int, like: Array) -> Array:
+    """0 .. n-1 where `like` is."""
+    xp = namespace(like)
+    return np.arange(n) if xp is np else xp.arange(n, dtype=xp.int64, device=like.device)
+
+
 def eye(n: int, like: Array) -> Array:
     xp = namespace(like)
     return np.eye(n) if xp is np else xp.eye(n, dtype=xp.float64, device=like.device)
@@ -198,7 +204,10 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
 def add_segments(array: Array, index: Array, rows: Array) -> None:
     """`array[index] += rows` in place, for an increasing index that may repeat."""
     if is_torch(namespace(array)):
-        array.index_add_(0, put(index, array), rows)
+        import torch  # sums of runs first: faster than adding rows one by one, and always the same
+
+        index, n = torch.unique_consecutive(put(index, array), return_counts=True)
+        array.index_add_(0, index, torch.segment_reduce(rows, "sum", lengths=n, axis=0))
     else:
         starts = np.flatnonzero(np.diff(index, prepend=-1))
         add_rows(array, index[starts], segment_sums(rows, starts))
@@ -221,8 +230,9 @@ def ranked(values: Array) -> tuple[Array, Array, Array]:
     xp = namespace(values)
     high = int(xp.max(values)) + 1 if values.shape[0] else 0
     if high > 4 * values.shape[0] + 1024:
-        distinct, _, rank, counts = xp.unique_all(values)
-        return distinct, xp.reshape(rank, (-1,)), counts
+        if xp is np:
+            return np.unique(values, return_inverse=True, return_counts=True)
+        return values.unique(return_inverse=True, return_counts=True)
     table = bincount(values, high)
     distinct = xp.nonzero(table)[0]
     return distinct, (xp.cumulative_sum(xp.astype(table > 0, xp.int64)) - 1)[values], table[distinct]

@@ -23,6 +23,7 @@ from duoplda._array import (
     Array,
     add_rows,
     add_segments,
+    arange,
     gram,
     namespace,
     one_thread_each,
@@ -40,7 +41,8 @@ from duoplda.errors import DuopldaError
 from duoplda.labels import Ints, Labels, some
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
-DEVICE_BYTES = 1 << 31  # a block of rows on a device
+DEVICE_BYTES = 1 << 30  # a block of rows on a device
+STREAM_BYTES = 1 << 27  # a block on its way there
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class Gathered(NamedTuple):
     weights: NDArray[np.float64]
     blocks: tuple[TypeBlock, ...]
     within: Array
-    session_keys: NDArray[np.uint64] | None
+    sessions: NDArray[Any] | None
     folds: tuple[Gathered, ...] = ()
     seed: int = 0
 
@@ -178,7 +180,7 @@ class Folds:
             n = np.concatenate([b.n for _, b in of])
             blocks.append(TypeBlock(of[0][1].counts, speaker, n, self.A[t], add_scatters([b for _, b in of])))
         first = parts[0]
-        keys = [p.session_keys for p in parts if p.session_keys is not None]
+        keys = [p.sessions for p in parts if p.sessions is not None]
         within = sum((p.within for p in parts[1:]), first.within)
         return Gathered(
             first.offset,
@@ -210,8 +212,8 @@ class Sums:
         for k in range(1, K if labels.n_sessions else 1):  # in lexicographic order
             code = ranked(code)[1] * (ip.max(counts[:, k]) + 1) + counts[:, k]
         _, self.session_type, n_sessions = ranked(code)
-        example = put(np.zeros(len(n_sessions), np.int64), code)
-        example[self.session_type] = put(np.arange(labels.n_sessions), code)
+        example = arange(len(n_sessions), code)
+        example[self.session_type] = arange(labels.n_sessions, code)
         self.types: Ints = to_numpy(counts[example, :]).astype(np.int64)  # (C, K)
         self.n_sessions = to_numpy(n_sessions).tolist()  # of each type
         # The rows of A: pairs of a type and a speaker that has it, in this order.
@@ -228,10 +230,6 @@ class Sums:
         self.rows_kept = [0] * len(self.types)
         self.within = zeros((K, d, d), offset)
         self.open: Open | None = None
-        chunk = (
-            CHUNK_BYTES // 4 if xp is np else DEVICE_BYTES
-        )  # a quarter: blocks, differences and sums, on two threads
-        self.rows_per_chunk = max(256, chunk // (8 * d))
         self.lock = Lock()
 
     # -- whole sessions
@@ -243,7 +241,7 @@ class Sums:
             return
         order = ip.argsort(self.session_pair, stable=True)
         rank = ip.empty_like(order)
-        rank[order] = put(np.arange(lb.n_sessions), order)
+        rank[order] = arange(lb.n_sessions, order)
         key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
         rows = self.rows
         if not bool(ip.all(key[1:] >= key[:-1])):
@@ -278,10 +276,12 @@ class Sums:
     def _add_whole(self, X: Array, rows: Array | None, pair: Array, n_sessions: list[int]) -> None:
         """Whole sessions, by their pairs of type and speaker, so many of each type; rows sorted by session and kind."""
         tasks: list[tuple[int, slice, Array]] = []
+        there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
+        rows_each = max(256, (CHUNK_BYTES // 4 if self.xp is np else there) // (8 * self.d))
         row = at = 0
         for c, h in enumerate(n_sessions):
             L = int(self.types[c].sum())
-            step = max(1, self.rows_per_chunk // L)
+            step = max(1, rows_each // L)
             for a in range(at, at + h, step):
                 b = min(a + step, at + h)
                 tasks.append((c, slice(row, row + (b - a) * L), pair[a:b]))
@@ -421,7 +421,8 @@ class Sums:
             TypeBlock(t, self.pair_speaker[a:b], self.pair_n[a:b], A, T)
             for t, a, b, A, T in zip(self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False)
         )
-        keys = None if lb.session_ids is None else lab.keys(lb.session_ids)
+        ids = lb.session_ids
+        keys = ids if ids is None or ids.dtype == np.int64 else lab.keys(ids)  # numbers are hashed when asked for
         return Gathered(self.offset, lb.kinds, lb.speaker_ids, np.ones(len(lb.speaker_ids)), blocks, self.within, keys)
 
 

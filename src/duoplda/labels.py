@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import Array, bincount, is_torch, namespace, put, ranked, to_numpy
+from duoplda._array import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
 from duoplda.errors import DuopldaError
 
 Ints = NDArray[np.int64]
@@ -65,7 +65,7 @@ class Labels:
         """The speaker of each session, (H,)."""
         if self.session_ids is None:
             return self.speaker
-        out = put(np.empty(self.n_sessions, np.int64), self.speaker)
+        out = arange(self.n_sessions, self.speaker)
         out[self.session] = self.speaker
         return out
 
@@ -87,12 +87,8 @@ def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None
     """
     speaker_ids, speakers = codes(speaker, "speaker", n, like)
     n = len(speakers)
-    session_ids, sessions = (None, put(np.arange(n), speakers))
-    if session is not None:
-        session_ids, sessions = codes(session, "session", n, like)
-    kind_ids, kind = (NO_KIND, put(np.zeros(n, np.int64), speakers))
-    if channel is not None:
-        kind_ids, kind = codes(channel, "channel", n, like)
+    session_ids, sessions = codes(session, "session", n, like) if session is not None else (None, arange(n, speakers))
+    kind_ids, kind = codes(channel, "channel", n, like) if channel is not None else (NO_KIND, 0 * arange(n, speakers))
     labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
     wrong = labels.session_speaker[sessions] != speakers
     if session_ids is not None and bool(wrong.any()):
@@ -183,8 +179,8 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each id, the same on every machine and in every shard."""
-    return _hash(ids)
+    """A 64-bit hash of each id, the same on every machine and in every shard; hashes (uint64) stay as they are."""
+    return ids if ids.dtype == np.uint64 else _hash(ids)
 
 
 def _hash(ids: NDArray[Any]) -> NDArray[np.uint64]:

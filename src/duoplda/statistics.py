@@ -54,7 +54,7 @@ class Statistics:
     weights: NDArray[np.float64]  # (M,) how much each speaker's likelihood counts
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
     within: Array  # (K, d, d) weighted
-    session_keys: NDArray[np.uint64] | None  # hashes of the sessions' ids: a session must not be added twice
+    sessions: NDArray[Any] | None  # ids of the sessions, hashes (uint64) of those that are no integers
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
 
@@ -192,6 +192,11 @@ class Statistics:
         for b in self.blocks:
             add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
         return out
+
+    @cached_property
+    def session_keys(self) -> NDArray[np.uint64] | None:
+        """Hashes of the sessions' ids: a session must not be added twice."""
+        return None if self.sessions is None else lab.keys(self.sessions)
 
     # -- algebra
 

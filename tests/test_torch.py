@@ -1,0 +1,144 @@
+# ruff: noqa: E402
+"""Tensors of torch: labels beside them, host arrays streamed through a device; on CUDA too, where there is one."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: `make test-torch` runs these tests with it")
+
+from duoplda import PLDA, Backend, Statistics, gather
+from duoplda import labels as lab
+from duoplda._array import streamed, to_numpy
+from duoplda.datasets import make_recordings
+from duoplda.errors import DuopldaError
+from test_statistics import assert_equal_statistics
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA here")
+    return request.param
+
+
+def data(seed=0, kinds=False):
+    """In random order, far from 0."""
+    made = make_recordings(30, (1, 5), (1, 9), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=seed)
+    order = np.random.default_rng(seed).permutation(len(made.X))
+    channel = np.random.default_rng(1).integers(0, 3, len(order)) if kinds else None
+    return made.X[order] + 50, made.speaker[order], made.session[order], channel
+
+
+def host(stats):
+    """Statistics with all arrays on the host."""
+    from dataclasses import replace
+
+    blocks = tuple(replace(b, A=to_numpy(b.A), scatter=to_numpy(b.scatter)) for b in stats.blocks)
+    folds = tuple(host(f) for f in stats.folds)
+    return replace(stats, offset=to_numpy(stats.offset), within=to_numpy(stats.within), blocks=blocks, folds=folds)
+
+
+def equal(a, b, rtol=1e-12):
+    assert_equal_statistics(host(a), b, rtol)
+    for x, y in zip(a.folds, b.folds, strict=True):
+        assert_equal_statistics(host(x), y, rtol)
+
+
+@pytest.mark.parametrize("kinds", [False, True])
+@pytest.mark.parametrize("n_folds", [0, 3])
+@pytest.mark.parametrize("labels", ["text", "numbers", "there"])
+def test_labels_of_any_kind_beside_tensors(device, kinds, n_folds, labels):
+    X, speaker, session, channel = data(kinds=kinds)
+    if labels != "text":
+        speaker, session = (np.unique(c, return_inverse=True)[1] * 10**6 - 3 for c in (speaker, session))
+    whole = Statistics.from_arrays(X, speaker, session, channel, n_folds=n_folds, seed=2)
+    given = [speaker, session, channel]
+    if labels == "there":
+        given = [None if c is None else torch.asarray(c, device=device) for c in given]
+    equal(Statistics.from_arrays(torch.asarray(X, device=device), *given, n_folds=n_folds, seed=2), whole)
+
+
+def test_no_sessions(device):
+    X, speaker, _, _ = data()
+    equal(Statistics.from_arrays(torch.asarray(X, device=device), speaker), Statistics.from_arrays(X, speaker))
+
+
+def test_a_torn_session_is_named(device):
+    X = torch.zeros((3, 2), dtype=torch.float64, device=device)
+    there = [torch.asarray(c, device=device) for c in ([7, 7, 9], [1, 2, 2])]
+    with pytest.raises(DuopldaError, match=r"session 2 belongs to 2 speakers \(7, 9; rows 1, 2\)"):
+        Statistics.from_arrays(X, *there)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rows_of_the_host_arrive_in_their_order(device, dtype, ordered):
+    X = np.random.default_rng(0).standard_normal((1000, 3)).astype(dtype)
+    X.flags.writeable = False
+    index = np.arange(1000) if ordered else np.random.default_rng(1).permutation(1000)
+    parts = [slice(a, min(a + 64, 1000)) for a in range(0, 1000, 64)]
+    like = torch.zeros(1, device=device)
+    blocks = streamed(X, parts if ordered else [index[p] for p in parts], like)
+    got = [to_numpy(b).copy() for b in blocks]
+    assert len(got) == len(parts)
+    np.testing.assert_array_equal(np.concatenate(got), X[index])
+
+
+@pytest.mark.parametrize("n_folds", [0, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_host_arrays_stream_through_a_device(device, monkeypatch, n_folds, dtype):
+    monkeypatch.setattr(gather, "STREAM_BYTES", 8)  # 256 rows at a time
+    made = make_recordings(60, (1, 5), (1, 9), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=3)
+    order = np.random.default_rng(0).permutation(len(made.X))
+    X, speaker, session = made.X[order].astype(dtype), made.speaker[order], made.session[order]
+    assert len(X) > 600
+    whole = Statistics.from_arrays(X, speaker, session, n_folds=n_folds)
+    like = torch.asarray(X[:500], device=device)
+    sums = gather.Folds(lab.encode(speaker, session, None, len(X), like), like, n_folds)
+    sums.add_all(X)
+    equal(Statistics.of(sums.result()), whole)
+    if device == "cuda":
+        equal(Statistics.from_arrays(X, speaker, session, n_folds=n_folds, device="cuda"), whole)
+
+
+def test_a_device_that_is_not_there():
+    X, speaker, session, _ = data()
+    with pytest.raises(DuopldaError, match="device 'cuda:99' cannot be used"):
+        Statistics.from_arrays(X, speaker, session, device="cuda:99")
+
+
+def test_single_precision_there(device):
+    X, speaker, session, _ = data()
+    X = X.astype(np.float32)
+    whole = Statistics.from_arrays(X, speaker, session)
+    fast = Statistics.from_arrays(torch.asarray(X, device=device), speaker, session, precision="single")
+    equal(fast, whole, 1e-5)
+
+
+def test_the_chain_on_a_device(device):
+    X, speaker, session, _ = data()
+    chunks = [X[:50], X[50:]]
+    here = Backend(lda=4).fit_chunks(lambda: chunks, (speaker, session))
+    there = Backend(lda=4).fit_chunks(lambda: chunks, (speaker, session), device=device)
+    np.testing.assert_allclose(there.plda_.log_likelihoods_, here.plda_.log_likelihoods_, rtol=1e-8)
+    np.testing.assert_allclose(there.plda_.noise_precision_, here.plda_.noise_precision_, rtol=1e-8, atol=1e-8)
+
+
+def test_scores_agree(device):
+    X, speaker, session, _ = data()
+    plda = PLDA(4, 3).fit(X, speaker, session=session)
+    there = PLDA(4, 3).fit(torch.asarray(X, device=device), speaker, session=session)
+    sides = plda.enroll(X, speaker, session), there.enroll(torch.asarray(X, device=device), speaker, session)
+    ones = plda.enroll(X[:40], np.arange(40)), there.enroll(torch.asarray(X[:40], device=device), np.arange(40))
+    expected = plda.llr(sides[0], ones[0])
+    np.testing.assert_allclose(to_numpy(there.llr(sides[1], ones[1])), expected, rtol=1e-8, atol=1e-8)
+    for to_host in (False, True):
+        blocks = list(there.llr_blocks(sides[1], ones[1], cells=100, to_host=to_host))
+        assert len(blocks) > 3
+        np.testing.assert_allclose(
+            np.concatenate([to_numpy(b) for _, b in blocks], axis=1), expected, rtol=1e-8, atol=1e-8
+        )
+    rows, scores = there.top(sides[1], ones[1], 3)
+    want, values = plda.top(sides[0], ones[0], 3)
+    np.testing.assert_array_equal(to_numpy(rows), want)
+    np.testing.assert_allclose(to_numpy(scores), values, rtol=1e-8, atol=1e-8)
