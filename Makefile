@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TORCH  ?= torch==2.13.0
 
-.PHONY: demo test lint bench browser test-torch clean
+.PHONY: demo test lint bench bench-peers browser test-torch clean
 
 demo: $(VENV)/.installed
 	$(BIN)/duoplda demo --out demo --force
@@ -28,9 +28,13 @@ lint: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
 
+# Beside other libraries, in an environment of their own.
+bench-peers: .venv-peers/.installed
+	.venv-peers/bin/python -m benchmarks.peers
+
 # The same tests with torch tensors as input: an environment of its own, as torch is large.
 test-torch: .venv-torch/.installed
-	.venv-torch/bin/python -m pytest tests/test_array.py
+	.venv-torch/bin/python -m pytest tests/test_array.py tests/test_torch.py
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "duoplda needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
@@ -44,5 +48,12 @@ $(VENV)/.installed: pyproject.toml
 	.venv-torch/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
 	touch $@
 
+# Peers without what they ask for (torch, audio libraries): their PLDA needs only the few named first.
+.venv-peers/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[files,plots]' pandas six jsonargparse
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps speechbrain==1.1.2 hyperion-ml==0.3.2
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-torch demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .venv-peers demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,22 +1,19 @@
-"""`python -m benchmarks [name ...]`: one table, and JSON in benchmarks/results/."""
+"""`python -m benchmarks [name ...]`: one table, and JSON in benchmarks/results/; `peers` alone: other libraries."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 
-import numpy as np
-from threadpoolctl import threadpool_info
-
-from benchmarks import core, files
-from benchmarks.common import Row, table
+from benchmarks import core, files, peers
+from benchmarks.common import Row, save, table
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["peers"]:  # a table of its own
+        peers.main(sys.argv[2:])
+        return
     benchmarks = {f.__name__: f for f in (*core.ALL, *files.ALL)}
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="*", choices=[[], *benchmarks], help="all, unless named")
@@ -27,16 +24,7 @@ def main() -> None:
             rows.append(row)
             print(table([row]).splitlines()[1], flush=True)
     print("\n" + table(rows))
-    machine = {
-        "machine": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "blas": [{k: i[k] for k in ("internal_api", "version", "num_threads")} for i in threadpool_info()],
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    out = Path(__file__).parent / "results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({**machine, "rows": [{**asdict(r), "ratio": r.ratio} for r in rows]}, indent=1))
+    out = save("", {"rows": [{**asdict(r), "ratio": r.ratio} for r in rows]})
     print(f"\nwritten: {out}")
 
 

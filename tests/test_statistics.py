@@ -530,3 +530,30 @@ def test_values_too_large_to_square_are_refused():
     X[3] *= 1e200
     with pytest.raises(DuopldaError, match="too large"):
         Statistics.from_arrays(X, data.speaker, data.session)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_single_precision_changes_only_the_last_digits_within(shift, chunked):
+    _, data = make(25)
+    X = (data.X + shift).astype(np.float32)
+    labels = (data.speaker, data.session)
+    if chunked:
+        exact, fast = (Statistics.accumulate([X[:7], X[7:]], labels, precision=p) for p in ("double", "single"))
+    else:
+        exact, fast = (Statistics.from_arrays(X, *labels, precision=p) for p in ("double", "single"))
+    error = np.abs(fast.within - exact.within).max() / np.abs(exact.within).max()
+    assert 0 < error < 1e-6
+    for a, b in zip(fast.blocks, exact.blocks, strict=True):  # sums are double all the way
+        np.testing.assert_allclose(a.A, b.A, rtol=1e-12, atol=1e-9)
+        np.testing.assert_allclose(a.T, b.T, rtol=1e-12, atol=1e-7)
+
+
+def test_single_precision_is_for_single_precision_input_only():
+    _, data = make(26)
+    fast = Statistics.from_arrays(data.X, data.speaker, data.session, precision="single")
+    np.testing.assert_allclose(
+        fast.within, Statistics.from_arrays(data.X, data.speaker, data.session).within, rtol=1e-12
+    )
+    with pytest.raises(DuopldaError, match="precision='half' must be one of double, single"):
+        Statistics.from_arrays(data.X, data.speaker, data.session, precision="half")

@@ -206,6 +206,8 @@ class Sums:
         # Sums and differences are taken of the rows as they are, unless so far from 0 that digits would be lost.
         self.far = far
         self.base = offset if far else xp.zeros_like(offset)
+        if single:  # a number that single precision has too
+            self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
         M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
         ip, counts = namespace(labels.session), labels.counts
         code = counts[:, 0]

@@ -1,0 +1,405 @@
+"""`python -m benchmarks.peers`: duoplda beside SpeechBrain's and hyperion's PLDA and scikit-learn's LDA, if installed.
+
+All get the same recordings, drawn from the model: speakers with several sessions, several copies of a session. A trial
+is a session of four copies against one recording of another session. Each system runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from time import process_time as clock  # of one thread: others' work on the machine does not count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import save
+from duoplda import PLDA, Statistics, em
+from duoplda.datasets import make_recordings
+from duoplda.metrics import cllr, eer, min_cllr
+from duoplda.model import Model, checked
+
+COPIES = 4  # recordings of an enrolled session
+CLOSE = 1e-3  # nats per recording
+LIMIT = 200  # iterations of a peer that has no criterion to stop by
+After = Callable[[Callable[[], Model]], None]  # called at the end of each iteration with what gives its model
+
+
+class Data(NamedTuple):
+    X: np.ndarray  # (N, d) training, its mean taken off
+    speaker: np.ndarray
+    session: np.ndarray
+    enrolled: np.ndarray  # (n, COPIES, d)
+    tests: np.ndarray  # (m, d)
+
+
+def draw(speakers: int, evaluated: int, d: int, rank: int) -> Data:
+    """Centred: hyperion's SPLDA is wrong far from a mean of 0, and its recipes centre."""
+    train = make_recordings(
+        speakers,
+        (2, 6),
+        (1, 6),
+        n_dimensions=d,
+        n_speaker_factors=rank,
+        n_session_factors=d,
+        speaker_variance=0.2,
+        session_variance=1.0,
+    )
+    new = make_recordings(evaluated, 2, COPIES, model=train.model, seed=1).X - train.X.mean(axis=0)
+    new = new.reshape(evaluated, 2, COPIES, d)
+    labels = [np.unique(ids, return_inverse=True)[1] for ids in (train.speaker, train.session)]
+    return Data(train.X - train.X.mean(axis=0), labels[0], labels[1], new[:, 0], new[:, 1].reshape(-1, d))
+
+
+# -- the systems
+
+
+class System:
+    package = ""  # on the package index
+    treats: tuple[str, ...] = ("by the book", "averaged")  # an enrolment of several recordings; the first is timed
+    sessions = False  # it knows which recordings are of one session
+    calibrated = True  # its scores are ln likelihood ratios
+
+    def __init__(self, data: Data, rank: int):
+        self.data, self.rank = data, rank
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        return self.rank, self.data.X.shape[1] if self.sessions else 0
+
+    def train(self, iterations: int | None, after: After) -> None:
+        """So many iterations of plain EM; None: until it stops by itself, or `LIMIT`."""
+        raise NotImplementedError
+
+    def scores(self, treat: str) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Simplified(System):
+    package = "duoplda"
+
+    def train(self, iterations: int | None, after: After) -> None:
+        plain: dict[str, Any] = {} if iterations is None else {"accelerate": False, "tol": 0, "max_iter": iterations}
+        plda = PLDA(*self.ranks, callback=lambda i, ln, model: after(lambda: model), **plain)
+        self.plda = plda.fit(self.data.X, self.data.speaker, session=self.data.session if self.sessions else None)
+
+    def scores(self, treat: str) -> np.ndarray:
+        enrolled, tests = self.data.enrolled, self.data.tests
+        if treat == "averaged":
+            enrolled = enrolled.mean(axis=1, keepdims=True)
+        side = np.repeat(np.arange(len(enrolled)), enrolled.shape[1])
+        sides = self.plda.enroll(enrolled.reshape(len(side), -1), side, side if self.sessions else None)
+        return self.plda.llr(sides, self.plda.enroll(tests, np.arange(len(tests))))
+
+
+class TwoSources(Simplified):
+    treats, sessions = ("one session",), True
+
+
+class SimplifiedFullRank(Simplified):
+    def __init__(self, data: Data, rank: int):
+        super().__init__(data, data.X.shape[1])
+
+
+class SpeechBrain(System):
+    package, treats = "speechbrain", ("averaged",)
+
+    def __init__(self, data: Data, rank: int):
+        super().__init__(data, rank)
+        without_init("speechbrain", "speechbrain.processing")
+        self.module: Any = importlib.import_module("speechbrain.processing.PLDA_LDA")
+        self.train_set = self.stat(data.X, data.speaker)
+        self.enrol_set = self.stat(data.enrolled.reshape(-1, data.X.shape[1]), np.arange(len(data.enrolled)), COPIES)
+        self.test_set = self.stat(data.tests, np.arange(len(data.tests)))
+        self.trials = self.module.Ndx()  # all of them: Ndx(models, segments) would pair the two lists one to one
+        self.trials.modelset, self.trials.segset = np.unique(self.enrol_set.modelset), self.test_set.segset
+        self.trials.trialmask = np.ones((len(data.enrolled), len(data.tests)), bool)
+
+    def stat(self, X: np.ndarray, ids: np.ndarray, copies: int = 1) -> Any:
+        model = np.array([f"{i:07}" for i in np.repeat(ids, copies)], object)  # by name as by number
+        segment, none = np.array([f"{i:07}" for i in range(len(X))], object), np.full(len(X), None)
+        return self.module.StatObject_SB(model, segment, none, none, np.ones((len(X), 1)), X)
+
+    def train(self, iterations: int | None, after: After) -> None:
+        base, written = self.module.PLDA, []
+
+        class Traced(base):  # type: ignore[misc, valid-type]
+            def __setattr__(self, name: str, value: Any) -> None:
+                super().__setattr__(name, value)
+                written.append(name)  # Sigma, then F: the start (F's second value), then the end of each iteration
+                if written[-2:] == ["Sigma", "F"] and written.count("F") > 2:
+                    after(lambda: without_sessions(self.mean, self.F, np.linalg.inv(self.Sigma)))
+
+        self.plda = Traced(rank_f=self.rank, nb_iter=iterations or LIMIT)
+        self.plda.plda(self.train_set)
+
+    def scores(self, treat: str) -> np.ndarray:
+        # check_missing fails on what mean_stat_per_model gives
+        sets = self.enrol_set.mean_stat_per_model(), self.test_set, self.trials
+        p = self.plda
+        return self.module.fast_PLDA_scoring(*sets, p.mean, p.F, p.Sigma, check_missing=False).scoremat
+
+
+class Hyperion(System):
+    package, kind = "hyperion-ml", "SPLDA"
+
+    def __init__(self, data: Data, rank: int):
+        super().__init__(data, rank)
+        vars(np).setdefault("str", str)  # 0.3.2 was written for NumPy before 1.24
+        without_init("hyperion")
+        self.base: Any = getattr(importlib.import_module("hyperion.pdfs.plda"), self.kind)
+        self.arguments = {"y_dim": rank}
+
+    def parameters(self, model: Any) -> Model:
+        return without_sessions(model.mu, model.V.T, model.W)
+
+    def train(self, iterations: int | None, after: After) -> None:
+        base, parameters = self.base, self.parameters
+
+        class Traced(base):  # type: ignore[misc, valid-type]
+            def MstepMD(self, stats: Any) -> None:
+                super().MstepMD(stats)  # the end of an iteration
+                after(lambda: parameters(self))
+
+        self.plda = Traced(**self.arguments)
+        self.plda.fit(self.data.X, self.data.speaker, epochs=iterations or LIMIT)
+
+    def scores(self, treat: str) -> np.ndarray:
+        enrolled = self.data.enrolled.reshape(-1, self.data.X.shape[1])
+        ids = np.repeat(np.arange(len(self.data.enrolled)), COPIES)
+        method = {"by the book": "book", "averaged": "vavg"}[treat]
+        return self.plda.llr_Nvs1(enrolled, self.data.tests, ids, method=method)
+
+
+class HyperionFullRank(Hyperion):
+    kind = "FRPLDA"
+
+    def __init__(self, data: Data, rank: int):
+        super().__init__(data, data.X.shape[1])
+        self.arguments = {}
+
+    def parameters(self, model: Any) -> Model:
+        return without_sessions(model.mu, np.linalg.cholesky(np.linalg.inv(model.B)), model.W)
+
+
+class SklearnLDA(System):
+    package, treats, calibrated = "scikit-learn", ("averaged",), False
+
+    def train(self, iterations: int | None, after: After) -> None:
+        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+        self.lda = LinearDiscriminantAnalysis(n_components=self.rank).fit(self.data.X, self.data.speaker)
+
+    def scores(self, treat: str) -> np.ndarray:
+        a, b = (self.lda.transform(x) for x in (self.data.enrolled.mean(axis=1), self.data.tests))
+        a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+        return a @ b.T
+
+
+SYSTEMS: dict[str, type[System]] = {
+    "duoplda, two sources": TwoSources,
+    "duoplda, simplified": Simplified,
+    "duoplda, simplified, full rank": SimplifiedFullRank,
+    "SpeechBrain PLDA": SpeechBrain,
+    "hyperion SPLDA": Hyperion,
+    "hyperion FRPLDA, full rank": HyperionFullRank,
+    "scikit-learn LDA, cosine": SklearnLDA,
+}
+MODULES = {"hyperion-ml": "hyperion", "scikit-learn": "sklearn"}
+
+
+def without_init(*packages: str) -> None:
+    """Make a package's modules importable one by one: its own __init__ wants torch, audio libraries or an old SciPy."""
+    if packages[0] in sys.modules:
+        return
+    spec = importlib.util.find_spec(packages[0])
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(f"no package {packages[0]}")
+    root = Path(spec.submodule_search_locations[0]).parent
+    for name in packages:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [str(root.joinpath(*name.split(".")))]
+
+
+def without_sessions(mu: np.ndarray, V: np.ndarray, W: np.ndarray) -> Model:
+    return checked(mu, V, np.zeros((len(mu), 0)), (W + W.T) / 2)
+
+
+# -- measurement, in a process for each system
+
+
+class Trace:
+    """When iterations end, and how likely the training recordings are then; without the time it takes to ask."""
+
+    def __init__(self, ln_likelihood: Callable[[Model], float] | None = None):
+        self.ln_likelihood, self.times, self.values = ln_likelihood, list[float](), list[float]()
+        self.start = clock()
+
+    def __call__(self, model: Callable[[], Model]) -> None:
+        self.times.append(clock() - self.start)
+        if self.ln_likelihood is not None:
+            self.values.append(self.ln_likelihood(model()))
+        self.start = clock() - self.times[-1]
+
+
+def measure(name: str, data: Data, factors: int, iterations: int, repeat: int) -> dict[str, Any]:
+    system = SYSTEMS[name](data, factors)
+    before = peak()
+    steps = []
+    for _ in range(repeat):
+        system.train(iterations, trace := Trace())
+        steps += np.diff(trace.times).tolist()  # all do the same work: the best is what it costs
+    scores = best(lambda: system.scores(system.treats[0]), repeat)
+    most = peak()
+    row = {"version": version(system.package), "MiB_before": before, "MiB_peak": most, "MiB_used": most - before}
+    row |= {"s_iteration": min(steps, default=None), "s_scores": scores}
+    if steps:
+        row |= converge(system)
+    else:  # no iterations
+        row |= {"s_converged": best(lambda: system.train(None, Trace()), repeat)}
+    return row | {"results": [results(system, treat) for treat in system.treats]}
+
+
+def best(function: Callable[[], Any], repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        start = clock()
+        function()
+        times.append(clock() - start)
+    return min(times)
+
+
+def converge(system: System) -> dict[str, Any]:
+    data = system.data
+    stats = Statistics.from_arrays(data.X, data.speaker, data.session if system.sessions else None)
+    system.train(None, trace := Trace(em.EStep(stats).ln_likelihood))
+    values = np.array(trace.values) / len(data.X)
+    far = np.flatnonzero(np.abs(values - values[-1]) > CLOSE)
+    close = int(far[-1]) + 1 if len(far) else 0  # it stays close from here on
+    highest = em.fit(stats, em.moment_start(stats, *system.ranks), tol=1e-7, max_iter=2000).log_likelihoods[-1]
+    short = float(highest / len(data.X) - values[-1])
+    row = {"iterations": close + 1, "s_converged": trace.times[close], "nats_short": short}
+    return row | {"iterations_in_all": len(values), "ln_likelihoods": values.tolist()}
+
+
+def results(system: System, treat: str) -> dict[str, Any]:
+    who = np.arange(len(system.data.enrolled))
+    trials = system.scores(treat).ravel(), (who[:, None] == np.repeat(who, COPIES)[None, :]).ravel()
+    bits = cllr(*trials) if system.calibrated else None
+    return {"enrolment": treat, "EER": 100 * eer(*trials), "Cllr": bits, "min_Cllr": min_cllr(*trials)}
+
+
+def peak() -> float:
+    """The most memory this process has held, in MiB. On Linux a child's ru_maxrss starts at its parent's."""
+    status = Path("/proc/self/status")
+    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(found[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+# -- the table
+
+COLUMNS = (  # heading, key, format
+    ("s/iteration", "s_iteration", ".4f"),
+    ("iterations", "iterations", "d"),
+    ("s to converge", "s_converged", ".2f"),
+    ("nats short", "nats_short", ".5f"),
+    ("s scores", "s_scores", ".3f"),
+    ("MiB peak", "MiB_peak", ".0f"),
+    ("MiB used", "MiB_used", ".0f"),
+    ("EER %", "EER", ".2f"),
+    ("Cllr", "Cllr", ".3f"),
+    ("min Cllr", "min_Cllr", ".3f"),
+)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'system':30} {'enrolment':11} " + " ".join(f"{h:>{max(len(h), 7)}}" for h, _, _ in COLUMNS)]
+    for row in rows:
+        for i, result in enumerate(row["results"]):
+            cells = {**(row if i == 0 else {}), **result}
+            texts = [
+                f"{'' if cells.get(key) is None else format(cells[key], form):>{max(len(h), 7)}}"
+                for h, key, form in COLUMNS
+            ]
+            lines.append(f"{row['system'] if i == 0 else '':30} {result['enrolment']:11} " + " ".join(texts))
+    return "\n".join(lines)
+
+
+def legend(data: Data, factors: int, iterations: int, repeat: int) -> str:
+    (N, d), speakers = data.X.shape, int(data.speaker.max()) + 1
+    return f"""
+{N} recordings of {speakers} speakers x {d}, 2-6 sessions of 1-6 copies; {factors} speaker factors.
+s: seconds of processor time, one thread. s/iteration: of plain EM, the best of {repeat} x {iterations}.
+iterations, s to converge: until ln P(training recordings) stays within {CLOSE:g} nats per recording of where the system
+  ends, statistics included. duoplda (accelerated EM) ends by its own tolerance; peers have none: after {LIMIT}.
+  duoplda computes this likelihood for all, outside the clock.
+nats short: how far below the highest likelihood of its kind of model a system ends, per recording.
+s scores: {len(data.enrolled)} enrolments of {COPIES} recordings x {len(data.tests)} tests, from recordings to matrix.
+MiB used: peak less what libraries and data took before. Cosine is no likelihood ratio and has no Cllr."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    for name, default in (("speakers", 2000), ("evaluated", 1000), ("dimensions", 128), ("factors", 64)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--iterations", type=int, default=20, help="of EM, for the time of one")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=SYSTEMS, help="this system; may be given again")
+    parser.add_argument("--out", type=Path, help="JSON; by default in benchmarks/results/")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)  # a system, and a folder with the data
+    given = parser.parse_args(arguments)
+    options = {k: getattr(given, k) for k in ("factors", "iterations", "repeat")}
+    if given.child:
+        name, folder = given.child
+        warnings.simplefilter("ignore")  # of peers; of ours, that so few iterations are not enough
+        data = Data(*(np.load(Path(folder, f"{field}.npy")) for field in Data._fields))
+        try:
+            row = measure(name, data, **options)
+        except ImportError as error:
+            row = {"skipped": f"cannot be imported ({error})"}
+        Path(folder, "row.json").write_text(json.dumps(row))
+        return
+
+    data = draw(given.speakers, given.evaluated, given.dimensions, given.factors)
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    rows, skipped = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for field, array in zip(Data._fields, data, strict=True):
+            np.save(Path(folder, f"{field}.npy"), array)
+        for name, system in ((n, SYSTEMS[n]) for n in given.only or SYSTEMS):
+            if importlib.util.find_spec(MODULES.get(system.package, system.package)) is None:
+                row = {"skipped": f"not installed (pip install {system.package})"}
+            else:
+                command = [sys.executable, "-m", "benchmarks.peers", *(f"--{k}={v}" for k, v in options.items())]
+                command += ["--child", name, folder]
+                subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[1])
+                row = json.loads(Path(folder, "row.json").read_text())
+            if "skipped" in row:
+                skipped[name] = row["skipped"]
+                print(f"{name}: {row['skipped']}, skipped", flush=True)
+            else:
+                rows.append({"system": name, **row})
+                print(f"{name}: measured ({system.package} {row['version']})", flush=True)
+    print("\n" + table(rows) + "\n" + legend(data, **options))
+    sizes = {k: v for k, v in vars(given).items() if k not in ("only", "out", "child")}
+    out = save("peers-", {"sizes": sizes, "close": CLOSE, "skipped": skipped, "rows": rows}, given.out)
+    print(f"\nwritten: {out}")
+
+
+if __name__ == "__main__":
+    main()
