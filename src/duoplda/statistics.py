@@ -122,6 +122,42 @@ class Statistics:
         """What a pass has gathered."""
         return cls(**{**g._asdict(), "folds": tuple(cls.of(f) for f in g.folds)})
 
+    @classmethod
+    def from_folds(cls, folds: Iterable[Statistics], seed: int) -> Statistics:
+        """The whole of folds that were gathered and added apart; they then share its sums of speakers."""
+        folds = list(folds)
+        kinds = np.unique(np.concatenate([f.kinds for f in folds]))
+        folds = [f._relabel(f.speaker_ids, kinds)._move(folds[0].offset) for f in folds]
+        speaker_ids = np.concatenate([f.speaker_ids for f in folds])
+        order = np.argsort(speaker_ids)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        start = np.cumsum([0, *(len(f.speaker_ids) for f in folds)])
+        blocks: list[TypeBlock] = []
+        own: list[list[TypeBlock]] = [[] for _ in folds]
+        for t in sorted({tuple(b.counts.tolist()) for f in folds for b in f.blocks}):
+            of = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
+            A = namespace(folds[0].offset).concat([b.A for _, b in of], axis=0)
+            speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of])
+            n, at = np.concatenate([b.n for _, b in of]), 0
+            for i, b in of:
+                own[i].append(replace(b, A=A[at : at + len(b.n), :]))
+                at += len(b.n)
+            blocks.append(TypeBlock(of[0][1].counts, speaker, n, A, add_scatters([b for _, b in of])))
+        parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, own, strict=True))
+        named = [f.session_keys for f in folds if f.session_keys is not None]
+        return cls(
+            folds[0].offset,
+            kinds,
+            speaker_ids[order],
+            np.concatenate([f.weights for f in folds])[order],
+            tuple(blocks),
+            sum((f.within for f in folds[1:]), folds[0].within),
+            np.concatenate(named) if named else None,
+            parts,
+            seed,
+        )
+
     # -- counts
 
     @property

@@ -41,6 +41,7 @@ except ImportError:
 __all__ = ["Client", "Cluster", "LocalCluster", "statistics"]
 
 NAMES = ("X", "speaker", "session", "channel")
+ROWS = 1024  # transformed at a time
 FAN = 8  # statistics added by one task
 JOINED_BYTES = 1 << 28  # of parts of sessions that one task joins
 Show = Callable[[int, str], Any]  # (done, note)
@@ -192,8 +193,9 @@ def _rows(p: Piece, transform: Transform | None, labels: Labels) -> Any:
         raise DuopldaError(f"has {X.shape[0]} rows, and labels of {labels.n_recordings}")
     if transform is None:
         return X
-    try:
-        return transform(X, labels.kinds[labels.kind])
+    channel = labels.kinds[labels.kind]
+    try:  # in blocks that stay in the caches
+        return np.concatenate([transform(X[i : i + ROWS], channel[i : i + ROWS]) for i in range(0, len(X), ROWS)])
     except DuopldaError:
         check_finite(X)
         raise
@@ -239,18 +241,22 @@ def _second(
         if labels.session_ids is not None and len(split):
             goes_on = np.isin(lab.keys(labels.session_ids), split)
         whole, parts = shards.shard(_rows(p, transform, labels), labels, goes_on, offset, **options)
-        return whole, *(None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets))
+        return _apart(whole), *(None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets))
 
 
-def _join(parts: list[Parts], options: dict[str, Any]) -> Statistics | None:
+def _apart(stats: Statistics | None) -> tuple[Statistics, ...]:
+    """The folds, without the whole that they add up to: half of the bytes."""
+    return () if stats is None else stats.folds or (stats,)
+
+
+def _join(parts: list[Parts], options: dict[str, Any]) -> tuple[Statistics, ...]:
     with one_blas_thread():
-        return shards.join(parts, n_folds=options["n_folds"], seed=options["seed"])
+        return _apart(shards.join(parts, n_folds=options["n_folds"], seed=options["seed"]))
 
 
-def _add(parts: list[Statistics | None]) -> Statistics | None:
+def _add(parts: list[tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
     with one_blas_thread():
-        there = [p for p in parts if p is not None]
-        return sum(there[1:], there[0]) if there else None
+        return tuple(sum(fold[1:], fold[0]) for fold in zip(*(p for p in parts if p), strict=True))
 
 
 # -- the passes
@@ -376,9 +382,10 @@ class Cluster:
             level += [delayed(_join, pure=False)([t[1 + b] for t in tasks], options) for b in range(n_buckets)]
         while len(level) > 1:
             level = [delayed(_add, pure=False)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
-        return self._watch(level[0], tasks)
+        folds = self._watch(level[0], tasks)
+        return Statistics.from_folds(folds, seed) if n_folds else folds[0]
 
-    def _watch(self, total: Delayed, tasks: list[Delayed]) -> Statistics:
+    def _watch(self, total: Delayed, tasks: list[Delayed]) -> tuple[Statistics, ...]:
         """The sum; while it is being made, how far it is."""
         everything = self.client.compute([total, *tasks])
         result, shards_ = everything[0], everything[1:]

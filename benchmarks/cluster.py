@@ -1,0 +1,121 @@
+"""`python -m benchmarks.cluster`: training data in shards on a cluster of processes, and what a billion would take."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import save
+from duoplda import Backend, Statistics
+from duoplda.engines.dask import Client, Cluster, LocalCluster
+from duoplda.io import Labels, embedding_shards, read_embeddings, write_embeddings
+
+SPEAKERS, SESSIONS, COPIES = 1000, 20, 5  # of the shards that are measured
+
+
+def make(folder: Path, n_shards: int, d: int) -> int:
+    """Parquet shards in single precision with labels; sessions are cut between neighbours only."""
+    N = SPEAKERS * SESSIONS * COPIES
+    ids = np.array([f"utt{i:08}" for i in range(N)])
+    speaker = np.array([f"spk{i:05}" for i in range(SPEAKERS)])[np.arange(N) // (SESSIONS * COPIES)]
+    session = np.array([f"sess{i:06}" for i in range(SPEAKERS * SESSIONS)])[np.arange(N) // COPIES]
+    rng = np.random.default_rng(0)
+    for i, rows in enumerate(np.array_split(np.arange(N), n_shards)):
+        labels = Labels(ids[rows], speaker[rows], session[rows])
+        X = rng.standard_normal((len(rows), d), dtype=np.float32)
+        write_embeddings(folder / f"part-{i:03}.parquet", ids[rows], X, labels=labels)
+    return N
+
+
+def timed(function: Any) -> tuple[float, Any]:
+    start = time.perf_counter()
+    out = function()
+    return time.perf_counter() - start, out
+
+
+def passes(client: Any, folder: Path, transform: Any) -> dict[str, Any]:
+    cluster = Cluster.of_shards(embedding_shards(folder), None, client)
+    labels, _ = timed(lambda: cluster.found)
+    spread, _ = timed(lambda: cluster.spread(False))
+    sums, stats = timed(lambda: cluster.statistics(transform, n_folds=4))
+    return {"labels": labels, "spread": spread, "statistics": sums, "stats": stats}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--dimensions", type=int, default=512)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    d, rows = given.dimensions, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        N = make(folder, given.shards, d)
+        size = sum(p.stat().st_size for p in folder.iterdir())
+        print(f"{N} recordings x {d} in {given.shards} Parquet shards, {size / 1e6:.0f} MB")
+        X = np.random.default_rng(1).standard_normal((4 * d, d))
+        steps = Backend(shrinkage=None, max_iter=0)
+        steps._fit_steps(_spread(X))
+        from functools import partial
+
+        from duoplda.backend import through
+
+        transform = partial(through, steps.steps_)
+        alone, _ = timed(lambda: [None for _ in read_embeddings(folder).chunks()])
+        for workers in given.workers:
+            options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+            with LocalCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
+                passes(client, folder, transform)  # imports, pages
+                runs = [passes(client, folder, transform) for _ in range(given.repeat)]
+            stats: Statistics = runs[-1].pop("stats")
+            best = {k: min(r[k] for r in runs) for k in ("labels", "spread", "statistics")}
+            rate = {k: N / v / workers for k, v in best.items()}
+            rows.append({"workers": workers, "seconds": best, "recordings_per_second_and_core": rate})
+            print(
+                f"{workers} workers of one thread: "
+                + ", ".join(f"{k} {v:.2f} s ({rate[k]:,.0f} a second and core)" for k, v in best.items())
+            )
+        print(f"reading alone, one process: {alone:.2f} s ({N / alone:,.0f} a second)")
+        held = len(pickle.dumps(stats, protocol=5))
+        print(f"statistics (4 folds): {held / 1e6:.0f} MB for {SPEAKERS} speakers")
+    rate = rows[0]["recordings_per_second_and_core"]
+    print(f"\n{arithmetic(d, rate, size / N)}")
+    print("\nwritten:", save("cluster-", {"rows": rows, "bytes": size, "statistics_bytes": held}, given.out))
+
+
+def _spread(X: Any) -> Any:
+    from duoplda.preprocessing import Spread
+
+    return Spread.accumulate([X])
+
+
+def arithmetic(d: int, rate: dict[str, float], bytes_each: float, N: float = 1e9) -> str:
+    """A billion recordings: 5 a session, 20 sessions a speaker, so 10 million speakers; 1,000 cores; 4 folds."""
+    sessions, speakers, shards = N / 5, N / 100, 8000
+    seconds = {k: N / v for k, v in rate.items()}
+    T = 8 * d * d
+    lines = [
+        f"1e9 recordings x {d} in {shards} shards, sessions of 5, 1e7 speakers of 20 sessions, at the rates of one worker:",
+        f"  bytes read: labels once, vectors twice: {2 * N * bytes_each / 1e12:.1f} TB ({bytes_each:,.0f} a recording)",
+        f"  flops: mean and covariance {N * d * d:.1e}, whitening {2 * N * d * d:.1e}, sums {N * d * d:.1e}",
+        "  core hours: " + ", ".join(f"{k} {v / 3600:,.1f}" for k, v in seconds.items()),
+        f"    with 1,000 cores: {sum(seconds.values()) / 1000 / 60:.1f} minutes",
+        f"  shuffled: sessions' keys {8 * sessions / 1e9:.1f} GB; of cut sessions (2 parts at each of {shards} borders) "
+        f"{2 * shards * 8 * d / 1e6:.0f} MB; sums of speakers and scatters, once up the tree: "
+        f"{(speakers * 8 * d + shards * 2 * T) / 1e9:.1f} GB",
+        f"  the driver holds: keys {8 * sessions / 1e9:.1f} GB (twice while it sorts), sums of speakers "
+        f"{speakers * 8 * d / 1e9:.1f} GB (twice: they are in the folds too, which share them), scatters {2 * T / 1e6:.0f} MB",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
