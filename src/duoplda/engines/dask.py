@@ -11,7 +11,8 @@ Tasks are pure functions of shards on shared storage: what a lost worker had don
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,11 +23,15 @@ from numpy.typing import NDArray
 from duoplda import labels as lab
 from duoplda import shards
 from duoplda._array import one_blas_thread
-from duoplda.backend import Transform
+from duoplda.backend import Backend, Transform
+from duoplda.engines._pieces import Columns, LabelTable, Piece, of_chunk, of_shard
+from duoplda.engines._scores import Job, ScoreBlock, Trials, chain_of, recordings, score
 from duoplda.errors import DuopldaError
+from duoplda.estimator import PLDA
 from duoplda.io import Labels as Table
 from duoplda.io.shards import Shard
 from duoplda.labels import Labels, some
+from duoplda.llr import Sides
 from duoplda.preprocessing import Spread
 from duoplda.shards import Parts
 from duoplda.statistics import Statistics, check_finite, check_rows
@@ -38,119 +43,12 @@ try:
 except ImportError:
     raise DuopldaError("duoplda.engines.dask needs Dask: pip install 'duoplda[dask]'") from None
 
-__all__ = ["Client", "Cluster", "LocalCluster", "statistics"]
+__all__ = ["Client", "Cluster", "LocalCluster", "ScoreBlock", "score_blocks", "statistics", "vectors"]
 
-NAMES = ("X", "speaker", "session", "channel")
 ROWS = 1024  # transformed at a time
 FAN = 8  # statistics added by one task
 JOINED_BYTES = 1 << 28  # of parts of sessions that one task joins
 Show = Callable[[int, str], Any]  # (done, note)
-
-
-# -- pieces: what workers read
-
-
-@dataclass(frozen=True, eq=False)
-class LabelTable:
-    """Labels by id, coded and sorted: each worker looks its shard's ids up. Sessions are their speaker's own."""
-
-    ids: NDArray[Any]  # (n,) sorted
-    speaker_ids: NDArray[Any]
-    session_ids: NDArray[Any] | None
-    kinds: NDArray[Any]
-    codes: NDArray[np.int64]  # (n, 3) speaker, session, kind
-
-    @staticmethod
-    def of(table: Table) -> LabelTable:
-        order = np.argsort(table.ids, kind="stable")
-        session = None if table.session is None else own_sessions(table.speaker, table.session)
-        labels = lab.encode(table.speaker, session, table.channel)
-        codes = np.column_stack([labels.speaker, labels.session, labels.kind])[order]
-        return LabelTable(table.ids[order], labels.speaker_ids, labels.session_ids, labels.kinds, codes)
-
-    def find(self, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Rows of the table, -1 where an id is not there."""
-        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[place] == ids, place, -1)
-
-    def columns(self, rows: NDArray[np.int64]) -> tuple[Any, Any, Any]:
-        codes = self.codes[rows]
-        session = None if self.session_ids is None else self.session_ids[codes[:, 1]]
-        channel = None if self.kinds.tolist() == lab.NO_KIND.tolist() else self.kinds[codes[:, 2]]
-        return self.speaker_ids[codes[:, 0]], session, channel
-
-
-def own_sessions(speaker: NDArray[Any], session: NDArray[Any]) -> NDArray[Any]:
-    """Names of sessions that may repeat from speaker to speaker, made unique."""
-    return np.array([f"{a} {b}" for a, b in zip(speaker.tolist(), session.tolist(), strict=True)])
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Labels and rows of one shard, chunk or partition, on the worker that works on it."""
-
-    speaker: Any
-    session: Any
-    channel: Any
-    rows: Callable[[], Any]  # (n, d)
-    found: NDArray[np.int64] | None = None  # rows of the label table
-
-    def labels(self) -> Labels:
-        return lab.encode(self.speaker, self.session, self.channel)
-
-
-def _of_shard(what: tuple[Shard, LabelTable | None, bool]) -> Piece:
-    """A shard, its labels (None: its own columns), and whether vectors will be asked for: then it is read once only."""
-    shard, table, vectors = what
-    if table is None:
-        own = shard.labels()
-        session = None if own.session is None else own_sessions(own.speaker, own.session)
-        return Piece(own.speaker, session, own.channel, lambda: shard.load()[1])
-    ids, X = shard.load() if vectors else (shard.ids(), None)
-    found = table.find(ids)
-    keep = found >= 0
-    return Piece(*table.columns(found[keep]), lambda: X if keep.all() else X[keep], found[keep])  # type: ignore[index]
-
-
-def _of_chunk(chunk: Any) -> Piece:
-    """`(X, speaker, session, channel)`, as long as it is, or a mapping of those names."""
-    try:
-        given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
-        X = check_rows(given["X"])[0]
-        return Piece(given["speaker"], given.get("session"), given.get("channel"), lambda: X)
-    except (TypeError, KeyError, ValueError) as error:
-        if isinstance(error, DuopldaError):
-            raise
-        raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Of a dask DataFrame. `vectors` is a column of lists, or several columns of numbers."""
-
-    speaker: str
-    session: str | None
-    channel: str | None
-    vectors: str | tuple[str, ...]
-
-    def piece(self, frame: Any) -> Piece:
-        speaker, session, channel = (
-            None if c is None else frame[c].to_numpy() for c in (self.speaker, self.session, self.channel)
-        )
-        return Piece(speaker, session, channel, lambda: self._matrix(frame))
-
-    def _matrix(self, frame: Any) -> Any:
-        if not isinstance(self.vectors, str):
-            return frame[list(self.vectors)].to_numpy()
-        if frame[self.vectors].dtype == "string":
-            raise DuopldaError(
-                f"column {self.vectors} holds text, not lists: dask.config.set({{'dataframe.convert-string': False}}) "
-                "before the data frame is made keeps Dask from printing lists"
-            )
-        try:
-            return np.stack([np.asarray(v, np.float64) for v in frame[self.vectors]])
-        except (TypeError, ValueError) as error:
-            raise DuopldaError(f"column {self.vectors}: vectors of one length are needed ({error})") from None
 
 
 @contextmanager
@@ -298,7 +196,7 @@ class Cluster:
         client = client or current_client()
         coded = None if table is None else client.scatter(LabelTable.of(table), broadcast=True, hash=False)
         pieces, light = ([(s, coded, vectors) for s in found] for vectors in (True, False))
-        return cls(pieces, _of_shard, [s.name for s in found], client, show, light)
+        return cls(pieces, of_shard, [s.name for s in found], client, show, light)
 
     def _ended(self, futures: list[Any]) -> Iterator[Any]:
         with self.client.as_current():
@@ -487,5 +385,111 @@ def statistics(
         if all(isinstance(s, Shard) for s in data):
             cluster = Cluster.of_shards(data, labels, client, show)
         else:
-            cluster = Cluster(data, _of_chunk, [f"chunk {i}" for i in range(len(data))], client, show)
+            cluster = Cluster(data, of_chunk, [f"chunk {i}" for i in range(len(data))], client, show)
     return cluster.statistics(transform, n_folds=n_folds, seed=seed, precision=precision)
+
+
+# -- scores
+
+
+def score_blocks(
+    model: Backend | PLDA,
+    enrolled: Sides,
+    tests: Sequence[Any],
+    *,
+    session: Mapping[str, str] | None = None,
+    channel: Mapping[str, str] | None = None,
+    top: int | None = None,
+    trials: tuple[Any, Any] | None = None,
+    client: Any = None,
+    show: Show | None = None,
+) -> Iterator[ScoreBlock]:
+    """Log-likelihood ratios of enrolled models and the recordings of shards, a `ScoreBlock` for each shard, in order.
+
+    Parameters
+    ----------
+    model : the chain or the PLDA that enrolled
+    enrolled : models, of `model.enroll`; they are sent to each worker once
+    tests : shards of `duoplda.io.embedding_shards`, or delayed chunks `(ids, X)`; each recording is a test
+    session, channel : of test recordings by id; a recording without one has a session of its own, its kind is inferred
+    top : only the best so many models of each test, so that no matrix comes back
+    trials : `(model, test)`, rows of the enrolled (n,) and ids of recordings (n,): only these, with their places
+    client, show : as for `statistics`
+
+    Examples
+    --------
+    >>> from dask import delayed
+    >>> from distributed import Client
+    >>> from duoplda import PLDA
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(40, seed=0)
+    >>> plda = PLDA(8, 8).fit(X, speaker, session=session)
+    >>> models = plda.enroll(X[:50], speaker[:50], session[:50])
+    >>> tests = [delayed((["a", "b"], X[50:52])), delayed((["c"], X[52:53]))]
+    >>> with Client(processes=False, dashboard_address=None):
+    ...     blocks = list(score_blocks(plda, models, tests, top=1))
+    >>> [block.ids.tolist() for block in blocks], blocks[0].rows.shape
+    ([['a', 'b'], ['c']], (2, 1))
+    """
+    client = client or current_client()
+    tests = list(tests)
+    names = [t.name if isinstance(t, Shard) else f"chunk {i}" for i, t in enumerate(tests)]
+    listed = None if trials is None else Trials.of(*trials)
+    job = Job(chain_of(model), enrolled, session, channel, top, listed)
+    sent = client.scatter(job, broadcast=True, hash=False)
+    for done, block in enumerate(_in_order(client, score, sent, tests, names), 1):
+        if show is not None:
+            show(done, f"{done} of {len(tests)} shards")
+        yield block
+
+
+def vectors(
+    model: Backend | PLDA,
+    shards: Sequence[Shard],
+    wanted: Any,
+    channel: Mapping[str, str] | None = None,
+    *,
+    client: Any = None,
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Recordings by id from shards, as the PLDA takes them: ids (n,) that are there, sorted, and rows (n, k)."""
+    client = client or current_client()
+    chain = chain_of(model)
+    sent = client.scatter((chain, np.unique(np.asarray(wanted)), channel), broadcast=True, hash=False)
+    parts = list(_in_order(client, _wanted, sent, list(shards), [s.name for s in shards]))
+    ids, Z = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    order = np.argsort(ids, kind="stable")
+    twice = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if len(twice):
+        raise DuopldaError(f"{len(twice)} ids are in two shards: {some(ids[order][twice])}")
+    return ids[order], Z[order]
+
+
+def _wanted(common: tuple[Any, Any, Any], what: Any) -> tuple[Any, Any]:
+    chain, wanted, channel = common
+    return recordings(chain, what, wanted, channel)
+
+
+def _named_call(name: str, function: Any, common: Any, what: Any) -> Any:
+    with _named(name):
+        return function(common, what)
+
+
+def _in_order(client: Any, function: Any, common: Any, items: list[Any], names: list[str]) -> Iterator[Any]:
+    """`function(common, item)` of each on the cluster, in order; twice as many as there are threads are under way."""
+    most, at = 2 * max(1, sum(client.nthreads().values())), 0
+    waiting: deque[tuple[Any, str]] = deque()
+    task = delayed(_named_call, pure=False)
+    try:
+        while at < len(items) or waiting:
+            while at < len(items) and len(waiting) < most:
+                waiting.append((client.compute(task(names[at], function, common, items[at])), names[at]))
+                at += 1
+            future, name = waiting.popleft()
+            try:
+                result = future.result()
+            except Exception as error:
+                raise _cause(error, name) from None
+            future.release()
+            yield result
+    finally:
+        _release([future for future, _ in waiting])
