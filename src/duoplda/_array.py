@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -35,6 +36,7 @@ def namespace(*arrays: Any) -> Any:
     return np
 
 
+@cache
 def _torch() -> Any:
     # array-api-compat gives torch the standard's names; scikit-learn and SciPy carry copies of it.
     for place in ("array_api_compat", "sklearn.externals.array_api_compat", "scipy._lib.array_api_compat"):
@@ -217,9 +219,8 @@ def bincount(index: Array, n: int) -> Array:
     """How often each of 0 .. n-1 is in an array of integers."""
     if isinstance(index, np.ndarray):
         return np.bincount(index, minlength=n)
-    import torch
-
-    return torch.bincount(index, minlength=n)
+    table = index.new_zeros(n)  # torch's own would look for the largest first, and wait for it
+    return table.scatter_add_(0, index, index.new_ones(1).expand_as(index))
 
 
 def ranked(values: Array) -> tuple[Array, Array, Array]:

@@ -25,6 +25,7 @@ from duoplda._array import (
     add_segments,
     arange,
     gram,
+    is_torch,
     namespace,
     one_thread_each,
     put,
@@ -353,6 +354,8 @@ class Sums:
                 if n <= 8 and spare is not None:  # n - 1 differences hold what n residuals do, at less cost
                     rows_out = spare[: h * (n - 1)].reshape(h, n - 1, d)
                     rest = np.matmul(helmert(n).astype(dtype), part, out=rows_out)
+                elif is_torch(xp) and part.dtype == whole.dtype:
+                    rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
                 else:
                     rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
                 scatter = gram(xp.reshape(rest, (-1, d)))
