@@ -91,7 +91,7 @@ def main(device: str = "cuda") -> None:
     rows.append(Row("score matrix in blocks that stay there / product", "20k x 100k", blocks, floor, None))
     out = torch.empty((20_000, 5_000), dtype=torch.float64, pin_memory=True)
     copy = 20 * best(lambda: out.copy_(torch.empty_like(out, device=device), non_blocking=True))
-    blocks = best(lambda: [None for _ in plda.llr_blocks(a, b, to_host=True)], 2)
+    blocks = best(lambda: [None for _ in plda.llr_blocks(a, b, host=True)], 2)
     rows.append(Row("score matrix in blocks to the host / copying alone", "20k x 100k, 16 GB", blocks, copy, None))
     top = best(lambda: plda.top(a, b, 10), 3)
     rows.append(Row("the best 10 of 20k for each of 100k / product", "20k x 100k", top, floor, None))

@@ -133,11 +133,15 @@ def test_scores_agree(device):
     expected = plda.llr(sides[0], ones[0])
     np.testing.assert_allclose(to_numpy(there.llr(sides[1], ones[1])), expected, rtol=1e-8, atol=1e-8)
     for to_host in (False, True):
-        blocks = list(there.llr_blocks(sides[1], ones[1], cells=100, to_host=to_host))
+        blocks = list(there.llr_blocks(sides[1], ones[1], cells=100, host=to_host))
         assert len(blocks) > 3
         np.testing.assert_allclose(
             np.concatenate([to_numpy(b) for _, b in blocks], axis=1), expected, rtol=1e-8, atol=1e-8
         )
+    if device == "cuda":  # recordings of the host, streamed
+        streams = plda.enroll(X, speaker, session, device=device), plda.enroll(X[:40], np.arange(40), device=device)
+        assert all(s.gamma.is_cuda for s in streams)
+        np.testing.assert_allclose(to_numpy(plda.llr(*streams)), expected, rtol=1e-8, atol=1e-8)
     rows, scores = there.top(sides[1], ones[1], 3)
     want, values = plda.top(sides[0], ones[0], 3)
     np.testing.assert_array_equal(to_numpy(rows), want)

@@ -21,7 +21,7 @@ from duoplda import channels, em, llr, modelfile
 from duoplda import labels as lab
 from duoplda import model as mod
 from duoplda import shrinkage as shr
-from duoplda._array import Array, namespace, put, symmetric, take, to_float, to_numpy
+from duoplda._array import Array, namespace, on_device, put, symmetric, take, to_float, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.llr import Sides
 from duoplda.model import Model, Posterior
@@ -476,16 +476,22 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # -- trials
 
-    def enroll(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Sides:
+    def enroll(
+        self, X: Any, speaker: Any, session: Any = None, channel: Any = None, *, device: str | None = None
+    ) -> Sides:
         """Sum up sets of recordings as sides of trials: one side for each id in `speaker`, ids sorted.
 
         Sets may hold several sessions and several recordings of each. Session ids also tell when the two sides of a
         trial share a session, which `llr` then takes into account. Kinds of channels that are not given, or not known
         to the model, are inferred from each recording.
+
+        Sides are where the recordings are; with `device`, a device of torch such as "cuda", recordings of the host are
+        streamed there, and need not fit.
         """
         check_is_fitted(self)
         X = self._rows(X)
-        return llr.enroll(self._model(X), X, speaker, session, self._kind(X, channel))
+        like = X if device is None or namespace(X) is not np else on_device(np.zeros(1), device)
+        return llr.enroll(self._model(like), X, speaker, session, self._kind(X, channel))
 
     def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None) -> Array:
         """ln P(both | same speaker) - ln P(both | different speakers): rows enrolled.ids, columns tests.ids.

@@ -210,15 +210,8 @@ class Sums:
         if single:  # a number that single precision has too
             self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
         M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
-        ip, counts = namespace(labels.session), labels.counts
-        code = counts[:, 0]
-        for k in range(1, K if labels.n_sessions else 1):  # in lexicographic order
-            code = ranked(code)[1] * (ip.max(counts[:, k]) + 1) + counts[:, k]
-        _, self.session_type, n_sessions = ranked(code)
-        example = arange(len(n_sessions), code)
-        example[self.session_type] = arange(labels.n_sessions, code)
-        self.types: Ints = to_numpy(counts[example, :]).astype(np.int64)  # (C, K)
-        self.n_sessions = to_numpy(n_sessions).tolist()  # of each type
+        self.types, self.session_type, n_sessions = labels.types
+        self.n_sessions = n_sessions.tolist()
         # The rows of A: pairs of a type and a speaker that has it, in this order.
         pairs, self.session_pair, pair_n = ranked(self.session_type * M + labels.session_speaker)
         pairs, self.pair_n = to_numpy(pairs), to_numpy(pair_n)

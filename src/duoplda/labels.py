@@ -76,6 +76,18 @@ class Labels:
         cell = self.session if K == 1 else self.session * K + self.kind
         return bincount(cell, self.n_sessions * K).reshape(-1, K)
 
+    @cached_property
+    def types(self) -> tuple[Ints, Array, Ints]:
+        """The types of sessions (C, K) in lexicographic order, that of each session (H,), and sessions of each (C,)."""
+        counts, K = self.counts, len(self.kinds)
+        code = counts[:, 0]
+        for k in range(1, K if self.n_sessions else 1):
+            code = ranked(code)[1] * (namespace(code).max(counts[:, k]) + 1) + counts[:, k]
+        _, type_, n = ranked(code)
+        example = arange(len(n), code)
+        example[type_] = arange(self.n_sessions, code)
+        return to_numpy(counts[example, :]).astype(np.int64), type_, to_numpy(n)
+
 
 NO_KIND = np.array([""])
 

@@ -34,6 +34,7 @@ from duoplda._array import (
     segment_sums,
     solve_triangular,
     spd_inverse,
+    streamed,
     symmetric,
     take,
     to_float,
@@ -41,9 +42,9 @@ from duoplda._array import (
     zeros,
 )
 from duoplda.errors import DuopldaError
+from duoplda.gather import CHUNK_BYTES, STREAM_BYTES, check_finite
 from duoplda.labels import NO_KIND, Ints, Labels
 from duoplda.ragged import Patterns, speakers
-from duoplda.statistics import CHUNK_BYTES, check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,22 +208,27 @@ TOO_LARGE = "recordings have values too large to add up: are they on the scale o
 
 @np.errstate(invalid="ignore", over="ignore")
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
-    """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too."""
-    xp = namespace(X)
+    """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too.
+
+    Recordings of the host are streamed to where the model is.
+    """
+    xp = namespace(model.V)
     if X.shape[1] != model.d:
         raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {model.d} features as input")
     H, M = labels.n_sessions, len(labels.speaker_ids)
-    types, session_type = np.unique(labels.counts, axis=0, return_inverse=True)
+    types, session_type, _ = labels.types
     terms_v, terms_z = model.W @ model.V, model.W @ model.U
     v, z = zeros((H, model.ny), model.V), zeros((H, model.nx), model.V)
     ln = zeros((M, 1), model.V)
-    step = max(256, CHUNK_BYTES // (8 * model.d))
+    away = namespace(X) is not xp
+    step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * model.d))
     order = np.argsort(labels.session, kind="stable")
     for k in range(model.K):
         rows = order if model.K == 1 else order[labels.kind[order] == k]
-        for a in range(0, len(rows), step):
-            part = rows[a : a + step]
-            G = to_float(take(X, part), xp) - model.mu[k, ...]
+        parts = [rows[a : a + step] for a in range(0, len(rows), step)]
+        blocks = streamed(X, parts, model.V) if away and parts else (take(X, part) for part in parts)
+        for part, block in zip(parts, blocks, strict=True):
+            G = to_float(block, xp) - model.mu[k, ...]
             session = labels.session[part]
             starts = np.flatnonzero(np.diff(session, prepend=-1))
             F = segment_sums(G, starts)
@@ -238,7 +244,7 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
                 by = np.argsort(speaker, kind="stable")
                 first = np.flatnonzero(np.diff(speaker[by], prepend=-1))
                 add_rows(ln, speaker[by][first], segment_sums(take(ln_rows, by)[:, None], first))
-    return Sessions(labels, types, session_type.reshape(-1), v, z, ln[:, 0] if density else None)
+    return Sessions(labels, types, session_type, v, z, ln[:, 0] if density else None)
 
 
 def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
