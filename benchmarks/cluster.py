@@ -98,21 +98,22 @@ def _spread(X: Any) -> Any:
 
 
 def arithmetic(d: int, rate: dict[str, float], bytes_each: float, N: float = 1e9) -> str:
-    """A billion recordings: 5 a session, 20 sessions a speaker, so 10 million speakers; 1,000 cores; 4 folds."""
-    sessions, speakers, shards = N / 5, N / 100, 8000
+    """A billion recordings: 5 a session, 200 sessions a speaker, so a million speakers; 1,000 cores; 4 folds."""
+    sessions, speakers, shards = N / 5, N / 1000, 8000
     seconds = {k: N / v for k, v in rate.items()}
     T = 8 * d * d
     lines = [
-        f"1e9 recordings x {d} in {shards} shards, sessions of 5, 1e7 speakers of 20 sessions, at the rates of one worker:",
+        f"1e9 recordings x {d} in {shards} shards, sessions of 5, 1e6 speakers of 200 sessions, at the rates of one worker:",
         f"  bytes read: labels once, vectors twice: {2 * N * bytes_each / 1e12:.1f} TB ({bytes_each:,.0f} a recording)",
         f"  flops: mean and covariance {N * d * d:.1e}, whitening {2 * N * d * d:.1e}, sums {N * d * d:.1e}",
         "  core hours: " + ", ".join(f"{k} {v / 3600:,.1f}" for k, v in seconds.items()),
         f"    with 1,000 cores: {sum(seconds.values()) / 1000 / 60:.1f} minutes",
         f"  shuffled: sessions' keys {8 * sessions / 1e9:.1f} GB; of cut sessions (2 parts at each of {shards} borders) "
-        f"{2 * shards * 8 * d / 1e6:.0f} MB; sums of speakers and scatters, once up the tree: "
-        f"{(speakers * 8 * d + shards * 2 * T) / 1e9:.1f} GB",
-        f"  the driver holds: keys {8 * sessions / 1e9:.1f} GB (twice while it sorts), sums of speakers "
-        f"{speakers * 8 * d / 1e9:.1f} GB (twice: they are in the folds too, which share them), scatters {2 * T / 1e6:.0f} MB",
+        f"{2 * shards * 8 * d / 1e6:.0f} MB; up the tree, scatters of 4 folds and sums of speakers: "
+        f"{(speakers * 8 * d + shards * 4 * 2 * T) * 8 / 7 / 1e9:.1f} GB",
+        f"  the driver holds: keys of sessions {8 * sessions / 1e9:.1f} GB, twice while they are sorted; sums of speakers "
+        f"{speakers * 8 * d / 1e9:.1f} GB for each size of sessions, twice while they are put together; "
+        f"scatters {4 * 2 * T / 1e6:.0f} MB",
     ]
     return "\n".join(lines)
 

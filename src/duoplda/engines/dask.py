@@ -139,22 +139,25 @@ def _second(
         if labels.session_ids is not None and len(split):
             goes_on = np.isin(lab.keys(labels.session_ids), split)
         whole, parts = shards.shard(_rows(p, transform, labels), labels, goes_on, offset, **options)
-        return _apart(whole), *(None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets))
+        return *_apart(whole, options), *(
+            None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets)
+        )
 
 
-def _apart(stats: Statistics | None) -> tuple[Statistics, ...]:
+def _apart(stats: Statistics | None, options: dict[str, Any]) -> tuple[Statistics | None, ...]:
     """The folds, without the whole that they add up to: half of the bytes."""
-    return () if stats is None else stats.folds or (stats,)
+    return (None,) * max(options["n_folds"], 1) if stats is None else stats.folds or (stats,)
 
 
-def _join(parts: list[Parts], options: dict[str, Any]) -> tuple[Statistics, ...]:
+def _join(parts: list[Parts], options: dict[str, Any]) -> tuple[Statistics | None, ...]:
     with one_blas_thread():
-        return _apart(shards.join(parts, n_folds=options["n_folds"], seed=options["seed"]))
+        return _apart(shards.join(parts, n_folds=options["n_folds"], seed=options["seed"]), options)
 
 
-def _add(parts: list[tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
+def _add(parts: list[Statistics | None]) -> Statistics | None:
     with one_blas_thread():
-        return tuple(sum(fold[1:], fold[0]) for fold in zip(*(p for p in parts if p), strict=True))
+        there = [p for p in parts if p is not None]
+        return sum(there[1:], there[0]) if there else None
 
 
 # -- the passes
@@ -270,30 +273,36 @@ class Cluster:
         width = 8 * len(offset) * self.n_kinds()
         n_buckets = max(1, -(-sum(len(s) for s in split) * width // JOINED_BYTES))
         options = {"n_folds": n_folds, "seed": seed, "precision": precision}
-        task = delayed(_second, pure=False, nout=1 + n_buckets)
+        n = max(n_folds, 1)
+        task = delayed(_second, pure=False, nout=n + n_buckets)
         tasks = [
             task(self.piece, p, n, s, offset, sent, n_buckets, options)
             for p, n, s in zip(self.pieces, self.names, split, strict=True)
         ]
-        level: list[Any] = [t[0] for t in tasks]
+        ends = list(tasks)
         if any(len(s) for s in split):
-            level += [delayed(_join, pure=False)([t[1 + b] for t in tasks], options) for b in range(n_buckets)]
-        while len(level) > 1:
-            level = [delayed(_add, pure=False)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
-        folds = self._watch(level[0], tasks)
+            join = delayed(_join, pure=False, nout=n)
+            ends += [join([t[n + b] for t in tasks], options) for b in range(n_buckets)]
+        totals = []
+        for f in range(n):  # each fold in a tree of its own, so that no worker holds the whole
+            level: list[Any] = [t[f] for t in ends]
+            while len(level) > 1:
+                level = [delayed(_add, pure=False)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
+            totals += level
+        folds = self._watch(totals, tasks)
         return Statistics.from_folds(folds, seed) if n_folds else folds[0]
 
-    def _watch(self, total: Delayed, tasks: list[Delayed]) -> tuple[Statistics, ...]:
-        """The sum; while it is being made, how far it is."""
-        everything = self.client.compute([total, *tasks])
-        result, shards_ = everything[0], everything[1:]
+    def _watch(self, totals: list[Delayed], tasks: list[Delayed]) -> list[Statistics]:
+        """The sums; while they are being made, how far that is."""
+        everything = self.client.compute([*totals, *tasks])
+        results, shards_ = everything[: len(totals)], everything[len(totals) :]
         try:
             for done, future in enumerate(self._ended(shards_), 1):
                 if future.status == "error":
                     raise _cause(future.exception(), self.names[shards_.index(future)])
                 future.release()
                 self.show(done, f"statistics: {done} of {len(tasks)} shards")
-            return result.result()
+            return self.client.gather(results)
         except Exception as error:
             raise _cause(error, "the sum of the shards") from None
         finally:
