@@ -6,15 +6,18 @@ import argparse
 import pickle
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import save
-from duoplda import Backend, Statistics
+from duoplda import Statistics
+from duoplda.backend import through
 from duoplda.engines.dask import Client, Cluster, LocalCluster
 from duoplda.io import Labels, embedding_shards, read_embeddings, write_embeddings
+from duoplda.preprocessing import Center, LengthNorm, Whiten
 
 SPEAKERS, SESSIONS, COPIES = 1000, 20, 5  # of the shards that are measured
 
@@ -62,13 +65,8 @@ def main() -> None:
         size = sum(p.stat().st_size for p in folder.iterdir())
         print(f"{N} recordings x {d} in {given.shards} Parquet shards, {size / 1e6:.0f} MB")
         X = np.random.default_rng(1).standard_normal((4 * d, d))
-        steps = Backend(shrinkage=None, max_iter=0)
-        steps._fit_steps(_spread(X))
-        from functools import partial
-
-        from duoplda.backend import through
-
-        transform = partial(through, steps.steps_)
+        steps = {"center": Center().fit(X), "whiten": Whiten().fit(X), "length_norm": LengthNorm().fit(X)}
+        transform = partial(through, steps)
         alone, _ = timed(lambda: [None for _ in read_embeddings(folder).chunks()])
         for workers in given.workers:
             options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
@@ -91,31 +89,23 @@ def main() -> None:
     print("\nwritten:", save("cluster-", {"rows": rows, "bytes": size, "statistics_bytes": held}, given.out))
 
 
-def _spread(X: Any) -> Any:
-    from duoplda.preprocessing import Spread
-
-    return Spread.accumulate([X])
-
-
 def arithmetic(d: int, rate: dict[str, float], bytes_each: float, N: float = 1e9) -> str:
     """A billion recordings: 5 a session, 200 sessions a speaker, so a million speakers; 1,000 cores; 4 folds."""
     sessions, speakers, shards = N / 5, N / 1000, 8000
     seconds = {k: N / v for k, v in rate.items()}
     T = 8 * d * d
-    lines = [
-        f"1e9 recordings x {d} in {shards} shards, sessions of 5, 1e6 speakers of 200 sessions, at the rates of one worker:",
-        f"  bytes read: labels once, vectors twice: {2 * N * bytes_each / 1e12:.1f} TB ({bytes_each:,.0f} a recording)",
-        f"  flops: mean and covariance {N * d * d:.1e}, whitening {2 * N * d * d:.1e}, sums {N * d * d:.1e}",
-        "  core hours: " + ", ".join(f"{k} {v / 3600:,.1f}" for k, v in seconds.items()),
-        f"    with 1,000 cores: {sum(seconds.values()) / 1000 / 60:.1f} minutes",
-        f"  shuffled: sessions' keys {8 * sessions / 1e9:.1f} GB; of cut sessions (2 parts at each of {shards} borders) "
-        f"{2 * shards * 8 * d / 1e6:.0f} MB; up the tree, scatters of 4 folds and sums of speakers: "
-        f"{(speakers * 8 * d + shards * 4 * 2 * T) * 8 / 7 / 1e9:.1f} GB",
-        f"  the driver holds: keys of sessions {8 * sessions / 1e9:.1f} GB, twice while they are sorted; sums of speakers "
-        f"{speakers * 8 * d / 1e9:.1f} GB for each size of sessions, twice while they are put together; "
-        f"scatters {4 * 2 * T / 1e6:.0f} MB",
-    ]
-    return "\n".join(lines)
+    GB = 1e9
+    keys, sums, cut = 8 * sessions / GB, speakers * 8 * d / GB, 2 * shards * 8 * d / 1e6
+    tree = (speakers * 8 * d + shards * 4 * 2 * T) * 8 / 7 / GB
+    hours = ", ".join(f"{k} {v / 3600:,.1f}" for k, v in seconds.items())
+    return f"""1e9 recordings x {d} in {shards} shards, sessions of 5, 1e6 speakers of 200 sessions:
+  bytes read: labels once, vectors twice, {bytes_each:,.0f} a recording: {2 * N * bytes_each / 1e12:.1f} TB
+  flops: mean and covariance {N * d * d:.1e}, whitening {2 * N * d * d:.1e}, sums {N * d * d:.1e}
+  core hours at the rates of one worker: {hours}; all on 1,000 cores: {sum(seconds.values()) / 6e4:.1f} minutes
+  shuffled: keys of sessions {keys:.1f} GB, two parts of the session at each border {cut:.0f} MB,
+    scatters of four folds and sums of speakers up the tree {tree:.0f} GB
+  the driver holds: keys {keys:.1f} GB, twice while they are sorted; sums of speakers {sums:.1f} GB for each size of
+    sessions, twice while they are put together; scatters {4 * 2 * T / 1e6:.0f} MB"""
 
 
 if __name__ == "__main__":
