@@ -674,3 +674,11 @@ def test_sample(plda):
             plda.sample(*arguments)
     with refused("n_speakers"):
         plda.sample(-1)
+
+
+def test_strings_of_numpy_in_a_list_are_strings():
+    from duoplda import labels as lab
+
+    ids, codes = lab.codes([np.str_("b"), np.str_("a")], "session")
+    assert ids.tolist() == ["a", "b"]
+    assert codes.tolist() == [1, 0]

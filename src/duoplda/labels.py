@@ -174,7 +174,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
         if missing:
             raise DuopldaError(f"{name} labels are missing (None or NaN) at rows {some(missing)}")
         types = {type(v) for v in array.tolist()}
-        if types <= {str}:
+        if all(issubclass(t, str) for t in types):  # NumPy's own strings too
             return array.astype(str)
         if all(issubclass(t, (int, float, np.integer, np.floating)) for t in types):
             return np.array(array.tolist())
