@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from benchmarks.common import Row, interleaved
-from duoplda import PLDA, Statistics, em
+from duoplda import PLDA, Statistics, em, llr
 from duoplda.datasets import make_recordings
+from duoplda.llr import Sides
 from duoplda.model import Model, checked
 
 
@@ -42,6 +43,23 @@ def one_pass() -> Iterator[Row]:
             )
             what = f"{len(X) // 1000}k x {d}, sessions of 4, {size}"
             yield Row("(a) one pass over the data / X'X and F'F", what, ours, floor, 1.5)
+
+
+def single_precision() -> Iterator[Row]:
+    """Recordings in single precision, squared in single within sessions; and what that costs in digits."""
+    X, speaker, session = balanced(2500, 10, 4, 512, "float32")
+    F = X[: len(X) // 4].astype(float)
+    fast, exact, floor = interleaved(
+        lambda: Statistics.from_arrays(X, speaker, session, precision="single"),
+        lambda: Statistics.from_arrays(X, speaker, session),
+        lambda: (X.T @ X, F.T @ F),
+    )
+    size = f"{len(X) // 1000}k x 512 single, sessions of 4"
+    yield Row("one pass in single / X'X in single and F'F", size, fast, floor, None)
+    yield Row("one pass in single / in double", size, fast, exact, None)
+    a = Statistics.from_arrays(X, speaker, session, precision="single").within
+    b = Statistics.from_arrays(X, speaker, session).within
+    yield Row("error of the scatter in single / its largest entry", size, abs(a - b).max(), abs(b).max(), None, "")
 
 
 def iteration_size() -> Iterator[Row]:
@@ -98,6 +116,14 @@ def score_matrix() -> Iterator[Row]:
     ours, floor = interleaved(lambda: plda.llr(sets, tests), lambda: left[:5000] @ right.T)
     yield Row("(d) score matrix, enrolment sets / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
 
+    def blocks():
+        for _ in plda.llr_blocks(sets, tests):
+            pass
+
+    ours, top, floor = interleaved(blocks, lambda: plda.top(sets, tests, 10), lambda: left[:5000] @ right.T)
+    yield Row("all blocks of the same / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
+    yield Row("the best 10 of each test / the same", "5k x 10k, sets of 3 to 5 of a session", top, floor, None)
+
     pairs = rng.integers(0, 10_000, (1_000_000, 2))
     pairs[:, 0] %= 5000
 
@@ -106,6 +132,54 @@ def score_matrix() -> Iterator[Row]:
 
     ours, floor = interleaved(lambda: plda.llr(sets, tests, pairs=pairs), gathered)
     yield Row("(e) listed pairs / gathered products", "1M pairs, sets of 3 to 5", ours, floor, None)
+
+
+def ragged_sides(plda: PLDA, n: int, sessions: tuple[int, int], constant: bool, seed: int) -> Sides:
+    """Sides of 1 to 10 sessions (or as told) of 1 to 6 recordings; `constant`: all sessions of a side have as many."""
+    rng = np.random.default_rng(seed)
+    per_side = rng.integers(sessions[0], sessions[1] + 1, n)
+    session_side = np.repeat(np.arange(n), per_side)
+    size = rng.integers(1, 7, n)[session_side] if constant else rng.integers(1, 7, len(session_side))
+    session = np.repeat(np.arange(len(session_side)), size)
+    X = rng.standard_normal((len(session), plda.n_features_in_))
+    return plda.enroll(X, session_side[session], [f"{seed}-{s}" for s in session])
+
+
+def other_work(A: Sides, B: Sides) -> Callable[[], None]:
+    """What several patterns add to the product: an inverse for each sum of counts, and each side times so many."""
+    G, a, b = llr._common(A, B)
+    counts = np.unique((a[:, None] + b).reshape(-1, G.shape[0]), axis=0)
+    Lambda, once = llr._Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
+    few = [np.empty_like(s.gamma) for s in (A, B)]
+
+    def work() -> None:
+        Lambda.each(np.arange(len(counts)), lambda u, M: None)
+        for s, other, out in ((A, B, few[0]), (B, A, few[1])):
+            for _ in range(len(other.patterns)):
+                Lambda.each(once, lambda u, M, s=s, out=out: np.matmul(s.gamma, M, out=out))
+
+    return work
+
+
+def score_patterns() -> Iterator[Row]:
+    """Several patterns on both sides: against the product, and against what they add to it."""
+    model, ny = a_model(256, 150, 100), 150
+    plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
+    one, ten = (1, 1), (1, 10)
+    for what, n, m, a, b, repeat in (
+        ("60 patterns against 60", 5000, 10_000, (ten, True), (ten, True), 3),
+        ("ragged against 6 patterns", 5000, 10_000, (ten, False), (one, True), 3),
+        ("6 patterns against ragged", 5000, 10_000, (one, True), (ten, False), 3),
+        ("ragged against ragged", 300, 300, (ten, False), (ten, False), 2),
+    ):
+        A, B = ragged_sides(plda, n, *a, seed=0), ragged_sides(plda, m, *b, seed=1)
+        left, right = np.random.default_rng(0).standard_normal((n, ny + 2)), np.ones((m, ny + 2))
+        ours, product, other = interleaved(
+            lambda A=A, B=B: plda.llr(A, B), lambda a=left, b=right: a @ b.T, other_work(A, B), repeat=repeat
+        )
+        size = f"{n} x {m}, {len(A.patterns)} x {len(B.patterns)} patterns"
+        yield Row(f"score matrix, {what} / GEMM", size, ours, product, None)
+        yield Row("  the same / GEMM, inverses and transforms", size, ours, product + other, None)
 
 
 def ragged() -> Iterator[Row]:
@@ -163,4 +237,14 @@ def auto_shrinkage() -> Iterator[Row]:
         )
 
 
-ALL = (one_pass, iteration_size, acceleration, score_matrix, ragged, kinds, auto_shrinkage)
+ALL = (
+    one_pass,
+    single_precision,
+    iteration_size,
+    acceleration,
+    score_matrix,
+    score_patterns,
+    ragged,
+    kinds,
+    auto_shrinkage,
+)

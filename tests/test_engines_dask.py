@@ -331,3 +331,63 @@ def test_what_is_wrong_with_tests_is_named(client, data, folder, scored):
         list(engine.score_blocks(backend, enrolled, parts, client=client))
     with pytest.raises(DuopldaError, match=r"^chunk 0: .*the model takes 6"):
         list(engine.score_blocks(backend, enrolled, [delayed((ids[:3], X[:3, :2]))], client=client))
+
+
+@pytest.fixture(scope="module")
+def lists(folder, scored):
+    """A model file, an enrolment map, trials, sessions and channels."""
+    from duoplda.io import Coded, Trials, write_map, write_trials
+
+    backend, _, ids, labels, _ = scored
+    backend.save(folder / "model.safetensors")
+    rng = np.random.default_rng(0)
+    write_map(folder / "enroll", rng.choice(["anna", "bert", "cleo", "dora"], 60), ids[:60])
+    write_map(folder / "utt2sess", ids, [labels["session"][i] for i in ids])
+    write_map(folder / "utt2channel", ids, [labels["channel"][i] for i in ids])
+    models, tests = rng.choice(["anna", "bert", "cleo"], 300), ids[rng.integers(0, len(ids), 300)]
+    pairs = sorted(set(zip(models, tests, strict=True)))
+    write_trials(folder / "trials", Trials(Coded.of([p[0] for p in pairs]), Coded.of([p[1] for p in pairs])))
+    return folder
+
+
+@pytest.mark.parametrize("what", [["--trials"], ["--matrix"], ["--top", "2"], ["--trials", "--top", "2"]])
+def test_score_on_a_cluster(client, lists, tmp_path, what):
+    arguments = ["score", "--model", lists / "model.safetensors", "--enroll", lists / "enroll"]
+    arguments += ["--sessions", lists / "utt2sess", "--channels", lists / "utt2channel"]
+    for option in what:
+        arguments += [option, lists / "trials"] if option == "--trials" else [option]
+    tables = []
+    for name, more in (("here", ["--embeddings", lists / "arks"]), ("there", ["--embeddings", lists / "parquet"])):
+        if name == "there":
+            more += ["--dask", client.scheduler.address]
+        done = run(*arguments, *more, "--out", tmp_path / f"{name}.txt")
+        assert done.code == 0, done.err
+        rows = [line.split() for line in (tmp_path / f"{name}.txt").read_text().splitlines()]
+        tables.append(rows if what == ["--trials"] else sorted(rows))
+    assert len(tables[0]) > 100
+    assert [r[:2] for r in tables[0]] == [r[:2] for r in tables[1]]
+    np.testing.assert_allclose(*([float(r[2]) for r in t] for t in tables), rtol=1e-8, atol=1e-8)
+
+
+def test_a_score_matrix_from_a_cluster(client, lists, tmp_path):
+    from duoplda.io import read_score_matrix
+
+    arguments = ["score", "--model", lists / "model.safetensors", "--enroll", lists / "enroll", "--matrix"]
+    for name, more in (("here", []), ("there", ["--dask", client.scheduler.address])):
+        done = run(*arguments, "--embeddings", lists / "arks", "--out", tmp_path / f"{name}.npz", *more)
+        assert done.code == 0, done.err
+    here, there = (read_score_matrix(tmp_path / f"{n}.npz") for n in ("here", "there"))
+    assert here.enroll_ids.tolist() == there.enroll_ids.tolist()
+    assert here.test_ids.tolist() == there.test_ids.tolist()
+    np.testing.assert_allclose(there.score, here.score, rtol=1e-8, atol=1e-8)
+
+
+def test_what_score_says_of_a_cluster(client, lists, tmp_path):
+    arguments = ["score", "--model", lists / "model.safetensors", "--enroll", lists / "enroll"]
+    arguments += ["--embeddings", lists / "arks", "--out", tmp_path / "s.txt", "--dask", client.scheduler.address]
+    (tmp_path / "trials").write_text("anna nobody\n")
+    done = run(*arguments, "--trials", tmp_path / "trials")
+    assert done.code == 3
+    assert "1 test recordings have no embedding: nobody" in done.err
+    assert run(*arguments, "--matrix", "--cosine").code == 2
+    assert not (tmp_path / "s.txt").exists()

@@ -312,7 +312,33 @@ class Backend(BaseEstimator):
         """Natural-log likelihood ratios, as `PLDA.llr` gives them; calibrated where `calibrate` was called."""
         check_is_fitted(self, "plda_")
         scores = self.plda_.llr(enrolled, tests, pairs)
-        return self.calibration_.transform(scores) if calibrated and self.calibration_ is not None else scores
+        return self._calibrated(scores, calibrated)
+
+    def llr_blocks(
+        self, enrolled: Sides, tests: Sides, *, calibrated: bool = True, **options: Any
+    ) -> Iterator[tuple[slice, Any]]:
+        """Blocks of columns of `llr`, with the options of `PLDA.llr_blocks`."""
+        check_is_fitted(self, "plda_")
+        blocks = self.plda_.llr_blocks(enrolled, tests, **options)
+        return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
+
+    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Any, Any]:
+        """Rows of the k best of `enrolled` for each test, and their `llr`, as `PLDA.top` gives them.
+
+        >>> from duoplda import PLDA
+        >>> chain = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
+        >>> sides = chain.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+        >>> chain.top(sides, sides, 1)[0].tolist()
+        [[0], [1], [2]]
+        """
+        check_is_fitted(self, "plda_")
+        rows, scores = self.plda_.top(enrolled, tests, k)
+        return rows, self._calibrated(scores, calibrated)
+
+    def _calibrated(self, scores: Any, calibrated: bool) -> Any:
+        if not calibrated or self.calibration_ is None:
+            return scores
+        return self.calibration_.transform(to_numpy(scores))
 
     def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
         """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""

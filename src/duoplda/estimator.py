@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
@@ -498,6 +498,39 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         `pairs` (n, 2): only these rows of `enrolled` and `tests`; (n,) values come back.
         """
+        self._check_sides(enrolled, tests)
+        return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
+
+    def llr_blocks(
+        self, enrolled: Sides, tests: Sides, *, cells: int = 1 << 23, host: bool = False
+    ) -> Iterator[tuple[slice, Array]]:
+        """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), about so many `cells` each.
+
+        With `host` blocks are NumPy's; those of a GPU are copied while the next one is computed.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+        >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
+        [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
+        """
+        self._check_sides(enrolled, tests)
+        return llr.blocks(enrolled, tests, cells, host)
+
+    def top(self, enrolled: Sides, tests: Sides, k: int) -> tuple[Array, Array]:
+        """The k best of `enrolled` for each test, best first, without the matrix: (len(tests), k) rows, and ratios.
+
+        Of equal ratios the lower row comes first; where fewer than k are enrolled, all come.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+        >>> rows, ratios = plda.top(sides, sides, 2)
+        >>> sides.ids[rows].tolist()
+        [['a', 'b'], ['b', 'a'], ['c', 'b']]
+        """
+        self._check_sides(enrolled, tests)
+        return llr.top(enrolled, tests, k)
+
+    def _check_sides(self, enrolled: Sides, tests: Sides) -> None:
         check_is_fitted(self)
         for name, side in (("enrolled", enrolled), ("tests", tests)):
             if not isinstance(side, Sides):
@@ -507,7 +540,6 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         own = self._model(enrolled.gamma)
         if not (mod.same(own, enrolled.model) and mod.same(own, tests.model)):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
-        return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
 
     @staticmethod
     def posterior_probability(llr: Any, prior: float = 0.01) -> Array:

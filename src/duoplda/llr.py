@@ -6,11 +6,15 @@ Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
 
     LLR = Q_3 - Q_1 - Q_2 = gamma_1'Lambda_3^-1 gamma_2 + a_1 + a_2
     a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2
-    (and the three ln|Lambda|, in a_1). Lambda depends on the counts of sessions by type only, the side's *pattern*.
+    (and the three ln|Lambda|, in a_2). Lambda depends on the counts of sessions by type only, the side's *pattern*.
 
-Between sides of one pattern and sides of patterns p = 1 .. P this is one matrix product, of inner size ny + 1 + P:
+Between sides of one pattern and sides of patterns q = 1 .. Q this is one matrix product, of inner size ny + 1 + Q:
 
-    [Lambda_3^-1 gamma_1, a_1, e_p] . [gamma_2, 1, a_21 .. a_2P],    e_p the unit vector of the first side's pattern.
+    [gamma_1, 1, a_11 .. a_1Q] . [Lambda_3^-1 gamma_2, a_2, e_q],    e_q the unit vector of the second side's pattern.
+
+Where Q is large, coefficients c_q (r,) stand for e_q: the Lambda_3^-1, and with them the a_1q, of all patterns are
+combinations of those of r patterns (`_Product._interpolate`). Where nearly each pair of sides has a Lambda_3 of its
+own, products do not help, and pairs are merged: Q_3 - Q_1 - Q_2 as it stands.
 
 Sides that share a session (one conversation through two microphones) hold parts of it: the whole has type c_1 + c_2 and
 z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.session_terms`) no longer cancels.
@@ -18,8 +22,11 @@ z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.sess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -28,10 +35,12 @@ from numpy.typing import NDArray
 from duoplda import labels as lab
 from duoplda._array import (
     Array,
+    SpdInverse,
     add_rows,
     eye,
     is_torch,
     namespace,
+    one_thread_each,
     put,
     segment_sums,
     set_rows,
@@ -45,6 +54,12 @@ from duoplda.labels import Ints, Labels, some
 from duoplda.model import Model, Terms, session_terms, sessions
 from duoplda.ragged import Patterns, Speakers, speakers
 from duoplda.statistics import CHUNK_BYTES
+
+CELLS = 1 << 23  # of a block
+MERGED = 1 << 16  # pairs merged at a time
+KEEP = 3 << 29  # bytes of inverses that are kept from block to block
+MOST_PATTERNS = 64  # of one side in a product, each with a unit vector of its own
+FEW = 64  # sides: where more than MOST_PATTERNS patterns have fewer, these are ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +103,6 @@ class Sides:
         """(n,) (gamma' Lambda^-1 gamma - ln|Lambda|) / 2."""
         return (self.quadratic - take(self.posterior.ln_Lambda, self.patterns.index)) / 2
 
-    def Lambda(self, pattern: int) -> Array:
-        G = self.terms.G
-        n = put(self.patterns.rows[pattern].astype(float), G)
-        return eye(G.shape[-1], G) + namespace(G).tensordot(n, G, axes=1)
-
     def find(self, ids: Any) -> Ints:
         """Rows of sides by id."""
         wanted = np.asarray(ids).reshape(-1)
@@ -102,11 +112,36 @@ class Sides:
             if unknown:
                 raise DuopldaError(f"{len(unknown)} ids are not among the {len(self.ids)} enrolled: {some(unknown)}")
             return np.array([place[v] for v in wanted.tolist()], np.int64)
-        rows = np.minimum(np.searchsorted(self.ids, wanted), max(len(self.ids) - 1, 0))
+        order = np.argsort(self.ids, kind="stable")  # what `select` gives need not be sorted
+        rows = np.minimum(np.searchsorted(self.ids, wanted, sorter=order), max(len(self.ids) - 1, 0))
+        rows = order[rows] if len(order) else rows
         missing = np.unique(wanted[self.ids[rows] != wanted]) if len(self.ids) else np.unique(wanted)
         if len(missing):
             raise DuopldaError(f"{len(missing)} ids are not among the {len(self.ids)} enrolled: {some(missing)}")
         return rows
+
+    def select(self, rows: Any) -> Sides:
+        """Some of the sides (a slice, or row numbers in any order), their sessions with them.
+
+        >>> from duoplda import PLDA
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> plda.enroll([[1.0], [2.0], [3.0]], ["a", "b", "c"]).select([2, 0]).ids.tolist()
+        ['c', 'a']
+        """
+        rows = np.arange(len(self))[rows]
+        first, end = np.searchsorted(self.session_side, [rows, rows + 1])
+        n = end - first
+        at = np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())  # sessions are in the order of their sides
+        return replace(
+            self,
+            ids=self.ids[rows],
+            counts=self.counts[rows],
+            gamma=take(self.gamma, rows),
+            session=self.session[at],
+            session_side=np.repeat(np.arange(len(rows)), n),
+            session_type=self.session_type[at],
+            z=take(self.z, at),
+        )
 
 
 def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any = None) -> Sides:
@@ -138,31 +173,77 @@ def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any =
     )
 
 
-MOST_PATTERNS = 64  # of one side in one product
-
-
 def matrix(a: Sides, b: Sides) -> Array:
-    """(len(a), len(b)) ln likelihood ratios: one product for each pattern of the rows, or one if columns have one.
+    """(len(a), len(b)) ln likelihood ratios."""
+    return _Scorer(a, b).columns(slice(0, len(b)))
 
-    (Rows of a block are copied to their places in no time, columns are not; so rows are the ones to be split.)
+
+def blocks(a: Sides, b: Sides, cells: int = CELLS, host: bool = False) -> Iterator[tuple[slice, Array]]:
+    """Columns of `matrix`, about so many cells at a time: (slice of b's rows, (len(a), k) ratios).
+
+    With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
     """
-    xp = namespace(a.gamma)
-    out = np.empty((len(a), len(b))) if xp is np else zeros((len(a), len(b)), a.gamma)
-    flip = len(b.patterns) > 1
-    many, one = (b, a) if flip else (a, b)
-    for q in range(len(one.patterns)):
-        columns = _members(one, q, q + 1)
-        for p in range(0, len(many.patterns), MOST_PATTERNS):
-            rows = _members(many, p, p + MOST_PATTERNS)
-            left, right = _factors(many, p, rows, one, q, columns)
-            if flip:
-                _product(out, columns, rows, right, left)
-            else:
-                _product(out, rows, columns, left, right)
-    shared = _shared(a, b)
-    if shared is not None:
-        _set_cells(out, *shared)
-    return out
+    scorer, step = _Scorer(a, b), max(1, cells // max(len(a), 1))
+    parts = (slice(i, min(i + step, len(b))) for i in range(0, len(b), step))
+    computed = ((part, scorer.columns(part)) for part in parts)
+    return _on_host(computed) if host else computed
+
+
+def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    before: list[tuple[slice, Array, Any]] = []
+    stream = None
+    for part, block in computed:
+        if not getattr(block, "is_cuda", False):
+            yield part, to_numpy(block)
+            continue
+        import torch
+
+        stream = stream or torch.cuda.Stream(block.device)
+        stream.wait_stream(torch.cuda.current_stream(block.device))
+        with torch.cuda.stream(stream):
+            there = torch.empty(block.shape, dtype=block.dtype, pin_memory=True).copy_(block, non_blocking=True)
+            block.record_stream(stream)  # its memory is not handed out again before it has been read
+            before.append((part, there, stream.record_event()))
+        if len(before) > 1:
+            yield _arrived(*before.pop(0))
+    for each in before:
+        yield _arrived(*each)
+
+
+def _arrived(part: slice, there: Array, event: Any) -> tuple[slice, NDArray[Any]]:
+    event.synchronize()
+    return part, there.numpy()
+
+
+def top(a: Sides, b: Sides, k: int) -> tuple[Array, Array]:
+    """The k best rows of `a` (all, if it has fewer) for each of `b`, and their ratios: (len(b), k) twice, best first.
+
+    Of equal ratios that of the lower row comes first. The matrix is never whole.
+    """
+    if not isinstance(k, Integral) or k < 1:
+        raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
+    k = min(int(k), len(a))
+    found = [best(block, k) for _, block in blocks(a, b)] if k else []
+    rows, ratios = zip(*found, strict=True) if found else ([np.zeros((len(b), k), np.int64)], [np.zeros((len(b), k))])
+    return put(np.concatenate(rows), a.gamma), put(np.concatenate(ratios), a.gamma)
+
+
+def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
+    """Rows and values of the k largest of each column (of equal ones, the first): (columns, k), on the host.
+
+    The k-th largest maximum of groups of rows is at most the k-th largest value: what is smaller is not looked at.
+    """
+    xp, (n, m) = namespace(block), block.shape
+    width = max(1, min(64, n // (4 * k)))
+    groups = n // width
+    maxima = xp.max(xp.reshape(block[: groups * width, :], (groups, width, m)), axis=1)
+    enough = block >= xp.sort(maxima, axis=0)[groups - k, :]
+    cell = xp.nonzero(xp.reshape(enough, (n * m,)))[0]
+    value = to_numpy(xp.take(xp.reshape(block, (n * m,)), cell, axis=0))
+    row, column = np.divmod(to_numpy(cell), m)
+    order = np.lexsort((row, -value, column))
+    chosen = order[np.searchsorted(column[order], np.arange(m))[:, None] + np.arange(k)]
+    return row[chosen], value[chosen]
 
 
 def pairs(a: Sides, b: Sides, index: Any) -> Array:
@@ -180,106 +261,343 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
             raise DuopldaError(
                 f"{len(bad)} pairs name rows that are not there (side {column + 1} has {len(side)}): {some(bad)}"
             )
-    xp = namespace(a.gamma)
-    out = zeros((len(index),), a.gamma)
-    flip = len(a.patterns) < len(b.patterns)
-    (many, i), (one, j) = ((b, index[:, 1]), (a, index[:, 0])) if flip else ((a, index[:, 0]), (b, index[:, 1]))
-    key = one.patterns.index[j] * len(many.patterns) + many.patterns.index[i] // MOST_PATTERNS * MOST_PATTERNS
-    keys = np.unique(key).tolist()
-    for value in keys:
-        q, p = divmod(value, len(many.patterns))
-        of = np.arange(len(index)) if len(keys) == 1 else np.flatnonzero(key == value)
-        (rows, at_row), (columns, at_column) = _used(i[of], len(many)), _used(j[of], len(one))
-        left, right = _factors(many, p, rows, one, q, columns)
-        step = max(1, CHUNK_BYTES // (32 * left.shape[1]))
-        for t in range(0, len(of), step):
-            part = slice(t, t + step)
-            set_rows(out, of[part], xp.vecdot(take(left, at_row[part]), take(right, at_column[part])))
+    i, j = index[:, 0], index[:, 1]
+    P, Q = len(a.patterns), len(b.patterns)
+    out = _merged(a, b, i, j) if P * len(b) + Q * len(a) > len(i) else _gathered(a, b, i, j)
     shared = _shared(a, b, index)
     if shared is not None:
-        i, j, values = shared  # sorted by trial
-        trial, cell = i * len(b) + j, index[:, 0] * len(b) + index[:, 1]
+        rows, columns, values = shared  # sorted by trial
+        trial, cell = rows * len(b) + columns, i * len(b) + j
         place = np.minimum(np.searchsorted(trial, cell), len(trial) - 1)
         hit = np.flatnonzero(trial[place] == cell)
         set_rows(out, hit, take(values, place[hit]))
     return out
 
 
-def _members(side: Sides, first: int, end: int) -> Ints:
-    """Rows of the sides with a range of patterns, increasing."""
-    s = side.patterns.start
-    return np.sort(side.patterns.speakers[s[first] : s[min(end, len(side.patterns))]])
+# -- products ----------------------------------------------------------------------------------------------------------
 
 
-def _used(index: Ints, n: int) -> tuple[Ints, Ints]:
-    """The rows that are used, and each entry's place among them."""
-    used = np.zeros(n, bool)
-    used[index] = True
-    return np.flatnonzero(used), (np.cumsum(used) - 1)[index]
+class _Scorer:
+    """Two sets of sides; what depends on patterns, and on the first set alone, is computed once for all columns."""
 
-
-def _factors(many: Sides, first: int, rows: Ints, one: Sides, q: int, columns: Ints) -> tuple[Array, Array]:
-    """[Lambda_3^-1 gamma_1, a_1, e_p] and [gamma_2, 1, a_2p ...]: patterns p from `first` on against pattern q."""
-    xp, ny = namespace(one.gamma), one.gamma.shape[1]
-    patterns = range(first, min(first + MOST_PATTERNS, len(many.patterns)))
-    Lambda = [many.Lambda(p) + one.Lambda(q) - eye(ny, one.gamma) for p in patterns]
-    inverse, ln_3 = spd_inverse(xp.stack(Lambda))
-    ln = xp.stack([many.posterior.ln_Lambda[p] for p in patterns]) + one.posterior.ln_Lambda[q] - ln_3
-    g, pattern = take(many.gamma, rows), many.patterns.index[rows] - first
-    left = zeros((len(rows), ny + 1 + len(patterns)), g)
-    right = zeros((len(columns), ny + 1 + len(patterns)), g)
-    right[:, :ny] = take(one.gamma, columns)
-    right[:, ny] = 1.0
-    for p in range(len(patterns)):
-        of = np.flatnonzero(pattern == p)
-        mine = g if len(of) == len(rows) else take(g, of)
-        half = mine @ inverse[p, ...]
-        own = (xp.vecdot(half, mine) - take(many.quadratic, rows[of]) + ln[p]) / 2
-        unit = zeros((len(of), len(patterns)), g)
-        unit[:, p] = 1.0
-        set_rows(left, of, xp.concat([half, own[:, None], unit], axis=1))
-        other = right[:, :ny]
-        right[:, ny + 1 + p] = (xp.vecdot(other @ inverse[p, ...], other) - take(one.quadratic, columns)) / 2
-    return left, right
-
-
-def _product(out: Array, rows: Ints, columns: Ints, left: Array, right: Array) -> None:
-    """out[rows, columns] = left right'."""
-    if not isinstance(out, np.ndarray):
-        if is_torch(namespace(out)) and (len(rows), len(columns)) == tuple(out.shape):
-            import torch
-
-            torch.matmul(left, right.T, out=out)
-            return
-        block = left @ right.T
-        if len(columns) == out.shape[1]:
-            set_rows(out, rows, block)
-        else:
-            _set_cells(
-                out, np.repeat(rows, len(columns)), np.tile(columns, len(rows)), namespace(out).reshape(block, (-1,))
-            )
-    elif len(rows) == out.shape[0] and len(columns) == out.shape[1]:
-        np.matmul(left, right.T, out=out)
-    else:
-        step = max(1, CHUNK_BYTES // (8 * len(columns)))
-        buffer = np.empty((min(step, len(rows)), len(columns)))
-        for at in range(0, len(rows), step):
-            part = rows[at : at + step]
-            block = np.matmul(left[at : at + step], right.T, out=buffer[: len(part)])
-            if len(columns) == out.shape[1]:
-                out[part] = block
-            elif part[-1] - part[0] == len(part) - 1:
-                out[part[0] : part[-1] + 1, columns] = block
+    def __init__(self, a: Sides, b: Sides):
+        self.a, self.b = a, b
+        self.products: list[_Product] = []
+        self.ragged: list[tuple[_Rows, range]] = []
+        for (pa, few_a), (pb, few_b) in itertools.product(_parts(a), _parts(b)):
+            ours, ny = _Rows(a, pa), a.gamma.shape[1]
+            cells = len(ours.rows) * int(np.sum(b.patterns.multiplicity[pb.start : pb.stop]))
+            if few_a and few_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
+                self.ragged.append((ours, pb))
             else:
-                out[part[:, None], columns] = block
+                flip = len(pb) == 1 or (few_a > few_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= KEEP)
+                self.products.append(_Product(ours, b, pb, flip))
+        self.shared = _shared(a, b)
+
+    def columns(self, part: slice) -> Array:
+        """(len(a), k) for the rows of b in the slice."""
+        out = _empty((len(self.a), part.stop - part.start), self.a.gamma)
+        for product in self.products:
+            product.fill(out, part)
+        for ours, pb in self.ragged:
+            theirs = _Rows(self.b, pb, part).rows
+            step = max(1, CELLS // 8 // len(ours.rows))
+            for t in range(0, len(theirs), step):
+                i, j = (x.reshape(-1) for x in np.meshgrid(ours.rows, theirs[t : t + step]))
+                _put(out, i, j - part.start, _merged(self.a, self.b, i, j))
+        if self.shared is not None:
+            i, j, values = self.shared
+            of = np.flatnonzero((j >= part.start) & (j < part.stop))
+            _put(out, i[of], j[of] - part.start, take(values, of))
+        return out
 
 
-def _set_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:
+def _parts(side: Sides) -> list[tuple[range, bool]]:
+    """Patterns of few sides, if there are many of them, and the others: ranges, as patterns are sorted by sides."""
+    few = int(np.searchsorted(side.patterns.multiplicity, FEW))
+    few = few if few > MOST_PATTERNS else 0
+    return [(r, f) for r, f in ((range(few), True), (range(few, len(side.patterns)), False)) if len(r)]
+
+
+class _Rows:
+    """Rows of sides (of those in a slice) with a range of patterns, in the order of these."""
+
+    def __init__(self, side: Sides, patterns: range, part: slice | None = None):
+        part = slice(0, len(side)) if part is None else part
+        index = side.patterns.index[part] - patterns.start
+        order = np.argsort(index, kind="stable")
+        order = order[slice(*np.searchsorted(index[order], [0, len(patterns)]))]
+        self.side, self.patterns, self.rows = side, patterns, order + part.start
+        self.pattern: Ints = index[order]
+        self.start: Ints = np.searchsorted(self.pattern, np.arange(len(patterns) + 1))
+        self.present: list[int] = np.flatnonzero(np.diff(self.start)).tolist()
+        self.gamma, self.quadratic = take(side.gamma, self.rows), take(side.quadratic, self.rows)
+
+    def of(self, p: int) -> slice:
+        return slice(int(self.start[p]), int(self.start[p + 1]))
+
+
+class _Lambdas:
+    """Lambda^-1 of counts (S, C) of sessions by type, made once if they fit and are to be kept; ln|Lambda| (S,)."""
+
+    def __init__(self, G: Array, counts: Ints, keep: bool):
+        self.G, self.counts, self.kept, self.ln = G, counts, None, _empty((len(counts),), G)
+        if keep and 8 * len(counts) * G.shape[-1] ** 2 <= KEEP:
+            kept = _empty((len(counts), *G.shape[1:]), G)
+
+            def use(u: int, M: Array) -> None:
+                kept[u, ...] = M
+
+            self.each(np.arange(len(counts)), use)
+            self.kept = kept
+
+    def each(self, which: Ints, use: Callable[[int, Array], None]) -> None:
+        """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
+        xp, ny = namespace(self.G), self.G.shape[-1]
+        size = max(1, (1 << 21 if xp is np else 1 << 28) // (8 * max(ny, 1) ** 2))
+        flat = xp.reshape(self.G, (self.G.shape[0], ny * ny))
+
+        def work(firsts: list[int]) -> None:
+            invert, buffer = SpdInverse(), np.empty((size, ny * ny) if xp is np else 0)
+            for t in firsts:
+                of = which[t : t + size]
+                if self.kept is None and xp is np:
+                    np.matmul(self.counts[of].astype(float), flat, out=buffer[: len(of)])
+                    buffer[: len(of), :: ny + 1] += 1.0
+                    M = buffer[: len(of)].reshape(len(of), ny, ny)
+                    self.ln[of] = invert(M)
+                elif self.kept is None:
+                    sums = put(self.counts[of].astype(float), flat) @ flat
+                    M, ln = spd_inverse(eye(ny, flat) + xp.reshape(sums, (len(of), ny, ny)))
+                    set_rows(self.ln, of, ln)
+                for u, s in enumerate(of.tolist()):
+                    use(t + u, M[u, ...] if self.kept is None else self.kept[s, ...])
+
+        firsts = list(range(0, len(which), size))
+        with one_thread_each(len(which) * ny**3 if xp is np else 0) as (threads, run):
+            run(work, [firsts[i::threads] for i in range(threads)])
+
+
+class _Product:
+    """Sides `one` of patterns p and sides `many` of patterns q: for each p one product
+
+        [gamma_1, 1, a_11 .. a_1r] . [Lambda_3^-1 gamma_2, a_2, c_q]
+
+    as in the head of this file. `many` are the second set, or the first, if `flip`.
+    """
+
+    def __init__(self, ours: _Rows, b: Sides, pb: range, flip: bool):
+        self.ours, self.b, self.pb, self.flip = ours, b, pb, flip
+        theirs = _Rows(b, pb, slice(0, 0))  # for the patterns alone
+        self.one, many = (theirs, ours) if flip else (ours, theirs)
+        G, of_one, of_many = _common(self.one.side, many.side)
+        of_one, of_many = (c[r.patterns.start : r.patterns.stop] for c, r in ((of_one, self.one), (of_many, many)))
+        sums = (of_one[:, None] + of_many).reshape(-1, G.shape[0])
+        counts, table = np.unique(sums, axis=0, return_inverse=True)
+        self.table: Ints = table.reshape(len(of_one), len(of_many))  # equal sums of counts have one Lambda_3
+        self.ny, self.Lambda_3 = G.shape[-1], _Lambdas(G, counts, keep=True)
+        self.basis, self.c = np.arange(len(of_many)), eye(len(of_many), G)
+        if len(of_many) > MOST_PATTERNS and self.ny:
+            n = put(of_one.mean(axis=0), G)
+            self._interpolate(eye(self.ny, G) + namespace(G).tensordot(n, G, axes=1))
+        if flip:  # rows of `ready` are in the order of rows of a
+            self.ready = _empty((len(of_one), len(ours.rows), self.ny + 1), G)
+            order, right = np.argsort(ours.rows), _empty(self.ready.shape[1:], G)
+            for p in range(len(of_one)):
+                self.right(p, ours, right)
+                self.ready[p, ...] = take(right, order)
+        else:
+            self.ready = self.left(ours)
+
+    def _interpolate(self, Lambda: Array) -> None:
+        """Lambda_3^-1 of (p, q) = sum_k c_qk Lambda_3^-1 of (p, k), for all p: choose patterns k, find c (Q, r).
+
+        Lambda^-1 is a smooth function of a few counts, so that r is some hundreds, however many patterns there are.
+        By a pivoted QR of random combinations of F'Lambda_3^-1 F, FF' the mean Lambda of `one`, which makes errors
+        relative to gamma'Lambda^-1 gamma; they are of the size of rounding. A column of ones makes sum_k c_qk = 1.
+        """
+        from scipy.linalg import qr, solve_triangular
+
+        xp, rng, (P, Q), ny, most = namespace(Lambda), np.random.default_rng(0), self.table.shape, self.ny, 512
+        F, width = xp.linalg.cholesky(Lambda), min(ny, -(-2 * most // (ny * P)))
+        FR = F @ put(rng.standard_normal((ny, width)), F)
+        Y = _empty((len(self.Lambda_3.counts), ny, width), F)
+
+        def use(u: int, M: Array) -> None:
+            Y[u, ...] = F.T @ (M @ FR)
+
+        self.Lambda_3.each(np.arange(Y.shape[0]), use)
+        numbers = to_numpy(Y).reshape(-1, ny * width)
+        Z = sum(numbers[row] @ rng.standard_normal((ny * width, most)) for row in self.table)
+        Z = np.column_stack([Z, np.full(Q, np.abs(Z).max())])
+        R, pivot = qr(Z.T, mode="r", pivoting=True, check_finite=False)
+        size = np.abs(np.diagonal(R)) / abs(R[0, 0])
+        r = int(np.sum(size > 1e-13))
+        if 2 * r < Q and (r < len(size) or size[-1] < 1e-11):  # else each has a unit vector of its own
+            c = np.vstack([np.eye(r), solve_triangular(R[:r, :r], R[:r, r:]).T])
+            self.basis, self.c = pivot[:r], put(c[np.argsort(pivot)], F)
+
+    def left(self, one: _Rows) -> Array:
+        """(n, ny + 1 + r) [gamma_1, 1, a_1k]."""
+        xp, ny, g = namespace(one.gamma), self.ny, one.gamma
+        out = _empty((len(one.rows), ny + 1 + len(self.basis)), g)
+        out[:, :ny], out[:, ny] = g, 1.0
+        for p in one.present:
+            of = one.of(p)
+
+            def use(k: int, M: Array, of: slice = of) -> None:
+                out[of, ny + 1 + k] = (xp.vecdot(g[of, :] @ M, g[of, :]) - one.quadratic[of]) / 2
+
+            self.Lambda_3.each(self.table[p, self.basis], use)
+        return out
+
+    def right(self, p: int, many: _Rows, out: Array) -> None:
+        """(n, ny + 1) [Lambda_3^-1 gamma_2, a_2]."""
+        xp, ny, g = namespace(many.gamma), self.ny, many.gamma
+
+        def use(j: int, M: Array) -> None:
+            of = many.of(many.present[j])
+            if xp is np:
+                np.matmul(g[of], M, out=out[of, :ny])
+            else:
+                out[of, :ny] = g[of, :] @ M
+
+        self.Lambda_3.each(self.table[p, many.present], use)
+        ln = take(many.side.posterior.ln_Lambda, many.pattern + many.patterns.start)
+        ln = ln + self.one.side.posterior.ln_Lambda[self.one.patterns[p]]
+        ln = ln - take(self.Lambda_3.ln, self.table[p, many.pattern])
+        out[:, ny] = (xp.vecdot(out[:, :ny], g) - many.quadratic + ln) / 2
+
+    def rights(self, many: _Rows) -> Iterator[tuple[int, Array]]:
+        """For each p (n, ny + 1 + r) [Lambda_3^-1 gamma_2, a_2, c_q], in memory that the next one takes."""
+        out = _empty((len(many.rows), self.ny + 1 + len(self.basis)), many.gamma)
+        out[:, self.ny + 1 :] = take(self.c, many.pattern)
+        for p in range(len(self.one.patterns)):
+            self.right(p, many, out)
+            yield p, out
+
+    def fill(self, out: Array, part: slice) -> None:
+        """The columns of b in the slice that have our patterns."""
+        theirs, ours = _Rows(self.b, self.pb, part), self.ours
+        columns, order = theirs.rows - part.start, np.argsort(theirs.rows)
+        if not len(columns):
+            return
+        if self.flip:
+            left, c = self.left(theirs), take(self.c, ours.pattern[np.argsort(ours.rows)])
+            pieces = [(theirs.of(p), (self.ready[p, ...], c), left[theirs.of(p), :]) for p in theirs.present]
+            _multiply(out, np.sort(ours.rows), columns, pieces)
+            return
+        for p, right in self.rights(theirs):
+            left, rows, whole = self.ready[ours.of(p), :], ours.rows[ours.of(p)], slice(0, len(columns))
+            if len(rows) > left.shape[1]:  # the factor has fewer numbers to be put in order than the product
+                _multiply(out, rows, columns[order], [(whole, (left,), take(right, order))])
+            else:
+                _multiply(out, rows, columns, [(whole, (left,), right)])
+
+
+def _common(a: Sides, b: Sides) -> tuple[Array, Ints, Ints]:
+    """G of the types of both sides, and the counts (P, C) of each side's patterns over these."""
+    types, place = np.unique(np.concatenate([a.types, b.types]), axis=0, return_inverse=True)
+    counts = [np.zeros((len(s.patterns), len(types)), np.int64) for s in (a, b)]
+    for c, s, at in zip(counts, (a, b), np.split(place.reshape(-1), [len(a.types)]), strict=True):
+        c[:, at] = s.patterns.rows
+    return Terms(a.model, types).G, counts[0], counts[1]
+
+
+def _multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tuple[Array, ...], Array]]) -> None:
+    """out[rows, columns[of]] = [left ..] right' for pieces (of, left, right), which fill the columns; rows increase."""
+    xp, m = namespace(out), len(columns)
+    natural = len(pieces) == 1 and np.array_equal(columns, np.arange(out.shape[1]))
+    steps = np.unique(np.diff(rows))
+    matrix = natural and len(steps) < 2 and (xp is np or is_torch(xp))  # these rows are one, with a stride
+    if matrix or xp is not np:
+        for of, left, right in pieces:
+            L = left[0] if len(left) == 1 else xp.concat(left, axis=1)
+            if matrix:
+                place = out[int(rows[0]) : int(rows[-1]) + 1 : int(steps[0]) if len(steps) else 1, :]
+                xp.matmul(L, right.T, out=place)
+            elif natural:
+                set_rows(out, rows, L @ right.T)
+            else:
+                _put(out, rows[:, None], columns[of], L @ right.T)
+        return
+    inverse, width = np.argsort(columns), 2048 if natural else m
+    size = max(16, min(256, CHUNK_BYTES // (8 * width)))
+
+    def work(tiles: list[tuple[int, int]]) -> None:
+        buffer, ordered = np.empty((2, size, width))
+        for t, c in tiles:
+            some = rows[t : t + size]
+            block = buffer[: len(some), : min(width, m - c)]
+            for of, left, right in pieces:
+                L = left[0][t : t + size] if len(left) == 1 else np.concat([x[t : t + size] for x in left], axis=1)
+                np.matmul(L, right[c : c + width].T, out=block[:, of])
+            if natural:
+                out[some, c : c + width] = block
+            elif m == out.shape[1]:  # a row of `out` is written once, as a whole: no cache holds it
+                out[some] = np.take(block, inverse, axis=1, out=ordered[: len(some)], mode="clip")
+            else:
+                out[some[:, None], columns] = block
+
+    tiles = [(t, c) for t in range(0, len(rows), size) for c in range(0, m, width)]
+    with one_thread_each(300.0 * len(rows) * m) as (threads, run):
+        run(work, [tiles[t::threads] for t in range(threads)])
+
+
+def _put(out: Array, i: Ints, j: Ints, values: Array) -> None:
+    """out[i, j] = values."""
     if isinstance(out, np.ndarray):
         out[i, j] = values
+    elif is_torch(namespace(out)):
+        out[put(i, out), put(j, out)] = values
     else:
-        for t, (r, c) in enumerate(zip(i.tolist(), j.tolist(), strict=True)):
-            out[r, c] = values[t]
+        flat = namespace(out).reshape(values, (-1,))
+        for t, (r, c) in enumerate(zip(*(x.reshape(-1).tolist() for x in np.broadcast_arrays(i, j)), strict=True)):
+            out[r, c] = flat[t]
+
+
+def _merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
+    """Ratios of pairs of rows as Q_3 - Q_1 - Q_2; those with the same counts of sessions share an inverse."""
+    G, of_a, of_b = _common(a, b)
+    met, pair = np.unique(a.patterns.index[i] * len(of_b) + b.patterns.index[j], return_inverse=True)
+    counts, s = np.unique(of_a[met // len(of_b)] + of_b[met % len(of_b)], axis=0, return_inverse=True)
+    s = s.reshape(-1)[pair.reshape(-1)]
+    order, Lambda_3, out = np.argsort(s, kind="stable"), _Lambdas(G, counts, keep=False), _empty((len(i),), G)
+    for t in range(0, len(i), MERGED):
+        some = order[t : t + MERGED]
+        which, first = np.unique(s[some], return_index=True)
+        edge = np.append(first, len(some))
+        gamma, mean = take(a.gamma, i[some]) + take(b.gamma, j[some]), _empty((len(some), G.shape[-1]), G)
+
+        def use(u: int, M: Array, edge: Ints = edge, gamma: Array = gamma, mean: Array = mean) -> None:
+            of = slice(int(edge[u]), int(edge[u + 1]))
+            mean[of, :] = gamma[of, :] @ M
+
+        Lambda_3.each(which, use)
+        set_rows(out, some, (namespace(G).vecdot(gamma, mean) - take(Lambda_3.ln, s[some])) / 2)
+    return out - take(a.Q, i) - take(b.Q, j)
+
+
+def _gathered(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
+    """Ratios of pairs of rows, more of them than rows, by rows of the factors."""
+    flip = len(b.patterns) == 1
+    ours, theirs = _Rows(a, range(len(a.patterns))), _Rows(b, range(len(b.patterns)))
+    product = _Product(ours, b, theirs.patterns, flip)
+    one, many, x, y = (theirs, ours, j, i) if flip else (ours, theirs, i, j)
+    left, place = product.left(one) if flip else product.ready, (np.argsort(one.rows), np.argsort(many.rows))
+    out, step = _empty((len(i),), a.gamma), max(1, CHUNK_BYTES // (32 * left.shape[1]))
+    for p, right in product.rights(many):
+        of = np.flatnonzero(one.side.patterns.index[x] == p)
+        for t in range(0, len(of), step):
+            some = of[t : t + step]
+            L, R = take(left, place[0][x[some]]), take(right, place[1][y[some]])
+            set_rows(out, some, namespace(L).vecdot(L, R))
+    return out
+
+
+def _empty(shape: tuple[int, ...], like: Array) -> Array:
+    xp = namespace(like)
+    return np.empty(shape) if xp is np else xp.empty(shape, dtype=xp.float64, device=like.device)
 
 
 def _shared(a: Sides, b: Sides, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:

@@ -150,26 +150,6 @@ def files_hash(paths: Iterable[str | os.PathLike[str] | None]) -> dict[str, str]
     return out
 
 
-@contextmanager
-def dask_client(where: str) -> Iterator[Any]:
-    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`)."""
-    from duoplda.engines.dask import Client, LocalCluster
-
-    if where == "local":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-        with LocalCluster(**options) as cluster, Client(cluster) as client:
-            yield client
-        return
-    try:
-        client = Client(where, timeout=10)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DuopldaError(f"no scheduler of Dask at {where!r}: {reason}. Give tcp://host:8786, or local") from None
-    with client:
-        yield client
-
-
 def command_line(arguments: Sequence[str] | None = None) -> str:
     """What was typed, quoted so that it can be pasted."""
     return shlex.join(["duoplda", *(arguments or _state["arguments"] or sys.argv[1:])])

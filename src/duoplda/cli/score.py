@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +35,7 @@ EXAMPLE = """\b
 Example:
   duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --trials trials --out scores.txt
   duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --top 10 --out best.tsv
+  duoplda score --model model.safetensors --embeddings shards/ --enroll enroll --top 10 --dask local --out best.tsv
 """
 PAIRS = 1 << 20  # scored at a time
 CELLS = 1 << 23
@@ -55,6 +58,8 @@ def score(
     matrix: Annotated[bool, typer.Option("--matrix", help="All models against all test recordings.")] = False,
     cosine: Annotated[bool, typer.Option("--cosine", help="The cosine of mean vectors instead of the PLDA.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Without the model's calibration.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")] = "cpu",
+    dask: Annotated[str | None, typer.Option(help="Score on a cluster: a scheduler's address, or local.")] = None,
     allow_missing: AllowMissing = False,
     force: Force = False,
     quiet: Quiet = False,
@@ -73,18 +78,30 @@ def score(
         usage("without --trials, --enroll must say which models there are")
     if out is None and json:
         usage("--json prints a summary to standard output: give --out for the scores")
+    if dask is not None and (cosine or device != "cpu"):
+        usage("--dask scores on the workers' processors, with the PLDA: leave out --device and --cosine")
     refuse_existing(out, force)
 
     from duoplda.backend import Backend
-    from duoplda.io import write_scores
 
     chain = Backend.load(model)
     if raw:
         chain.calibration_ = None
-    work = _prepare(
-        chain, embeddings, test_embeddings, enroll, trials, sessions, channels, (ids, test_ids), allow_missing
-    )
-    work.cosine = cosine
+    lists = (embeddings, test_embeddings, enroll, trials, sessions, channels, (ids, test_ids), allow_missing)
+    with ExitStack() as stack:
+        client = None
+        if dask is not None:
+            from duoplda.cli._cluster import dask_client
+
+            client = stack.enter_context(dask_client(dask))
+        work = _prepare(chain, *lists, client)
+        work.cosine, work.device = cosine, None if device == "cpu" else device
+        _run(work, top, matrix, out, force, json)
+
+
+def _run(work: Work, top: int | None, matrix: bool, out: Path | None, force: bool, json: bool) -> None:
+    from duoplda.io import write_scores
+
     parts = work.best(top) if top is not None else work.everything() if matrix else work.listed()
     n = 0
 
@@ -106,7 +123,7 @@ def score(
         write_scores(out, whole, force=force)
     else:
         write_scores(out, counted(), force=force)
-    counts = {"scores": n, "models": len(work.models), "tests": len(work.test_ids), "left_out": work.left_out}
+    counts = {"scores": n, "models": len(work.models), "tests": work.n_tests, "left_out": work.left_out}
     if json:
         result_json({"out": str(out), **counts})
     elif out is not None:
@@ -128,6 +145,15 @@ class Work:
     pairs: Any = None  # (n, 2) trials, rows of models and of test_ids
     left_out: int = 0
     cosine: bool = False
+    device: str | None = None
+
+    @property
+    def n_tests(self) -> int:
+        return len(self.test_ids)
+
+    def _enroll(self, Z: Any, which: Any, side: int) -> Any:
+        session, channel = self.sessions[side], self.channels[side]
+        return self.chain.plda_.enroll(Z, which, session, channel, device=self.device)
 
     def sides(self) -> Any:
         """The models."""
@@ -135,44 +161,50 @@ class Work:
 
         which, rows = self.enroll_rows
         if not self.cosine:
-            return self.chain.plda_.enroll(self.Z[0][rows], which, self.sessions[0], self.channels[0])
+            return self._enroll(self.Z[0][rows], which, 0)
         sums = np.zeros((len(self.models), self.Z[0].shape[1]))
         np.add.at(sums, which, self.Z[0][rows])
         return _unit(sums)
 
-    def tests(self, part: slice) -> Any:
-        """Some of the tests, one recording each."""
+    def tests(self) -> Any:
+        """The tests, one recording each."""
         import numpy as np
 
-        Z = self.Z[1][part]
         if self.cosine:
-            return _unit(Z)
-        session, channel = (None if c is None else c[part] for c in (self.sessions[1], self.channels[1]))
-        return self.chain.plda_.enroll(Z, np.arange(len(Z)), session, channel)
+            return _unit(self.Z[1])
+        return self._enroll(self.Z[1], np.arange(len(self.test_ids)), 1)
 
     def listed(self) -> Iterator[Scores]:
         """The trials, in their order."""
         import numpy as np
 
+        from duoplda._array import to_numpy
         from duoplda.io import Coded, Scores
 
-        models, tests = self.sides(), self.tests(slice(None))
+        models, tests = self.sides(), self.tests()
         for i in range(0, len(self.pairs), PAIRS):
             pairs = self.pairs[i : i + PAIRS]
             if self.cosine:
                 values = np.vecdot(models[pairs[:, 0]], tests[pairs[:, 1]])
             else:
-                values = self.chain.llr(models, tests, pairs)
+                values = to_numpy(self.chain.llr(models, tests, pairs))
             codes = pairs.astype(np.int32)
             yield Scores(Coded(self.models, codes[:, 0]), Coded(self.test_ids, codes[:, 1]), values)
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """All models against some tests at a time: (models, tests)."""
-        models, step = self.sides(), max(1, CELLS // max(len(self.models), 1))
+        models, tests = self.sides(), self.tests()
+        if not self.cosine:
+            yield from self.chain.llr_blocks(models, tests, host=True)
+            return
+        for part in self._parts(CELLS):
+            yield part, models @ tests[part].T
+
+    def _parts(self, cells: int) -> Iterator[slice]:
+        """Slices of the tests with about so many scores each."""
+        step = max(1, cells // max(len(self.models), 1))
         for i in range(0, len(self.test_ids), step):
-            part = slice(i, min(i + step, len(self.test_ids)))
-            tests = self.tests(part)
-            yield part, models @ tests.T if self.cosine else self.chain.llr(models, tests)
+            yield slice(i, min(i + step, len(self.test_ids)))
 
     def everything(self) -> Iterator[Scores]:
         """All pairs, as a list."""
@@ -187,14 +219,19 @@ class Work:
         """The best models of each test, best first; the matrix is never whole."""
         import numpy as np
 
+        from duoplda._array import to_numpy
+        from duoplda.llr import best
+
         top = min(top, len(self.models))
-        for part, block in self.blocks():
-            rows = np.argpartition(-block, top - 1, axis=0)[:top]
-            values = np.take_along_axis(block, rows, axis=0)
-            order = np.argsort(-values, axis=0, kind="stable")
-            rows, values = (np.take_along_axis(a, order, axis=0) for a in (rows, values))
+        if self.cosine:
+            found = ((part, *best(block, top)) for part, block in self.blocks())
+        else:
+            models, tests = self.sides(), self.tests()
+            parts = self._parts(16 * CELLS)  # so that progress shows
+            found = ((part, *self.chain.top(models, tests.select(part), top)) for part in parts)
+        for part, rows, values in found:
             columns = np.repeat(np.arange(part.start, part.stop), top)
-            yield self._scores(rows.T.reshape(-1), columns, values.T.reshape(-1))
+            yield self._scores(to_numpy(rows).reshape(-1), columns, to_numpy(values).reshape(-1))
 
     def full(self) -> Any:
         """The whole matrix."""
@@ -225,11 +262,12 @@ def _prepare(
     channels: Path | None,
     ids: tuple[str | None, str | None],
     allow: bool,
+    client: Any = None,
 ) -> Work:
-    """Read lists and vectors, and look every id up."""
+    """Read lists and vectors, and look every id up; with a client of Dask, vectors of tests stay in their shards."""
     import numpy as np
 
-    from duoplda.io import Coded, read_embeddings, read_enrollment, read_trials
+    from duoplda.io import Coded, embedding_shards, read_embeddings, read_enrollment, read_trials
 
     listed = read_trials(trials) if trials is not None else None
     if enroll is not None:
@@ -244,16 +282,24 @@ def _prepare(
         missing("models of the trials are not in the enrolment map", unknown, allow)
         member, recording = member[wanted], recording[wanted]
     maps = [read_map(sessions, "session"), read_map(channels, "channel")]
-    source = read_embeddings(embeddings, ids=ids[0])
-    tests = source if test_embeddings is None else read_embeddings(test_embeddings, ids=ids[1])
     enroll_ids = np.unique(recording.values)
     test_ids = None if listed is None else np.unique(listed.test.names)
-    if tests is source and test_ids is not None:  # one pass over one file
+    shards: list[Any] = []
+    if client is not None:
+        from duoplda.engines.dask import present, vectors
+
+        shards = [embedding_shards(embeddings, ids=ids[0])]
+        shards.append(shards[0] if test_embeddings is None else embedding_shards(test_embeddings, ids=ids[1]))
+        have, Z_enroll = vectors(chain, shards[0], enroll_ids, maps[1], client=client)
+        have_test, Z_test = np.zeros(0, "U1") if test_ids is None else present(shards[1], test_ids, client=client), None
+    elif test_embeddings is None and test_ids is not None:  # one pass over one file
         both = np.union1d(enroll_ids, test_ids)
-        both, Z = _vectors(chain, source, both, maps[1])
+        both, Z = _vectors(chain, read_embeddings(embeddings, ids=ids[0]), both, maps[1])
         found = [np.isin(both, x) for x in (enroll_ids, test_ids)]
         (have, Z_enroll), (have_test, Z_test) = ((both[f], Z[f]) for f in found)
     else:
+        source = read_embeddings(embeddings, ids=ids[0])
+        tests = source if test_embeddings is None else read_embeddings(test_embeddings, ids=ids[1])
         have, Z_enroll = _vectors(chain, source, enroll_ids, maps[1])
         have_test, Z_test = _vectors(chain, tests, test_ids, maps[1])
     missing("recordings of the enrolment have no embedding", np.setdiff1d(enroll_ids, have), allow)
@@ -265,9 +311,14 @@ def _prepare(
     which = _places(member.names, models)[member.codes]
     keep = rows >= 0
     which, rows = which[keep], rows[keep]
-    if not len(models) or not len(have_test):
+    if not len(models) or (not len(have_test) and (client is None or test_ids is not None)):
         raise DuopldaError("there is nothing to score: no model or no test recording has embeddings")
-    work = Work(
+    kind: Any = Work
+    if client is not None:
+        from duoplda.cli._cluster import ClusterWork
+
+        kind = partial(ClusterWork, client=client, shards=shards[1], maps=maps)
+    work: Work = kind(
         chain,
         models,
         (which, rows),

@@ -20,7 +20,6 @@ from duoplda.cli._common import (
     Json,
     Quiet,
     command_line,
-    dask_client,
     files_hash,
     missing,
     progress,
@@ -128,8 +127,16 @@ def train(
                 backend.set_params(callback=Watch(data.n, trace, checkpoint, show))
                 backend.fit_chunks(data.chunks, data.labels, start=start, trace=trace, device=device)
             else:
+                from duoplda.cli._cluster import dask_client
+                from duoplda.engines.dask import Cluster
+
                 with dask_client(dask) as client:
-                    _fit_on_cluster(backend, client, shards, table, allow_missing, show, start, trace, checkpoint)
+                    there = Cluster.of_shards(shards, table, client, show)
+                    n = sum(found.n for found in there.found)
+                    if table is not None:
+                        missing("labelled recordings have no embedding", there.missing(table), allow_missing)
+                    backend.set_params(callback=Watch(n, trace, checkpoint, show))
+                    backend.fit_passes(there, start=start, trace=trace)
     except BaseException:  # Ctrl-C above all: the last finished iteration is kept
         checkpoint.write()
         if checkpoint.written:
@@ -147,28 +154,6 @@ def train(
 
         brief = {**summary, "provenance": {}}
         say("\n".join([*words(brief), f"model: {out}"]))
-
-
-def _fit_on_cluster(
-    backend: Any,
-    client: Any,
-    shards: list[Any],
-    table: Table | None,
-    allow: bool,
-    show: Any,
-    start: Model | None,
-    trace: list[float],
-    checkpoint: Checkpoint,
-) -> None:
-    """Statistics where the shards are, EM here."""
-    from duoplda.engines.dask import Cluster
-
-    data = Cluster.of_shards(shards, table, client, show)
-    n = sum(found.n for found in data.found)
-    if table is not None:
-        missing("labelled recordings have no embedding", data.missing(table), allow)
-    backend.set_params(callback=Watch(n, trace, checkpoint, show))
-    backend.fit_passes(data, start=start, trace=trace)
 
 
 def _own_labels(shards: list[Any]) -> Table:

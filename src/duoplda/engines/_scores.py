@@ -63,6 +63,7 @@ class Job:
     channel: Mapping[str, str] | None
     top: int | None
     trials: Trials | None
+    wanted: NDArray[Any] | None = None  # sorted ids; None: all
 
 
 def recordings(
@@ -88,7 +89,7 @@ def recordings(
 def score(job: Job, what: Any) -> ScoreBlock:
     """On a worker: the recordings of one shard against all models, or in the listed trials."""
     chain = job.chain
-    ids, Z = recordings(chain, what, None if job.trials is None else job.trials.tests, job.channel)
+    ids, Z = recordings(chain, what, job.wanted if job.trials is None else job.trials.tests, job.channel)
     if not len(ids):
         empty = np.zeros((len(job.enrolled), 0)) if job.top is None and job.trials is None else np.zeros(0)
         return ScoreBlock(ids, empty, None if empty.ndim == 2 else np.zeros(0, np.int64))

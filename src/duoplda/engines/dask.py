@@ -43,7 +43,7 @@ try:
 except ImportError:
     raise DuopldaError("duoplda.engines.dask needs Dask: pip install 'duoplda[dask]'") from None
 
-__all__ = ["Client", "Cluster", "LocalCluster", "ScoreBlock", "score_blocks", "statistics", "vectors"]
+__all__ = ["Client", "Cluster", "LocalCluster", "ScoreBlock", "present", "score_blocks", "statistics", "vectors"]
 
 ROWS = 1024  # transformed at a time
 FAN = 8  # statistics added by one task
@@ -410,6 +410,7 @@ def score_blocks(
     channel: Mapping[str, str] | None = None,
     top: int | None = None,
     trials: tuple[Any, Any] | None = None,
+    wanted: Any = None,
     client: Any = None,
     show: Show | None = None,
 ) -> Iterator[ScoreBlock]:
@@ -423,6 +424,7 @@ def score_blocks(
     session, channel : of test recordings by id; a recording without one has a session of its own, its kind is inferred
     top : only the best so many models of each test, so that no matrix comes back
     trials : `(model, test)`, rows of the enrolled (n,) and ids of recordings (n,): only these, with their places
+    wanted : ids of recordings, where not all of the shards' are to be scored
     client, show : as for `statistics`
 
     Examples
@@ -444,7 +446,8 @@ def score_blocks(
     tests = list(tests)
     names = [t.name if isinstance(t, Shard) else f"chunk {i}" for i, t in enumerate(tests)]
     listed = None if trials is None else Trials.of(*trials)
-    job = Job(chain_of(model), enrolled, session, channel, top, listed)
+    some_ids = None if wanted is None else np.unique(np.asarray(wanted))
+    job = Job(chain_of(model), enrolled, session, channel, top, listed, some_ids)
     sent = client.scatter(job, broadcast=True, hash=False)
     for done, block in enumerate(_in_order(client, score, sent, tests, names), 1):
         if show is not None:
@@ -471,6 +474,22 @@ def vectors(
     if len(twice):
         raise DuopldaError(f"{len(twice)} ids are in two shards: {some(ids[order][twice])}")
     return ids[order], Z[order]
+
+
+def present(shards: Sequence[Shard], wanted: Any, *, client: Any = None) -> NDArray[Any]:
+    """Which ids the shards have, sorted; vectors are read only where the format leaves no other way."""
+    client = client or current_client()
+    sent = client.scatter(np.unique(np.asarray(wanted)), broadcast=True, hash=False)
+    found = np.concatenate(list(_in_order(client, _present, sent, list(shards), [s.name for s in shards])))
+    ids, times = np.unique(found, return_counts=True)
+    if (times > 1).any():
+        raise DuopldaError(f"{int((times > 1).sum())} ids are in two shards: {some(ids[times > 1])}")
+    return ids
+
+
+def _present(wanted: NDArray[Any], shard: Shard) -> NDArray[Any]:
+    ids = shard.ids()
+    return ids[np.isin(ids, wanted)]
 
 
 def _wanted(common: tuple[Any, Any, Any], what: Any) -> tuple[Any, Any]:

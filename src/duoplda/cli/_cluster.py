@@ -1,0 +1,115 @@
+"""Commands on a cluster of Dask (`--dask`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from duoplda.cli.score import PAIRS, Work
+from duoplda.errors import DuopldaError
+from duoplda.labels import some
+
+if TYPE_CHECKING:
+    from duoplda.io import Scores
+
+
+@contextmanager
+def dask_client(where: str) -> Iterator[Any]:
+    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`)."""
+    from duoplda.engines.dask import Client, LocalCluster
+
+    if where == "local":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+        with LocalCluster(**options) as cluster, Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = Client(where, timeout=10)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DuopldaError(f"no scheduler of Dask at {where!r}: {reason}. Give tcp://host:8786, or local") from None
+    with client:
+        yield client
+
+
+@dataclass
+class ClusterWork(Work):
+    """Models that are enrolled here, and test recordings that are scored where their shards lie."""
+
+    client: Any = None
+    shards: Any = ()
+    maps: Any = (None, None)  # sessions and channels by recording
+    n: int = 0
+
+    @property
+    def n_tests(self) -> int:
+        return self.n
+
+    def _blocks(self, **what: Any) -> Iterator[Any]:
+        import numpy as np
+
+        from duoplda.engines.dask import score_blocks
+
+        options = {"session": self.maps[0], "channel": self.maps[1], "client": self.client}
+        if len(self.test_ids) and "trials" not in what:
+            options["wanted"] = self.test_ids
+        seen = []
+        for block in score_blocks(self.chain, self.sides(), self.shards, **options, **what):
+            seen.append(block.ids)
+            if len(block.ids):
+                yield block
+        ids, times = np.unique(np.concatenate(seen), return_counts=True)
+        if (times > 1).any():
+            raise DuopldaError(f"{int((times > 1).sum())} ids are in two shards: {some(ids[times > 1])}")
+        self.n = len(ids)
+
+    def listed(self) -> Iterator[Scores]:
+        import numpy as np
+
+        from duoplda.io import Coded, Scores
+
+        values = np.full(len(self.pairs), np.nan)
+        for block in self._blocks(trials=(self.pairs[:, 0], self.test_ids[self.pairs[:, 1]])):
+            values[block.rows] = block.scores
+        for i in range(0, len(values), PAIRS):
+            codes = self.pairs[i : i + PAIRS].astype(np.int32)
+            yield Scores(Coded(self.models, codes[:, 0]), Coded(self.test_ids, codes[:, 1]), values[i : i + PAIRS])
+
+    def everything(self) -> Iterator[Scores]:
+        import numpy as np
+
+        for block in self._blocks():
+            n, m = len(block.ids), len(self.models)
+            yield self._of(block, np.tile(np.arange(m), n), np.repeat(np.arange(n), m), block.scores.T)
+
+    def best(self, top: int) -> Iterator[Scores]:
+        import numpy as np
+
+        for block in self._blocks(top=top):
+            n, k = block.rows.shape
+            yield self._of(block, block.rows, np.repeat(np.arange(n), k), block.scores)
+
+    def full(self) -> Any:
+        import numpy as np
+
+        from duoplda.io import ScoreMatrix
+
+        blocks = list(self._blocks())
+        ids = np.concatenate([b.ids for b in blocks])
+        order = np.argsort(ids)
+        return ScoreMatrix(self.models, ids[order], np.concatenate([b.scores for b in blocks], axis=1)[:, order])
+
+    def _of(self, block: Any, rows: Any, columns: Any, values: Any) -> Scores:
+        import numpy as np
+
+        from duoplda.io import Coded, Scores
+
+        models, tests = (
+            Coded(self.models, rows.reshape(-1).astype(np.int32)),
+            Coded(block.ids, columns.astype(np.int32)),
+        )
+        return Scores(models, tests, values.reshape(-1))

@@ -1,0 +1,377 @@
+"""Score matrices in blocks, the best few, parts of sides, and the ways in which patterns are multiplied and merged."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+from duoplda import PLDA, Backend, DuopldaError, llr
+from test_array import LIBRARIES, Library
+from test_llr import MODELS, each_pair, enrolled, every_model, near, share, two_sides
+
+exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
+
+# name: (MOST_PATTERNS, FEW, KEEP). Which patterns are few, and which many, is a matter of cost: each way must be right.
+WAYS = {
+    "unit vectors": (64, 64, 1 << 20),
+    "coefficients": (1, 0, 1 << 20),
+    "ragged against others": (1, 3, 1 << 20),
+    "nothing kept": (1, 3, 0),
+    "merged": (0, 1000, 1 << 20),
+}
+
+
+def go(monkeypatch, way):
+    for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP"), WAYS[way], strict=True):
+        monkeypatch.setattr(llr, name, value)
+
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def shared_sides(name, seed=0, n=(9, 11)):
+    p, a, b = two_sides(name, seed, n=n, recordings=(1, 3))
+    b = share(np.random.default_rng(seed), a, b, 0.2)
+    return p, a, b, enrolled(p, a), enrolled(p, b)
+
+
+def many_sides(rng, p, n, sessions, recordings):
+    """Sides of any number of sessions and recordings in the ranges, in random order; nothing is shared."""
+    per_side = rng.integers(*sessions, n, endpoint=True)
+    side = np.repeat(rng.permutation(n), per_side)
+    size = rng.integers(*recordings, len(side), endpoint=True)
+    session = np.repeat(np.arange(len(side)) + rng.integers(1 << 40), size)
+    kind = rng.integers(0, len(p.mu), len(session))
+    return oracle.Data(rng.normal(p.mu[kind], 3.0), np.repeat(side, size), session, kind)
+
+
+def assert_matrix(p, a, b, samples=25):
+    """The matrix and its transpose: against merged pairs in every cell, against dense Gaussians in some."""
+    A, B = enrolled(p, a), enrolled(p, b)
+    got = llr.matrix(A, B)
+    np.testing.assert_allclose(llr.matrix(B, A), got.T, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(llr._merged(A, B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
+    rng = np.random.default_rng(0)
+    for i, j in rng.integers(0, got.shape, (samples, 2)):
+        expected = oracle.llr(p, a.rows(a.speaker == A.ids[i]), b.rows(b.speaker == B.ids[j]))
+        assert got[i, j] == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    return A, B, got
+
+
+# -- ways to the same matrix -------------------------------------------------------------------------------------------
+
+
+@every_way
+@every_model
+def test_every_way_gives_the_matrix(monkeypatch, way, name):
+    go(monkeypatch, way)
+    p, a, b, A, B = shared_sides(name)
+    expected = oracle.llr_matrix(p, a, b)
+    np.testing.assert_allclose(llr.matrix(A, B), expected, **near)
+    np.testing.assert_allclose(llr.matrix(B, A), expected.T, **near)
+    pairs = each_pair(A, B)
+    np.testing.assert_allclose(llr.pairs(A, B, pairs), expected.ravel(), **near)
+    many = np.tile(pairs, (30, 1))  # enough of them for factors of all rows
+    np.testing.assert_allclose(llr.pairs(A, B, many), np.tile(expected.ravel(), 30), **near)
+
+
+@exhaust
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.sampled_from(list(MODELS)), st.sampled_from(list(WAYS)))
+def test_any_patterns_on_both_sides(seed, rate, name, way):
+    with pytest.MonkeyPatch.context() as patch:
+        go(patch, way)
+        p, a, b = two_sides(name, seed, n=(4, 4), recordings=(1, 3))
+        b = share(np.random.default_rng(seed), a, b, rate)
+        expected = oracle.llr_matrix(p, a, b)
+        A, B = enrolled(p, a), enrolled(p, b)
+        np.testing.assert_allclose(llr.matrix(A, B), expected, **near)
+        found = [block for _, block in llr.blocks(A, B, cells=9)]
+        np.testing.assert_allclose(np.concatenate(found, axis=1), expected, **near)
+
+
+@pytest.mark.parametrize(("ny", "nx", "K"), [(1, 1, 1), (3, 2, 1), (2, 3, 2), (16, 12, 1)])
+def test_many_patterns_are_combinations_of_few(ny, nx, K):
+    """Ragged sides against sides of few patterns: most patterns have coefficients, and no digit shows it."""
+    rng = np.random.default_rng(3)
+    p = oracle.random_model(rng, max(4, ny), ny, nx, K)
+    a, b = many_sides(rng, p, 900, (3, 8), (1, 6)), many_sides(rng, p, 130, (1, 1), (1, 1))
+    A, B, _ = assert_matrix(p, a, b)
+    assert len(A.patterns) > 3 * len(B.patterns)
+    product = next(x for x in llr._Scorer(A, B).products if len(x.table[0]) > llr.MOST_PATTERNS)
+    assert product.flip
+    assert ny < len(product.basis) < len(product.table[0]) / 2
+    assert product.c.shape == (len(product.table[0]), len(product.basis))
+
+
+def test_patterns_that_are_no_combinations(monkeypatch):
+    """Where no few of the patterns span the others, each keeps a unit vector: here all are too different."""
+    rng = np.random.default_rng(4)
+    p = oracle.random_model(rng, 8, 6, 5)
+    a, b = many_sides(rng, p, 30, (1, 9), (1, 9)), many_sides(rng, p, 5, (1, 1), (1, 1))
+    monkeypatch.setattr(llr, "MOST_PATTERNS", 8)
+    A, B, _ = assert_matrix(p, a, b)
+    (product,) = llr._Scorer(A, B).products
+    assert len(product.basis) == len(A.patterns) > 20
+
+
+@pytest.mark.parametrize("n", [(70, 80), (300, 40)])
+def test_ragged_sides_are_merged(n):
+    rng = np.random.default_rng(5)
+    p = oracle.random_model(rng, 3, 2, 2)
+    a, b = many_sides(rng, p, n[0], (6, 12), (1, 6)), many_sides(rng, p, n[1], (6, 12), (1, 6))
+    A, B, _ = assert_matrix(p, a, b)
+    assert bool(llr._Scorer(A, B).ragged) == (n[1] > llr.MOST_PATTERNS)  # few patterns are not worth it
+
+
+@pytest.mark.parametrize("chunk", [1, llr.CHUNK_BYTES])
+@pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
+@pytest.mark.parametrize("n", [(60, 50), (20, 50), (60, 7), (60, 2100)])
+def test_wherever_the_rows_of_a_pattern_are(monkeypatch, n, order, chunk):
+    """Blocks of the matrix, every third row, rows and columns here and there; tiles of 16 rows, or one of all."""
+    monkeypatch.setattr(llr, "CHUNK_BYTES", chunk)
+    rng = np.random.default_rng(6)
+    p = oracle.random_model(rng, 3, 2, 2)
+    sides = []
+    for m in n:
+        recordings = {"sorted": np.arange(m) * 3 // m, "in turns": np.arange(m) % 3, "any": rng.integers(0, 3, m)}
+        side = np.repeat(np.arange(m), recordings[order] + 1)
+        sides.append(oracle.Data(rng.normal(p.mu[0], 3.0, (len(side), 3)), side, side + 1000 * m, 0 * side))
+    A, *_ = assert_matrix(p, *sides)
+    assert len(A.patterns) == 3
+
+
+def test_threads_do_not_show(monkeypatch):
+    """The same numbers from several threads as from one."""
+    p, _, _, A, B = shared_sides("low rank", 7, n=(40, 45))
+    rng = np.random.default_rng(7)
+    big = enrolled(p, many_sides(rng, p, 400, (1, 1), (1, 2)))
+    ragged = enrolled(p, many_sides(rng, p, 300, (3, 8), (1, 4)))
+    todo = [(A, B), (big, A), (ragged, big), (big, ragged), (ragged, ragged)]
+    expected = [llr.matrix(*sides) for sides in todo]
+    used = []
+
+    @contextmanager
+    def threads(flops):
+        with ThreadPoolExecutor(3) as pool:
+            yield 3, lambda function, items: used.append(len(items)) or list(pool.map(function, items))
+
+    monkeypatch.setattr(llr, "one_thread_each", threads)
+    for sides, value in zip(todo, expected, strict=True):
+        np.testing.assert_allclose(llr.matrix(*sides), value, rtol=1e-12, atol=1e-12)
+    assert set(used) == {3}
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("cells", [1, 30, 10**6])
+def test_blocks_are_the_matrix(monkeypatch, way, cells):
+    go(monkeypatch, way)
+    *_, A, B = shared_sides("low rank", 8, n=(9, 23))
+    expected = llr.matrix(A, B)
+    assert (np.abs(expected - llr.matrix(A, B.select(slice(None)))) < 1e-10).all()
+    at = 0
+    for part, block in llr.blocks(A, B, cells=cells):
+        assert part.start == at
+        assert block.shape == (len(A), part.stop - part.start)
+        assert block.size <= max(cells, len(A))
+        np.testing.assert_allclose(block, expected[:, part], rtol=1e-10, atol=1e-10)
+        at = part.stop
+    assert at == len(B)
+
+
+def test_inverses_are_made_once_for_all_blocks(monkeypatch):
+    made = []
+
+    class Counted(llr.SpdInverse):
+        def __call__(self, M):
+            made.append(len(M))
+            return super().__call__(M)
+
+    *_, A, B = shared_sides("low rank", 9, n=(9, 23))
+    A.Q, B.Q, llr._shared(A, B)
+    monkeypatch.setattr(llr, "SpdInverse", Counted)
+    assert len(list(llr.blocks(A, B, cells=len(A)))) == len(B)
+    once, made[:] = sum(made), []
+    llr.matrix(A, B)
+    assert sum(made) == once > 0
+
+
+# -- the best few ------------------------------------------------------------------------------------------------------
+
+
+def best_of(matrix, k):
+    """By a stable sort of each column."""
+    rows = np.argsort(-matrix, axis=0, kind="stable")[:k]
+    return rows.T, np.take_along_axis(matrix, rows, axis=0).T
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 9, 10, 1000])
+@pytest.mark.parametrize("cells", [9, llr.CELLS])
+def test_top(monkeypatch, k, cells):
+    monkeypatch.setattr(llr, "blocks", lambda a, b, f=llr.blocks: f(a, b, cells))
+    *_, A, B = shared_sides("kinds", 10)
+    rows, ratios = llr.top(A, B, k)
+    assert rows.dtype == np.int64
+    expected = best_of(llr.matrix(A, B), k)
+    np.testing.assert_array_equal(rows, expected[0])
+    np.testing.assert_allclose(ratios, expected[1], rtol=1e-10, atol=1e-10)
+    assert rows.shape == ratios.shape == (len(B), min(k, len(A)))
+
+
+@exhaust
+@given(st.integers(1, 700), st.integers(1, 5), st.integers(1, 12), st.integers(2, 400), st.integers(0, 2**32 - 1))
+def test_best_of_a_block_with_ties(n, m, k, values, seed):
+    """Few different values: of equal ones, those of the lower rows come, in their order."""
+    block = np.random.default_rng(seed).integers(0, values, (n, m)).astype(float)
+    rows, found = llr.best(block, min(k, n))
+    expected = best_of(block, k)
+    np.testing.assert_array_equal(rows, expected[0])
+    np.testing.assert_array_equal(found, expected[1])
+
+
+def test_top_of_equal_sides():
+    """The same recording enrolled under many names: the first names win."""
+    p, _, b = two_sides("low rank", 11)
+    X = np.repeat(b.X[:2], 300, axis=0)
+    twice = llr.enroll(enrolled(p, b).model, X, np.arange(600))
+    rows, _ = llr.top(twice, enrolled(p, b), 4)
+    assert {tuple(r) for r in rows.tolist()} == {(0, 1, 2, 3), (300, 301, 302, 303)}
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, None])
+def test_top_of_no_number(k):
+    *_, A, B = shared_sides("low rank")
+    with pytest.raises(DuopldaError, match="must be a whole number from 1 on"):
+        llr.top(A, B, k)
+
+
+# -- parts of sides ----------------------------------------------------------------------------------------------------
+
+
+@every_model
+@pytest.mark.parametrize("rows", [slice(2, 7), slice(None, None, -2), [4, 0, 4, 8, 1], []], ids=str)
+def test_select(name, rows):
+    """Rows of the matrix are those of all sides, sessions that are shared included."""
+    *_, A, B = shared_sides(name, 12)
+    some = A.select(rows)
+    assert some.ids.tolist() == A.ids[rows].tolist()
+    assert len(some) == len(A.ids[rows])
+    expected = llr.matrix(A, B)[rows]
+    np.testing.assert_allclose(llr.matrix(some, B), expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(llr.matrix(B, some), expected.T, rtol=1e-10, atol=1e-10)
+    assert some.ids[some.find(some.ids)].tolist() == some.ids.tolist()
+    assert sum(block.shape[1] for _, block in llr.blocks(B, some, cells=1)) == len(some)
+    assert [x.shape for x in llr.top(B, some, 3)] == [(len(some), 3)] * 2
+    assert [x.shape for x in llr.top(some, B, 3)] == [(len(B), min(3, len(some)))] * 2
+
+
+def test_selected_sides_keep_what_they_share():
+    """Some trials share sessions; after `select` they do not all, and these are no longer merged."""
+    *_, A, B = shared_sides("low rank", 13)
+    i, j, _ = llr._shared(A, B)
+    left, *_ = llr._shared(A.select([int(i[0])]), B)
+    assert left.tolist() == [0] * np.sum(i == i[0])
+    others = np.setdiff1d(np.arange(len(B)), j)
+    assert llr._shared(A, B.select(others)) is None
+    assert len(others) < len(B)
+
+
+# -- libraries and estimators ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=LIBRARIES)
+def lib(request):
+    return Library(request.param)
+
+
+@every_way
+@pytest.mark.parametrize("seed", range(2))
+def test_every_library_gives_the_same(monkeypatch, lib, way, seed):
+    go(monkeypatch, way)
+    p, a, b, A, B = shared_sides("low rank", 14 + seed, n=(12, 14))
+    plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
+    ours, theirs = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
+    expected = llr.matrix(A, B)
+    tight = {"rtol": 1e-10, "atol": 1e-10}
+    np.testing.assert_allclose(lib.get(plda.llr(ours, theirs)), expected, **tight)
+    np.testing.assert_allclose(lib.get(plda.llr(theirs, ours)), expected.T, **tight)
+    for part, block in plda.llr_blocks(ours, theirs, cells=40):
+        np.testing.assert_allclose(lib.get(block), expected[:, part], **tight)
+    for part, block in plda.llr_blocks(ours, theirs, cells=40, host=True):
+        assert isinstance(block, np.ndarray)
+        np.testing.assert_allclose(block, expected[:, part], **tight)
+    rows, ratios = plda.top(ours, theirs, 3)
+    assert type(rows) is lib.array_type
+    np.testing.assert_array_equal(np.asarray(rows), best_of(expected, 3)[0])
+    np.testing.assert_allclose(lib.get(ratios), best_of(expected, 3)[1], **tight)
+    some = ours.select([5, 1, 2])
+    np.testing.assert_allclose(lib.get(plda.llr(some, theirs)), expected[[5, 1, 2]], **tight)
+    many = np.tile(each_pair(A, B), (40, 1))
+    np.testing.assert_allclose(lib.get(plda.llr(ours, theirs, pairs=many)), np.tile(expected.ravel(), 40), **tight)
+
+
+@pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
+def test_rows_of_a_pattern_in_every_library(lib, order):
+    rng = np.random.default_rng(16)
+    p = oracle.random_model(rng, 3, 2, 2)
+    n = {"sorted": np.arange(30) // 15, "in turns": np.arange(30) % 2, "any": rng.integers(0, 2, 30)}[order]
+    side = np.repeat(np.arange(30), n + 1)
+    X = rng.normal(p.mu[0], 3.0, (len(side), 3))
+    numpys, ours = (
+        PLDA.from_parameters(*map(put, (p.mu[0], p.V, p.U, p.W[0]))).enroll(put(X), side, side)
+        for put in (np.asarray, lib.put)
+    )
+    np.testing.assert_allclose(lib.get(llr.matrix(ours, ours)), llr.matrix(numpys, numpys), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_blocks_of_a_gpu_arrive_whole():
+    """Many blocks at once on the host, each copied while the next is computed: none is overwritten."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    p, a, b, A, B = shared_sides("low rank", 17, n=(40, 600))
+    plda = PLDA.from_parameters(*(torch.asarray(x, device="cuda") for x in (p.mu[0], p.V, p.U, p.W[0])))
+    ours, theirs = (plda.enroll(torch.asarray(s.X, device="cuda"), s.speaker, s.session) for s in (a, b))
+    found = list(plda.llr_blocks(ours, theirs, cells=200, host=True))
+    assert len(found) == 120
+    whole = np.concatenate([block for _, block in found], axis=1)
+    np.testing.assert_allclose(whole, llr.matrix(A, B), rtol=1e-10, atol=1e-10)
+    assert plda.llr(ours, theirs).is_cuda
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("method", ["affine", "pav"])
+def test_a_chain_calibrates_blocks_and_the_best(method, calibrated):
+    p, a, b, *_ = shared_sides("low rank", 18)
+    chain = Backend.from_plda(PLDA.from_parameters(p.mu[0], p.V, p.U, p.W[0]))
+    A, B = chain.enroll(a.X, a.speaker, a.session), chain.enroll(b.X, b.speaker, b.session)
+    raw = chain.llr(A, B)
+    target = raw + np.random.default_rng(0).normal(0, 3, raw.shape) > np.median(raw)
+    chain.calibrate(raw.ravel(), target.ravel(), method)
+    expected = chain.llr(A, B, calibrated=calibrated)
+    assert np.array_equal(expected, raw) != calibrated
+    for part, block in chain.llr_blocks(A, B, cells=20, calibrated=calibrated):
+        np.testing.assert_allclose(block, expected[:, part], rtol=1e-9, atol=1e-9)
+    rows, scores = chain.top(A, B, 3, calibrated=calibrated)
+    np.testing.assert_array_equal(rows, best_of(raw, 3)[0])
+    np.testing.assert_allclose(scores, np.take_along_axis(expected, rows.T, axis=0).T, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("call", [lambda m, *s: m.llr_blocks(*s), lambda m, *s: m.top(*s, 2)], ids=["blocks", "top"])
+def test_sides_of_another_model_are_refused(call):
+    p, _, b, A, _ = shared_sides("low rank", 19)
+    plda = PLDA.from_parameters(p.mu[0], p.V, p.U, p.W[0])
+    other = PLDA.from_parameters(p.mu[0], 2 * p.V, p.U, p.W[0]).enroll(b.X, b.speaker)
+    with pytest.raises(DuopldaError, match="enrolled by different models"):
+        call(plda, A, other)
+    with pytest.raises(DuopldaError, match="tests must come from enroll, got ndarray"):
+        call(plda, A, b.X)
