@@ -146,3 +146,34 @@ def test_scores_agree(device):
     want, values = plda.top(sides[0], ones[0], 3)
     np.testing.assert_array_equal(to_numpy(rows), want)
     np.testing.assert_allclose(to_numpy(scores), values, rtol=1e-8, atol=1e-8)
+
+
+def test_the_command_line_on_a_device(device, tmp_path):
+    """Model and scores as the processor gives them."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from cli_cases import done, lines, recordings
+
+    try:
+        version("duoplda")
+    except PackageNotFoundError:
+        pytest.skip("the command line needs duoplda to be installed")
+
+    recordings(tmp_path)
+    ids = [line[0] for line in lines(tmp_path / "utt2spk")]
+    (tmp_path / "enroll").write_text("".join(f"m{i % 3} {u}\n" for i, u in enumerate(ids[:12])))
+    embeddings = ["--embeddings", next(tmp_path.glob("*.npz"))]
+    scores = []
+    for where in ("cpu", device):
+        model = tmp_path / f"{where}.safetensors"
+        labels = ["--speakers", tmp_path / "utt2spk", "--sessions", tmp_path / "utt2sess"]
+        done("train", *embeddings, *labels, "--out", model, "--device", where, "--force")
+        found = []
+        for what in (["--matrix"], ["--top", "2"]):
+            out = tmp_path / f"{where}{what[0]}.txt"
+            options = ["--enroll", tmp_path / "enroll", *what, "--device", where, "--force"]
+            done("score", "--model", model, *embeddings, *options, "--out", out)
+            found += lines(out)
+        scores.append(found)
+    assert [s[:2] for s in scores[0]] == [s[:2] for s in scores[1]]
+    np.testing.assert_allclose(*([float(s[2]) for s in found] for found in scores), rtol=1e-6, atol=1e-6)

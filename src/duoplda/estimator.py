@@ -502,7 +502,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
 
     def llr_blocks(
-        self, enrolled: Sides, tests: Sides, *, cells: int = 1 << 23, host: bool = False
+        self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False
     ) -> Iterator[tuple[slice, Array]]:
         """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), about so many `cells` each.
 

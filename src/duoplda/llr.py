@@ -64,7 +64,7 @@ FEW = 64  # sides: where more than MOST_PATTERNS patterns have fewer, these are 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Sets of recordings, each one side of trials: their ids (sorted), sessions by type, and gamma."""
+    """Sets of recordings, each one side of trials: their ids (sorted, unless selected), sessions by type, and gamma."""
 
     ids: NDArray[Any]  # (n,)
     types: Ints  # (C, K) types of sessions: recordings by kind
@@ -112,7 +112,7 @@ class Sides:
             if unknown:
                 raise DuopldaError(f"{len(unknown)} ids are not among the {len(self.ids)} enrolled: {some(unknown)}")
             return np.array([place[v] for v in wanted.tolist()], np.int64)
-        order = np.argsort(self.ids, kind="stable")  # what `select` gives need not be sorted
+        order = np.argsort(self.ids, kind="stable")
         rows = np.minimum(np.searchsorted(self.ids, wanted, sorter=order), max(len(self.ids) - 1, 0))
         rows = order[rows] if len(order) else rows
         missing = np.unique(wanted[self.ids[rows] != wanted]) if len(self.ids) else np.unique(wanted)
@@ -128,7 +128,7 @@ class Sides:
         >>> plda.enroll([[1.0], [2.0], [3.0]], ["a", "b", "c"]).select([2, 0]).ids.tolist()
         ['c', 'a']
         """
-        rows = np.arange(len(self))[rows]
+        rows = np.ascontiguousarray(np.arange(len(self))[rows])
         first, end = np.searchsorted(self.session_side, [rows, rows + 1])
         n = end - first
         at = np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())  # sessions are in the order of their sides
@@ -178,11 +178,12 @@ def matrix(a: Sides, b: Sides) -> Array:
     return _Scorer(a, b).columns(slice(0, len(b)))
 
 
-def blocks(a: Sides, b: Sides, cells: int = CELLS, host: bool = False) -> Iterator[tuple[slice, Array]]:
+def blocks(a: Sides, b: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
     """Columns of `matrix`, about so many cells at a time: (slice of b's rows, (len(a), k) ratios).
 
     With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
     """
+    cells = cells or (CELLS if namespace(a.gamma) is np else 16 * CELLS)
     scorer, step = _Scorer(a, b), max(1, cells // max(len(a), 1))
     parts = (slice(i, min(i + step, len(b))) for i in range(0, len(b), step))
     computed = ((part, scorer.columns(part)) for part in parts)
@@ -234,6 +235,12 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     The k-th largest maximum of groups of rows is at most the k-th largest value: what is smaller is not looked at.
     """
     xp, (n, m) = namespace(block), block.shape
+    if is_torch(xp):
+        value, row = block.T.topk(k, dim=1)
+        if bool(((block >= value[:, -1]).sum(dim=0) == k).all()):  # no doubt which k these are
+            row, value = to_numpy(row), to_numpy(value)
+            order = np.lexsort((row, -value), axis=1)
+            return np.take_along_axis(row, order, axis=1), np.take_along_axis(value, order, axis=1)
     width = max(1, min(64, n // (4 * k)))
     groups = n // width
     maxima = xp.max(xp.reshape(block[: groups * width, :], (groups, width, m)), axis=1)
@@ -261,17 +268,24 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
             raise DuopldaError(
                 f"{len(bad)} pairs name rows that are not there (side {column + 1} has {len(side)}): {some(bad)}"
             )
-    i, j = index[:, 0], index[:, 1]
-    P, Q = len(a.patterns), len(b.patterns)
-    out = _merged(a, b, i, j) if P * len(b) + Q * len(a) > len(i) else _gathered(a, b, i, j)
+    (used_a, i), (used_b, j) = _used(a, index[:, 0]), _used(b, index[:, 1])
+    factors = len(used_a.patterns) * len(used_b) + len(used_b.patterns) * len(used_a)
+    out = _merged(used_a, used_b, i, j) if factors > len(index) else _gathered(used_a, used_b, i, j)
     shared = _shared(a, b, index)
     if shared is not None:
         rows, columns, values = shared  # sorted by trial
-        trial, cell = rows * len(b) + columns, i * len(b) + j
+        trial, cell = rows * len(b) + columns, index[:, 0] * len(b) + index[:, 1]
         place = np.minimum(np.searchsorted(trial, cell), len(trial) - 1)
         hit = np.flatnonzero(trial[place] == cell)
         set_rows(out, hit, take(values, place[hit]))
     return out
+
+
+def _used(side: Sides, rows: Ints) -> tuple[Sides, Ints]:
+    """The sides that are used, unless these are most of them, and the rows among them."""
+    used = np.zeros(len(side), bool)
+    used[rows] = True
+    return (side.select(used), (np.cumsum(used) - 1)[rows]) if 2 * used.sum() < len(side) else (side, rows)
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -314,9 +328,13 @@ class _Scorer:
 
 def _parts(side: Sides) -> list[tuple[range, bool]]:
     """Patterns of few sides, if there are many of them, and the others: ranges, as patterns are sorted by sides."""
-    few = int(np.searchsorted(side.patterns.multiplicity, FEW))
-    few = few if few > MOST_PATTERNS else 0
-    return [(r, f) for r, f in ((range(few), True), (range(few, len(side.patterns)), False)) if len(r)]
+    s = side.patterns
+    few = int(np.searchsorted(s.multiplicity, FEW))
+    if few <= MOST_PATTERNS:
+        few = 0
+    elif 4 * s.start[few] > 3 * len(side):  # parts of columns are slow to write
+        few = len(s)
+    return [(r, f) for r, f in ((range(few), True), (range(few, len(s)), False)) if len(r)]
 
 
 class _Rows:
@@ -324,14 +342,20 @@ class _Rows:
 
     def __init__(self, side: Sides, patterns: range, part: slice | None = None):
         part = slice(0, len(side)) if part is None else part
-        index = side.patterns.index[part] - patterns.start
-        order = np.argsort(index, kind="stable")
-        order = order[slice(*np.searchsorted(index[order], [0, len(patterns)]))]
-        self.side, self.patterns, self.rows = side, patterns, order + part.start
-        self.pattern: Ints = index[order]
+        index, order = side.patterns.index[part] - patterns.start, np.arange(part.stop - part.start)
+        if len(side.patterns) > 1 and not bool((index[1:] >= index[:-1]).all()):
+            order = np.argsort(index, kind="stable")
+            index = index[order]
+        of = slice(*np.searchsorted(index, [0, len(patterns)]).tolist())
+        self.side, self.patterns, self.rows = side, patterns, order[of] + part.start
+        self.pattern: Ints = index[of]
+        self.increase = len(side.patterns) == 1 or bool((self.rows[1:] > self.rows[:-1]).all())
         self.start: Ints = np.searchsorted(self.pattern, np.arange(len(patterns) + 1))
         self.present: list[int] = np.flatnonzero(np.diff(self.start)).tolist()
-        self.gamma, self.quadratic = take(side.gamma, self.rows), take(side.quadratic, self.rows)
+        if self.increase and len(self.rows) == part.stop - part.start:  # no need of a copy
+            self.gamma, self.quadratic = side.gamma[part, :], side.quadratic[part]
+        else:
+            self.gamma, self.quadratic = take(side.gamma, self.rows), take(side.quadratic, self.rows)
 
     def of(self, p: int) -> slice:
         return slice(int(self.start[p]), int(self.start[p + 1]))
@@ -463,9 +487,11 @@ class _Product:
                 out[of, :ny] = g[of, :] @ M
 
         self.Lambda_3.each(self.table[p, many.present], use)
-        ln = take(many.side.posterior.ln_Lambda, many.pattern + many.patterns.start)
+        ln = many.side.posterior.ln_Lambda[many.patterns.start : many.patterns.stop] - take(
+            self.Lambda_3.ln, self.table[p, :]
+        )
         ln = ln + self.one.side.posterior.ln_Lambda[self.one.patterns[p]]
-        ln = ln - take(self.Lambda_3.ln, self.table[p, many.pattern])
+        ln = ln if len(many.patterns) == 1 else take(ln, many.pattern)
         out[:, ny] = (xp.vecdot(out[:, :ny], g) - many.quadratic + ln) / 2
 
     def rights(self, many: _Rows) -> Iterator[tuple[int, Array]]:
@@ -479,7 +505,7 @@ class _Product:
     def fill(self, out: Array, part: slice) -> None:
         """The columns of b in the slice that have our patterns."""
         theirs, ours = _Rows(self.b, self.pb, part), self.ours
-        columns, order = theirs.rows - part.start, np.argsort(theirs.rows)
+        columns = theirs.rows - part.start
         if not len(columns):
             return
         if self.flip:
@@ -489,7 +515,8 @@ class _Product:
             return
         for p, right in self.rights(theirs):
             left, rows, whole = self.ready[ours.of(p), :], ours.rows[ours.of(p)], slice(0, len(columns))
-            if len(rows) > left.shape[1]:  # the factor has fewer numbers to be put in order than the product
+            if len(rows) > left.shape[1] and not theirs.increase:  # the factor is smaller than the product
+                order = np.argsort(columns)
                 _multiply(out, rows, columns[order], [(whole, (left,), take(right, order))])
             else:
                 _multiply(out, rows, columns, [(whole, (left,), right)])
@@ -497,6 +524,8 @@ class _Product:
 
 def _common(a: Sides, b: Sides) -> tuple[Array, Ints, Ints]:
     """G of the types of both sides, and the counts (P, C) of each side's patterns over these."""
+    if np.array_equal(a.types, b.types):
+        return a.terms.G, a.patterns.rows, b.patterns.rows
     types, place = np.unique(np.concatenate([a.types, b.types]), axis=0, return_inverse=True)
     counts = [np.zeros((len(s.patterns), len(types)), np.int64) for s in (a, b)]
     for c, s, at in zip(counts, (a, b), np.split(place.reshape(-1), [len(a.types)]), strict=True):
@@ -507,14 +536,14 @@ def _common(a: Sides, b: Sides) -> tuple[Array, Ints, Ints]:
 def _multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tuple[Array, ...], Array]]) -> None:
     """out[rows, columns[of]] = [left ..] right' for pieces (of, left, right), which fill the columns; rows increase."""
     xp, m = namespace(out), len(columns)
-    natural = len(pieces) == 1 and np.array_equal(columns, np.arange(out.shape[1]))
-    steps = np.unique(np.diff(rows))
-    matrix = natural and len(steps) < 2 and (xp is np or is_torch(xp))  # these rows are one, with a stride
+    natural = len(pieces) == 1 and m == out.shape[1] and bool((columns[1:] > columns[:-1]).all())
+    step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
+    matrix = natural and (xp is np or is_torch(xp)) and bool((np.diff(rows) == step).all())  # one, with a stride
     if matrix or xp is not np:
         for of, left, right in pieces:
             L = left[0] if len(left) == 1 else xp.concat(left, axis=1)
             if matrix:
-                place = out[int(rows[0]) : int(rows[-1]) + 1 : int(steps[0]) if len(steps) else 1, :]
+                place = out[int(rows[0]) : int(rows[-1]) + 1 : step, :]
                 xp.matmul(L, right.T, out=place)
             elif natural:
                 set_rows(out, rows, L @ right.T)
@@ -527,17 +556,17 @@ def _multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, t
     def work(tiles: list[tuple[int, int]]) -> None:
         buffer, ordered = np.empty((2, size, width))
         for t, c in tiles:
-            some = rows[t : t + size]
-            block = buffer[: len(some), : min(width, m - c)]
+            these = rows[t : t + size]
+            block = buffer[: len(these), : min(width, m - c)]
             for of, left, right in pieces:
                 L = left[0][t : t + size] if len(left) == 1 else np.concat([x[t : t + size] for x in left], axis=1)
                 np.matmul(L, right[c : c + width].T, out=block[:, of])
             if natural:
-                out[some, c : c + width] = block
+                out[these, c : c + width] = block
             elif m == out.shape[1]:  # a row of `out` is written once, as a whole: no cache holds it
-                out[some] = np.take(block, inverse, axis=1, out=ordered[: len(some)], mode="clip")
+                out[these] = np.take(block, inverse, axis=1, out=ordered[: len(these)], mode="clip")
             else:
-                out[some[:, None], columns] = block
+                out[these[:, None], columns] = block
 
     tiles = [(t, c) for t in range(0, len(rows), size) for c in range(0, m, width)]
     with one_thread_each(300.0 * len(rows) * m) as (threads, run):
@@ -564,17 +593,17 @@ def _merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
     s = s.reshape(-1)[pair.reshape(-1)]
     order, Lambda_3, out = np.argsort(s, kind="stable"), _Lambdas(G, counts, keep=False), _empty((len(i),), G)
     for t in range(0, len(i), MERGED):
-        some = order[t : t + MERGED]
-        which, first = np.unique(s[some], return_index=True)
-        edge = np.append(first, len(some))
-        gamma, mean = take(a.gamma, i[some]) + take(b.gamma, j[some]), _empty((len(some), G.shape[-1]), G)
+        these = order[t : t + MERGED]
+        which, first = np.unique(s[these], return_index=True)
+        edge = np.append(first, len(these))
+        gamma, mean = take(a.gamma, i[these]) + take(b.gamma, j[these]), _empty((len(these), G.shape[-1]), G)
 
         def use(u: int, M: Array, edge: Ints = edge, gamma: Array = gamma, mean: Array = mean) -> None:
             of = slice(int(edge[u]), int(edge[u + 1]))
             mean[of, :] = gamma[of, :] @ M
 
         Lambda_3.each(which, use)
-        set_rows(out, some, (namespace(G).vecdot(gamma, mean) - take(Lambda_3.ln, s[some])) / 2)
+        set_rows(out, these, (namespace(G).vecdot(gamma, mean) - take(Lambda_3.ln, s[these])) / 2)
     return out - take(a.Q, i) - take(b.Q, j)
 
 
@@ -585,13 +614,14 @@ def _gathered(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
     product = _Product(ours, b, theirs.patterns, flip)
     one, many, x, y = (theirs, ours, j, i) if flip else (ours, theirs, i, j)
     left, place = product.left(one) if flip else product.ready, (np.argsort(one.rows), np.argsort(many.rows))
-    out, step = _empty((len(i),), a.gamma), max(1, CHUNK_BYTES // (32 * left.shape[1]))
+    out, most = _empty((len(i),), a.gamma), CHUNK_BYTES if isinstance(left, np.ndarray) else 1 << 28
+    step = max(1, most // (32 * left.shape[1]))
     for p, right in product.rights(many):
         of = np.flatnonzero(one.side.patterns.index[x] == p)
         for t in range(0, len(of), step):
-            some = of[t : t + step]
-            L, R = take(left, place[0][x[some]]), take(right, place[1][y[some]])
-            set_rows(out, some, namespace(L).vecdot(L, R))
+            these = of[t : t + step]
+            L, R = take(left, place[0][x[these]]), take(right, place[1][y[these]])
+            set_rows(out, these, namespace(L).vecdot(L, R))
     return out
 
 
