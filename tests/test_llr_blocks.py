@@ -130,6 +130,24 @@ def test_ragged_sides_are_merged(n):
     assert bool(llr._Scorer(A, B).ragged) == (n[1] > llr.MOST_PATTERNS)  # few patterns are not worth it
 
 
+def test_ragged_sides_and_others_on_both_sides():
+    """Each of the four parts of the matrix is made in its own way, and all of them in blocks too."""
+    rng = np.random.default_rng(15)
+    p = oracle.random_model(rng, 3, 2, 2)
+    sides = []
+    for n in ((100, 70), (80, 90)):
+        ragged, plain = many_sides(rng, p, n[0], (6, 12), (1, 6)), many_sides(rng, p, n[1], (1, 1), (2, 2))
+        both = oracle.join(ragged, oracle.Data(plain.X, plain.speaker + n[0], plain.session, plain.kind))
+        sides.append(oracle.Data(both.X, rng.permutation(sum(n))[both.speaker], both.session, both.kind))
+    A, B, expected = assert_matrix(p, *sides, samples=60)
+    scorer = llr._Scorer(A, B)
+    assert [x.flip for x in scorer.products] == [True, False, True]
+    assert len(scorer.ragged) == 1
+    found = [block for _, block in llr.blocks(A, B, cells=20 * len(A))]
+    assert len(found) == 9
+    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("chunk", [1, llr.CHUNK_BYTES])
 @pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
 @pytest.mark.parametrize("n", [(60, 50), (20, 50), (60, 7), (60, 2100)])
