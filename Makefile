@@ -34,7 +34,7 @@ bench-peers: .venv-peers/.installed
 
 # The same tests with torch tensors as input: an environment of its own, as torch is large.
 test-torch: .venv-torch/.installed
-	.venv-torch/bin/python -m pytest tests/test_array.py tests/test_torch.py
+	.venv-torch/bin/python -m pytest tests/test_array.py tests/test_torch.py tests/test_llr_blocks.py
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "duoplda needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'

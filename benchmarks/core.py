@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.common import Row, interleaved
-from duoplda import PLDA, Statistics, em, llr
+from duoplda import PLDA, Statistics, em, products
 from duoplda.datasets import make_recordings
 from duoplda.llr import Sides
 from duoplda.model import Model, checked
@@ -147,9 +147,9 @@ def ragged_sides(plda: PLDA, n: int, sessions: tuple[int, int], constant: bool, 
 
 def other_work(A: Sides, B: Sides) -> Callable[[], None]:
     """What several patterns add to the product: an inverse for each sum of counts, and each side times so many."""
-    G, a, b = llr._common(A, B)
+    G, a, b = products._common(A, B)
     counts = np.unique((a[:, None] + b).reshape(-1, G.shape[0]), axis=0)
-    Lambda, once = llr._Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
+    Lambda, once = products._Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
     few = [np.empty_like(s.gamma) for s in (A, B)]
 
     def work() -> None:

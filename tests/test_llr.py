@@ -170,7 +170,7 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
     p, a, b = two_sides("low rank", 7, n=(9, 8))
     b = share(np.random.default_rng(0), a, b, 0.2)
     expected = oracle.llr_matrix(p, a, b)
-    monkeypatch.setattr(llr, "CHUNK_BYTES", 8)
+    monkeypatch.setattr("duoplda.products.CHUNK_BYTES", 8)
     monkeypatch.setattr("duoplda.model.CHUNK_BYTES", 8)
     assert_llr(p, a, b, expected=expected)
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import PLDA, Backend, DuopldaError, llr
+from duoplda import PLDA, Backend, DuopldaError, llr, products
+from duoplda.sides import shared
 from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, every_model, near, share, two_sides
 
@@ -28,7 +29,7 @@ WAYS = {
 
 def go(monkeypatch, way):
     for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP"), WAYS[way], strict=True):
-        monkeypatch.setattr(llr, name, value)
+        monkeypatch.setattr(products, name, value)
 
 
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -55,7 +56,7 @@ def assert_matrix(p, a, b, samples=25):
     A, B = enrolled(p, a), enrolled(p, b)
     got = llr.matrix(A, B)
     np.testing.assert_allclose(llr.matrix(B, A), got.T, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(llr._merged(A, B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(products.merged(A, B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
     rng = np.random.default_rng(0)
     for i, j in rng.integers(0, got.shape, (samples, 2)):
         expected = oracle.llr(p, a.rows(a.speaker == A.ids[i]), b.rows(b.speaker == B.ids[j]))
@@ -104,7 +105,7 @@ def test_many_patterns_are_combinations_of_few(ny, nx, K):
     a, b = many_sides(rng, p, 900, (3, 8), (1, 6)), many_sides(rng, p, 130, (1, 1), (1, 1))
     A, B, _ = assert_matrix(p, a, b)
     assert len(A.patterns) > 3 * len(B.patterns)
-    product = next(x for x in llr._Scorer(A, B).products if len(x.table[0]) > llr.MOST_PATTERNS)
+    product = next(x for x in products.Scorer(A, B).products if len(x.table[0]) > products.MOST_PATTERNS)
     assert product.flip
     assert ny < len(product.basis) < len(product.table[0]) / 2
     assert product.c.shape == (len(product.table[0]), len(product.basis))
@@ -115,9 +116,9 @@ def test_patterns_that_are_no_combinations(monkeypatch):
     rng = np.random.default_rng(4)
     p = oracle.random_model(rng, 8, 6, 5)
     a, b = many_sides(rng, p, 30, (1, 9), (1, 9)), many_sides(rng, p, 5, (1, 1), (1, 1))
-    monkeypatch.setattr(llr, "MOST_PATTERNS", 8)
+    monkeypatch.setattr(products, "MOST_PATTERNS", 8)
     A, B, _ = assert_matrix(p, a, b)
-    (product,) = llr._Scorer(A, B).products
+    (product,) = products.Scorer(A, B).products
     assert len(product.basis) == len(A.patterns) > 20
 
 
@@ -127,7 +128,7 @@ def test_ragged_sides_are_merged(n):
     p = oracle.random_model(rng, 3, 2, 2)
     a, b = many_sides(rng, p, n[0], (6, 12), (1, 6)), many_sides(rng, p, n[1], (6, 12), (1, 6))
     A, B, _ = assert_matrix(p, a, b)
-    assert bool(llr._Scorer(A, B).ragged) == (n[1] > llr.MOST_PATTERNS)  # few patterns are not worth it
+    assert bool(products.Scorer(A, B).ragged) == (n[1] > products.MOST_PATTERNS)  # few patterns are not worth it
 
 
 def test_ragged_sides_and_others_on_both_sides():
@@ -140,7 +141,7 @@ def test_ragged_sides_and_others_on_both_sides():
         both = oracle.join(ragged, oracle.Data(plain.X, plain.speaker + n[0], plain.session, plain.kind))
         sides.append(oracle.Data(both.X, rng.permutation(sum(n))[both.speaker], both.session, both.kind))
     A, B, expected = assert_matrix(p, *sides, samples=60)
-    scorer = llr._Scorer(A, B)
+    scorer = products.Scorer(A, B)
     assert [x.flip for x in scorer.products] == [True, False, True]
     assert len(scorer.ragged) == 1
     found = [block for _, block in llr.blocks(A, B, cells=20 * len(A))]
@@ -148,12 +149,12 @@ def test_ragged_sides_and_others_on_both_sides():
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("chunk", [1, llr.CHUNK_BYTES])
+@pytest.mark.parametrize("chunk", [1, products.CHUNK_BYTES])
 @pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
 @pytest.mark.parametrize("n", [(60, 50), (20, 50), (60, 7), (60, 2100)])
 def test_wherever_the_rows_of_a_pattern_are(monkeypatch, n, order, chunk):
     """Blocks of the matrix, every third row, rows and columns here and there; tiles of 16 rows, or one of all."""
-    monkeypatch.setattr(llr, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(products, "CHUNK_BYTES", chunk)
     rng = np.random.default_rng(6)
     p = oracle.random_model(rng, 3, 2, 2)
     sides = []
@@ -180,7 +181,7 @@ def test_threads_do_not_show(monkeypatch):
         with ThreadPoolExecutor(3) as pool:
             yield 3, lambda function, items: used.append(len(items)) or list(pool.map(function, items))
 
-    monkeypatch.setattr(llr, "one_thread_each", threads)
+    monkeypatch.setattr(products, "one_thread_each", threads)
     for sides, value in zip(todo, expected, strict=True):
         np.testing.assert_allclose(llr.matrix(*sides), value, rtol=1e-12, atol=1e-12)
     assert set(used) == {3}
@@ -209,14 +210,14 @@ def test_blocks_are_the_matrix(monkeypatch, way, cells):
 def test_inverses_are_made_once_for_all_blocks(monkeypatch):
     made = []
 
-    class Counted(llr.SpdInverse):
+    class Counted(products.SpdInverse):
         def __call__(self, M):
             made.append(len(M))
             return super().__call__(M)
 
     *_, A, B = shared_sides("low rank", 9, n=(9, 23))
-    A.Q, B.Q, llr._shared(A, B)
-    monkeypatch.setattr(llr, "SpdInverse", Counted)
+    A.Q, B.Q, shared(A, B)
+    monkeypatch.setattr(products, "SpdInverse", Counted)
     assert len(list(llr.blocks(A, B, cells=len(A)))) == len(B)
     once, made[:] = sum(made), []
     llr.matrix(A, B)
@@ -295,11 +296,11 @@ def test_select(name, rows):
 def test_selected_sides_keep_what_they_share():
     """Some trials share sessions; after `select` they do not all, and these are no longer merged."""
     *_, A, B = shared_sides("low rank", 13)
-    i, j, _ = llr._shared(A, B)
-    left, *_ = llr._shared(A.select([int(i[0])]), B)
+    i, j, _ = shared(A, B)
+    left, *_ = shared(A.select([int(i[0])]), B)
     assert left.tolist() == [0] * np.sum(i == i[0])
     others = np.setdiff1d(np.arange(len(B)), j)
-    assert llr._shared(A, B.select(others)) is None
+    assert shared(A, B.select(others)) is None
     assert len(others) < len(B)
 
 
