@@ -638,3 +638,21 @@ def test_tensors_that_ask_for_gradients():
     ours, numpys = (PLDA(3, 2).fit(a, SPEAKER, session=SESSION) for a in (given, X))
     np.testing.assert_allclose(ours.log_likelihoods_, numpys.log_likelihoods_, rtol=1e-11)
     assert not ours.transform(given).requires_grad
+
+
+def test_blas_keeps_to_one_thread_while_any_thread_is_inside():
+    """As tasks of an engine come and go; what was allowed before is allowed again after the last."""
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def allowed():
+        return {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = ar.one_blas_thread(), ar.one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        assert allowed() == {1}
+        first.__exit__(None, None, None)
+        assert allowed() == {1}
+        second.__exit__(None, None, None)
+        assert allowed() == {2}
