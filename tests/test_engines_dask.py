@@ -391,3 +391,31 @@ def test_what_score_says_of_a_cluster(client, lists, tmp_path):
     assert "1 test recordings have no embedding: nobody" in done.err
     assert run(*arguments, "--matrix", "--cosine").code == 2
     assert not (tmp_path / "s.txt").exists()
+
+
+def test_an_interrupt_ends_the_cluster_without_noise(folder, tmp_path):
+    """Ctrl-C goes to every process of the terminal; only the command has something to say."""
+    import subprocess
+    import sys
+
+    from cli_cases import ENVIRONMENT, wait_for
+
+    out = tmp_path / "m.safetensors"
+    command = ["train", "--embeddings", folder / "parquet", "--labels", folder / "parquet", "--out", out]
+    command += ["--dask", "local", "--tol", "0", "--max-iter", "1000000", "--shrinkage", "none"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "duoplda", *map(str, command)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(Path(f"{out}.resume").exists, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "duoplda: error: interrupted"
+    assert "--resume" in err
+    assert not out.exists()

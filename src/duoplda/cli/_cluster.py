@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +19,30 @@ if TYPE_CHECKING:
 
 
 @contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started inside pay no heed to Ctrl-C: it is for the command, which ends them."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which processes inherit
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def dask_client(where: str) -> Iterator[Any]:
     """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`)."""
     from duoplda.engines.dask import Client, LocalCluster
 
     if where == "local":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-        with LocalCluster(**options) as cluster, Client(cluster) as client:
+        options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+        with _deaf_to_interrupts():
+            cluster = LocalCluster(**options)
+        with cluster, Client(cluster) as client:
             yield client
         return
     try:
