@@ -17,6 +17,7 @@ import sys
 import tempfile
 import types
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -66,7 +67,7 @@ def draw(speakers: int, evaluated: int, d: int, rank: int) -> Data:
 # -- the systems
 
 
-class System:
+class System(ABC):
     package = ""  # on the package index
     treats: tuple[str, ...] = ("by the book", "averaged")  # an enrolment of several recordings; the first is timed
     sessions = False  # it knows which recordings are of one session
@@ -79,12 +80,13 @@ class System:
     def ranks(self) -> tuple[int, int]:
         return self.rank, self.data.X.shape[1] if self.sessions else 0
 
+    @abstractmethod
     def train(self, iterations: int | None, after: After) -> None:
         """So many iterations of plain EM; None: until it stops by itself, or `LIMIT`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scores(self, treat: str) -> np.ndarray:
-        raise NotImplementedError
+        """(models, tests)"""
 
 
 class Simplified(System):

@@ -104,6 +104,13 @@ def helmert(n: int) -> NDArray[np.float64]:
     return C / np.sqrt((C**2).sum(axis=1, keepdims=True))
 
 
+def near_mean(rows: Array) -> Array:
+    """(d,) a point about which to sum, near the mean of all rows: that of some of them, 0 where it is not finite."""
+    xp = namespace(rows)
+    offset = xp.mean(rows, axis=0)
+    return xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
+
+
 class Folds:
     """Sums by fold of speakers; one fold of all where none are asked for."""
 
@@ -121,12 +128,10 @@ class Folds:
         self.seed, self.n_folds = seed, n_folds
         with np.errstate(all="ignore"):
             first = to_float(like[: min(4096, like.shape[0]), :], xp)
-            if offset is None:
-                offset = xp.mean(first, axis=0)
-                offset = xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
+            offset = near_mean(first) if offset is None else offset
             far = not bool(xp.all(xp.abs(offset) < 100 * xp.std(first, axis=0)))
         self.speaker_ids = labels.speaker_ids
-        self.fold = lab.folds(labels.speaker_ids, n_folds, seed) if n_folds else np.zeros(len(labels.speaker_ids))
+        self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
         parts = [labels.select(self.fold == f) for f in range(n_folds)] if n_folds else [(labels, None)]
         self.parts = [Sums(part, rows, offset, far, single) for part, rows in parts]
         self.A: dict[tuple[int, ...], Array] = {}  # the sums of all folds in one array, of which theirs are parts

@@ -23,7 +23,9 @@ def some(items: Any, most: int = 10) -> str:
 
 
 def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
-    """A fold of each speaker, from a hash of its id: shards agree on it without talking."""
+    """A fold of each speaker, from a hash of its id: shards agree on it without talking. None (n = 0): all in one."""
+    if not n:
+        return np.zeros(len(speaker_ids), np.int64)
     salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return (_mix(_hash(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
 

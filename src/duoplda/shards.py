@@ -38,8 +38,12 @@ class Parts:
     within: Array  # (folds, K, d, d) their scatter about the means of the cells, by fold of speakers
 
     def bucket(self, which: int, of: int) -> Parts:
-        """Some of the sessions, by a hash of their ids: the same in every shard. The first has the scatter."""
-        mine = lab.keys(self.session_ids) % np.uint64(of) == which
+        """Some of the sessions, by a hash of their ids: the same in every shard.
+
+        The scatter goes with the first bucket that has any, so that none is left without sessions to be joined.
+        """
+        buckets = lab.keys(self.session_ids) % np.uint64(of)
+        mine = buckets == which
         cells = np.flatnonzero(mine[self.session])
         place = np.cumsum(mine) - 1
         return Parts(
@@ -51,14 +55,8 @@ class Parts:
             self.kind[cells],
             self.n[cells],
             take(self.F, cells),
-            self.within if which == 0 else 0 * self.within,
+            self.within if which == buckets.min() else 0 * self.within,
         )
-
-
-def offset_of(X: Array) -> Array:
-    """A point near the mean, about which all shards sum: from the first rows of one of them."""
-    like = Labels(np.zeros(1, np.int64), None, lab.NO_KIND, *(np.zeros(1, np.int64) for _ in range(3)))
-    return Folds(like, X).parts[0].offset
 
 
 def shard(
@@ -85,7 +83,7 @@ def shard(
         K, xp = len(labels.kinds), namespace(offset)
         row_cell, row_fold = (
             some_labels.session * K + some_labels.kind,
-            _folds(labels, n_folds, seed)[labels.speaker[rows]],
+            lab.folds(labels.speaker_ids, n_folds, seed)[labels.speaker[rows]],
         )
         by_fold = [row_fold == f for f in range(max(n_folds, 1))]
         each = [parts(X, rows[of], row_cell[of], K, offset) for of in by_fold]
@@ -106,13 +104,8 @@ def _rows(labels: Labels, rows: Ints) -> Labels:
     return Labels(labels.speaker_ids, names, labels.kinds, labels.speaker[rows], session.reshape(-1), labels.kind[rows])
 
 
-def _folds(labels: Labels, n_folds: int, seed: int) -> Ints:
-    """Of each speaker."""
-    return lab.folds(labels.speaker_ids, n_folds, seed) if n_folds else np.zeros(len(labels.speaker_ids), np.int64)
-
-
 def _used(labels: Labels) -> Labels:
-    """The same without speakers and kinds that have no recordings."""
+    """The same without speakers that have no recordings."""
     present = np.bincount(labels.speaker, minlength=len(labels.speaker_ids)) > 0
     labels, _ = labels.select(present)
     return labels
@@ -166,7 +159,7 @@ def join(pieces: list[Parts], *, n_folds: int = 0, seed: int = 0) -> Statistics 
     row_cell = np.repeat(cell, N)  # labels of the recordings themselves, whose vectors are no longer needed
     row_session = row_cell // K
     labels = Labels(speaker_ids, ids, kinds, owner[row_session], row_session, row_cell % K)
-    fold = _folds(labels, n_folds, seed)[owner[cell // K]][of]
+    fold = lab.folds(labels.speaker_ids, n_folds, seed)[owner[cell // K]][of]
     for f in range(len(within)):
         for k in range(K):
             within[f, k, ...] += gram(take(apart, np.flatnonzero((fold == f) & ((cell % K)[of] == k))))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from duoplda.cli.score import PAIRS, Work
 from duoplda.errors import DuopldaError
-from duoplda.labels import some
 
 if TYPE_CHECKING:
     from duoplda.io import Scores
@@ -70,7 +69,7 @@ class ClusterWork(Work):
     def _blocks(self, **what: Any) -> Iterator[Any]:
         import numpy as np
 
-        from duoplda.engines.dask import score_blocks
+        from duoplda.engines.dask import each_once, score_blocks
 
         options = {"session": self.maps[0], "channel": self.maps[1], "client": self.client}
         if len(self.test_ids) and "trials" not in what:
@@ -80,10 +79,7 @@ class ClusterWork(Work):
             seen.append(block.ids)
             if len(block.ids):
                 yield block
-        ids, times = np.unique(np.concatenate(seen), return_counts=True)
-        if (times > 1).any():
-            raise DuopldaError(f"{int((times > 1).sum())} ids are in two shards: {some(ids[times > 1])}")
-        self.n = len(ids)
+        self.n = len(each_once(np.concatenate(seen)))
 
     def listed(self) -> Iterator[Scores]:
         import numpy as np

@@ -343,23 +343,21 @@ def _vectors(chain: Backend, source: Any, wanted: Any, channels: dict[str, str] 
     """Ids (sorted) of those that are wanted and there, and their vectors as the PLDA takes them."""
     import numpy as np
 
+    from duoplda.engines._scores import recordings
+
     if source.dim != chain.n_features_in_:
         raise DuopldaError(
             f"{source.path}: vectors have {source.dim} dimensions, the model takes {chain.n_features_in_}"
         )
     names, parts = [], []
-    for ids, X in source.chunks(4096):
-        if wanted is not None:
-            place = np.minimum(np.searchsorted(wanted, ids), max(len(wanted) - 1, 0))
-            keep = wanted[place] == ids if len(wanted) else np.zeros(len(ids), bool)
-            ids, X = ids[keep], X[keep]
+    for chunk in source.chunks(4096):
+        try:
+            ids, Z = recordings(chain, chunk, wanted, channels)
+        except DuopldaError as error:
+            raise DuopldaError(f"{source.path}: {error}") from None
         if len(ids):
-            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
-            if len(bad):
-                raise DuopldaError(f"{source.path}: the vector of {ids[bad[0]]} has NaN or infinity")
-            kinds = None if channels is None else [channels.get(i, "") for i in ids.tolist()]
             names.append(ids)
-            parts.append(chain.transform(X, kinds))
+            parts.append(Z)
     if not names:
         return np.zeros(0, "U1"), np.zeros((0, chain.plda_.n_features_in_))
     found = np.concatenate(names)

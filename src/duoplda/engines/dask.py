@@ -28,6 +28,7 @@ from duoplda.engines._pieces import Columns, LabelTable, Piece, of_chunk, of_sha
 from duoplda.engines._scores import Job, ScoreBlock, Trials, chain_of, recordings, score
 from duoplda.errors import DuopldaError
 from duoplda.estimator import PLDA
+from duoplda.gather import near_mean
 from duoplda.io import Labels as Table
 from duoplda.io.shards import Shard
 from duoplda.labels import Labels, some
@@ -112,7 +113,7 @@ def _offset(piece: Callable[[Any], Piece], what: Any, name: str, transform: Tran
             session=np.arange(len(X[some_rows])),
             kind=labels.kind[some_rows],
         )
-        return shards.offset_of(_rows(few, transform, few_labels))
+        return near_mean(np.asarray(_rows(few, transform, few_labels), np.float64))
 
 
 def _spread(piece: Callable[[Any], Piece], what: Any, name: str) -> Spread:
@@ -225,8 +226,7 @@ class Cluster:
             tasks = [task(self.piece, p, n) for p, n in zip(self.light, self.names, strict=True)]
             found = self._each(tasks, self.names, "labels")
             keep = [i for i, f in enumerate(found) if f.n]
-            self.all_rows = [f.rows for f in found]
-            self.pieces, self.names = [self.pieces[i] for i in keep], [self.names[i] for i in keep]
+            self.pieces, self.light, self.names = ([x[i] for i in keep] for x in (self.pieces, self.light, self.names))
             self._found = [found[i] for i in keep]
             if not keep:
                 raise DuopldaError("none of the shards has a recording with a label")
@@ -469,18 +469,19 @@ def vectors(
     sent = client.scatter((chain, np.unique(np.asarray(wanted)), channel), broadcast=True, hash=False)
     parts = list(_in_order(client, _wanted, sent, list(shards), [s.name for s in shards]))
     ids, Z = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-    order = np.argsort(ids, kind="stable")
-    twice = np.flatnonzero(ids[order][1:] == ids[order][:-1])
-    if len(twice):
-        raise DuopldaError(f"{len(twice)} ids are in two shards: {some(ids[order][twice])}")
-    return ids[order], Z[order]
+    found = each_once(ids)
+    return found, Z[np.argsort(ids)]
 
 
 def present(shards: Sequence[Shard], wanted: Any, *, client: Any = None) -> NDArray[Any]:
     """Which ids the shards have, sorted; vectors are read only where the format leaves no other way."""
     client = client or current_client()
     sent = client.scatter(np.unique(np.asarray(wanted)), broadcast=True, hash=False)
-    found = np.concatenate(list(_in_order(client, _present, sent, list(shards), [s.name for s in shards])))
+    return each_once(np.concatenate(list(_in_order(client, _present, sent, list(shards), [s.name for s in shards]))))
+
+
+def each_once(found: NDArray[Any]) -> NDArray[Any]:
+    """Ids that shards have, sorted; that two have one is an error."""
     ids, times = np.unique(found, return_counts=True)
     if (times > 1).any():
         raise DuopldaError(f"{int((times > 1).sum())} ids are in two shards: {some(ids[times > 1])}")
