@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.common import save
 from duoplda import Statistics
-from duoplda.backend import through
 from duoplda.engines.dask import Client, Cluster, LocalCluster
+from duoplda.estimators.backend import through
+from duoplda.estimators.preprocessing import Center, LengthNorm, Whiten
 from duoplda.io import Labels, embedding_shards, read_embeddings, write_embeddings
-from duoplda.preprocessing import Center, LengthNorm, Whiten
 
 SPEAKERS, SESSIONS, COPIES = 1000, 20, 5  # of the shards that are measured
 

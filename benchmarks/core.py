@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.common import Row, interleaved
-from duoplda import PLDA, Statistics, em, products
+from duoplda import PLDA, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.llr import Sides
-from duoplda.model import Model, checked
+from duoplda.model import em
+from duoplda.model.parameters import Model, checked
+from duoplda.trials import ratios as products
+from duoplda.trials.blocks import Sides
 
 
 def a_model(d: int, ny: int, nx: int, seed: int = 0) -> Model:

@@ -13,7 +13,8 @@ import torch
 
 from benchmarks.common import Row, save, table
 from benchmarks.core import a_model
-from duoplda import PLDA, Statistics, em
+from duoplda import PLDA, Statistics
+from duoplda.model import em
 
 
 def best(function: Callable[[], Any], repeat: int = 5) -> float:

@@ -21,7 +21,7 @@ SIZES = (1, 2, 3, 4, 5, 6)  # recordings of a session
 GOAL = 1 << 30
 PROGRAM = """
 import json, resource, sys
-import duoplda.estimator
+import duoplda.estimators.plda
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 from duoplda.cli._common import run
 run(sys.argv[1:])

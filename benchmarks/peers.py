@@ -27,10 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import save
-from duoplda import PLDA, Statistics, em
+from duoplda import PLDA, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.metrics import cllr, eer, min_cllr
-from duoplda.model import Model, checked
+from duoplda.evaluation.metrics import cllr, eer, min_cllr
+from duoplda.model import em
+from duoplda.model.parameters import Model, checked
 
 COPIES = 4  # recordings of an enrolled session
 CLOSE = 1e-3  # nats per recording

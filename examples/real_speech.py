@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from duoplda.backend import Backend
-from duoplda.metrics import bootstrap, cllr, eer
+from duoplda.estimators.backend import Backend
+from duoplda.evaluation.metrics import bootstrap, cllr, eer
 
 # name: (options of the back-end, sessions known, kinds used in training, kinds known at test)
 SYSTEMS = {

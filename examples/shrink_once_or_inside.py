@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from real_speech import evaluate, load
 
-from duoplda import PLDA, Statistics, em
-from duoplda.backend import Backend
-from duoplda.model import Model
-from duoplda.shrinkage import Shrinkage, shrink, target
+from duoplda import PLDA, Statistics
+from duoplda.estimators.backend import Backend
+from duoplda.model import em
+from duoplda.model.parameters import Model
+from duoplda.model.shrinkage import Shrinkage, shrink, target
 
 AMOUNTS = {"so762": [(0.9, 0.2, 0.02), (0.5, 0.1, 0.1)], "amnist": [(0.95, 0.5, 0.1), (0.7, 0.1, 0.1)]}
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duoplda.backendfile import FORMAT, read_parts
 from duoplda.cli import app
 from duoplda.datasets import make_recordings
+from duoplda.estimators.files import FORMAT, read_parts
 from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from duoplda import PLDA, DuopldaError, Statistics
-from duoplda import _array as ar
+from duoplda import arrays as ar
 from duoplda.datasets import make_recordings
 
 MISSING = {

@@ -9,10 +9,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from duoplda import PLDA, DuopldaError
-from duoplda.backend import Backend
+from duoplda.data.labels import encode
 from duoplda.datasets import make_recordings
-from duoplda.labels import encode
-from duoplda.preprocessing import LDA, Center, LengthNorm, Whiten
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 
 SIZES = {"n_dimensions": 10, "n_speaker_factors": 6, "n_session_factors": 4}
 QUICK = {"shrinkage": (0.1, 0.1, 0.1), "tol": 1e-5}
@@ -295,8 +295,8 @@ def test_damaged_files_are_our_error(backend, tmp_path):
 
 
 def test_parts_that_do_not_fit_are_refused(backend, tmp_path):
-    from duoplda import modelfile
-    from duoplda.backendfile import FORMAT, read_parts
+    from duoplda.estimators.files import FORMAT, read_parts
+    from duoplda.io import container as modelfile
 
     backend.save(tmp_path / "m")
     arrays, header = read_parts(tmp_path / "m", (FORMAT,))

@@ -15,8 +15,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
-from duoplda import DuopldaError, calibration, metrics
-from duoplda.calibration import AffineCalibration, Fusion, PAVCalibration
+from duoplda import DuopldaError
+from duoplda.evaluation import calibration, metrics
+from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
 
 settings.register_profile("duoplda", deadline=None, max_examples=60)
 settings.load_profile("duoplda")

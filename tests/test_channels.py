@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import oracle
-from duoplda import PLDA, DuopldaError, Statistics, em
+from duoplda import PLDA, DuopldaError, Statistics
+from duoplda.model import em
 
 NAMES = np.array(["codec", "mic", "phone"])
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cli_cases import QUICK, done, duoplda, lines, make_folder, recordings, same_model, scoring, training
-from duoplda.backend import Backend
-from duoplda.backendfile import FORMAT, read_parts
 from duoplda.cli import COMMANDS
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.files import FORMAT, read_parts
 from duoplda.io import read_score_matrix, read_scores, write_embeddings, write_map
 
 

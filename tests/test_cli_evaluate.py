@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duoplda import PLDA, metrics
-from duoplda.backend import Backend
-from duoplda.calibration import AffineCalibration, Fusion, PAVCalibration
+from duoplda import PLDA
 from duoplda.cli import app
 from duoplda.cli.calibrate import read_calibration, write_calibration
 from duoplda.errors import DuopldaError
+from duoplda.estimators.backend import Backend
+from duoplda.evaluation import metrics
+from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
 from duoplda.io import Coded, Scores, read_scores, write_scores
 
 N_SPEAKERS = 12

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cli_cases import QUICK, done, duoplda, make_folder, recordings, same_model, start, training, wait_for
-from duoplda.backend import Backend
-from duoplda.backendfile import read_parts
 from duoplda.datasets import make_recordings
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.files import read_parts
 from duoplda.io import Coded, Trials, read_scores, write_embeddings, write_map, write_trials
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -128,8 +128,8 @@ def test_demo_and_its_commands_one_by_one(tmp_path, monkeypatch):
     assert {n: (demo / f"{n}.safetensors").read_bytes() for n in names[:2]} == models
     assert (demo / "report.html").stat().st_size > 10_000
 
+    from duoplda.evaluation.metrics import cllr
     from duoplda.io import read_trials
-    from duoplda.metrics import cllr
 
     target = read_trials(demo / "trials.tsv").target
     assert cllr(before["duoplda"], target) < 0.8 * cllr(before["simplified"], target)
@@ -177,6 +177,6 @@ def test_all_formats_give_the_same_model_and_scores_on_real_data(tmp_path):
     for s in scores[1:]:
         np.testing.assert_array_equal(s, scores[0])
 
-    from duoplda.metrics import eer
+    from duoplda.evaluation.metrics import eer
 
     assert eer(scores[0], trials.target) < 0.1

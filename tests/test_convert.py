@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from duoplda import PLDA
-from duoplda.backend import Backend
 from duoplda.cli import app
 from duoplda.cli.convert import read_model
 from duoplda.errors import DuopldaError
+from duoplda.estimators.backend import Backend
 from duoplda.io.kaldi_plda import Diagonal, collapse, read_kaldi_plda, write_kaldi_plda
 from duoplda.io.vbx import FLOOR, read_vbx, write_vbx
 from duoplda.io.wespeaker import read_wespeaker

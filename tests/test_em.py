@@ -10,9 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 import oracle
-from duoplda import PLDA, Statistics, em
+from duoplda import PLDA, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.model import Model
+from duoplda.model import anova, em
+from duoplda.model.parameters import Model
 
 SHAPES = [(3, 2, 2), (1, 1, 1), (4, 4, 4), (3, 1, 0), (4, 1, 3)]  # d, ny, nx
 
@@ -404,7 +405,7 @@ def test_moments_without_noise_are_the_truth():
     n = 100
     for _ in range(n):
         data = oracle.draw(rng, p, speaker, session)
-        s = em.scatters(gather(data))
+        s = anova.scatters(gather(data))
         parts.append([s.within, s.session, s.speaker])
     mean, sd = np.mean(parts, axis=0), np.std(parts, axis=0) / np.sqrt(n)
     noise, UU, VV = np.linalg.inv(p.W[0]), p.U @ p.U.T, p.V @ p.V.T

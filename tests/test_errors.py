@@ -677,7 +677,7 @@ def test_sample(plda):
 
 
 def test_strings_of_numpy_in_a_list_are_strings():
-    from duoplda import labels as lab
+    from duoplda.data import labels as lab
 
     ids, codes = lab.codes([np.str_("b"), np.str_("a")], "session")
     assert ids.tolist() == ["a", "b"]

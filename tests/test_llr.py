@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import PLDA, DuopldaError, Sides, llr
-from duoplda.model import Model
+from duoplda import PLDA, DuopldaError, Sides
+from duoplda.model.parameters import Model
+from duoplda.trials import blocks as llr
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 near = {"rtol": 1e-11, "atol": 1e-11}
@@ -170,8 +171,8 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
     p, a, b = two_sides("low rank", 7, n=(9, 8))
     b = share(np.random.default_rng(0), a, b, 0.2)
     expected = oracle.llr_matrix(p, a, b)
-    monkeypatch.setattr("duoplda.products.CHUNK_BYTES", 8)
-    monkeypatch.setattr("duoplda.model.CHUNK_BYTES", 8)
+    monkeypatch.setattr("duoplda.trials.ratios.CHUNK_BYTES", 8)
+    monkeypatch.setattr("duoplda.model.posteriors.CHUNK_BYTES", 8)
     assert_llr(p, a, b, expected=expected)
 
 

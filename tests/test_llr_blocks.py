@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import PLDA, Backend, DuopldaError, llr, products
-from duoplda.sides import shared
+from duoplda import PLDA, Backend, DuopldaError
+from duoplda.trials import blocks as llr
+from duoplda.trials import ratios as products
+from duoplda.trials.sides import shared
 from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, every_model, near, share, two_sides
 

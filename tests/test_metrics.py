@@ -19,7 +19,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.metrics import roc_curve
 
-from duoplda import DuopldaError, metrics
+from duoplda import DuopldaError
+from duoplda.evaluation import metrics
 
 settings.register_profile("duoplda", deadline=None, max_examples=60)
 settings.load_profile("duoplda")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 import oracle
-from duoplda import PLDA
-from duoplda import labels as lab
-from duoplda import model as mod
-from duoplda.model import Model
+from duoplda import PLDA, datasets
+from duoplda.data import labels as lab
+from duoplda.model import posteriors
+from duoplda.model.parameters import Model
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 near = {"rtol": 1e-11, "atol": 1e-11}
@@ -105,7 +105,7 @@ def test_the_oracles_posterior_is_bayes_rule():
 def test_log_likelihoods(case):
     p, data = make(case)
     np.testing.assert_allclose(
-        mod.log_likelihoods(model_of(p), data.X, encoded(p, data)), oracle.log_likelihoods(p, data), **near
+        posteriors.log_likelihoods(model_of(p), data.X, encoded(p, data)), oracle.log_likelihoods(p, data), **near
     )
 
 
@@ -141,7 +141,7 @@ def test_conditional_log_likelihood(case):
     y = rng.normal(size=(len(np.unique(data.speaker)), p.V.shape[1]))
     x = rng.normal(size=(len(np.unique(data.session)), p.U.shape[1]))
     expected = oracle.conditional_log_likelihoods(p, data, y, x)
-    got = mod.conditional_log_likelihoods(model_of(p), data.X, encoded(p, data), y, x)
+    got = posteriors.conditional_log_likelihoods(model_of(p), data.X, encoded(p, data), y, x)
     np.testing.assert_allclose(got, expected, **near)
     if len(p.mu) == 1:
         ids, got = plda_of(p).conditional_log_likelihood(data.X, y, x, data.speaker, data.session)
@@ -177,7 +177,7 @@ def test_partition_log_likelihood(case):
 @every_case
 def test_posteriors(case):
     p, data = make(case, seed=7)
-    post = mod.posterior(model_of(p), data.X, encoded(p, data))
+    post = posteriors.posterior(model_of(p), data.X, encoded(p, data))
     speakers, sessions = np.unique(data.speaker), np.unique(data.session)
     assert post.speaker_ids.tolist() == speakers.tolist()
     assert post.session_ids.tolist() == sessions.tolist()
@@ -237,16 +237,16 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
     p, data = make("kinds", seed=11)
     data = oracle.Data(*(np.concatenate([a] * 40) for a in (data.X, data.speaker, data.session, data.kind)))
     labels = encoded(p, data)
-    whole = mod.log_likelihoods(model_of(p), data.X, labels)
-    monkeypatch.setattr(mod, "CHUNK_BYTES", 8)  # 256 rows at a time: sessions are cut
+    whole = posteriors.log_likelihoods(model_of(p), data.X, labels)
+    monkeypatch.setattr(posteriors, "CHUNK_BYTES", 8)  # 256 rows at a time: sessions are cut
     assert max(np.bincount(data.kind)) > 512
-    np.testing.assert_allclose(mod.log_likelihoods(model_of(p), data.X, labels), whole, rtol=1e-13)
+    np.testing.assert_allclose(posteriors.log_likelihoods(model_of(p), data.X, labels), whole, rtol=1e-13)
 
 
 @pytest.mark.parametrize("n", [1, 2, 48, 49, 97, 200])
 def test_inverses_of_stacks(n):
     """The recursion of the in-place inverse: no level, one, two and three."""
-    from duoplda._array import spd_inverse
+    from duoplda.arrays import spd_inverse
 
     rng = np.random.default_rng(n)
     A = rng.normal(size=(2, 3, n, n + 5))
@@ -267,8 +267,8 @@ def test_inverses_of_stacks(n):
 
 def numbers(p, data):
     """All that a model says of data, by sorted id."""
-    post = mod.posterior(model_of(p), data.X, encoded(p, data))
-    return mod.log_likelihoods(model_of(p), data.X, encoded(p, data)), post
+    post = posteriors.posterior(model_of(p), data.X, encoded(p, data))
+    return posteriors.log_likelihoods(model_of(p), data.X, encoded(p, data)), post
 
 
 @pytest.mark.parametrize("case", ["ragged", "kinds"])
@@ -403,7 +403,7 @@ def test_sample_of_kinds():
     p, _ = make("kinds")
     n = 20_000
     kind = np.tile([0, 1, 2], n)
-    X, speaker, session = mod.sample(model_of(p), np.random.default_rng(2), np.ones(n, int), np.full(n, 3), kind)
+    X, speaker, session = datasets.sample(model_of(p), np.random.default_rng(2), np.ones(n, int), np.full(n, 3), kind)
     np.testing.assert_array_equal(speaker, np.repeat(np.arange(n), 3))
     np.testing.assert_array_equal(session, speaker)
     X = X.reshape(n, 3, 3) - p.mu

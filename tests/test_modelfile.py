@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from duoplda import PLDA, DuopldaError, modelfile
+from duoplda import PLDA, DuopldaError
 from duoplda.datasets import make_recordings
+from duoplda.io import container as modelfile
 
 X, SPEAKER, SESSION, _ = make_recordings(
     20, (1, 4), (1, 4), n_dimensions=5, n_speaker_factors=3, n_session_factors=2, seed=11

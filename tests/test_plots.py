@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from duoplda import PLDA, DuopldaError, metrics, plots
+from duoplda import PLDA, DuopldaError
 from duoplda.datasets import make_recordings
+from duoplda.evaluation import metrics
+from duoplda.report import plots
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.axes import Axes  # noqa: E402
@@ -87,7 +89,7 @@ def test_pyplot_is_never_imported():
     code = """
 import io, sys, warnings
 warnings.simplefilter("error")
-import duoplda.plots as plots
+import duoplda.report.plots as plots
 assert "matplotlib" not in sys.modules
 ax = plots.det({"a": ([0.0, 1.0, 2.0, 3.0], [False, True, False, True])})
 ax.figure.savefig(io.BytesIO(), format="png")

@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from duoplda import DuopldaError, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import oracle
-from duoplda import Statistics, em, ragged
-from duoplda.model import Model
+from duoplda import Statistics
+from duoplda.model import em, ragged
+from duoplda.model.parameters import Model
 
 
 @pytest.mark.parametrize(("d", "ny", "nx"), [(9, 7, 3), (6, 6, 5), (5, 2, 1)])

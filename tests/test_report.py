@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from duoplda import PLDA, DuopldaError, metrics
+from duoplda import PLDA, DuopldaError
 from duoplda.datasets import make_recordings
+from duoplda.evaluation import metrics
 from duoplda.report import write_report
 from duoplda.report._data import COSTS, METRICS, PRIORS, Grid, summary
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from duoplda import Statistics, shards
-from duoplda import labels as lab
+from duoplda import Statistics
+from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError
-from duoplda.gather import near_mean
+from duoplda.model import shards
+from duoplda.model.accumulate import near_mean
 from test_statistics import assert_equal_statistics
 
 

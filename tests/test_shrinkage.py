@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import PLDA, DuopldaError, Statistics, em
-from duoplda import shrinkage as shr
+from duoplda import PLDA, DuopldaError, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.model import Model
+from duoplda.model import em
+from duoplda.model import shrinkage as shr
+from duoplda.model.parameters import Model
 
 
 def data(n=30, seed=0, **more):

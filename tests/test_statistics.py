@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import DuopldaError, Statistics, em, labels
-from duoplda.model import Model
+from duoplda import DuopldaError, Statistics
+from duoplda.data import labels
+from duoplda.model import em
+from duoplda.model.parameters import Model
 
 exhaust = settings(max_examples=30, derandomize=True, deadline=None, database=None)
 
@@ -156,7 +158,7 @@ def test_a_recording_alone_of_its_kind_has_nothing_within(K):
 def test_chunks_of_the_pass_do_not_show(monkeypatch):
     _, data = make(3, n_speakers=40)
     whole = gather(data)
-    monkeypatch.setattr("duoplda.gather.CHUNK_BYTES", 8)  # 256 rows at a time
+    monkeypatch.setattr("duoplda.model.accumulate.CHUNK_BYTES", 8)  # 256 rows at a time
     assert len(data) > 256 * 2
     assert_equal_statistics(gather(data), whole)
 
@@ -172,8 +174,8 @@ def test_threads_do_not_show(monkeypatch):
     p, data = make(3, K=2, n_speakers=60)
     whole = gather(data, K=2)
     ln = ln_likelihood(whole, p)
-    monkeypatch.setattr("duoplda.gather.CHUNK_BYTES", 8)
-    monkeypatch.setattr("duoplda.gather.one_thread_each", three)
+    monkeypatch.setattr("duoplda.model.accumulate.CHUNK_BYTES", 8)
+    monkeypatch.setattr("duoplda.model.accumulate.one_thread_each", three)
     monkeypatch.setattr("duoplda.ragged.one_thread_each", three)
     assert_equal_statistics(gather(data, K=2), whole)
     assert ln_likelihood(whole, p) == pytest.approx(ln, rel=1e-12)
@@ -483,7 +485,7 @@ def test_recordings_one_by_one():
 
 def test_closed_sessions_are_dropped_from_memory(monkeypatch):
     """At any time only the sessions that go on in a later chunk are held."""
-    from duoplda.gather import Sums
+    from duoplda.model.accumulate import Sums
 
     _, data = make(21)
     data = data.rows(np.argsort(data.session, kind="stable"))

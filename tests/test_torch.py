@@ -6,11 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make test-torch` runs these tests with it")
 
-from duoplda import PLDA, Backend, Statistics, gather
-from duoplda import labels as lab
-from duoplda._array import streamed, to_numpy
+from duoplda import PLDA, Backend, Statistics
+from duoplda.arrays import streamed, to_numpy
+from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError
+from duoplda.model import accumulate as gather
 from test_statistics import assert_equal_statistics
 
 

@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any
 from duoplda.errors import DuopldaError
 
 if TYPE_CHECKING:
-    from duoplda.backend import Backend
-    from duoplda.estimator import PLDA
-    from duoplda.llr import Sides
-    from duoplda.model import Posterior
-    from duoplda.statistics import Statistics
+    from duoplda.estimators.backend import Backend
+    from duoplda.estimators.plda import PLDA
+    from duoplda.model.posteriors import Posterior
+    from duoplda.model.statistics import Statistics
+    from duoplda.trials.blocks import Sides
 
 __version__ = "0.1.0"
 
 __all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
-_ROOMS = {"PLDA": "estimator", "Backend": "backend", "Sides": "llr", "Posterior": "model", "Statistics": "statistics"}
+_ROOMS = {
+    "PLDA": "estimators.plda",
+    "Backend": "estimators.backend",
+    "Sides": "trials.sides",
+    "Posterior": "model.posteriors",
+    "Statistics": "model.statistics",
+}
 
 
 def __getattr__(name: str) -> Any:

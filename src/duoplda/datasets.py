@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from duoplda.arrays import to_numpy
+from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
-from duoplda.model import Model, checked, sample
+from duoplda.model.parameters import Model, checked
 
 
 class Recordings(NamedTuple):
@@ -87,6 +89,30 @@ def make_recordings(
         [f"spk{i}-{j}" for i, j in zip(np.repeat(np.arange(n_speakers), per_speaker), within, strict=True)]
     )
     return Recordings(X, names[speaker], session_names[session], model)
+
+
+def sample(
+    model: Model,
+    rng: np.random.Generator,
+    sessions_per_speaker: NDArray[Any],
+    recordings_per_session: NDArray[Any],
+    kind: Ints | None = None,
+) -> tuple[NDArray[np.float64], Ints, Ints]:
+    """Recordings, their speakers and their sessions (integers); `recordings_per_session` has a row of each session."""
+    mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
+    session_speaker = np.repeat(np.arange(len(sessions_per_speaker)), sessions_per_speaker)
+    session = np.repeat(np.arange(len(session_speaker)), recordings_per_session)
+    speaker = session_speaker[session]
+    y = rng.standard_normal((len(sessions_per_speaker), V.shape[1]))
+    x = rng.standard_normal((len(session_speaker), U.shape[1]))
+    kind = np.zeros(len(session), np.int64) if kind is None else kind
+    X = mu[kind] + (y @ V.T)[speaker] + (x @ U.T)[session]
+    for k in range(model.K):
+        of = kind == k
+        noise = rng.standard_normal((int(of.sum()), model.d))
+        # W = CC', so C'^-1 e has covariance W^-1
+        X[of] += np.linalg.solve(to_numpy(model.W_factor[k, ...]).T, noise.T).T
+    return X, speaker, session
 
 
 def _scaled(loadings: NDArray[np.float64], variance: float) -> NDArray[np.float64]:

@@ -87,7 +87,7 @@ def _learn(
 ) -> Any:
     import numpy as np
 
-    from duoplda import calibration, metrics
+    from duoplda.evaluation import calibration, metrics
 
     assert trials is not None
     method = method or (Method.fusion if len(files) > 1 else Method.affine)
@@ -155,7 +155,7 @@ def read_calibration(path: Path) -> Any:
     import numpy as np
     from safetensors import SafetensorError, safe_open
 
-    from duoplda import calibration
+    from duoplda.evaluation import calibration
     from duoplda.io._common import bad, open_binary
 
     open_binary(path).close()
@@ -190,8 +190,8 @@ def read_calibration(path: Path) -> Any:
 
 def store(model: Path, fitted: Any, force: bool) -> None:
     """Put a calibration into a back-end file, whose likelihood ratios are calibrated from then on."""
-    from duoplda.backend import Backend
-    from duoplda.calibration import Fusion
+    from duoplda.estimators.backend import Backend
+    from duoplda.evaluation.calibration import Fusion
 
     if isinstance(fitted, Fusion):
         raise DuopldaError(f"{model}: a back-end has one system, so no fusion fits in; use affine or pav, or --out")

@@ -87,7 +87,7 @@ def _write_diagonal(out: Path, to: Format, found: Found, text: bool, force: bool
 
 
 def _write_own(out: Path, found: Found, source: Path) -> None:
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
 
     if found.backend is not None:
         raise DuopldaError(f"{source}: is a model of duoplda already; name another format with --to")
@@ -120,7 +120,7 @@ def read_model(path: Path) -> Found:
 
 
 def _own(path: Path) -> Found:
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
 
     backend = Backend.load(path)
     return Found(backend.plda_, "duoplda", backend=backend)

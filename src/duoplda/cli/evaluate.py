@@ -81,7 +81,7 @@ def evaluate(
     """
     import numpy as np
 
-    from duoplda import metrics
+    from duoplda.evaluation import metrics
 
     priors = p_target or [0.01]
     refuse_existing(plot, force)
@@ -104,7 +104,7 @@ def evaluate(
                 drawn = metrics.bootstrap(measure, s, data.target, *sides, bootstrap, seed=seed, progress=not quiet)
                 intervals[name] = np.stack((drawn.low, drawn.high), axis=1)
     if plot:
-        from duoplda import plots
+        from duoplda.report import plots
 
         points = [(p, c_miss, c_fa) for p in priors]
         plots.save(plots.det({k: (s, data.target) for k, s in data.systems.items()}, points), plot, force=force)

@@ -21,7 +21,7 @@ def info(
     json: Json = False,
 ) -> None:
     """Say what is in a model: its steps, its sizes, what it was trained on, and how."""
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
 
     summary = Backend.load(model).summary()
     if json:

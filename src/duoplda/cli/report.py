@@ -109,8 +109,8 @@ def _kinds(chain: Any, embeddings: Path, known: dict[str, str]) -> tuple[list[st
 
 def _model(path: Path) -> Any:
     """A back-end; a model from elsewhere as one without preprocessing."""
-    from duoplda.backend import Backend
     from duoplda.cli.convert import read_model
+    from duoplda.estimators.backend import Backend
 
     found = read_model(path)
     return found.backend if found.backend is not None else Backend.from_plda(found.plda)

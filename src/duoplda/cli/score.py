@@ -28,7 +28,7 @@ from duoplda.errors import DuopldaError
 if TYPE_CHECKING:
     import numpy as np
 
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
     from duoplda.io import Scores
 
 EXAMPLE = """\b
@@ -82,7 +82,7 @@ def score(
         usage("--dask scores on the workers' processors, with the PLDA: leave out --device and --cosine")
     refuse_existing(out, force)
 
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
 
     chain = Backend.load(model)
     if raw:
@@ -178,7 +178,7 @@ class Work:
         """The trials, in their order."""
         import numpy as np
 
-        from duoplda._array import to_numpy
+        from duoplda.arrays import to_numpy
         from duoplda.io import Coded, Scores
 
         models, tests = self.sides(), self.tests()
@@ -219,8 +219,8 @@ class Work:
         """The best models of each test, best first; the matrix is never whole."""
         import numpy as np
 
-        from duoplda._array import to_numpy
-        from duoplda.llr import best
+        from duoplda.arrays import to_numpy
+        from duoplda.trials.blocks import best
 
         top = min(top, len(self.models))
         if self.cosine:

@@ -31,10 +31,10 @@ from duoplda.cli._common import (
 from duoplda.errors import DuopldaError
 
 if TYPE_CHECKING:
+    from duoplda.data.labels import Labels
     from duoplda.io import Embeddings
     from duoplda.io import Labels as Table
-    from duoplda.labels import Labels
-    from duoplda.model import Model
+    from duoplda.model.parameters import Model
 
 EXAMPLE = """\b
 Example:
@@ -96,7 +96,7 @@ def train(
     }
     refuse_existing(out, force)
 
-    from duoplda.backend import Backend
+    from duoplda.estimators.backend import Backend
     from duoplda.io import embedding_shards, read_embeddings, read_labels
 
     source = read_embeddings(embeddings, ids=ids)
@@ -181,7 +181,7 @@ class Rows:
     def __init__(self, source: Embeddings, table: Table, allow_missing: bool):
         import numpy as np
 
-        from duoplda import labels as lab
+        from duoplda.data import labels as lab
 
         self.source, self.allow_missing = source, allow_missing
         self.n = len(table)
@@ -253,7 +253,7 @@ class Rows:
         """Labels in the order of the embeddings; reads the ids first if no pass has been made."""
         import numpy as np
 
-        from duoplda import labels as lab
+        from duoplda.data import labels as lab
 
         if self.found is None:
             self._keep([self._find(ids).astype(np.int32) for ids, _ in self.source.chunks(ROWS)])
@@ -303,8 +303,8 @@ class Checkpoint:
             return
         import numpy as np
 
-        from duoplda import modelfile
-        from duoplda._array import to_numpy
+        from duoplda.arrays import to_numpy
+        from duoplda.io import container as modelfile
 
         model, trace = self.last
         arrays = {name: to_numpy(getattr(model, name)) for name in ("mu", "V", "U", "W")}
@@ -316,8 +316,8 @@ class Checkpoint:
         """The model to go on from, and the log-likelihoods so far; (None, []) where there is none."""
         import numpy as np
 
-        from duoplda.backendfile import read_parts
-        from duoplda.model import checked
+        from duoplda.estimators.files import read_parts
+        from duoplda.model.parameters import checked
 
         if not self.path.exists():
             say(f"{self.path} is not there: training starts from the beginning")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.backend import Backend
+from duoplda.data.labels import Ints, some
 from duoplda.errors import DuopldaError
-from duoplda.estimator import PLDA
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.plda import PLDA
 from duoplda.io.shards import Shard
-from duoplda.labels import Ints, some
-from duoplda.llr import Sides
+from duoplda.trials.blocks import Sides
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,22 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import labels as lab
-from duoplda import shards
-from duoplda._array import one_blas_thread
-from duoplda.backend import Backend, Transform
+from duoplda.arrays import one_blas_thread
+from duoplda.data import labels as lab
+from duoplda.data.labels import Labels, some
 from duoplda.engines._pieces import Columns, LabelTable, Piece, of_chunk, of_shard
 from duoplda.engines._scores import Job, ScoreBlock, Trials, chain_of, recordings, score
 from duoplda.errors import DuopldaError
-from duoplda.estimator import PLDA
-from duoplda.gather import near_mean
+from duoplda.estimators.backend import Backend, Transform
+from duoplda.estimators.plda import PLDA
+from duoplda.estimators.preprocessing import Spread
 from duoplda.io import Labels as Table
 from duoplda.io.shards import Shard
-from duoplda.labels import Labels, some
-from duoplda.llr import Sides
-from duoplda.preprocessing import Spread
-from duoplda.shards import Parts
-from duoplda.statistics import Statistics, check_finite, check_rows
+from duoplda.model import shards
+from duoplda.model.accumulate import near_mean
+from duoplda.model.shards import Parts
+from duoplda.model.statistics import Statistics, check_finite, check_rows
+from duoplda.trials.blocks import Sides
 
 try:
     from dask.delayed import Delayed, delayed

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda import metrics
 from duoplda.errors import DuopldaError
-from duoplda.metrics import Booleans, Floats
-from duoplda.plots import VarianceShares, variance_directions
+from duoplda.evaluation import metrics
+from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._data import METRICS, Grid, page_data, share_data, summary
+from duoplda.report.plots import VarianceShares, variance_directions
 
 __all__ = ["write_report"]
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from duoplda import metrics
-from duoplda.metrics import Booleans, Floats
-from duoplda.plots import det_limits, score_range, thin, tippett_curve
+from duoplda.evaluation import metrics
+from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.report.plots import det_limits, score_range, thin, tippett_curve
 
 UNITS = 4000
 CELL = 4  # units; a chart is less than 1000 pixels wide

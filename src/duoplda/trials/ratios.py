@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from duoplda._array import (
+from duoplda.arrays import (
     Array,
     SpdInverse,
     eye,
@@ -30,10 +30,10 @@ from duoplda._array import (
     take,
     to_numpy,
 )
-from duoplda.gather import CHUNK_BYTES
-from duoplda.labels import Ints
-from duoplda.model import Terms
-from duoplda.sides import Sides, shared
+from duoplda.data.labels import Ints
+from duoplda.model.accumulate import CHUNK_BYTES
+from duoplda.model.parameters import Terms
+from duoplda.trials.sides import Sides, shared
 
 CELLS = 1 << 23  # of a block
 MERGED = 1 << 16  # pairs merged at a time

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from duoplda import model as mod
+from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError
-from duoplda.labels import Ints, Labels
-from duoplda.model import Model
+from duoplda.model import posteriors as post
+from duoplda.model.parameters import Model
 
 ROUNDS = 4  # of training and labelling
 SWEEPS = 20  # of the start
@@ -81,8 +81,8 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
 
 
 def _assign(model: Model, X: NDArray[np.float64], labels: Labels) -> Ints:
-    post = mod.posterior(model, X, labels)
-    rest = X - post.speaker_mean[labels.speaker] @ model.V.T - post.session_mean[labels.session] @ model.U.T
+    hidden = post.posterior(model, X, labels)
+    rest = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
     share = np.bincount(labels.kind, minlength=model.K) / len(X)
     bare = replace(model, V=model.V[:, :0], U=model.U[:, :0])
-    return mod.kind_log_posterior(bare, rest, np.maximum(share, 1e-12)).argmax(axis=1)
+    return post.kind_log_posterior(bare, rest, np.maximum(share, 1e-12)).argmax(axis=1)

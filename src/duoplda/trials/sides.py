@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import labels as lab
-from duoplda._array import Array, add_rows, namespace, segment_sums, take, zeros
+from duoplda.arrays import Array, add_rows, namespace, segment_sums, take, zeros
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints, Labels, some
 from duoplda.errors import DuopldaError
-from duoplda.labels import Ints, Labels, some
-from duoplda.model import Model, Terms, session_terms, sessions
-from duoplda.ragged import Patterns, Speakers, speakers
+from duoplda.model.parameters import Model, Terms
+from duoplda.model.posteriors import session_terms, sessions
+from duoplda.model.ragged import Patterns, Speakers, speakers
 
 
 @dataclass(frozen=True, eq=False)

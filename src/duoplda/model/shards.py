@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import labels as lab
-from duoplda._array import Array, gram, namespace, put, segment_sums, set_rows, take, zeros
+from duoplda.arrays import Array, gram, namespace, put, segment_sums, set_rows, take, zeros
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints, Labels, some
 from duoplda.errors import DuopldaError
-from duoplda.gather import Folds, check_finite, parts
-from duoplda.labels import Ints, Labels, some
-from duoplda.statistics import Statistics
+from duoplda.model.accumulate import Folds, check_finite, parts
+from duoplda.model.statistics import Statistics
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import calibration as cal
-from duoplda import modelfile
-from duoplda import shrinkage as shr
-from duoplda._array import to_numpy
+from duoplda.arrays import to_numpy
 from duoplda.errors import DuopldaError
-from duoplda.estimator import PLDA
-from duoplda.preprocessing import LDA, Center, LengthNorm, Whiten
+from duoplda.estimators.plda import PLDA
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
+from duoplda.evaluation import calibration as cal
+from duoplda.io import container as modelfile
+from duoplda.model import shrinkage as shr
 
 FORMAT, VERSION = "duoplda-backend", 1
 CALIBRATIONS: dict[str, Any] = {"affine": cal.AffineCalibration, "pav": cal.PAVCalibration}

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import labels as lab
-from duoplda._array import Array, add_rows, gram, namespace, on_device, put, zeros
+from duoplda.arrays import Array, add_rows, gram, namespace, on_device, put, zeros
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints, Labels, some
 from duoplda.errors import DuopldaError
-from duoplda.gather import CHUNK_BYTES, Folds, Gathered, TypeBlock, add_scatters, check_finite
-from duoplda.labels import Ints, Labels, some
+from duoplda.model.accumulate import CHUNK_BYTES, Folds, Gathered, TypeBlock, add_scatters, check_finite
 
 __all__ = ["CHUNK_BYTES", "Statistics", "TypeBlock", "as_labels", "check_finite", "check_rows"]
 

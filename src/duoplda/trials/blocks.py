@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import Array, is_torch, namespace, put, set_rows, take, to_numpy
+from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_numpy
+from duoplda.data.labels import Ints, some
 from duoplda.errors import DuopldaError
-from duoplda.labels import Ints, some
-from duoplda.products import CELLS, Scorer, gathered, merged
-from duoplda.sides import Sides, enroll, shared
+from duoplda.trials.ratios import CELLS, Scorer, gathered, merged
+from duoplda.trials.sides import Sides, enroll, shared
 
 __all__ = ["Sides", "best", "blocks", "enroll", "matrix", "pairs", "top"]
 

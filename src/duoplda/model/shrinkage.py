@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from duoplda._array import Array, eye, namespace, solve_triangular, spd_inverse, symmetric
-from duoplda.em import EStep, total_covariance
-from duoplda.model import Model
-from duoplda.statistics import Statistics
+from duoplda.arrays import Array, eye, namespace, solve_triangular, spd_inverse, symmetric
+from duoplda.model.anova import total_covariance
+from duoplda.model.em import EStep
+from duoplda.model.parameters import Model
+from duoplda.model.statistics import Statistics
 
 
 class Shrinkage(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import (
+from duoplda.arrays import (
     Array,
     SpdInverse,
     eye,
@@ -23,7 +23,7 @@ from duoplda._array import (
     take,
     zeros,
 )
-from duoplda.labels import Ints
+from duoplda.data.labels import Ints
 
 
 class Patterns:

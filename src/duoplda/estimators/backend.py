@@ -16,17 +16,18 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda import backendfile, modelfile
-from duoplda import labels as lab
-from duoplda._array import on_device, to_numpy
-from duoplda.backendfile import CALIBRATIONS, FORMAT, channel_noise, plain_parameters, read_parts, variance_shares
+from duoplda.arrays import on_device, to_numpy
+from duoplda.data import labels as lab
+from duoplda.data.labels import Labels
 from duoplda.errors import DuopldaError
-from duoplda.estimator import PLDA
-from duoplda.labels import Labels
-from duoplda.llr import Sides
-from duoplda.model import Model
-from duoplda.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
-from duoplda.statistics import Statistics, as_labels, check_finite, check_rows
+from duoplda.estimators import files as backendfile
+from duoplda.estimators.files import CALIBRATIONS, FORMAT, channel_noise, plain_parameters, read_parts, variance_shares
+from duoplda.estimators.plda import PLDA
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
+from duoplda.io import container as modelfile
+from duoplda.model.parameters import Model
+from duoplda.model.statistics import Statistics, as_labels, check_finite, check_rows
+from duoplda.trials.blocks import Sides
 
 ROWS = 4096  # of a chunk
 
@@ -405,7 +406,7 @@ class Backend(BaseEstimator):
 
 
 def _put_model(model: Model | None, stats: Statistics) -> Model | None:
-    from duoplda._array import put
+    from duoplda.arrays import put
 
     if model is None:
         return None

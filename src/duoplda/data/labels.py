@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda._array import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
+from duoplda.arrays import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
 from duoplda.errors import DuopldaError
 
 Ints = NDArray[np.int64]

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda import labels as lab
-from duoplda._array import (
+from duoplda.arrays import (
     Array,
     add_rows,
     add_segments,
@@ -38,8 +37,9 @@ from duoplda._array import (
     to_numpy,
     zeros,
 )
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints, Labels, some
 from duoplda.errors import DuopldaError
-from duoplda.labels import Ints, Labels, some
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
 DEVICE_BYTES = 1 << 30  # a block of rows on a device

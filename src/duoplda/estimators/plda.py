@@ -17,15 +17,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from duoplda import channels, em, llr, modelfile
-from duoplda import labels as lab
-from duoplda import model as mod
-from duoplda import shrinkage as shr
-from duoplda._array import Array, namespace, on_device, put, symmetric, take, to_float, to_numpy
+from duoplda.arrays import Array, namespace, on_device, put, symmetric, take, to_float, to_numpy
+from duoplda.data import labels as lab
 from duoplda.errors import DuopldaError
-from duoplda.llr import Sides
-from duoplda.model import Model, Posterior
-from duoplda.statistics import Statistics, check_finite, check_rows
+from duoplda.io import container as modelfile
+from duoplda.model import anova, em
+from duoplda.model import kinds as channels
+from duoplda.model import parameters as par
+from duoplda.model import posteriors as post
+from duoplda.model import shrinkage as shr
+from duoplda.model.parameters import Model
+from duoplda.model.posteriors import Posterior
+from duoplda.model.statistics import Statistics, check_finite, check_rows
+from duoplda.trials import blocks as llr
+from duoplda.trials.blocks import Sides
 
 FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before it is shrunk
 NO_SPEAKERS = "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
@@ -180,7 +185,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return channels.learn(rows, labels, int(self.n_channels), train, self._fold_seed())
 
     def _fit(self, stats: Statistics, start: Model | None = None) -> Self:
-        full_nx = em.session_rank(stats, None)
+        full_nx = anova.session_rank(stats, None)
         ny, nx = self.n_speaker_factors, self.n_session_factors
         fixed_ny = stats.d if ny is None or ny == "auto" else int(ny)
         fixed_nx = full_nx if nx is None or nx == "auto" else int(nx)
@@ -189,8 +194,8 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 raise DuopldaError(
                     f"{name}={n} is more than the {stats.d} dimensions of the data: use at most {stats.d}, or None"
                 )
-        em.check_identifiable(stats, fixed_ny, fixed_nx)
-        reason = None if self.noise_floor else em.singular(stats, fixed_ny, fixed_nx)
+        anova.check_identifiable(stats, fixed_ny, fixed_nx)
+        reason = None if self.noise_floor else anova.singular(stats, fixed_ny, fixed_nx)
         if reason is not None:
             if self.shrinkage is None:
                 raise DuopldaError(
@@ -228,10 +233,10 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ) -> em.Fit:
         """EM from the start that was asked for."""
         floor, few = float(self.noise_floor), self._few(stats.K, stats.N, stats.d)
-        if not floor and (few or (self.shrinkage is not None and em.singular(stats, ny, nx) is not None)):
+        if not floor and (few or (self.shrinkage is not None and anova.singular(stats, ny, nx) is not None)):
             floor = FLOOR
         if floor:
-            total = em.total_covariance(stats)
+            total = anova.total_covariance(stats)
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
         if start is not None and (start.V.shape, start.U.shape) != ((stats.d, ny), (stats.d, nx)):
             raise DuopldaError(
@@ -369,7 +374,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         With K `channels`, `mean` is (K, d), `noise_precision` (K, d, d), and `channel_priors` (K,), or equal.
         """
-        model = mod.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
+        model = par.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
         priors = np.full(model.K, 1 / model.K) if channel_priors is None else to_numpy(channel_priors).astype(float)
         if priors.shape != (model.K,) or not (priors > 0).all():
             raise DuopldaError(f"channel_priors must be {model.K} positive numbers, got {priors}")
@@ -385,7 +390,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ) -> tuple[NDArray[Any], Array]:
         """Speaker ids (sorted) and ln P(Phi_i | model) of each, in nats."""
         model, X, labels = self._labelled(X, speaker, session, channel)
-        return labels.speaker_ids, mod.log_likelihoods(model, X, labels)
+        return labels.speaker_ids, post.log_likelihoods(model, X, labels)
 
     def score(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> float:
         """Mean log marginal likelihood per recording, in nats."""
@@ -405,7 +410,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         model, X, labels = self._labelled(X, speaker, session, channel)
         xp = namespace(X)
         y, x = (to_float(a if xp is not np else np.asarray(a), xp) for a in (y, x))
-        return labels.speaker_ids, mod.conditional_log_likelihoods(model, X, labels, y, x)
+        return labels.speaker_ids, post.conditional_log_likelihoods(model, X, labels, y, x)
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
         """ln P(Phi | theta) of a partition of recordings into speakers: the sum of its clusters' marginal likelihoods.
@@ -417,14 +422,14 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def posterior(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Posterior:
         """Posteriors of the speaker factors, of the session factors given these, and marginal means of these."""
-        return mod.posterior(*self._labelled(X, speaker, session, channel))
+        return post.posterior(*self._labelled(X, speaker, session, channel))
 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
         check_is_fitted(self)
         X = self._rows(X)
         xp = namespace(X)
-        out = mod.transform(self._model(X), to_float(X, xp), self._kind(X, channel))
+        out = post.transform(self._model(X), to_float(X, xp), self._kind(X, channel))
         if not bool(xp.all(xp.isfinite(out))):
             check_finite(X)
         return out
@@ -435,7 +440,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X = self._rows(X)
         xp = namespace(X)
         priors = put(to_numpy(self.channel_priors_), X)
-        return xp.exp(mod.kind_log_posterior(self._model(X), to_float(X, xp), priors))
+        return xp.exp(post.kind_log_posterior(self._model(X), to_float(X, xp), priors))
 
     def sample(
         self,
@@ -538,7 +543,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if namespace(enrolled.gamma) is not namespace(tests.gamma):
             raise DuopldaError("the two sides are in different array libraries: enroll both from arrays of one kind")
         own = self._model(enrolled.gamma)
-        if not (mod.same(own, enrolled.model) and mod.same(own, tests.model)):
+        if not (par.same(own, enrolled.model) and par.same(own, tests.model)):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
 
     @staticmethod
@@ -581,7 +586,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             channels, priors = np.array(header["channels"]), arrays["channel_priors"]
             noise = arrays["noise_precision"].reshape(len(channels), *arrays["noise_precision"].shape[-2:])
             mean, V, U = (arrays[n] for n in ("channel_means", "speaker_loadings", "session_loadings"))
-            model = mod.checked(mean, V, U, noise, channels)
+            model = par.checked(mean, V, U, noise, channels)
             plda = cls(**header["parameters"])
             if priors.shape != channels.shape:
                 raise DuopldaError(f"{len(channels)} channels, {len(priors)} priors")

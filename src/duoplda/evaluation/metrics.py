@@ -1,0 +1,449 @@
+"""How good scores are: error rates, detection costs, Cllr, their minima, confidence intervals.
+
+A score is a natural-log likelihood ratio s, a label is True for a target trial, and w >= 0 is a trial's
+weight (1 unless given). A trial is accepted when s >= threshold, so that, with T and N the summed
+weights of the target and the non-target trials,
+
+    p_miss(threshold) = (1 / T) sum of w over the targets with s < threshold
+    p_fa(threshold)   = (1 / N) sum of w over the non-targets with s >= threshold.
+
+Equal scores are one step of both curves, never two, so no result depends on the order of the trials.
+Scores may be infinite; a NaN is refused.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+from scipy.special import expit
+
+from duoplda.errors import DuopldaError
+
+__all__ = ["BayesError", "BootstrapResult", "DetCurve", "act_dcf", "bayes_error", "bootstrap"]
+__all__ += ["calibration_loss", "cllr", "det_curve", "eer", "min_cllr", "min_dcf", "pav_llr", "rocch"]
+
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+Weights = ArrayLike | None
+_MAX_LOG_ODDS = 700.0  # exp of it is still a finite double
+
+
+class DetCurve(NamedTuple):
+    """Error rates for rising thresholds: `p_miss`, `p_fa`, `thresholds`, each (m + 1,)."""
+
+    p_miss: Floats
+    p_fa: Floats
+    thresholds: Floats
+
+
+class BayesError(NamedTuple):
+    """Bayes error rates of the scores as they are (`actual`) and calibrated by PAV (`minimum`)."""
+
+    actual: Any
+    minimum: Any
+
+
+@dataclass(frozen=True)
+class BootstrapResult:
+    """A metric on all trials, the ends of its confidence interval, and its value for each resample."""
+
+    estimate: Any
+    low: Any
+    high: Any
+    values: Floats  # (n_resamples,), or (n_resamples, ...) for a metric that gives an array
+
+
+class Tally(NamedTuple):
+    """Weight of each class in bins of rising score; `scores` holds the lowest score of each bin."""
+
+    scores: Floats
+    targets: Floats
+    nontargets: Floats
+
+
+def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: Weights = None) -> float:
+    """Equal error rate: the common value of p_miss and p_fa, by a named definition.
+
+    The empirical rates are steps and seldom meet, which is why tools disagree. `method` says what is meant:
+
+    - "rocch": where the convex hull of the ROC crosses p_miss = p_fa. It is the largest minimum Bayes
+      error over all priors, max_p min_t p p_miss(t) + (1 - p) p_fa(t), and never exceeds "interpolated".
+    - "interpolated": where straight lines between neighbouring points of the ROC cross p_miss = p_fa, as
+      `brentq(lambda x: 1 - x - interp1d(fpr, tpr)(x), 0, 1)` on scikit-learn's `roc_curve` gives.
+    - "nearest": (p_miss + p_fa) / 2 at the threshold where the two are closest, the lowest such threshold
+      if there are several. This is what SpeechBrain's `EER` returns.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
+
+    >>> eer([-2.0, -1.0, 0.5, 0.0, 1.0, 2.0], [False, False, False, True, True, True])
+    0.16666666666666666
+    """
+    if method not in ("rocch", "interpolated", "nearest"):
+        raise DuopldaError(f"method is {method!r}; use 'rocch', 'interpolated' or 'nearest'")
+    bins = tally(*check_trials(scores, labels, weights))
+    p_miss, p_fa, _ = _curve(pool(bins) if method == "rocch" else bins)
+    difference = p_miss - p_fa  # rises from -1 to 1
+    if method == "nearest":
+        k = int(np.argmin(np.round(np.abs(difference), 12)))  # rounded: the first of equals, as promised
+        return float((p_miss[k] + p_fa[k]) / 2)
+    k = int(np.searchsorted(difference, 0.0))
+    share = difference[k] / (difference[k] - difference[k - 1])
+    return float(p_miss[k] - share * (p_miss[k] - p_miss[k - 1]))
+
+
+def det_curve(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> DetCurve:
+    """Miss and false-alarm rates at every distinct score, from accepting all to rejecting all.
+
+    thresholds = (the m distinct scores, rising, then +inf); p_miss rises from 0 to 1, p_fa falls from 1
+    to 0. The last point stands for rejecting every trial, those with a score of +inf included.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns three (m + 1,) arrays.
+
+    >>> det_curve([0.0, 1.0, 1.0, 2.0], [False, True, False, True]).p_miss.tolist()
+    [0.0, 0.0, 0.5, 1.0]
+    """
+    return _curve(tally(*check_trials(scores, labels, weights)))
+
+
+def rocch(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> DetCurve:
+    """Vertices of the convex hull of the ROC, where every minimum cost is found.
+
+    The hull's edges are the blocks of the PAV algorithm: the edge of a block with target share t and
+    non-target share n of their classes goes from (p_miss, p_fa) to (p_miss + t, p_fa - n).
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns three (h + 1,) arrays.
+
+    >>> rocch([0.0, 1.0, 2.0, 3.0], [False, True, False, True]).p_fa.tolist()
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    return _curve(pool(tally(*check_trials(scores, labels, weights))))
+
+
+def min_dcf(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    p_target: ArrayLike = 0.01,
+    c_miss: ArrayLike = 1.0,
+    c_fa: ArrayLike = 1.0,
+    weights: Weights = None,
+) -> Any:
+    """Lowest normalised detection cost that any threshold reaches.
+
+    min_t [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa)   (NIST)
+
+    Parameters: `scores` (n,), `labels` (n,), `p_target`, `c_miss`, `c_fa` scalars or arrays that
+    broadcast, `weights` (n,) or None. Returns a float for scalars, otherwise an array.
+
+    >>> min_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
+    [0.5, 0.5]
+    """
+    ratio = _cost_ratio(p_target, c_miss, c_fa)
+    blocks = pool(tally(*check_trials(scores, labels, weights)))
+    return _plain(_normalised_cost(blocks, block_llr(blocks), np.log(ratio), ratio))
+
+
+def act_dcf(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    p_target: ArrayLike = 0.01,
+    c_miss: ArrayLike = 1.0,
+    c_fa: ArrayLike = 1.0,
+    weights: Weights = None,
+) -> Any:
+    """Normalised detection cost of deciding by the Bayes threshold, as if the scores were calibrated.
+
+    [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa),
+    t = log((1 - p) c_fa / (p c_miss))   (NIST; scores are natural logarithms)
+
+    Parameters: as for `min_dcf`. Returns a float for scalars, otherwise an array.
+
+    >>> act_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
+    [0.5, 1.0]
+    """
+    ratio = _cost_ratio(p_target, c_miss, c_fa)
+    bins = tally(*check_trials(scores, labels, weights))
+    return _plain(_normalised_cost(bins, bins.scores, np.log(ratio), ratio))
+
+
+def bayes_error(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    prior_log_odds: ArrayLike,
+    normalized: bool = True,
+    weights: Weights = None,
+) -> BayesError:
+    """Bayes error rate against the prior, for the scores as they are and for the best calibration.
+
+    With p = 1 / (1 + exp(-prior_log_odds)), `actual` is p p_miss(t) + (1 - p) p_fa(t) at the Bayes
+    threshold t = -prior_log_odds and `minimum` is its minimum over t; both are divided by
+    min(p, 1 - p), the error of a decision without scores, unless `normalized` is False.
+
+    Parameters: `scores` (n,), `labels` (n,), `prior_log_odds` scalar or array within -700 .. 700,
+    `weights` (n,) or None. Returns floats for a scalar, otherwise arrays of its shape.
+
+    >>> bayes_error([-3.0, -1.0, 1.0, 3.0], [False, True, False, True], 0.0)
+    BayesError(actual=1.0, minimum=0.5)
+    """
+    log_odds = np.asarray(prior_log_odds, dtype=np.float64)
+    if not np.all(np.abs(log_odds) <= _MAX_LOG_ODDS):
+        raise DuopldaError(f"prior_log_odds must lie within -{_MAX_LOG_ODDS:g} .. {_MAX_LOG_ODDS:g}")
+    bins = tally(*check_trials(scores, labels, weights))
+    blocks = pool(bins)
+    scale = 1.0 if normalized else expit(-np.abs(log_odds))
+    threshold, ratio = -log_odds, np.exp(-log_odds)
+    actual = _normalised_cost(bins, bins.scores, threshold, ratio) * scale
+    minimum = _normalised_cost(blocks, block_llr(blocks), threshold, ratio) * scale
+    return BayesError(_plain(actual), _plain(minimum))
+
+
+def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
+    """Cost of the log-likelihood ratios in bits: 0 is perfect, 1 is what always saying 0 costs.
+
+    (mean over targets of log2(1 + exp(-s)) + mean over non-targets of log2(1 + exp(s))) / 2
+
+    A target at -inf or a non-target at +inf makes it infinite.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
+
+    >>> cllr([0.0, 0.0], [True, False])
+    1.0
+    """
+    return _cllr(*check_trials(scores, labels, weights))
+
+
+def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
+    """Cllr after the best monotone recalibration of these scores, `cllr(pav_llr(scores))`, in bits.
+
+    It measures discrimination alone: 0 when one threshold separates the classes, 1 when the scores order
+    the trials no better than a constant.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
+
+    >>> min_cllr([-5.0, 1.0, 2.0], [False, True, True])
+    0.0
+    """
+    return _min_cllr(tally(*check_trials(scores, labels, weights)))
+
+
+def calibration_loss(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
+    """What miscalibration costs, in bits: cllr - min_cllr, at least 0.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
+
+    >>> round(calibration_loss([1.0, 1.0, 1.0], [True, False, False]), 6)
+    0.173289
+    """
+    trials = check_trials(scores, labels, weights)
+    return max(0.0, _cllr(*trials) - _min_cllr(tally(*trials)))
+
+
+def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Floats:
+    """Optimally calibrated log-likelihood ratio of each trial, by the pool-adjacent-violators algorithm.
+
+    In a block with target weight t and non-target weight n it is log(t / T) - log(n / N), so -inf below
+    every target and +inf above every non-target. It uses the labels of the trials it calibrates: a
+    yardstick, not a calibration for other trials (see `duoplda.calibration`). A trial of weight zero gets
+    the value of the highest block that starts at or below its score.
+
+    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns (n,).
+
+    >>> pav_llr([-1.0, 0.0, 0.0, 1.0], [False, True, False, True]).tolist()
+    [-inf, 0.0, 0.0, inf]
+    """
+    blocks = pool(tally(*check_trials(scores, labels, weights)))
+    index = np.searchsorted(blocks.scores, np.asarray(scores, dtype=np.float64), side="right") - 1
+    return block_llr(blocks)[np.maximum(index, 0)]
+
+
+def bootstrap(
+    metric: Callable[..., Any],
+    scores: ArrayLike,
+    labels: ArrayLike,
+    speakers_a: ArrayLike,
+    speakers_b: ArrayLike,
+    n_resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int | np.random.Generator = 0,
+    progress: bool = False,
+) -> BootstrapResult:
+    """Confidence interval of a metric over new speakers: speakers are resampled, not trials.
+
+    S speakers are drawn from the S speakers with replacement. If speaker a is drawn m_a times, a
+    non-target trial of speakers a and b weighs m_a m_b and a target trial of speaker a weighs m_a; trials
+    are weighted, never copied, and sorted once. The interval runs between the (1 -+ confidence) / 2
+    quantiles of the resampled values. A resample without any target or any non-target is drawn again.
+
+    Parameters: `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial`
+    for its options), `scores` (n,), `labels` (n,), `speakers_a` and `speakers_b` (n,) the speaker of each
+    side, any ids. `progress` shows a bar on a terminal's standard error, if `rich` is installed.
+
+    >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
+    >>> r = bootstrap(cllr, [2.0, 1.0, 3.0, -2.0, -1.0, 1.0], [1, 1, 1, 0, 0, 0], a, b, n_resamples=50)
+    >>> bool(r.low <= r.estimate <= r.high)
+    True
+    """
+    if n_resamples < 1 or not 0 < confidence < 1:
+        raise DuopldaError("bootstrap needs n_resamples >= 1 and confidence between 0 and 1")
+    s, y, _ = check_trials(scores, labels, None)
+    a, b, n_speakers = _speaker_indices(speakers_a, speakers_b, y)
+    order = np.argsort(s)
+    s, y, a, b = s[order], y[order], a[order], b[order]
+    rng = np.random.default_rng(seed)
+    values = []
+    for _ in _progress_bar(range(n_resamples), progress):
+        weights = _speaker_weights(rng, n_speakers, a, b, y)
+        values.append(np.asarray(metric(s, y, weights=weights), dtype=np.float64))
+    ranked = np.sort(values, axis=0)  # indexed, not interpolated: a value may be infinite
+    cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
+    estimate = np.asarray(metric(s, y, weights=np.ones(len(s))), dtype=np.float64)
+    return BootstrapResult(_plain(estimate), _plain(ranked[cut]), _plain(ranked[-1 - cut]), np.array(values))
+
+
+# From here to `block_llr`: shared with duoplda.calibration.
+
+
+def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
+    """Scores, labels and weights as (n,) arrays without NaN, with both classes and no zero weight."""
+    s, y = np.asarray(scores), np.asarray(labels)
+    if s.size == 0:
+        raise DuopldaError("there are no scores")
+    if s.ndim != 1 or y.shape != s.shape:
+        raise DuopldaError(f"scores has shape {s.shape}, labels {y.shape}; both must be (n,), equally long")
+    if s.dtype.kind not in "fiu":
+        raise DuopldaError(f"scores must be real numbers, not {s.dtype}")
+    s = s.astype(np.float64, copy=False)
+    if y.dtype.kind in "iu" and bool(np.all((y == 0) | (y == 1))):
+        y = y.astype(bool)
+    if y.dtype != np.bool_:
+        found = np.unique(y.astype(str))[:3].tolist()
+        raise DuopldaError(f"labels must be booleans, True for a target trial, or 0 and 1; found {found}")
+    refuse_rows(np.isnan(s), "scores", "NaN", "remove these trials or find out why they have no score")
+    w = np.ones(len(s)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if w.shape != s.shape:
+        raise DuopldaError(f"weights has shape {w.shape} and scores {s.shape}; they must be equally long")
+    if weights is not None:
+        refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
+        if not w.all():
+            s, y, w = s[w > 0], y[w > 0], w[w > 0]
+    if not y.any() or y.all():
+        missing = "non-target" if y.any() else "target"
+        raise DuopldaError(f"there is no {missing} trial (of positive weight); both classes are needed")
+    return s, y, w
+
+
+def refuse_rows(bad: Booleans, name: str, what: str, remedy: str) -> None:
+    """Raise an error that counts the bad rows and names the first five."""
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        first = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise DuopldaError(f"{name}: {len(rows)} of {len(bad)} are {what} (rows {first}, from 0); {remedy}")
+
+
+def tally(scores: Floats, labels: Booleans, weights: Floats) -> Tally:
+    """Weight of each class at each distinct score; sorts only what is not sorted yet."""
+    if not np.all(scores[:-1] <= scores[1:]):
+        order = np.argsort(scores)
+        scores, labels, weights = scores[order], labels[order], weights[order]
+    starts = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
+    targets = np.add.reduceat(np.where(labels, weights, 0.0), starts)
+    nontargets = np.add.reduceat(np.where(labels, 0.0, weights), starts)
+    return Tally(scores[starts], targets, nontargets)
+
+
+def pool(bins: Tally) -> Tally:
+    """The blocks of the PAV algorithm: neighbours pooled until the share of targets rises with the score."""
+    total = bins.targets + bins.nontargets
+    starts = isotonic_regression(bins.targets / total, weights=total).blocks[:-1]
+    targets, nontargets = (np.add.reduceat(weight, starts) for weight in (bins.targets, bins.nontargets))
+    return Tally(bins.scores[starts], targets, nontargets)
+
+
+def block_llr(blocks: Tally) -> Floats:
+    """Log-likelihood ratio of each block, log(t / T) - log(n / N), rising (ties of rounding evened out)."""
+    with np.errstate(divide="ignore"):
+        target, nontarget = (np.log(weight / weight.sum()) for weight in (blocks.targets, blocks.nontargets))
+    return np.maximum.accumulate(target - nontarget)
+
+
+def _curve(bins: Tally) -> DetCurve:
+    missed = np.concatenate(([0.0], np.cumsum(bins.targets)))
+    rejected = np.concatenate(([0.0], np.cumsum(bins.nontargets)))
+    p_fa = (rejected[-1] - rejected) / rejected[-1]
+    return DetCurve(missed / missed[-1], p_fa, np.concatenate((bins.scores, [np.inf])))
+
+
+def _normalised_cost(bins: Tally, llr: Floats, threshold: Floats, ratio: Floats) -> Floats:
+    """Cost of accepting the bins with llr >= threshold = log(ratio); ratio = (1 - p) c_fa / (p c_miss)."""
+    p_miss, p_fa, _ = _curve(bins)
+    k = np.searchsorted(llr, threshold)
+    return np.asarray(p_miss[k] * np.maximum(1.0, 1.0 / ratio) + p_fa[k] * np.maximum(1.0, ratio))
+
+
+def _cost_ratio(p_target: ArrayLike, c_miss: ArrayLike, c_fa: ArrayLike) -> Floats:
+    given = f"p_target={p_target!r}, c_miss={c_miss!r}, c_fa={c_fa!r}"
+    try:
+        p, miss, fa = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (p_target, c_miss, c_fa)))
+    except ValueError:
+        raise DuopldaError(f"{given}: each must be a number, or lists of the same length") from None
+    if not np.all((p > 0) & (p < 1)):
+        raise DuopldaError(f"{given}: p_target must lie strictly between 0 and 1")
+    if not np.all((miss > 0) & (fa > 0) & np.isfinite(miss) & np.isfinite(fa)):
+        raise DuopldaError(f"{given}: costs must be positive and finite")
+    log_ratio = np.log1p(-p) + np.log(fa) - np.log(p) - np.log(miss)
+    if not np.all(np.abs(log_ratio) <= _MAX_LOG_ODDS):
+        raise DuopldaError(f"{given}: the Bayes threshold is beyond {_MAX_LOG_ODDS:g} in size")
+    return np.asarray((1 - p) / p * (fa / miss))
+
+
+def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
+    cost = np.logaddexp(0.0, np.where(y, -s, s))
+    total = np.average(cost[y], weights=w[y]) + np.average(cost[~y], weights=w[~y])
+    return float(total / (2 * np.log(2)))
+
+
+def _min_cllr(bins: Tally) -> float:
+    blocks = pool(bins)
+    llr, t, n = block_llr(blocks), blocks.targets > 0, blocks.nontargets > 0
+    weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
+    return _cllr(np.concatenate((llr[t], llr[n])), np.arange(len(weights)) < t.sum(), weights)
+
+
+def _plain(value: Floats) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
+
+
+def _speaker_indices(a: Any, b: Any, labels: Booleans) -> tuple[Indices, Indices, int]:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != labels.shape or b.shape != labels.shape:
+        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {labels.shape}"
+        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
+    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
+    a, b = index[: len(a)], index[len(a) :]
+    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
+    refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
+    return a, b, len(names)
+
+
+def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:
+    for _ in range(1000):
+        times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
+        weights = np.where(labels, times[a], times[a] * times[b])
+        if weights[labels].any() and weights[~labels].any():
+            return weights
+    raise DuopldaError(f"{n} speakers are too few to resample: no draw had trials of both classes")
+
+
+def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
+    if not (wanted and sys.stderr.isatty()):
+        return steps
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        return steps
+    return track(steps, description="bootstrap", console=Console(stderr=True), transient=True)

@@ -1,0 +1,163 @@
+"""The parameters and the densities that follow from them.
+
+    phi_ijl = mu_k + V y_i + U x_ij + eps_ijl,   y_i, x_ij ~ N(0, I),   eps_ijl ~ N(0, W_k^-1),   k the kind of channel
+
+`W` is a precision (in Kaldi and wespeaker `W` is a covariance). For a session of type `c` (c_k recordings of kind k)
+and its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v = sum V'W_k (phi - mu_k)` over them:
+
+    J_c = sum_k c_k U'W_k V,   P_c = (I + sum_k c_k U'W_k U)^-1,   G_c = sum_k c_k V'W_k V - J_c'P_c J_c
+    x_ij | y_i, Phi ~ N(P_c (z_ij - J_c y_i), P_c)
+    y_i | Phi       ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1)
+    Lambda_i = I + sum_j G_c,   gamma_i = sum_j v_ij - J_c'P_c z_ij
+
+    ln P(Phi_i) = sum_jl ln N(phi; mu_k, W_k^-1) + sum_j (ln|P_c| + z'P_c z) / 2
+                  + (gamma'Lambda^-1 gamma - ln|Lambda|) / 2
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import (
+    Array,
+    eye,
+    logdet_cholesky,
+    namespace,
+    put,
+    spd_inverse,
+    symmetric,
+    to_float,
+    zeros,
+)
+from duoplda.data.labels import NO_KIND, Ints
+from duoplda.errors import DuopldaError
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Parameters of K kinds of channels; one kind is the source's model."""
+
+    mu: Array  # (K, d)
+    V: Array  # (d, ny)
+    U: Array  # (d, nx)
+    W: Array  # (K, d, d) precisions
+    kinds: NDArray[Any] = field(default_factory=NO_KIND.copy)  # (K,)
+
+    @property
+    def d(self) -> int:
+        return self.V.shape[0]
+
+    @property
+    def ny(self) -> int:
+        return self.V.shape[1]
+
+    @property
+    def nx(self) -> int:
+        return self.U.shape[1]
+
+    @property
+    def K(self) -> int:
+        return self.mu.shape[0]
+
+    @cached_property
+    def W_factor(self) -> Array:
+        """(K, d, d) lower triangular C_k with W_k = C_k C_k'."""
+        return namespace(self.W).linalg.cholesky(self.W)
+
+    @cached_property
+    def ln_W(self) -> Array:
+        """(K,) ln|W_k / 2 pi|."""
+        return logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
+
+
+def _real(array: Any) -> Any:
+    array = array if namespace(array) is not np else np.asarray(array)
+    if "complex" in str(array.dtype):
+        raise TypeError("got complex ones")
+    return array
+
+
+def same(a: Model, b: Model) -> bool:
+    """Whether two models of one array library have the same parameters."""
+    if a.V is b.V and a.U is b.U:
+        return True
+    xp = namespace(a.V)
+    pairs = ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
+    return all(x.shape == y.shape and bool(xp.all(x == y)) for x, y in pairs)
+
+
+def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
+    """A model from parameters a user gives, after looking at them; with `kinds` (K,), of so many kinds of channels."""
+    given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
+    given["noise_precision"] = noise_precision
+    xp = namespace(*given.values())
+    arrays = {}
+    for name, a in given.items():
+        if a is None and name != "session_loadings":
+            raise DuopldaError(f"{name} is None: only session_loadings may be, for a model without session factors")
+        if a is not None:
+            try:
+                arrays[name] = to_float(_real(a), xp) + 0.0  # a copy of its own
+            except (TypeError, ValueError) as error:
+                raise DuopldaError(f"{name} must be an array of real numbers: {error}") from None
+    if not arrays["mean"].ndim or not arrays["mean"].shape[-1]:
+        raise DuopldaError(f"mean has shape {tuple(arrays['mean'].shape)}, expected (dimensions,)")
+    d = arrays["mean"].shape[-1]
+    if "session_loadings" not in arrays:
+        arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
+    K = () if kinds is None else (len(kinds),)
+    shapes = {"mean": (*K, d), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (*K, d, d)}
+    for name, shape in shapes.items():
+        got = tuple(arrays[name].shape)
+        if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)):
+            want = "(" + ", ".join("factors" if s == -1 else str(s) for s in shape) + ")"
+            raise DuopldaError(f"{name} has shape {got}, expected {want}, as the mean has {d} dimensions")
+        if not bool(xp.all(xp.isfinite(arrays[name]))):
+            raise DuopldaError(f"{name} contains NaN or infinity")
+    V, U = arrays["speaker_loadings"], arrays["session_loadings"]
+    for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
+        if matrix.shape[1] > d:
+            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
+    W = xp.reshape(arrays["noise_precision"], (-1, d, d))
+    worst = float(xp.max(xp.abs(W - W.mT)))
+    if worst > 1e-6 * float(xp.max(xp.abs(W))):
+        raise DuopldaError(f"noise_precision is not symmetric (entries differ by up to {worst:.3g})")
+    low = float(xp.min(xp.linalg.eigvalsh(symmetric(W))))
+    if low <= 0:
+        raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
+    return Model(
+        xp.reshape(arrays["mean"], (-1, d)), V, U, symmetric(W), NO_KIND if kinds is None else np.asarray(kinds)
+    )
+
+
+class Terms:
+    """What sessions of given types (C, K) add: P_c, J_c, G_c and their like, as stacks over the types."""
+
+    def __init__(self, model: Model, types: Ints):
+        xp = namespace(model.V)
+        V, U, W = model.V, model.U, model.W
+        self.WV, self.WU = W @ V, W @ U  # (K, d, ny), (K, d, nx)
+        VWV, J, UWU = V.T @ self.WV, U.T @ self.WV, symmetric(U.T @ self.WU)  # of each kind
+        c = put(types.astype(float), V)  # (C, K)
+        self.J = xp.tensordot(c, J, axes=1)  # (C, nx, ny)
+        self.P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
+        self.ln_P = -ln  # (C,)
+        self.PJ = self.P @ self.J
+        self.G = symmetric(xp.tensordot(c, VWV, axes=1) - self.J.mT @ self.PJ)  # (C, ny, ny)
+        self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and xp is np else None
+
+    def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
+        """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
+        xp = namespace(self.WV)
+        if len(present) == 1:
+            WU, WV = self.WU[int(present[0]), ...], self.WV[int(present[0]), ...]
+        else:
+            WU = xp.concat([self.WU[k, ...] for k in present.tolist()], axis=0)
+            WV = xp.concat([self.WV[k, ...] for k in present.tolist()], axis=0)
+        return WU, WV - WU @ self.PJ[c, ...]

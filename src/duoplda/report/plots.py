@@ -1,0 +1,459 @@
+"""Pictures of scores and models: DET, Tippett, histograms, Bayes error, reliability, variance shares.
+
+Scores are natural-log likelihood ratios, labels are True for a target trial, and `systems` maps a name to its
+(scores, labels). Every function draws into the Axes it is given, or into a new figure as wide as a column of
+print (3.5 in), and returns the Axes; `save` writes its figure. Systems differ in colour (the Okabe-Ito palette, safe
+for the colour-blind) and in line style or marker. pyplot is never touched, so nothing stays open behind one's back.
+
+What the pictures are made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no matplotlib; the
+report draws the same curves from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+from scipy.special import ndtr, ndtri
+
+from duoplda.arrays import to_numpy
+from duoplda.errors import DuopldaError
+from duoplda.evaluation import metrics
+from duoplda.evaluation.calibration import PAVCalibration
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "bayes_error",
+    "det",
+    "histogram",
+    "likelihood_trace",
+    "reliability",
+    "save",
+    "shrinkage_path",
+    "speaker_map",
+    "tippett",
+]
+__all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
+__all__ += ["variance_directions", "variance_shares"]
+
+Floats = NDArray[np.float64]
+Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
+
+# Okabe and Ito's colours, the yellow darkened for white paper
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B5A800")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_DASHES += ((0, (3, 1, 3, 3)), (0, (8, 3)), (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
+_MARKERS = "os^Dv<>P"
+_WIDTH = 3.5  # in, a column of print
+# rates worth a tick, the most welcome first
+_RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
+_LN10 = float(np.log(10.0))
+
+
+# -- what the pictures are made of; no matplotlib from here to `det`
+
+
+class VarianceShares(NamedTuple):
+    """Shares of the variance along each direction, and over all: they add up to 1."""
+
+    speaker: Floats  # (d,), falling
+    session: Floats  # (d,)
+    channel: Floats  # (d,)
+    total: tuple[float, float, float]  # traces: speaker, session, channel
+
+
+def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> NDArray[np.intp]:
+    """Indices of the points that a curve needs when nobody can see less than a cell.
+
+    Of neighbours within one cell (cell_x wide, cell_y high) the first is kept; the last point of all stays. No part of
+    a monotone curve is moved by more than a cell.
+
+    >>> thin([0.0, 0.1, 0.2, 1.0, 1.1], [0.0, 0.0, 0.0, 0.0, 0.0], 0.5, 0.5).tolist()
+    [0, 3, 4]
+    """
+    a, b = np.floor(np.asarray(x) / cell_x), np.floor(np.asarray(y) / cell_y)
+    keep = np.concatenate(([True], (a[1:] != a[:-1]) | (b[1:] != b[:-1])))
+    keep[-1] = True
+    return np.flatnonzero(keep)
+
+
+def tippett_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Steps of P(LLR >= x | target) and P(LLR >= x | non-target): x rising, then the two shares, each (2 m,).
+
+    >>> x, targets, nontargets = tippett_curve([0.0, 1.0], [False, True])
+    >>> x.tolist(), targets.tolist(), nontargets.tolist()
+    ([0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0])
+    """
+    p_miss, p_fa, thresholds = metrics.det_curve(scores, labels)
+    steps = [np.repeat(share, 2)[1:-1] for share in (1 - p_miss, p_fa)]
+    return np.repeat(thresholds[:-1], 2), steps[0], steps[1]
+
+
+def score_range(all_scores: Iterable[ArrayLike], tail: float = 5e-4) -> tuple[float, float]:
+    """Limits of an axis that shows all but a share `tail` of the scores at either end of any system."""
+    ends = []
+    for scores in all_scores:
+        s = np.asarray(scores, dtype=np.float64)
+        s = np.sort(s[np.isfinite(s)])
+        if len(s):
+            cut = int(tail * len(s))
+            ends.append((s[cut], s[-1 - cut]))
+    low, high = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0.0, 0.0)
+    margin = 0.03 * (high - low) if high > low else max(1.0, abs(low) * 0.1)
+    return float(low - margin), float(high + margin)
+
+
+def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6) -> tuple[Floats, Floats]:
+    """Limits of a DET plot, (low, high) of p_fa, then of p_miss: from half the rate of one single error."""
+    counts = np.max([np.bincount(np.asarray(labels, dtype=np.int64), minlength=2) for _, labels in systems], axis=0)
+    x, y = (np.array([np.clip(0.5 / n, 1e-7, 0.1), high]) for n in counts)
+    return x, y
+
+
+def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
+    """Round rates between the limits, at least a share `gap` of the probit axis apart."""
+    low, high = ndtri(np.asarray(limits, dtype=np.float64))
+    kept: list[float] = []
+    for rate in _RATES:
+        at = ndtri(rate)
+        if low <= at <= high and all(abs(at - ndtri(other)) >= gap * (high - low) for other in kept):
+            kept.append(rate)
+    return sorted(kept)
+
+
+def variance_directions(speaker: Any, session: Any = None, noise: Any = None) -> VarianceShares:
+    """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
+
+    With B, S, N the three covariances and T = B + S + N, the directions v solve B v = lambda T v with v'Tv = 1. Along
+    v the speaker's share is v'Bv = lambda, the session's v'Sv and the channel's v'Nv. They come by falling lambda;
+    where lambda is 0 the directions solve S v = lambda T v instead, so that they are well defined.
+
+    Parameters: a fitted PLDA (with several kinds of channels N is their mean, weighted by their priors), or the
+    covariances `speaker`, `session`, `noise`, each (d, d).
+
+    >>> s = variance_directions(np.diag([1.0, 0.0]), np.diag([0.0, 3.0]), np.eye(2))
+    >>> s.speaker.round(3).tolist(), s.session.round(3).tolist(), s.channel.round(3).tolist()
+    ([0.5, 0.0], [0.0, 0.75], [0.5, 0.25])
+    """
+    if hasattr(speaker, "speaker_loadings_"):
+        names = ("speaker_loadings_", "session_loadings_", "noise_precision_")
+        V, U, W = (to_numpy(getattr(speaker, name)).astype(np.float64) for name in names)
+        noise = np.linalg.inv(W)
+        if noise.ndim == 3:
+            noise = np.tensordot(to_numpy(speaker.channel_priors_).astype(np.float64), noise, 1)
+        speaker, session = V @ V.T, U @ U.T
+    if session is None or noise is None:
+        raise DuopldaError("give a fitted PLDA, or the speaker, the session and the noise covariance")
+    B, S, N = (np.asarray(a, dtype=np.float64) for a in (speaker, session, noise))
+    if B.ndim != 2 or B.shape[0] != B.shape[1] or not B.shape == S.shape == N.shape:
+        raise DuopldaError(f"the covariances have shapes {B.shape}, {S.shape}, {N.shape}; each must be (d, d)")
+    try:
+        values, v = eigh(B, B + S + N)
+    except np.linalg.LinAlgError:
+        raise DuopldaError("the sum of the covariances is not positive definite") from None
+    v = v[:, ::-1]
+    idle = v[:, values[::-1] < 1e-9]
+    v[:, v.shape[1] - idle.shape[1] :] = idle @ eigh(idle.T @ S @ idle)[1][:, ::-1]
+    shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in (B, S, N)]).clip(0, 1)
+    shares /= shares.sum(axis=0)
+    traces = np.array([np.trace(a) for a in (B, S, N)])
+    a, b, c = (traces / traces.sum()).tolist()
+    return VarianceShares(shares[0], shares[1], shares[2], (a, b, c))
+
+
+# -- scores
+
+
+def det(
+    systems: Systems,
+    operating_points: Sequence[tuple[float, float, float]] = ((0.01, 1.0, 1.0),),
+    ax: Axes | None = None,
+) -> Axes:
+    """Miss against false-alarm rate on probit axes, where Gaussian scores give straight lines.
+
+    For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives
+    and an open one the point of least cost; a point outside the axes is drawn on their border.
+    The legend gives the EER ("rocch").
+    """
+    _check_systems(systems)
+    curves = {name: metrics.det_curve(*trials) for name, trials in systems.items()}
+    points = {name: [_decide(*systems[name], *at) for at in operating_points] for name in systems}
+    rates = [rate for both in points.values() for pair in both for point in pair for rate in point if rate < 0.98]
+    worst = max([1.2 * metrics.eer(*trials) for trials in systems.values()] + rates)
+    high = next((h for h in (0.6, 0.9) if h > worst), 0.98)
+    x_limits, y_limits = det_limits(systems.values(), high)
+    ax = _axes(ax, _WIDTH * 0.92)
+    for axis, limits in ((ax.xaxis, x_limits), (ax.yaxis, y_limits)):
+        getattr(ax, f"set_{axis.axis_name}scale")("function", functions=(_probit, ndtr))
+        getattr(ax, f"set_{axis.axis_name}lim")(*limits)
+        ticks = det_ticks(limits, 0.065 if axis is ax.xaxis else 0.05)
+        axis.set_ticks(ticks, [f"{100 * r:.12g}" for r in ticks])
+        axis.set_ticks([], minor=True)
+    for (name, curve), color, dash in zip(curves.items(), _colors(), cycle(_DASHES), strict=False):
+        x, y = (np.clip(p, limits[0] / 2, 1 - 1e-3) for p, limits in ((curve.p_fa, x_limits), (curve.p_miss, y_limits)))
+        kept = thin(ndtri(x), ndtri(y), 0.004, 0.004)
+        label = f"{_short(name, 30)} (EER {100 * metrics.eer(*systems[name]):.2f} %)"
+        ax.plot(x[kept], y[kept], color=color, ls=dash, lw=1.3, label=label)
+        for (actual, least), marker in zip(points[name], cycle(_MARKERS), strict=False):
+            for rates, face in ((least, "white"), (actual, color)):
+                at = [np.clip(rates[1], *x_limits)], [np.clip(rates[0], *y_limits)]
+                style: dict[str, Any] = {"mec": color, "mfc": face, "mew": 1.1, "ms": 5, "clip_on": False, "zorder": 5}
+                ax.plot(*at, ls="none", marker=marker, **style)
+    return _dress(ax, "False-alarm rate (%)", "Miss rate (%)")
+
+
+def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
+    """Share of the target and of the non-target trials whose LR is at least x, on a log10 axis."""
+    _check_systems(systems)
+    low, high = (v / _LN10 for v in score_range(s for s, _ in systems.values()))
+    ax = _axes(ax)
+    for (name, trials), color, dash in zip(systems.items(), _colors(), cycle(_DASHES), strict=False):
+        x, targets, nontargets = tippett_curve(*trials)
+        x = np.concatenate(([low], np.clip(x / _LN10, low, high), [high]))
+        for share, width, label in ((targets, 1.3, _short(name)), (nontargets, 0.8, None)):
+            y = np.concatenate(([1.0], share, [share[-1]]))
+            kept = thin(x, y, (high - low) / 1000, 1e-3)
+            ax.plot(x[kept], y[kept], color=color, ls=dash, lw=width, label=label)
+    ax.axvline(0.0, color="0.6", lw=0.6, zorder=0)
+    ax.set_xlim(low, high)
+    ax.set_ylim(0.0, 1.0)
+    return _dress(ax, "log$_{10}$ LR (thick: targets, thin: non-targets)", "Share with at least this LR")
+
+
+def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins: int = 60) -> Axes:
+    """Density of the scores of each class; scores beyond the axis count in its outermost bins."""
+    s, y, _ = metrics.check_trials(scores, labels, None)
+    low, high = score_range([s])
+    edges = np.linspace(low, high, bins + 1)
+    ax = _axes(ax)
+    for keep, name, color, dash in ((~y, "non-target", OKABE_ITO[1], "--"), (y, "target", OKABE_ITO[0], "-")):
+        density = np.histogram(s[keep].clip(low, high), edges, density=True)[0]
+        label = f"{name} ({keep.sum():,})"
+        ax.stairs(density, edges, fill=True, color=color, alpha=0.25, lw=0)
+        ax.stairs(density, edges, color=color, ls=dash, lw=1.2, label=label)
+    ax.set_xlim(low, high)
+    ax.set_ylim(bottom=0.0)
+    return _dress(ax, "LLR (nats)", "Density", columns=2)
+
+
+def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) -> Axes:
+    """Normalised Bayes error against the prior log-odds: actual (solid) and least (dashed). 1: no use at all."""
+    _check_systems(systems)
+    odds = np.linspace(-limit, limit, 141)
+    ax = _axes(ax)
+    top = 1.0
+    for (name, trials), color, marker in zip(systems.items(), _colors(), cycle(_MARKERS), strict=False):
+        actual, least = metrics.bayes_error(*trials, odds)
+        style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3, "lw": 1.2}
+        ax.plot(odds, actual, label=_short(name), markevery=(7, 14), **style)
+        ax.plot(odds, least, ls=(0, (3, 1.5)), markevery=(0, 14), mfc="white", **style)
+        top = max(top, float(actual.max()))
+    ax.axhline(1.0, color="0.6", lw=0.6, zorder=0)
+    ax.set_xlim(-limit, limit)
+    ax.set_ylim(0.0, min(1.05 * top, 1.5))
+    return _dress(ax, "Prior log-odds (nats)", "Normalised Bayes error")
+
+
+def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
+    """The LLR that was given against the LLR it is worth; calibrated systems follow the diagonal.
+
+    What it is worth is the PAV map with one added trial of each class at its ends, so that it is finite.
+    """
+    _check_systems(systems)
+    limits = score_range(s for s, _ in systems.values())
+    ax = _axes(ax, _WIDTH * 0.92)
+    ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
+    low, high = 0.0, 0.0
+    for (name, trials), color, dash in zip(systems.items(), _colors(), cycle(_DASHES), strict=False):
+        s, y, _ = metrics.check_trials(*trials, None)
+        pav = PAVCalibration().fit(s.clip(*limits), y)
+        given = np.stack((pav.low_, pav.high_), axis=1).ravel()
+        ax.plot(given, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
+        low, high = min(low, float(pav.llr_[0])), max(high, float(pav.llr_[-1]))
+    ax.set_xlim(*limits)
+    ax.set_ylim(low - 0.5, high + 0.5)
+    return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)")
+
+
+# -- models
+
+
+def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
+    """Log-likelihood of the training data after each iteration of EM; the start is iteration 0."""
+    trace = getattr(plda_or_trace, "log_likelihoods_", plda_or_trace)
+    if hasattr(trace, "fit"):
+        raise DuopldaError("this model has no likelihood trace: it was not fitted, but made from parameters")
+    values = np.asarray(trace, dtype=np.float64)
+    if values.ndim != 1 or len(values) == 0:
+        raise DuopldaError(f"a likelihood trace is a list of numbers, not of shape {values.shape}")
+    ax = _axes(ax)
+    marker = "o" if len(values) <= 30 else None
+    ax.plot(np.arange(len(values)), values, color=OKABE_ITO[0], lw=1.3, marker=marker, ms=3)
+    ax.xaxis.set_major_locator(_whole())
+    return _dress(ax, "Iteration", "Log-likelihood (nats)")
+
+
+def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
+    """Log-likelihood of held-out speakers where `shrinkage="auto"` looked: along each number, the others as chosen."""
+    path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
+    if chosen is None or chosen not in path:
+        raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
+    ax = _axes(ax)
+    for k, name in enumerate(chosen._fields):
+        line = sorted(
+            (a[k], ln) for a, ln in path.items() if len(a) == len(chosen) and a == chosen._replace(**{name: a[k]})
+        )
+        if len(line) > 1:
+            x, y = zip(*line, strict=True)
+            ax.plot(x, y, color=OKABE_ITO[k], ls=["-", "--", ":", "-."][k], marker="o", ms=3, lw=1.3, label=name)
+    ax.set_xlim(-0.02, 1.02)
+    ax.legend(frameon=False, fontsize="small")
+    return _dress(ax, "Shrinkage", "Held-out log-likelihood (nats per recording)")
+
+
+def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes | None = None) -> Axes:
+    """Shares of the speaker's, the session's and the channel's variance, stacked, direction by direction.
+
+    Parameters: a fitted PLDA, or three covariances (d, d); see `variance_directions`. The legend gives the shares of
+    the traces.
+    """
+    shares = variance_directions(model, session, noise)
+    ax = _axes(ax)
+    edges = np.arange(len(shares.speaker) + 1) + 0.5
+    bottom = np.zeros(len(shares.speaker))
+    looks = (("speaker", OKABE_ITO[0], ""), ("session", OKABE_ITO[4], "////"), ("channel", OKABE_ITO[5], "...."))
+    for (name, color, hatch), share, total in zip(looks, shares[:3], shares.total, strict=True):
+        label = f"{name} {100 * total:.0f} %"
+        style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch or None, "label": label}
+        ax.stairs(bottom + share, edges, baseline=bottom, fill=True, **style).set_edgecolor("white")
+        bottom = bottom + share
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0.0, 1.0)
+    ax.xaxis.set_major_locator(_whole())
+    return _dress(ax, "Direction, by share of the speaker", "Share of the variance", columns=3)
+
+
+def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axes:
+    """Recordings (or speakers) in the first two factors: rows of `Y` (n, >= 2), joined to the mean of their speaker."""
+    rows, ids = np.asarray(Y, dtype=np.float64), np.asarray(speaker)
+    if rows.ndim != 2 or rows.shape[1] < 2 or ids.shape != rows.shape[:1]:
+        raise DuopldaError(f"Y has shape {rows.shape} and speaker {ids.shape}; give (n, 2 or more) and (n,)")
+    names, index = np.unique(ids, return_inverse=True)
+    counts = np.bincount(index)[:, None]
+    means = np.stack([np.bincount(index, rows[:, k]) for k in (0, 1)], axis=1) / counts
+    ax = _axes(ax, _WIDTH * 0.92)
+    few = len(names) <= 8
+    spokes = np.stack((rows[:, :2], means[index], np.full((len(rows), 2), np.nan)), axis=1)
+    for k in range(min(len(names), 64)):  # 64 pairs of colour and marker, then they come again
+        own = index % 64 == k
+        color, marker = OKABE_ITO[k % 8], _MARKERS[(k + k // 8) % 8]
+        ax.plot(*spokes[own].reshape(-1, 2).T, color=color, lw=0.4, alpha=0.6 if few else 0.3, zorder=1)
+        style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3.5 if few else 2, "mew": 0, "zorder": 2}
+        ax.plot(*rows[own, :2].T, ls="none", label=_short(names[k], 24) if few else None, **style)
+    ax.set_aspect("equal", adjustable="datalim")
+    return _dress(ax, "Speaker factor 1", "Speaker factor 2", columns=4 if max(len(str(n)) for n in names) <= 6 else 2)
+
+
+def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, force: bool = False) -> None:
+    """Write a figure as PNG, PDF or SVG, by the suffix of `path`: whole or not at all, the same bytes every time."""
+    import matplotlib
+
+    from duoplda.io._atomic import atomic_path
+
+    kind = Path(path).suffix.lower().lstrip(".")
+    if kind not in ("png", "pdf", "svg"):
+        raise DuopldaError(f"{path}: the suffix must be .png, .pdf or .svg")
+    figure = getattr(ax_or_figure, "figure", None) or ax_or_figure
+    metadata = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    options: dict[Any, Any] = {
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "duoplda",
+    }  # fonts stay text in a PDF, as journals ask
+    with matplotlib.rc_context(options), atomic_path(path, force=force) as temporary:
+        figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
+
+
+# -- inside
+
+
+def _check_systems(systems: Systems) -> None:
+    if not isinstance(systems, Mapping) or not systems:
+        raise DuopldaError("systems must be a dictionary: name -> (scores, labels)")
+    for name, trials in systems.items():
+        if not isinstance(trials, (tuple, list)) or len(trials) != 2:
+            raise DuopldaError(f"system {name!r} must be a pair (scores, labels)")
+        try:
+            metrics.check_trials(*trials, None)
+        except DuopldaError as error:
+            raise DuopldaError(f"system {name!r}: {error}") from None
+
+
+def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa: float) -> tuple[Any, Any]:
+    """(p_miss, p_fa) of the Bayes decision and of the least cost."""
+    metrics.min_dcf(scores, labels, p, c_miss, c_fa)  # refuses impossible priors and costs
+    ratio = (1 - p) / p * (c_fa / c_miss)
+    curve, hull = metrics.det_curve(scores, labels), metrics.rocch(scores, labels)
+    k = int(np.searchsorted(curve.thresholds[:-1], np.log(ratio)))
+    best = int(np.argmin(hull.p_miss + ratio * hull.p_fa))
+    return (curve.p_miss[k], curve.p_fa[k]), (hull.p_miss[best], hull.p_fa[best])
+
+
+def _probit(p: Any) -> Any:
+    return ndtri(np.clip(p, 1e-12, 1 - 1e-12))
+
+
+def _short(name: Any, most: int = 44) -> str:
+    """A name that fits in a legend, and in which `$` and a leading `_` mean nothing to matplotlib."""
+    text = str(name)
+    text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return ("\N{ZERO WIDTH SPACE}" + text if text.startswith("_") else text).replace("$", r"\$")
+
+
+def _whole() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)
+
+
+def _colors() -> Iterable[str]:
+    return cycle(OKABE_ITO)
+
+
+def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:
+    """`ax`, or the Axes of a new figure of one column's width with type to match."""
+    if ax is not None:
+        return ax
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DuopldaError("plots need matplotlib: pip install 'duoplda[plots]'") from None
+    ax = Figure(figsize=(_WIDTH, height), layout="constrained", dpi=150).add_subplot()
+    ax.tick_params(labelsize=7, width=0.6, length=2.5)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set_fontsize(8)
+        axis.get_offset_text().set_fontsize(7)
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.6)
+    return ax
+
+
+def _dress(ax: Axes, x: str, y: str, columns: int = 1) -> Axes:
+    """Labels, a faint grid, and the legend above the axes, where it hides nothing."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.grid(color="0.9", lw=0.5)
+    ax.set_axisbelow(True)
+    if ax.get_legend_handles_labels()[0]:
+        size = float(ax.xaxis.label.get_fontsize()) - 1
+        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0.2, "handlelength": 2.6 if columns == 1 else 1.2}
+        style |= {"columnspacing": 0.9, "handletextpad": 0.5}
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=size, labelspacing=0.25, **style)
+    return ax
