@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 
 Array = Any  # an array of NumPy, torch or another library of the array API standard
 
@@ -374,3 +374,35 @@ def one_blas_thread() -> Iterator[None]:
             _held -= 1
             if not _held:
                 _limits.restore_original_limits()
+
+
+def check_rows(X: Any) -> tuple[Array, Any]:
+    """A two-dimensional array of real numbers, in its own library."""
+    xp = namespace(X)
+    if xp is np:
+        X = np.asarray(X)
+        if X.dtype.kind == "c":
+            raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
+        if X.dtype.kind not in "fiub":
+            try:
+                X = X.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
+    elif xp.isdtype(X.dtype, "complex floating"):
+        raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
+    if X.ndim != 2:
+        raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise DuopldaError(f"found an array with shape {tuple(X.shape)}: at least one recording is needed")
+    return X, xp
+
+
+def check_finite(X: Array, first_row: int = 0) -> None:
+    """Name the rows that are not finite."""
+    xp = namespace(X)
+    bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
+    if len(bad):
+        raise DuopldaError(
+            f"Input X contains NaN or infinity in {len(bad)} of {X.shape[0]} rows: {some(bad + first_row)}. "
+            "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
+        )

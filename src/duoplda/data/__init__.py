@@ -1,0 +1,6 @@
+"""The one door for recordings: their labels as integers, their vectors in chunks."""
+
+from duoplda.data.labels import Labels
+from duoplda.data.recordings import ROWS, Chunk, Recordings, as_recordings
+
+__all__ = ["ROWS", "Chunk", "Labels", "Recordings", "as_recordings"]

@@ -10,16 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 
 Ints = NDArray[np.int64]
-
-
-def some(items: Any, most: int = 10) -> str:
-    """The first few of many, for a message."""
-    items = list(items)
-    text = ", ".join(repr(i.item() if isinstance(i, np.generic) else i) for i in items[:most])
-    return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
 
 
 def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duoplda.arrays import check_rows
 from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
 from duoplda.errors import DuopldaError
 from duoplda.io import Labels as Table
 from duoplda.io.shards import Shard
-from duoplda.model.statistics import check_rows
 
 NAMES = ("X", "speaker", "session", "channel")
 

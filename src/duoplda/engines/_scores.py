@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.data.labels import Ints, some
-from duoplda.errors import DuopldaError
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io.shards import Shard

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import one_blas_thread
+from duoplda.arrays import check_finite, check_rows, one_blas_thread
 from duoplda.data import labels as lab
-from duoplda.data.labels import Labels, some
+from duoplda.data.labels import Labels
 from duoplda.engines._pieces import Columns, LabelTable, Piece, of_chunk, of_shard
 from duoplda.engines._scores import Job, ScoreBlock, Trials, chain_of, recordings, score
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend, Transform
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.preprocessing import Spread
@@ -34,7 +34,7 @@ from duoplda.io.shards import Shard
 from duoplda.model import shards
 from duoplda.model.accumulate import near_mean
 from duoplda.model.shards import Parts
-from duoplda.model.statistics import Statistics, check_finite, check_rows
+from duoplda.model.statistics import Statistics
 from duoplda.trials.blocks import Sides
 
 try:

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import on_device, to_numpy
+from duoplda.arrays import check_finite, check_rows, on_device, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
 from duoplda.errors import DuopldaError
@@ -26,7 +26,7 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
 from duoplda.io import container as modelfile
 from duoplda.model.parameters import Model
-from duoplda.model.statistics import Statistics, as_labels, check_finite, check_rows
+from duoplda.model.statistics import Statistics, as_labels
 from duoplda.trials.blocks import Sides
 
 ROWS = 4096  # of a chunk

@@ -17,9 +17,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from duoplda.arrays import Array, namespace, on_device, put, symmetric, take, to_float, to_numpy
+from duoplda.arrays import (
+    Array,
+    check_finite,
+    check_rows,
+    namespace,
+    on_device,
+    put,
+    symmetric,
+    take,
+    to_float,
+    to_numpy,
+)
 from duoplda.data import labels as lab
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 from duoplda.io import container as modelfile
 from duoplda.model import anova, em
 from duoplda.model import kinds as channels
@@ -28,7 +39,7 @@ from duoplda.model import posteriors as post
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.posteriors import Posterior
-from duoplda.model.statistics import Statistics, check_finite, check_rows
+from duoplda.model.statistics import Statistics
 from duoplda.trials import blocks as llr
 from duoplda.trials.blocks import Sides
 
@@ -460,7 +471,7 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         K, kinds = len(self.channels_), []
         if channel is not None and channel not in self.channels_.tolist():
-            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {lab.some(self.channels_)}")
+            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {some(self.channels_)}")
 
         def kind(rng: np.random.Generator, n: int) -> NDArray[np.int64]:
             if channel is None:

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from duoplda.arrays import namespace, put, to_numpy
+from duoplda.arrays import check_finite, check_rows, namespace, put, to_numpy
 from duoplda.data import labels as lab
-from duoplda.data.labels import some
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 from duoplda.model import anova
-from duoplda.model.statistics import Statistics, check_finite, check_rows
+from duoplda.model.statistics import Statistics
 
 __all__ = ["LDA", "Center", "LengthNorm", "Whiten"]
 

@@ -23,6 +23,7 @@ from duoplda.arrays import (
     add_rows,
     add_segments,
     arange,
+    check_finite,
     gram,
     is_torch,
     namespace,
@@ -38,8 +39,8 @@ from duoplda.arrays import (
     zeros,
 )
 from duoplda.data import labels as lab
-from duoplda.data.labels import Ints, Labels, some
-from duoplda.errors import DuopldaError
+from duoplda.data.labels import Ints, Labels
+from duoplda.errors import DuopldaError, some
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
 DEVICE_BYTES = 1 << 30  # a block of rows on a device
@@ -504,14 +505,3 @@ class Open:
         self.counts[slots], self.slot[done] = 0, -1
         self.free = np.concatenate([self.free, slots])
         return done, sums
-
-
-def check_finite(X: Array, first_row: int = 0) -> None:
-    """Name the rows that are not finite."""
-    xp = namespace(X)
-    bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
-    if len(bad):
-        raise DuopldaError(
-            f"Input X contains NaN or infinity in {len(bad)} of {X.shape[0]} rows: {some(bad + first_row)}. "
-            "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
-        )

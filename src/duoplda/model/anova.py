@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from duoplda.arrays import Array, add_rows, gram, namespace, put, to_numpy, zeros
-from duoplda.data.labels import some
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 from duoplda.model.statistics import Statistics
 
 

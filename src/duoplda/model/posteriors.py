@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import (
     Array,
     add_rows,
+    check_finite,
     eye,
     logdet_cholesky,
     namespace,
@@ -29,7 +30,7 @@ from duoplda.arrays import (
 )
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError
-from duoplda.model.accumulate import CHUNK_BYTES, STREAM_BYTES, check_finite
+from duoplda.model.accumulate import CHUNK_BYTES, STREAM_BYTES
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Patterns, speakers
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, gram, namespace, put, segment_sums, set_rows, take, zeros
+from duoplda.arrays import Array, check_finite, gram, namespace, put, segment_sums, set_rows, take, zeros
 from duoplda.data import labels as lab
-from duoplda.data.labels import Ints, Labels, some
-from duoplda.errors import DuopldaError
-from duoplda.model.accumulate import Folds, check_finite, parts
+from duoplda.data.labels import Ints, Labels
+from duoplda.errors import DuopldaError, some
+from duoplda.model.accumulate import Folds, parts
 from duoplda.model.statistics import Statistics
 
 

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, gram, namespace, on_device, put, zeros
+from duoplda.arrays import Array, add_rows, check_rows, gram, namespace, on_device, put, zeros
 from duoplda.data import labels as lab
-from duoplda.data.labels import Ints, Labels, some
-from duoplda.errors import DuopldaError
-from duoplda.model.accumulate import CHUNK_BYTES, Folds, Gathered, TypeBlock, add_scatters, check_finite
+from duoplda.data.labels import Ints, Labels
+from duoplda.errors import DuopldaError, some
+from duoplda.model.accumulate import Folds, Gathered, TypeBlock, add_scatters
 
-__all__ = ["CHUNK_BYTES", "Statistics", "TypeBlock", "as_labels", "check_finite", "check_rows"]
+__all__ = ["Statistics", "TypeBlock", "as_labels"]
 
 PRECISIONS = ("double", "single")
 
@@ -332,27 +332,6 @@ def _join(a: TypeBlock, b: TypeBlock) -> TypeBlock:
         n[rows] += x.n
         add_rows(A, rows, x.A)
     return TypeBlock(a.counts, speaker, n, A, add_scatters([a, b]))
-
-
-def check_rows(X: Any) -> tuple[Array, Any]:
-    """A two-dimensional array of real numbers, in its own library."""
-    xp = namespace(X)
-    if xp is np:
-        X = np.asarray(X)
-        if X.dtype.kind == "c":
-            raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
-        if X.dtype.kind not in "fiub":
-            try:
-                X = X.astype(np.float64)
-            except (TypeError, ValueError) as error:
-                raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
-    elif xp.isdtype(X.dtype, "complex floating"):
-        raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
-    if X.ndim != 2:
-        raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
-    if X.shape[0] == 0 or X.shape[1] == 0:
-        raise DuopldaError(f"found an array with shape {tuple(X.shape)}: at least one recording is needed")
-    return X, xp
 
 
 def _single(precision: str) -> bool:

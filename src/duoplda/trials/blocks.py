@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_numpy
-from duoplda.data.labels import Ints, some
-from duoplda.errors import DuopldaError
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, some
 from duoplda.trials.ratios import CELLS, Scorer, gathered, merged
 from duoplda.trials.sides import Sides, enroll, shared
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import Array, add_rows, namespace, segment_sums, take, zeros
 from duoplda.data import labels as lab
-from duoplda.data.labels import Ints, Labels, some
-from duoplda.errors import DuopldaError
+from duoplda.data.labels import Ints, Labels
+from duoplda.errors import DuopldaError, some
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers

@@ -1,0 +1,134 @@
+"""The one door: whatever holds recordings gives their labels, and their vectors in chunks.
+
+Arrays and chunks are below; files are in `duoplda.io`, shards on a cluster in `duoplda.engines`. Everything that reads
+recordings does so by `map` or `reduce`, which run a function on this machine, or wherever the parts lie.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import Array, check_rows
+from duoplda.data.labels import Ints, Labels, as_ids, encode
+from duoplda.errors import DuopldaError
+
+ROWS = 4096  # of a chunk: the same for all sources, so that they give the same bits
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some recordings on their way."""
+
+    X: Array  # (k, d)
+    index: slice | Ints  # their places among the labels of all recordings
+    ids: NDArray[Any] | None = None  # (k,) their names, where they have any
+
+
+class Recordings(ABC):
+    """N recordings: who speaks in them, and their vectors, read as often as one likes, one chunk at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> recordings = Recordings.from_arrays(np.eye(3), ["a", "a", "b"], ["s1", "s1", "s2"])
+    >>> recordings.labels().speaker_ids.tolist(), [chunk.X.shape for chunk in recordings.chunks(rows=2)]
+    (['a', 'b'], [(2, 3), (1, 3)])
+    """
+
+    @abstractmethod
+    def labels(self) -> Labels:
+        """The labels of all recordings; chunks say which of them they bring."""
+
+    @abstractmethod
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        """The recordings, in chunks of `rows` (the last one is shorter)."""
+
+    def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
+        """What `function(part)` yields for each part of the recordings, in order; here all of them are one part."""
+        yield from function(self)
+
+    def reduce(
+        self,
+        make: Callable[[Recordings], Sequence[Any]],
+        join: Callable[[list[Any]], Any],
+        finish: Callable[[Any], Any],
+        n: int = 1,
+    ) -> list[Any]:
+        """`make(part)` gives n results for each part; each of the n is joined over the parts, then finished."""
+        return [finish(result) for result in make(self)]
+
+    @staticmethod
+    def from_arrays(
+        X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None
+    ) -> ArrayRecordings:
+        """Recordings `X` (N, d) in memory with their labels (N,); without `speaker`, each is a speaker of its own."""
+        return ArrayRecordings(X, speaker, session, channel, ids)
+
+    @staticmethod
+    def from_chunks(chunks: Callable[[], Iterable[Any]], labels: Labels) -> ChunkRecordings:
+        """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order."""
+        return ChunkRecordings(chunks, labels)
+
+
+class ArrayRecordings(Recordings):
+    """A matrix in memory, of NumPy or of another array library."""
+
+    def __init__(self, X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None):
+        self.X = check_rows(X)[0]
+        self._given = speaker, session, channel
+        self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
+        self._labels: Labels | None = None
+
+    def labels(self, like: Any = None) -> Labels:
+        """The labels; with `like`, on the device of that tensor."""
+        if self._labels is None or like is not None:
+            speaker, session, channel = self._given
+            n = self.X.shape[0]
+            self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)
+        return self._labels
+
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        for i in range(0, self.X.shape[0], rows):
+            part = slice(i, min(i + rows, self.X.shape[0]))
+            yield Chunk(self.X[part, ...], part, None if self.ids is None else self.ids[part])
+
+
+class ChunkRecordings(Recordings):
+    """Matrices of rows that come one after another."""
+
+    def __init__(self, chunks: Callable[[], Iterable[Any]], labels: Labels):
+        if not callable(chunks):
+            raise DuopldaError("chunks must be a function that gives the matrices anew at each call, not an iterator")
+        self._chunks, self._labels = chunks, labels
+
+    def labels(self) -> Labels:
+        return self._labels
+
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        at, n, d = 0, self._labels.n_recordings, None
+        for given in self._chunks():
+            X = check_rows(given)[0]
+            d = X.shape[1] if d is None else d
+            if X.shape[1] != d:
+                raise DuopldaError(f"a chunk that begins at row {at} has {X.shape[1]} columns, the first had {d}")
+            if at + X.shape[0] > n:
+                raise DuopldaError(f"the chunks bring more rows than the {n} that have labels")
+            yield Chunk(X, slice(at, at + X.shape[0]))
+            at += X.shape[0]
+        if at < n:
+            raise DuopldaError(f"the chunks brought {at} rows, {n} have labels")
+
+
+def as_recordings(X: Any, speaker: Any = None, session: Any = None, channel: Any = None) -> Recordings:
+    """Recordings as they are, or the arrays that stand for them."""
+    if not isinstance(X, Recordings):
+        return Recordings.from_arrays(X, speaker, session, channel)
+    if any(label is not None for label in (speaker, session, channel)):
+        raise DuopldaError("recordings bring their own labels: leave out speaker, session and channel")
+    return X
