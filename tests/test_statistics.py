@@ -1,14 +1,13 @@
 """One pass over the data: direct sums, shards in any order, weights, chunks cut anywhere."""
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import oracle
+from chunked import accumulate
 from duoplda import DuopldaError, Statistics
 from duoplda.data import labels
 from duoplda.model import em
@@ -163,22 +162,32 @@ def test_chunks_of_the_pass_do_not_show(monkeypatch):
     assert_equal_statistics(gather(data), whole)
 
 
-def test_threads_do_not_show(monkeypatch):
-    """Small work gets one thread: here three, and blocks of 256 rows."""
+def same_bits(a, b):
+    for x, y in zip(a.blocks, b.blocks, strict=True):
+        assert all(np.array_equal(getattr(x, n), getattr(y, n)) for n in ("counts", "speaker", "n", "A", "scatter"))
+    assert np.array_equal(a.within, b.within)
+    for x, y in zip(a.folds, b.folds, strict=True):
+        same_bits(x, y)
 
-    @contextmanager
-    def three(flops):
-        with ThreadPoolExecutor(3) as pool:
-            yield 3, lambda function, items: list(pool.map(function, items))
 
-    p, data = make(3, K=2, n_speakers=60)
-    whole = gather(data, K=2)
-    ln = ln_likelihood(whole, p)
-    monkeypatch.setattr("duoplda.model.accumulate.CHUNK_BYTES", 8)
-    monkeypatch.setattr("duoplda.model.accumulate.one_thread_each", three)
-    monkeypatch.setattr("duoplda.ragged.one_thread_each", three)
-    assert_equal_statistics(gather(data, K=2), whole)
-    assert ln_likelihood(whole, p) == pytest.approx(ln, rel=1e-12)
+@pytest.mark.parametrize("n_folds", [0, 3])
+@pytest.mark.parametrize("way", ["whole", "chunks"])
+def test_the_same_bits_for_any_number_of_threads(n_folds, way):
+    rng = np.random.default_rng(0)
+    n, d = 6000, 160
+    session = np.sort(rng.integers(0, 1500, n))
+    speaker, kind, X = session // 12, rng.integers(0, 2, n), rng.standard_normal((n, d)) + 3
+
+    def run(threads):
+        with threadpool_limits(threads, user_api="blas"):
+            if way == "whole":
+                return Statistics.from_arrays(X, speaker, session, kind, n_folds=n_folds)
+            return accumulate(np.array_split(X, 3), (speaker, session, kind), n_folds=n_folds)
+
+    one = run(1)
+    for threads in (2, 3, 4, 7):
+        for _ in range(2):
+            same_bits(run(threads), one)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int16, np.uint8, bool])
@@ -191,7 +200,7 @@ def test_other_number_types_are_summed_in_double_precision(dtype):
     assert stats.within.dtype == np.float64
     assert_equal_statistics(stats, exact, rtol=1e-14)
     rows = np.array_split(X, 5)
-    assert_equal_statistics(Statistics.accumulate(rows, (data.speaker, data.session)), exact)
+    assert_equal_statistics(accumulate(rows, (data.speaker, data.session)), exact)
 
 
 def test_rows_that_are_not_contiguous():
@@ -225,7 +234,7 @@ def test_an_offset_far_from_the_mean_does_little_harm():
     """The offset is the mean of the first chunk: here a single recording, 1e3 standard deviations off."""
     _, data = make(7, d=2)
     data.X[0] += 1e3
-    first = Statistics.accumulate([data.X[:1], data.X[1:]], _labels(data)[:2])
+    first = accumulate([data.X[:1], data.X[1:]], _labels(data)[:2])
     assert np.abs(first.offset - data.X.mean(axis=0)).max() > 900
     # 1e3 squared over the variance: six of sixteen digits
     assert_same(as_table(first, data.X.mean(axis=0)), direct(data, 1, data.X.mean(axis=0)), rtol=1e-10)
@@ -372,7 +381,7 @@ def test_folds_hold_whole_speakers_and_add_up(K, n_folds):
         if len(own):
             assert_same(as_table(fold, plain.offset), direct(own, K, plain.offset))
             assert ln_likelihood(fold, p) == pytest.approx(oracle.log_likelihoods(p, own).sum(), rel=1e-11)
-    chunks = Statistics.accumulate(np.array_split(data.X, 7), given_labels, n_folds=n_folds, seed=5)
+    chunks = accumulate(np.array_split(data.X, 7), given_labels, n_folds=n_folds, seed=5)
     for a, b in zip((chunks, *chunks.folds), (stats, *stats.folds), strict=True):
         assert a.speaker_ids.tolist() == b.speaker_ids.tolist()
         assert_same(as_table(a, plain.offset), as_table(b, plain.offset))
@@ -393,7 +402,10 @@ def test_folds_of_shards_are_the_folds_of_the_whole():
     assert [f.speaker_ids.tolist() for f in folded(slice(None), 2).folds] != [
         f.speaker_ids.tolist() for f in whole.folds
     ]
-    assert (folded(shard == 0, 1) + folded(shard == 1, 2)).folds == ()  # splits that have nothing in common
+    plain = Statistics.from_arrays(*(a[shard == 1] for a in (data.X, data.speaker, data.session)))
+    for other in (folded(shard == 1, 2), plain):  # splits that have nothing in common
+        with pytest.raises(DuopldaError, match=r"different folds \(4 folds with seed 1; .*\) cannot be added"):
+            folded(shard == 0, 1) + other
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -469,7 +481,7 @@ def test_chunks_may_cut_sessions_anywhere(K, by_session):
     @given(st.sets(st.integers(1, len(data) - 1), max_size=12))
     def check(cuts):
         chunks = (chunk for chunk in np.split(data.X, sorted(cuts)))  # read once
-        assert_equal_statistics(Statistics.accumulate(chunks, given_labels), whole)
+        assert_equal_statistics(accumulate(chunks, given_labels), whole)
 
     check()
 
@@ -478,9 +490,7 @@ def test_recordings_one_by_one():
     _, data = make(20, K=2)
     whole = gather(data, K=2)
     chunks = [row[None] for row in data.X]
-    named = {"speaker": data.speaker, "session": data.session, "channel": data.kind}
-    for given_labels in ((data.speaker, data.session, data.kind), named, labels.encode(*_labels(data))):
-        assert_equal_statistics(Statistics.accumulate(chunks, given_labels), whole)
+    assert_equal_statistics(accumulate(chunks, (data.speaker, data.session, data.kind)), whole)
 
 
 def test_closed_sessions_are_dropped_from_memory(monkeypatch):
@@ -496,7 +506,7 @@ def test_closed_sessions_are_dropped_from_memory(monkeypatch):
         held.append(len(self.open or ()))
 
     monkeypatch.setattr(Sums, "add", spy)
-    Statistics.accumulate([row[None] for row in data.X], (data.speaker, data.session))
+    accumulate([row[None] for row in data.X], (data.speaker, data.session))
     assert held == [*(data.session[1:] == data.session[:-1]).astype(int).tolist(), 0]
 
 
@@ -505,13 +515,13 @@ def test_chunks_that_do_not_fit_the_labels():
     given_labels = (data.speaker, data.session)
     n = len(data)
     with pytest.raises(DuopldaError, match=f"brought {n - 3} rows, {n} have labels"):
-        Statistics.accumulate([data.X[:-3]], given_labels)
+        accumulate([data.X[:-3]], given_labels)
     with pytest.raises(DuopldaError, match=f"more rows than the {n}"):
-        Statistics.accumulate([data.X, data.X[:1]], given_labels)
+        accumulate([data.X, data.X[:1]], given_labels)
     with pytest.raises(DuopldaError, match=f"brought 0 rows, {n} have labels"):
-        Statistics.accumulate([], given_labels)
+        accumulate([], given_labels)
     with pytest.raises(DuopldaError, match="begins at row 5 has 2 columns, the first had 3"):
-        Statistics.accumulate([data.X[:5], data.X[5:, :2]], given_labels)
+        accumulate([data.X[:5], data.X[5:, :2]], given_labels)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -519,8 +529,8 @@ def test_rows_that_are_not_finite_are_named_without_other_noise(bad):
     _, data = make(23)
     X = data.X.copy()
     X[7, 1] = bad
-    with pytest.raises(DuopldaError, match=f"NaN, infinity.* of the speakers '{data.speaker[7]}'"):
-        Statistics.accumulate([X[:5], X[5:]], (data.speaker, data.session))
+    with pytest.raises(DuopldaError, match="NaN or infinity in rows 7, and"):
+        accumulate([X[:5], X[5:]], (data.speaker, data.session))
     X[2, 0] = np.inf
     with pytest.raises(DuopldaError, match=rf"NaN or infinity in 2 of {len(X)} rows: 2, 7\."):
         Statistics.from_arrays(X, data.speaker, data.session)
@@ -541,7 +551,7 @@ def test_single_precision_changes_only_the_last_digits_within(shift, chunked):
     X = (data.X + shift).astype(np.float32)
     labels = (data.speaker, data.session)
     if chunked:
-        exact, fast = (Statistics.accumulate([X[:7], X[7:]], labels, precision=p) for p in ("double", "single"))
+        exact, fast = (accumulate([X[:7], X[7:]], labels, precision=p) for p in ("double", "single"))
     else:
         exact, fast = (Statistics.from_arrays(X, *labels, precision=p) for p in ("double", "single"))
     error = np.abs(fast.within - exact.within).max() / np.abs(exact.within).max()

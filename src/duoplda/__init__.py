@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from duoplda.errors import DuopldaError
 
 if TYPE_CHECKING:
+    from duoplda.data.recordings import Recordings
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
     from duoplda.model.posteriors import Posterior
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Sides", "Statistics", "__version__"]
+__all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics", "__version__"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
 _ROOMS = {
     "PLDA": "estimators.plda",
     "Backend": "estimators.backend",
+    "Recordings": "data.recordings",
     "Sides": "trials.sides",
     "Posterior": "model.posteriors",
     "Statistics": "model.statistics",

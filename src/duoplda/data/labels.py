@@ -20,7 +20,7 @@ def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
     if not n:
         return np.zeros(len(speaker_ids), np.int64)
     salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-    return (_mix(_hash(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
+    return (_mix(keys(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +37,15 @@ class Labels:
     speaker: Array  # (N,)
     session: Array  # (N,)
     kind: Array  # (N,)
+    open: NDArray[np.bool_] | None = None  # (H,) which sessions have further recordings elsewhere; None: none has
 
-    def select(self, speakers: NDArray[np.bool_]) -> tuple[Labels, Array]:
-        """The labels of some of the speakers' recordings, and the rows of these."""
-        xp = namespace(self.speaker)
-        new = put(np.where(speakers, np.cumsum(speakers) - 1, -1), self.speaker)[self.speaker]
-        rows = xp.nonzero(new >= 0)[0]
-        sessions, session, _ = ranked(self.session[rows])
-        names = None if self.session_ids is None else self.session_ids[to_numpy(sessions)]
-        return Labels(self.speaker_ids[speakers], names, self.kinds, new[rows], session, self.kind[rows]), rows
+    def rows(self, index: Ints) -> Labels:
+        """The labels of some recordings, with the speakers and sessions that these have; all kinds stay."""
+        speakers, speaker, _ = ranked(self.speaker[index])
+        sessions, session, _ = ranked(self.session[index])
+        names = None if self.session_ids is None else self.session_ids[sessions]
+        further = None if self.open is None else self.open[sessions]
+        return Labels(self.speaker_ids[speakers], names, self.kinds, speaker, session, self.kind[index], further)
 
     @property
     def n_recordings(self) -> int:
@@ -87,8 +87,19 @@ class Labels:
 NO_KIND = np.array([""])
 
 
-def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None = None, like: Any = None) -> Labels:
+def encode(
+    speaker: Any,
+    session: Any = None,
+    channel: Any = None,
+    n: int | None = None,
+    like: Any = None,
+    *,
+    by_speaker: bool = False,
+) -> Labels:
     """Check labels and turn them into integers, on the device of `like` where that is a tensor of torch.
+
+    A session is one conversation of one speaker. Its name must therefore not occur with two speakers, unless
+    `by_speaker` says that names are counted anew for each speaker: then a session is called "speaker name".
 
     `n` is the number of recordings that the labels must have.
     """
@@ -96,19 +107,42 @@ def encode(speaker: Any, session: Any = None, channel: Any = None, n: int | None
     n = len(speakers)
     session_ids, sessions = codes(session, "session", n, like) if session is not None else (None, arange(n, speakers))
     kind_ids, kind = codes(channel, "channel", n, like) if channel is not None else (NO_KIND, 0 * arange(n, speakers))
+    if by_speaker and session_ids is not None:
+        pairs, sessions, _ = ranked(speakers * len(session_ids) + sessions)
+        who, what = np.divmod(to_numpy(pairs), len(session_ids))
+        names = zip(speaker_ids[who].tolist(), session_ids[what].tolist(), strict=True)
+        session_ids = np.array([f"{a} {b}" for a, b in names], dtype=str)
     labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
-    wrong = labels.session_speaker[sessions] != speakers
-    if session_ids is not None and bool(wrong.any()):
-        torn, sessions, speakers = np.unique(to_numpy(sessions[wrong])), to_numpy(sessions), to_numpy(speakers)
-        first = sessions == torn[0]
-        raise DuopldaError(
-            f"session {session_ids[torn[0]]!s} belongs to {len(np.unique(speakers[first]))} speakers "
-            f"({some(speaker_ids[np.unique(speakers[first])], 4)}; rows {some(np.flatnonzero(first), 5)})"
-            + (f", and so do {len(torn) - 1} other session{'s' * (len(torn) > 2)}" if len(torn) > 1 else "")
-            + ": a session is one conversation of one speaker. If session names "
-            "repeat from speaker to speaker, make them unique first, for example speaker + '-' + session"
-        )
+    if session_ids is not None:
+        _refuse_torn(labels)
     return labels
+
+
+def _refuse_torn(labels: Labels) -> None:
+    """Raise an error for sessions that occur with several speakers."""
+    wrong = labels.session_speaker[labels.session] != labels.speaker
+    if not bool(wrong.any()):
+        return
+    sessions, speakers = to_numpy(labels.session), to_numpy(labels.speaker)
+    torn = np.unique(sessions[to_numpy(wrong)])
+    rows = np.flatnonzero(sessions == torn[0])
+    assert labels.session_ids is not None
+    raise torn_session(
+        labels.session_ids[torn[0]],
+        labels.speaker_ids[np.unique(speakers[rows])],
+        len(torn) - 1,
+        f"; rows {some(rows, 5)}",
+    )
+
+
+def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
+    """The error for a session that occurs with several speakers, as do `others`."""
+    return DuopldaError(
+        f"session {name!s} belongs to {len(speakers)} speakers ({some(speakers, 4)}{where})"
+        + (f", and so do {others} other session{'s' * (others > 1)}" if others else "")
+        + ": a session is one conversation of one speaker. If session names repeat from speaker to speaker, make them "
+        "unique first, for example speaker + '-' + session (on the command line: --sessions-by-speaker)"
+    )
 
 
 def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
@@ -142,11 +176,13 @@ def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tup
     return ids[order], rank[index]
 
 
-def codes_among(values: Any, ids: NDArray[Any], n: int | None = None) -> Ints:
-    """The index of each value among given ids; -1 where it is not one of them."""
-    own, index = codes(values, "channel", n)
+def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
+    """The index of each of n values among given ids; -1 where it is not one of them, or missing (None, NaN)."""
+    array = to_numpy(values)
+    if array.ndim != 1 or len(array) != n:
+        raise DuopldaError(f"{array.size} channel labels for {n} recordings: give one label for each recording")
     place = {v: i for i, v in enumerate(ids.tolist())}
-    return np.array([place.get(v, -1) for v in own.tolist()], np.int64)[index]
+    return np.array([place.get(v, -1) for v in array.tolist()], np.int64)
 
 
 def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
@@ -186,22 +222,39 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each id, the same on every machine and in every shard; hashes (uint64) stay as they are."""
-    return ids if ids.dtype == np.uint64 else _hash(ids)
+    """A 64-bit hash of each id, the same on every machine and in every shard.
 
-
-def _hash(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    Numbers hash alike whatever their type: 5, 5.0, np.uint64(5) and "5" are one id.
+    """
     if not len(ids):
         return np.zeros(0, np.uint64)
-    if ids.dtype.kind in "biuf":
-        h = ids.astype(np.float64).view(np.uint64) if ids.dtype.kind == "f" else ids.astype(np.int64).view(np.uint64)
-    else:
-        text = np.ascontiguousarray(ids.astype(str))
-        letters = text.view(np.uint32).reshape(len(text), -1)  # zero-padded: a zero adds nothing below
-        h = np.zeros(len(text), np.uint64)
-        for j in range(letters.shape[1]):
-            h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
-    return _mix(h)
+    if ids.dtype.kind == "f":
+        whole = (ids == np.floor(ids)) & (np.abs(ids) < 2.0**63)
+        bits = ids.astype(np.float64).view(np.uint64)
+        return _mix(np.where(whole, np.where(whole, ids, 0).astype(np.int64).view(np.uint64), ~bits))
+    if ids.dtype.kind in "biu":
+        return _mix(ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64))
+    text = np.ascontiguousarray(ids.astype(str))
+    letters = text.view(np.uint32).reshape(len(text), -1)  # padded with zeros, which add nothing below
+    h = np.full(len(text), 0x9E3779B97F4A7C15, np.uint64)
+    for j in range(letters.shape[1]):
+        h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
+    whole, value = _whole_numbers(letters)
+    return _mix(np.where(whole, value.view(np.uint64), h))
+
+
+def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Ints]:
+    """Which texts (n, width) are whole numbers as Python writes them, of at most 18 digits, and their values."""
+    minus = letters[:, 0] == ord("-")
+    digits = (letters >= ord("0")) & (letters <= ord("9"))
+    length = (letters > 0).sum(axis=1) - minus
+    first = np.where(minus, letters[:, min(1, letters.shape[1] - 1)], letters[:, 0])
+    good = (digits.sum(axis=1) == length) & (length > 0) & (length < 19)
+    good &= (first != ord("0")) | ((length == 1) & ~minus)
+    value = np.zeros(len(letters), np.int64)
+    for j in range(min(letters.shape[1], 19) if good.any() else 0):
+        value = np.where(digits[:, j], 10 * value + (letters[:, j].astype(np.int64) - ord("0")), value)
+    return good, np.where(minus, -value, value)
 
 
 def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -41,6 +41,9 @@ class Recordings(ABC):
     (['a', 'b'], [(2, 3), (1, 3)])
     """
 
+    buckets = 1  # into which open sessions are divided, where they are many
+    may_have_kinds = True  # whether the labels may name several kinds of channels, as far as is known before a pass
+
     @abstractmethod
     def labels(self) -> Labels:
         """The labels of all recordings; chunks say which of them they bring."""
@@ -55,13 +58,19 @@ class Recordings(ABC):
 
     def reduce(
         self,
-        make: Callable[[Recordings], Sequence[Any]],
+        make: Callable[[Recordings], tuple[Sequence[Any], Sequence[Any]]],
         join: Callable[[list[Any]], Any],
-        finish: Callable[[Any], Any],
+        tie: Callable[[Any], Sequence[Any]],
         n: int = 1,
     ) -> list[Any]:
-        """`make(part)` gives n results for each part; each of the n is joined over the parts, then finished."""
-        return [finish(result) for result in make(self)]
+        """Add something up over all parts of the recordings: n results.
+
+        `make(part)` gives n results that can be joined at once, and loose ends (as many for each part, or none) that
+        must first be joined over all parts; `tie` then makes n further results of each.
+        """
+        results, loose = make(self)
+        tied = [tie(end) for end in loose]
+        return [join([own, *others]) for own, *others in zip(results, *tied, strict=True)]
 
     @staticmethod
     def from_arrays(
@@ -71,23 +80,38 @@ class Recordings(ABC):
         return ArrayRecordings(X, speaker, session, channel, ids)
 
     @staticmethod
-    def from_chunks(chunks: Callable[[], Iterable[Any]], labels: Labels) -> ChunkRecordings:
+    def from_chunks(
+        chunks: Callable[[], Iterable[Any]], speaker: Any, session: Any = None, channel: Any = None
+    ) -> ChunkRecordings:
         """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order."""
-        return ChunkRecordings(chunks, labels)
+        return ChunkRecordings(chunks, encode(speaker, session, channel))
 
 
 class ArrayRecordings(Recordings):
-    """A matrix in memory, of NumPy or of another array library."""
+    """A matrix in memory, of NumPy or of another array library; its labels as they are, or as integers already."""
 
-    def __init__(self, X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None):
+    def __init__(
+        self,
+        X: Any,
+        speaker: Any = None,
+        session: Any = None,
+        channel: Any = None,
+        ids: Any = None,
+        labels: Labels | None = None,
+    ):
         self.X = check_rows(X)[0]
         self._given = speaker, session, channel
         self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
-        self._labels: Labels | None = None
+        self._labels = labels
+
+    @property
+    def may_have_kinds(self) -> bool:  # type: ignore[override]
+        """Whether kinds of channels were given."""
+        return self._given[2] is not None if self._labels is None else len(self._labels.kinds) > 1
 
     def labels(self, like: Any = None) -> Labels:
-        """The labels; with `like`, on the device of that tensor."""
-        if self._labels is None or like is not None:
+        """The labels; where they are made first, on the device of `like`."""
+        if self._labels is None:
             speaker, session, channel = self._given
             n = self.X.shape[0]
             self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)

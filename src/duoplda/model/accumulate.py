@@ -1,10 +1,14 @@
-"""The one pass over the data: recordings in any order, whole or in chunks, become the sums of `duoplda.statistics`.
+"""The one pass over the data: recordings in any order, whole or in chunks, become the sums of `model.statistics`.
 
-Sessions that are there as a whole are taken by type, in blocks that stay in the caches (or in a device's memory): their
-sums F, and the scatter of what is left. Parts of a session that come one by one are held as sums until it is complete:
-F must be squared whole. Two parts of n and m recordings with means p and q have the joint scatter of both plus
+A session's sum F must be complete before it is squared. Sessions that a chunk holds whole are taken by type, in blocks
+that stay in the caches (or in a device's memory): their sums, and the scatter of what is left. A session that is cut
+stays *open*: its parts are added up until it is complete. Two parts of n and m recordings with means p and q have the
+joint scatter of both plus
 
-    nm / (n + m) (p - q)(p - q)'.
+    nm / (n + m) (p - q)(p - q)'                                        (in `Open.add`, and nowhere else)
+
+Work is cut into blocks, and partial sums are added, in an order that does not depend on the number of threads: the same
+data give the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +26,11 @@ from duoplda.arrays import (
     add_rows,
     add_segments,
     arange,
-    check_finite,
+    bincount,
     gram,
+    in_order,
     is_torch,
     namespace,
-    one_thread_each,
     put,
     ranked,
     segment_sums,
@@ -38,13 +41,13 @@ from duoplda.arrays import (
     to_numpy,
     zeros,
 )
-from duoplda.data import labels as lab
-from duoplda.data.labels import Ints, Labels
+from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.errors import DuopldaError, some
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
 DEVICE_BYTES = 1 << 30  # a block of rows on a device
 STREAM_BYTES = 1 << 27  # a block on its way there
+TASKS = 4  # blocks whose sums are added before they are handed over
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +87,37 @@ def add_scatters(blocks: list[TypeBlock]) -> Array:
     return sum((b.T for b in blocks[1:]), blocks[0].T)
 
 
+@dataclass(frozen=True, eq=False)
+class OpenSessions:
+    """Sums of sessions that are not complete. A cell is the recordings of one kind in one session."""
+
+    keys: NDArray[np.uint64]  # (h,) hashes of the sessions' names, by which parts find each other
+    names: NDArray[Any]  # (h,)
+    speakers: NDArray[Any]  # (h,) the speaker's id of each session
+    session: Ints  # (cells,) index into the sessions
+    kind: Ints  # (cells,)
+    n: Ints  # (cells,) recordings
+    F: Array  # (cells, d) their sums about the offset of the statistics
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def select(self, sessions: NDArray[np.bool_]) -> OpenSessions:
+        """Some of the sessions."""
+        cells, place = np.flatnonzero(sessions[self.session]), np.cumsum(sessions) - 1
+        return OpenSessions(
+            self.keys[sessions],
+            self.names[sessions],
+            self.speakers[sessions],
+            place[self.session[cells]],
+            self.kind[cells],
+            self.n[cells],
+            take(self.F, cells),
+        )
+
+
 class Gathered(NamedTuple):
-    """The fields of `Statistics`, in their order."""
+    """What a pass leaves of one fold of speakers: fields of `Statistics`."""
 
     offset: Array
     kinds: NDArray[Any]
@@ -93,9 +125,8 @@ class Gathered(NamedTuple):
     weights: NDArray[np.float64]
     blocks: tuple[TypeBlock, ...]
     within: Array
-    sessions: NDArray[Any] | None
-    folds: tuple[Gathered, ...] = ()
-    seed: int = 0
+    sessions: NDArray[np.uint64] | None
+    open: OpenSessions | None
 
 
 def helmert(n: int) -> NDArray[np.float64]:
@@ -105,15 +136,21 @@ def helmert(n: int) -> NDArray[np.float64]:
     return C / np.sqrt((C**2).sum(axis=1, keepdims=True))
 
 
-def near_mean(rows: Array) -> Array:
-    """(d,) a point about which to sum, near the mean of all rows: that of some of them, 0 where it is not finite."""
-    xp = namespace(rows)
-    offset = xp.mean(rows, axis=0)
-    return xp.where(xp.isfinite(offset), offset, xp.zeros_like(offset))
+class _Block(NamedTuple):
+    """What a run of whole sessions of one bin adds."""
+
+    bin: int
+    pair: Array
+    F: Array  # (h, K_c d)
+    T: Array | None
+    within: dict[int, Array]
 
 
-class Folds:
-    """Sums by fold of speakers; one fold of all where none are asked for."""
+class Sums:
+    """Sums of complete sessions by type, fold and speaker, and of parts of sessions that are open.
+
+    A *bin* is a type of sessions in one fold of speakers; a *pair* is a bin and a speaker that has sessions in it.
+    """
 
     def __init__(
         self,
@@ -126,142 +163,63 @@ class Folds:
         single: bool = False,
     ):
         xp = namespace(like)
-        self.seed, self.n_folds = seed, n_folds
+        self.labels, self.xp, self.single = labels, xp, single
+        self.n_folds = F = max(n_folds, 1)
+        self._choose_offset(like, offset)
+        M, self.d, K = len(labels.speaker_ids), like.shape[1], len(labels.kinds)
+        self.types, type_, _ = labels.types
+        self.fold = folds(labels.speaker_ids, n_folds, seed)
+        speaker = labels.session_speaker
+        bin_ = type_ if F == 1 else type_ * F + put(self.fold, speaker)[speaker]
+        n_bins = len(self.types) * F
+        # The rows of A: pairs in the order of bins and, in these, of speakers.
+        pairs, self.session_pair, pair_n = ranked(bin_ * max(M, 1) + speaker)
+        pairs, self.bin, self.pair_n_all = to_numpy(pairs), bin_, to_numpy(pair_n)
+        self.pair_speaker = pairs % max(M, 1)
+        self.pair_start = np.searchsorted(pairs // max(M, 1), np.arange(n_bins + 1)).tolist()
+        self.pair_n = np.zeros(len(pairs), np.int64)  # sessions that are complete
+        self.bin_n = to_numpy(bincount(bin_, n_bins)).tolist()  # sessions in all
+        widths = [int((self.types[b // F] > 0).sum()) * self.d for b in range(n_bins)]
+        edges = zip(self.pair_start[:-1], self.pair_start[1:], widths, strict=True)
+        self.A = [zeros((b - a, w), self.offset) for a, b, w in edges]
+        # T_c, or where a bin has fewer sessions than columns, their rows F, of which `rows_kept` are there already.
+        self.T = [zeros((min(h, w), w), self.offset) for h, w in zip(self.bin_n, widths, strict=True)]
+        self.rows_kept = [0] * n_bins
+        self.within = zeros((F, K, self.d, self.d), self.offset)
+        self.open: Open | None = None
+
+    def _choose_offset(self, like: Array, offset: Array | None) -> None:
+        """The point about which rows are summed: near the mean of all rows, which is that of some of them."""
+        xp = self.xp
         with np.errstate(all="ignore"):
             first = to_float(like[: min(4096, like.shape[0]), :], xp)
-            offset = near_mean(first) if offset is None else offset
-            far = not bool(xp.all(xp.abs(offset) < 100 * xp.std(first, axis=0)))
-        self.speaker_ids = labels.speaker_ids
-        self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
-        parts = [labels.select(self.fold == f) for f in range(n_folds)] if n_folds else [(labels, None)]
-        self.parts = [Sums(part, rows, offset, far, single) for part, rows in parts]
-        self.A: dict[tuple[int, ...], Array] = {}  # the sums of all folds in one array, of which theirs are parts
-        if n_folds:
-            self._share(offset)
-
-    @property
-    def d(self) -> int:
-        return self.parts[0].d
-
-    def _share(self, like: Array) -> None:
-        rows: dict[tuple[int, ...], int] = {}
-        for part in self.parts:
-            for t, A in zip(part.types.tolist(), part.A, strict=True):
-                rows[tuple(t)] = rows.get(tuple(t), 0) + A.shape[0]
-        at = dict.fromkeys(rows, 0)
-        for part in self.parts:
-            for c, t in enumerate(map(tuple, part.types.tolist())):
-                n, width = part.A[c].shape
-                if t not in self.A:
-                    self.A[t] = zeros((rows[t], width), like)
-                part.A[c] = self.A[t][at[t] : at[t] + n, :]
-                at[t] += n
-
-    def add_all(self, X: Array) -> None:
-        """All recordings at once."""
-        for part in self.parts:
-            part.add_all(X)
-
-    def add(self, X: Array, first_row: int) -> None:
-        """A chunk that begins at a row of the data."""
-        for part in self.parts:
-            part.add(X, first_row)
-
-    def add_sums(self, labels: Labels, sums: Array, within: Array) -> None:
-        """All sessions at once by their sums (H, K, d), and the scatter about them by fold (folds, K, d, d)."""
-        for f, part in enumerate(self.parts):
-            of = np.flatnonzero(self.fold[labels.session_speaker] == f)
-            part.close_sums(np.arange(len(of)), take(sums, of))
-            part.within += within[f, ...]
-
-    def result(self, again: Callable[[], Array] | None = None) -> Gathered:
-        """What Statistics hold; `again` gives all recordings, to name those that are not finite."""
-        parts = tuple(part.result(again) for part in self.parts)
-        if not self.n_folds:
-            return parts[0]
-        own = [np.flatnonzero(self.fold == f) for f in range(self.n_folds)]
-        blocks = []
-        for t in sorted(self.A):
-            of = [(f, b) for f, part in enumerate(parts) for b in part.blocks if tuple(b.counts.tolist()) == t]
-            speaker = np.concatenate([own[f][b.speaker] for f, b in of])
-            n = np.concatenate([b.n for _, b in of])
-            blocks.append(TypeBlock(of[0][1].counts, speaker, n, self.A[t], add_scatters([b for _, b in of])))
-        first = parts[0]
-        keys = [p.sessions for p in parts if p.sessions is not None]
-        within = sum((p.within for p in parts[1:]), first.within)
-        return Gathered(
-            first.offset,
-            first.kinds,
-            self.speaker_ids,
-            np.ones(len(self.speaker_ids)),
-            tuple(blocks),
-            within,
-            np.concatenate(keys) if keys else None,
-            parts,
-            self.seed,
-        )
-
-
-class Sums:
-    """Sums of sessions that are complete, by type and speaker, and of parts of sessions that are not."""
-
-    def __init__(self, labels: Labels, rows: Array | None, offset: Array, far: bool = True, single: bool = False):
-        xp = namespace(offset)
-        self.labels, self.xp, self.d = labels, xp, offset.shape[0]
-        self.rows = rows  # of the data, increasing, that the labels are about; None: all
-        self.offset, self.single = offset, single
-        # Sums and differences are taken of the rows as they are, unless so far from 0 that digits would be lost.
-        self.far = far
-        self.base = offset if far else xp.zeros_like(offset)
-        if single:  # a number that single precision has too
+            mean = xp.mean(first, axis=0) if offset is None else offset
+            self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
+            # Rows are summed as they are, unless they lie so far from 0 that digits would be lost.
+            self.far = not bool(xp.all(xp.abs(self.offset) < 100 * xp.std(first, axis=0)))
+        self.base = self.offset if self.far else xp.zeros_like(self.offset)
+        if self.single:  # a number that single precision has too
             self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
-        M, d, K = len(labels.speaker_ids), self.d, len(labels.kinds)
-        self.types, self.session_type, n_sessions = labels.types
-        self.n_sessions = n_sessions.tolist()
-        # The rows of A: pairs of a type and a speaker that has it, in this order.
-        pairs, self.session_pair, pair_n = ranked(self.session_type * M + labels.session_speaker)
-        pairs, self.pair_n = to_numpy(pairs), to_numpy(pair_n)
-        self.pair_speaker = pairs % max(M, 1)
-        self.pair_start = np.searchsorted(pairs // max(M, 1), np.arange(len(self.types) + 1)).tolist()
-        self.A = [
-            zeros((b - a, int((t > 0).sum()) * d), offset)
-            for t, a, b in zip(self.types, self.pair_start[:-1], self.pair_start[1:], strict=True)
-        ]
-        # T_c, or where there are fewer sessions of a type, their rows F, so many of which are there already.
-        self.T = [zeros((min(h, a.shape[1]), a.shape[1]), offset) for h, a in zip(self.n_sessions, self.A, strict=True)]
-        self.rows_kept = [0] * len(self.types)
-        self.within = zeros((K, d, d), offset)
-        self.open: Open | None = None
-        self.lock = Lock()
 
     # -- whole sessions
 
     def add_all(self, X: Array) -> None:
-        """All recordings at once: by type and speaker, so that no session is ever open."""
+        """All recordings at once: by bin and speaker, so that no session is ever open."""
         lb, ip = self.labels, namespace(self.labels.session)
-        if not lb.n_recordings:
-            return
         order = ip.argsort(self.session_pair, stable=True)
         rank = ip.empty_like(order)
         rank[order] = arange(lb.n_sessions, order)
         key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
-        rows = self.rows
-        if not bool(ip.all(key[1:] >= key[:-1])):
-            sort = ip.argsort(key, stable=True)
-            rows = sort if rows is None else rows[sort]
-        self._add_whole(X, rows, self.session_pair[order], self.n_sessions)
+        rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
+        self._add_whole(X, rows, self.session_pair[order], self.bin_n)
+        self.pair_n += self.pair_n_all
 
-    def add(self, X: Array, first_row: int) -> None:
-        """A chunk that begins at a row of the data."""
+    def add(self, X: Array, index: slice | Ints) -> None:
+        """A chunk, whose rows have the labels at `index`."""
         lb = self.labels
-        if self.rows is None:
-            rows = np.arange(first_row, first_row + X.shape[0])
-            in_chunk = rows - first_row
-        else:
-            rows = np.arange(*np.searchsorted(self.rows, [first_row, first_row + X.shape[0]]))  # among the labels
-            in_chunk = self.rows[rows] - first_row
+        rows = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         sessions, inverse, have = np.unique(lb.session[rows], return_inverse=True, return_counts=True)
-        whole = have == lb.counts[sessions].sum(axis=1)
+        whole = have == self._complete[sessions]
         if whole.any():
             chosen = sessions[whole]
             order = np.argsort(self.session_pair[chosen], kind="stable")
@@ -269,33 +227,42 @@ class Sums:
             rank[np.flatnonzero(whole)[order]] = np.arange(len(order))
             place = np.flatnonzero(whole[inverse])
             key = rank[inverse[place]] * len(lb.kinds) + lb.kind[rows[place]]
-            n = np.bincount(self.session_type[chosen], minlength=len(self.types)).tolist()
-            self._add_whole(X, in_chunk[place[np.argsort(key, kind="stable")]], self.session_pair[chosen[order]], n)
+            n = np.bincount(self.bin[chosen], minlength=len(self.A)).tolist()
+            self._add_whole(X, place[np.argsort(key, kind="stable")], self.session_pair[chosen[order]], n)
+            np.add.at(self.pair_n, self.session_pair[chosen], 1)
         part = np.flatnonzero(~whole[inverse])
         if len(part):
-            self._add_open(X, in_chunk[part], rows[part])
+            self._add_open(X, part, rows[part])
+
+    @cached_property
+    def _complete(self) -> Ints:
+        """(H,) how many recordings make a session complete; -1 where further ones are elsewhere."""
+        size = self.labels.counts.sum(axis=1)
+        return size if self.labels.open is None else np.where(self.labels.open, -1, size)
 
     def _add_whole(self, X: Array, rows: Array | None, pair: Array, n_sessions: list[int]) -> None:
-        """Whole sessions, by their pairs of type and speaker, so many of each type; rows sorted by session and kind."""
+        """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind."""
         tasks: list[tuple[int, slice, Array]] = []
         there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
         rows_each = max(256, (CHUNK_BYTES // 4 if self.xp is np else there) // (8 * self.d))
         row = at = 0
-        for c, h in enumerate(n_sessions):
-            L = int(self.types[c].sum())
+        for b, h in enumerate(n_sessions):
+            L = int(self.types[b // self.n_folds].sum())
             step = max(1, rows_each // L)
-            for a in range(at, at + h, step):
-                b = min(a + step, at + h)
-                tasks.append((c, slice(row, row + (b - a) * L), pair[a:b]))
-                row += (b - a) * L
+            for i in range(at, at + h, step):
+                j = min(i + step, at + h)
+                tasks.append((b, slice(row, row + (j - i) * L), pair[i:j]))
+                row += (j - i) * L
             at += h
-        if not tasks:
-            return
         if self.xp is not np:
-            self._work(X, rows, tasks)
-        else:  # sums and copies are not threaded in NumPy: give each core its own chunks
-            with one_thread_each(row * self.d**2) as (threads, run):
-                run(lambda i: self._work(X, rows, tasks[i::threads]), list(range(min(threads, len(tasks)))))
+            for block in self._work(X, rows, tasks):
+                self._close(block)
+            return
+        # Sums and copies are not threaded in NumPy: each core gets blocks of its own.
+        runs = [tasks[i : i + TASKS] for i in range(0, len(tasks), TASKS)]
+        for done in in_order(lambda run: _merged(self._work(X, rows, run)), runs, row * self.d**2):
+            for block in done:
+                self._close(block)
 
     def _blocks(self, X: Array, rows: Array | None, parts: list[slice], out: Array | None) -> Iterator[Array]:
         """Rows of X about `self.base`, in a buffer that is used again, or as they are."""
@@ -305,7 +272,7 @@ class Sums:
             return
         for p in parts:
             index: Any = None if rows is None else rows[p]
-            if self.xp is np and index is not None and index[-1] - index[0] == len(index) - 1 and _steps(index):
+            if self.xp is np and index is not None and _consecutive(index):
                 index, p = None, slice(int(index[0]), int(index[-1]) + 1)
             if out is None:
                 yield self._precise(X[p, :] if index is None else take(X, index))
@@ -328,158 +295,242 @@ class Sums:
             return block - self.xp.astype(self.base, self.xp.float32) if self.far else block
         return to_float(block, self.xp) - self.base if self.far else to_float(block, self.xp)
 
-    @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
-    def _work(self, X: Array, index: Array | None, tasks: list[tuple[int, slice, Array]]) -> None:
+    def _work(self, X: Array, index: Array | None, tasks: list[tuple[int, slice, Array]]) -> Iterator[_Block]:
+        """Sums and scatters of the tasks, one after the other."""
         xp, d = self.xp, self.d
-        most = max(p.stop - p.start for _, p, _ in tasks)
+        most = max((p.stop - p.start for _, p, _ in tasks), default=0)
         dtype = np.float32 if self.single and str(X.dtype) == "float32" else np.float64
         buffer, spare = (np.empty((most, d), dtype), np.empty((most, d), dtype)) if xp is np else (None, None)
-        within: dict[int, Array] = {}
-        T: dict[int, Array] = {}
         blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffer)
-        shift = self.offset - self.base
-        for (c, _, pair), block in zip(tasks, blocks, strict=True):
-            counts, h = self.types[c], len(pair)
-            G = xp.reshape(block, (h, -1, d))
-            sums, at = [], 0
-            for k in np.flatnonzero(counts).tolist():
-                n = int(counts[k])
-                part = G[:, at : at + n, :]
-                at += n
-                whole = xp.sum(part, axis=1, dtype=xp.float64) if n > 1 else to_float(part[:, 0, :], xp)
-                sums.append(whole - n * shift)
-                if n == 1:
-                    continue
-                if n <= 8 and spare is not None:  # n - 1 differences hold what n residuals do, at less cost
-                    rows_out = spare[: h * (n - 1)].reshape(h, n - 1, d)
-                    rest = np.matmul(helmert(n).astype(dtype), part, out=rows_out)
-                elif is_torch(xp) and part.dtype == whole.dtype:
-                    rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
-                else:
-                    rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
-                scatter = gram(xp.reshape(rest, (-1, d)))
-                within[k] = within[k] + scatter if k in within else to_float(scatter, xp)
-            F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
-            if self.T[c].shape[0] == F.shape[1]:
-                T[c] = T[c] + gram(F) if c in T else gram(F)
-            with self.lock:
-                self._close(c, F, pair)
-        with self.lock:
-            for k, scatter in within.items():
-                self.within[k, ...] += scatter
-            for c, scatter in T.items():
-                self.T[c] += scatter
+        for (b, _, pair), block in zip(tasks, blocks, strict=True):
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found at the end
+                F, within = self._squared(xp.reshape(block, (len(pair), -1, d)), self.types[b // self.n_folds], spare)
+                yield _Block(b, pair, F, gram(F) if self.T[b].shape[0] == F.shape[1] else None, within)
 
-    def _close(self, c: int, F: Array, pair: Array) -> None:
-        """Give sums F (h, K_c d) of complete sessions of type c, sorted by pair, to their speakers."""
-        if self.T[c].shape[0] < F.shape[1]:
-            first = self.rows_kept[c]
-            self.rows_kept[c] = first + F.shape[0]
-            self.T[c][first : first + F.shape[0], :] = F
-        add_segments(self.A[c], pair - self.pair_start[c], F)
+    def _squared(self, G: Array, counts: Ints, spare: Array | None) -> tuple[Array, dict[int, Array]]:
+        """Sums F (h, K_c d) of sessions G (h, L, d) of one type, and by kind the scatter about the session's mean."""
+        xp, (h, _, d) = self.xp, G.shape
+        sums, within, at = [], {}, 0
+        for k in np.flatnonzero(counts).tolist():
+            n = int(counts[k])
+            part = G[:, at : at + n, :]
+            at += n
+            whole = xp.sum(part, axis=1, dtype=xp.float64) if n > 1 else to_float(part[:, 0, :], xp)
+            sums.append(whole - n * (self.offset - self.base))
+            if n == 1:
+                continue
+            if n <= 8 and spare is not None:  # n - 1 differences hold what n residuals do, at less cost
+                rows = spare[: h * (n - 1)].reshape(h, n - 1, d)
+                rest = np.matmul(helmert(n).astype(spare.dtype), part, out=rows)
+            elif is_torch(xp) and part.dtype == whole.dtype:
+                rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
+            else:
+                rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
+            within[k] = to_float(gram(xp.reshape(rest, (-1, d))), xp)
+        return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
+
+    def _close(self, block: _Block) -> None:
+        """Give the sums of complete sessions, sorted by pair, to their speakers."""
+        b, F = block.bin, block.F
+        if block.T is not None:
+            self.T[b] += block.T
+        else:
+            first = self.rows_kept[b]
+            self.rows_kept[b] = first + F.shape[0]
+            self.T[b][first : first + F.shape[0], :] = F
+        for k, scatter in block.within.items():
+            self.within[b % self.n_folds, k, ...] += scatter
+        add_segments(self.A[b], block.pair - self.pair_start[b], F)
 
     # -- sessions in parts
 
-    @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
         """Rows of sessions that have rows in other chunks too."""
         lb, K = self.labels, len(self.labels.kinds)
-        cell, n, F, within = parts(X, place, lb.session[rows] * K + lb.kind[rows], K, self.offset)
-        self.within += within
         if self.open is None:
-            self.open = Open(lb, self.offset)
-        self.open.add(cell, n, F, self.within)
-        sessions = np.unique(cell // K)
-        self.close_sums(*self.open.take_complete(sessions))
+            self.open = Open(lb.n_sessions, K, self.offset)
+        G = to_float(put(take(X, place), self.offset), self.xp)
+        cell = lb.session[rows] * K + lb.kind[rows]
+        cells, n, F = parts(G - self.offset, cell, self.fold[lb.speaker[rows]], K, self.within)
+        self.open.add(cells, n, F, self.fold[lb.session_speaker[cells // K]], self.within)
+        sessions = np.unique(cells // K)
+        have = self.open.recordings(sessions)
+        self.close_sums(*self.open.take_out(sessions[have == self._complete[sessions]]))
 
+    @np.errstate(invalid="ignore", over="ignore")
     def close_sums(self, sessions: Ints, sums: Array) -> None:
         """Complete sessions (h,) by their sums (h, K, d)."""
-        if not len(sessions):
-            return
         order = np.argsort(self.session_pair[sessions], kind="stable")
-        type_ = self.session_type[sessions[order]]
-        for c in np.unique(type_).tolist():
-            chosen = order[slice(*np.searchsorted(type_, [c, c + 1]))]
-            present = np.flatnonzero(self.types[c])
+        bins = self.bin[sessions[order]]
+        for b in np.unique(bins).tolist():
+            chosen = order[slice(*np.searchsorted(bins, [b, b + 1]))]
+            present = np.flatnonzero(self.types[b // self.n_folds])
             F = self.xp.concat([take(sums[:, int(k), :], chosen) for k in present], axis=1)
-            if self.T[c].shape[0] == F.shape[1]:
-                self.T[c] += gram(F)
-            self._close(c, F, self.session_pair[sessions[chosen]])
+            T = gram(F) if self.T[b].shape[0] == F.shape[1] else None
+            self._close(_Block(b, self.session_pair[sessions[chosen]], F, T, {}))
+        np.add.at(self.pair_n, self.session_pair[sessions], 1)
 
-    def result(self, again: Callable[[], Array] | None) -> Gathered:
-        """The sums; a NaN or an infinity anywhere in the data has spread into those of its speaker."""
-        xp, lb = self.xp, self.labels
-        finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within)]
-        if not bool(xp.all(xp.stack(finite))):
-            if again is not None:
-                check_finite(again())
-            bad = set()
-            for A, a in zip(self.A, self.pair_start, strict=False):
-                rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(A) < 1e150, axis=1)))
-                bad.update(self.pair_speaker[rows + a].tolist())
-            raise DuopldaError(
-                "Input X contains NaN, infinity or values too large to add up, in recordings of the speakers "
-                f"{some(lb.speaker_ids[sorted(bad)])}"
+    # -- the end
+
+    def result(self, again: Callable[[], Any] | None = None) -> list[Gathered]:
+        """The sums by fold; `again` reads the recordings again and names those that are not finite."""
+        self._check(again)
+        lb, done, left = self.labels, self.pair_n > 0, self._left_open()
+        who = np.zeros(len(lb.speaker_ids), bool)
+        who[self.pair_speaker[done]] = True
+        out = []
+        for f in range(self.n_folds):
+            own = who & (self.fold == f)
+            place = np.cumsum(own) - 1
+            blocks = [self._block(c, f, done, place) for c in range(len(self.types))]
+            rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self._still_open]])
+            out.append(
+                Gathered(
+                    self.offset,
+                    lb.kinds,
+                    lb.speaker_ids[own],
+                    np.ones(int(own.sum())),
+                    tuple(b for b in blocks if b is not None),
+                    self.within[f, ...],
+                    self._names(f),
+                    rest or None,
+                )
             )
-        blocks = tuple(
-            TypeBlock(t, self.pair_speaker[a:b], self.pair_n[a:b], A, T)
-            for t, a, b, A, T in zip(self.types, self.pair_start, self.pair_start[1:], self.A, self.T, strict=False)
+        return out
+
+    def _names(self, f: int) -> NDArray[np.uint64] | None:
+        """Keys of the complete sessions of a fold."""
+        lb = self.labels
+        if lb.session_ids is None:
+            return None
+        closed = np.ones(lb.n_sessions, bool)
+        closed[self._still_open] = False
+        if self.n_folds > 1:
+            closed &= (self.fold == f)[to_numpy(lb.session_speaker)]
+        return keys(lb.session_ids[closed])
+
+    def _block(self, c: int, f: int, done: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
+        """The sessions of type c in fold f that are complete."""
+        b = c * self.n_folds + f
+        pairs = slice(self.pair_start[b], self.pair_start[b + 1])
+        there = np.flatnonzero(done[pairs])
+        if not len(there):
+            return None
+        A, T = self.A[b], self.T[b]
+        if len(there) < A.shape[0]:
+            A = take(A, there)
+        if T.shape[0] < T.shape[1]:
+            T = T[: self.rows_kept[b], :]
+        speaker = place[self.pair_speaker[pairs][there]]
+        return TypeBlock(self.types[c], speaker, self.pair_n[pairs][there], A, T)
+
+    @property
+    def _still_open(self) -> Ints:
+        return np.zeros(0, np.int64) if self.open is None else self.open.sessions()
+
+    def _left_open(self) -> OpenSessions | None:
+        """Sessions that are not complete at the end."""
+        if self.open is None or not len(self.open):
+            return None
+        lb, at = self.labels, self._still_open
+        assert lb.session_ids is not None
+        names, speakers = lb.session_ids[at], lb.speaker_ids[lb.session_speaker[at]]
+        cells, n, F = self.open.cells()
+        session, kind = np.divmod(cells, self.open.K)
+        return OpenSessions(keys(names), names, speakers, np.searchsorted(at, session), kind, n, F)
+
+    def _check(self, again: Callable[[], Any] | None) -> None:
+        """A NaN or an infinity anywhere in the data has spread into the sums of its speaker."""
+        xp = self.xp
+        opened = [] if self.open is None else [self.open.sums]
+        finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within, *opened)]
+        if bool(xp.all(xp.stack(finite))):
+            return
+        if again is not None:
+            again()
+        bad = set()
+        for A, a in zip(self.A, self.pair_start, strict=False):
+            rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(A) < 1e150, axis=1)))
+            bad.update(self.pair_speaker[rows + a].tolist())
+        if self.open is not None:
+            cells, _, F = self.open.cells()
+            rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(F) < 1e150, axis=1)))
+            bad.update(self.labels.session_speaker[cells[rows] // self.open.K].tolist())
+        raise DuopldaError(
+            "Input X contains NaN, infinity or values too large to add up, in recordings of the speakers "
+            f"{some(self.labels.speaker_ids[sorted(bad)])}"
         )
-        ids = lb.session_ids
-        keys = ids if ids is None or ids.dtype == np.int64 else lab.keys(ids)  # numbers are hashed when asked for
-        return Gathered(self.offset, lb.kinds, lb.speaker_ids, np.ones(len(lb.speaker_ids)), blocks, self.within, keys)
 
 
-def _steps(index: Ints) -> bool:
-    return bool((np.diff(index) == 1).all())
+def _merged(blocks: Iterator[_Block]) -> list[_Block]:
+    """Neighbours of one bin added up."""
+    out: list[_Block] = []
+    for block in blocks:
+        last = out[-1] if out else None
+        if last is None or last.bin != block.bin or block.T is None:
+            out.append(block)
+            continue
+        within = {k: last.within[k] + block.within[k] for k in block.within}
+        F, pair = np.concatenate([last.F, block.F]), np.concatenate([last.pair, block.pair])
+        out[-1] = _Block(block.bin, pair, F, last.T + block.T, within)
+    return out
 
 
-def parts(X: Array, place: Ints, cell: Ints, K: int, offset: Array) -> tuple[Ints, Ints, Array, Array]:
-    """Rows of X by cell (session * K + kind): the cells that are there, how many rows each has, and their sums about
-    the offset; and of each kind the scatter (K, d, d) of the rows about the mean of their cell."""
-    xp = namespace(offset)
+def _consecutive(index: Ints) -> bool:
+    return bool(index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all())
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def parts(G: Array, cell: Ints, fold: Ints, K: int, within: Array) -> tuple[Ints, Ints, Array]:
+    """Rows G (n, d) by cell (session * K + kind): the cells there are, the rows of each, and their sums.
+
+    The scatter of the rows about the mean of their cell is added to `within` (folds, K, d, d).
+    """
     order = np.argsort(cell, kind="stable")
-    cell, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-    G = to_float(put_rows(take(X, place[order]), offset), xp) - offset
+    cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
+    G = take(G, order)
     F = segment_sums(G, starts)
     mean = F / put(n.astype(float), F)[:, None]
-    G = G - take(mean, np.repeat(np.arange(len(n)), n))  # not in place: F may be G itself
-    kind = np.repeat(cell % K, n)
-    within = zeros((K, G.shape[1], G.shape[1]), offset)
-    for k in np.unique(kind).tolist():
-        within[k, ...] = gram(G if K == 1 else take(G, np.flatnonzero(kind == k)))
-    return cell, n, F, within
+    rest = G - take(mean, np.repeat(np.arange(len(n)), n))
+    _add_by_bin(within, fold[order] * K + np.repeat(cells % K, n), rest)
+    return cells, n, F
 
 
-def put_rows(X: Array, like: Array) -> Array:
-    """Rows on the device of `like`."""
-    return X if namespace(X) is namespace(like) else put(X, like)
+def _add_by_bin(within: Array, bins: Ints, rows: Array) -> None:
+    """Add the scatter of rows to `within` (folds, K, d, d); `bins` are fold * K + kind of each row."""
+    K = within.shape[1]
+    for b in np.unique(bins).tolist():
+        within[b // K, b % K, ...] += gram(take(rows, np.flatnonzero(bins == b)))
 
 
 class Open:
-    """Sums so far of sessions that are not complete."""
+    """A table of sums of sessions 0 .. n-1 that are not complete; a session takes a slot while it is open."""
 
-    def __init__(self, labels: Labels, like: Array):
-        self.labels, self.K, self.d = labels, len(labels.kinds), like.shape[0]
-        self.slot = np.full(labels.n_sessions, -1)
+    def __init__(self, n_sessions: int, K: int, like: Array):
+        self.K, self.d = K, like.shape[0]
+        self.slot = np.full(n_sessions, -1)
         self.free = np.zeros(0, np.int64)
-        self.counts = np.zeros((0, self.K), np.int64)
+        self.counts = np.zeros((0, K), np.int64)
         self.sums = zeros((0, self.d), like)  # (slots * K, d)
 
     def __len__(self) -> int:
         return int((self.slot >= 0).sum())
 
-    def add(self, cell: Ints, n: Ints, F: Array, within: Array) -> None:
-        """Add sums F of n recordings to cells, each at most once; and what the joining scatters, to `within`."""
+    @np.errstate(invalid="ignore", over="ignore")
+    def add(self, cell: Ints, n: Ints, F: Array, fold: Ints, within: Array) -> None:
+        """Add sums F of n recordings to cells (session * K + kind), each at most once.
+
+        The scatter that the joining of two parts adds goes to `within` (folds, K, d, d).
+        """
         xp = namespace(F)
         self._open(np.unique(cell // self.K))
-        at, kind = self.slot[cell // self.K] * self.K + cell % self.K, cell % self.K
+        at = self.slot[cell // self.K] * self.K + cell % self.K
         m = self.counts.reshape(-1)[at]
-        for k in np.unique(kind[m > 0]).tolist():
-            of = np.flatnonzero((m > 0) & (kind == k))
+        of = np.flatnonzero(m > 0)
+        if len(of):
             n_, m_ = (put(a[of].astype(float), F)[:, None] for a in (n, m))
             jump = take(F, of) / n_ - take(self.sums, at[of]) / m_
-            within[k, ...] += gram(jump * xp.sqrt(n_ * m_ / (n_ + m_)))
+            _add_by_bin(within, fold[of] * self.K + cell[of] % self.K, jump * xp.sqrt(n_ * m_ / (n_ + m_)))
         self.counts.reshape(-1)[at] += n
         add_rows(self.sums, at, F)
 
@@ -494,14 +545,29 @@ class Open:
             self.sums = xp.concat([self.sums, zeros((more * self.K, self.d), self.sums)], axis=0)
         self.slot[new], self.free = self.free[: len(new)], self.free[len(new) :]
 
-    def take_complete(self, sessions: Ints) -> tuple[Ints, Array]:
-        """Those of the sessions that are complete, and their sums (h, K, d); they are held no longer."""
-        xp = namespace(self.sums)
-        done = sessions[(self.counts[self.slot[sessions]] == self.labels.counts[sessions]).all(axis=1)]
-        slots = self.slot[done]
+    def recordings(self, sessions: Ints) -> Ints:
+        """How many recordings of each session have come."""
+        return self.counts[self.slot[sessions]].sum(axis=1)
+
+    def take_out(self, sessions: Ints) -> tuple[Ints, Array]:
+        """Sessions (h,) that are complete, and their sums (h, K, d); they are held no longer."""
+        slots = self.slot[sessions]
         at = (slots[:, None] * self.K + np.arange(self.K)).reshape(-1)
-        sums = xp.reshape(take(self.sums, at), (len(done), self.K, self.d))
+        sums = namespace(self.sums).reshape(take(self.sums, at), (len(sessions), self.K, self.d))
         set_rows(self.sums, at, zeros((len(at), self.d), self.sums))
-        self.counts[slots], self.slot[done] = 0, -1
+        self.counts[slots], self.slot[sessions] = 0, -1
         self.free = np.concatenate([self.free, slots])
-        return done, sums
+        return sessions, sums
+
+    def sessions(self) -> Ints:
+        """The sessions that are open, in their order."""
+        return np.flatnonzero(self.slot >= 0)
+
+    def cells(self) -> tuple[Ints, Ints, Array]:
+        """The cells (session * K + kind) that have recordings, how many, and their sums."""
+        sessions = self.sessions()
+        at = (self.slot[sessions][:, None] * self.K + np.arange(self.K)).reshape(-1)
+        cell = (sessions[:, None] * self.K + np.arange(self.K)).reshape(-1)
+        n = self.counts.reshape(-1)[at]
+        there = np.flatnonzero(n > 0)
+        return cell[there], n[there], take(self.sums, at[there])

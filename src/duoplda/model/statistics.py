@@ -17,22 +17,21 @@ they are fewer, so that many types cost little), and K_c d for each pair of a sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, check_rows, gram, namespace, on_device, put, zeros
+from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, set_rows, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
+from duoplda.data.recordings import ArrayRecordings, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.model.accumulate import Folds, Gathered, TypeBlock, add_scatters
-
-__all__ = ["Statistics", "TypeBlock", "as_labels"]
+from duoplda.model.accumulate import Open, OpenSessions, Sums, TypeBlock, add_scatters
 
 PRECISIONS = ("double", "single")
 
@@ -41,11 +40,17 @@ PRECISIONS = ("double", "single")
 class Statistics:
     """Sufficient statistics of labelled recordings; `a + b` joins shards, `weight * a` makes them count for less.
 
+    Sessions that are cut between shards are kept open (`close=False`), joined by `+`, and squared by `close`.
+
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(6, 2))
-    >>> stats = Statistics.from_arrays(X, ["a", "a", "a", "b", "b", "b"], ["s1", "s1", "s2", "s3", "s4", "s4"])
+    >>> speaker, session = np.array(list("aaabbb")), np.array(["s1", "s1", "s2", "s3", "s4", "s4"])
+    >>> stats = Statistics.from_arrays(X, speaker, session)
     >>> stats.n_recordings, stats.n_sessions, stats.n_speakers
     (6.0, 4.0, 2.0)
+    >>> parts = [Statistics.from_arrays(X[i::2], speaker[i::2], session[i::2], close=False) for i in range(2)]
+    >>> np.allclose(sum(parts).close().S, stats.S)
+    True
     """
 
     offset: Array  # (d,)
@@ -53,74 +58,61 @@ class Statistics:
     speaker_ids: NDArray[Any]  # (M,) sorted
     weights: NDArray[np.float64]  # (M,) how much each speaker's likelihood counts
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
-    within: Array  # (K, d, d) weighted
-    sessions: NDArray[Any] | None  # ids of the sessions, hashes (uint64) of those that are no integers
+    within: Array  # (K, d, d) weighted; None: nothing yet, of open sessions alone
+    session_keys: NDArray[np.uint64] | None  # hashes of the complete sessions' ids: none must be added twice
+    open: OpenSessions | None = None
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
 
     @classmethod
-    def from_arrays(
+    def of(
         cls,
-        X: Any,
-        speaker: Any,
-        session: Any = None,
-        channel: Any = None,
+        recordings: Recordings,
+        transform: Any = None,
         *,
         n_folds: int = 0,
         seed: int = 0,
         device: str | None = None,
         precision: str = "double",
+        close: bool = True,
     ) -> Statistics:
-        """One pass over labelled recordings `X` (N, d).
+        """One pass over recordings, wherever they lie.
 
         Parameters
         ----------
-        X, speaker, session, channel : recordings (N, d) and their labels (N,)
+        recordings : arrays, files, shards on a cluster: whatever is a `Recordings`
+        transform : a function of rows (k, d) and their kinds of channels (k,) that is applied to each chunk first
         n_folds, seed : split speakers by a hash of their ids, and keep the parts too, for held-out speakers
         device : a device of torch ("cuda") through which recordings of the host are streamed in blocks, so that they
             need not fit there; tensors are used where they are
         precision : "single": differences within sessions of float32 recordings are squared in single precision, block
             by block, and only added in double: faster, and exact to about 1e-7 of the variances. Not for embeddings
             with directions of (nearly) no variance.
+        close : False: sessions that have further recordings elsewhere stay open
         """
-        X, _ = check_rows(X)
-        single = _single(precision)
-        like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
-        labels = lab.encode(speaker, session, channel, X.shape[0], like)
-        sums = Folds(labels, like, n_folds, seed, single=single)
-        sums.add_all(X)
-        return cls.of(sums.result(lambda: X))
+        if precision not in PRECISIONS:
+            raise DuopldaError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
+        options: dict[str, Any] = {"n_folds": n_folds, "seed": seed, "device": device, "single": precision == "single"}
+        make = partial(_gather, transform=transform, buckets=recordings.buckets, **options)
+        parts = recordings.reduce(make, _join, _close_each if close else list, max(n_folds, 1))
+        return cls.from_folds(parts, seed) if n_folds else parts[0]
 
     @classmethod
-    def accumulate(
-        cls, chunks: Iterable[Any], labels: Any, *, n_folds: int = 0, seed: int = 0, precision: str = "double"
+    def from_arrays(
+        cls, X: Any, speaker: Any, session: Any = None, channel: Any = None, *, close: bool = True, **options: Any
     ) -> Statistics:
-        """The same from chunks, read once; sessions may be split between chunks, and are closed when complete.
+        """The same of recordings `X` (N, d) in memory with their labels (N,); the options are those of `of`.
 
-        `labels` is `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, for all
-        recordings in the order in which the chunks bring them. A chunk is an array of rows.
+        With `close=False` all sessions stay open, as other shards may have further recordings of them.
         """
-        labels = as_labels(labels)
-        sums: Folds | None = None
-        row, single = 0, _single(precision)
-        for chunk in chunks:
-            X, _ = check_rows(chunk)
-            if sums is None:
-                sums = Folds(labels, X, n_folds, seed, single=single)
-            if X.shape[1] != sums.d:
-                raise DuopldaError(f"a chunk that begins at row {row} has {X.shape[1]} columns, the first had {sums.d}")
-            if row + X.shape[0] > labels.n_recordings:
-                raise DuopldaError(f"the chunks bring more rows than the {labels.n_recordings} that have labels")
-            sums.add(X, row)
-            row += X.shape[0]
-        if sums is None or row < labels.n_recordings:
-            raise DuopldaError(f"the chunks brought {row} rows, {labels.n_recordings} have labels")
-        return cls.of(sums.result())
-
-    @classmethod
-    def of(cls, g: Gathered) -> Statistics:
-        """What a pass has gathered."""
-        return cls(**{**g._asdict(), "folds": tuple(cls.of(f) for f in g.folds)})
+        recordings = ArrayRecordings(X, speaker, session, channel)
+        if close:
+            return cls.of(recordings, **options)
+        if session is None:
+            raise DuopldaError("close=False needs names of sessions, by which the parts of a session find each other")
+        labels = recordings.labels()
+        labels = replace(labels, open=np.ones(labels.n_sessions, bool))
+        return cls.of(ArrayRecordings(X, labels=labels), close=False, **options)
 
     @classmethod
     def from_folds(cls, folds: Iterable[Statistics], seed: int) -> Statistics:
@@ -152,8 +144,9 @@ class Statistics:
             speaker_ids[order],
             np.concatenate([f.weights for f in folds])[order],
             tuple(blocks),
-            sum((f.within for f in folds[1:]), folds[0].within),
+            _total([f.within for f in folds]),
             np.concatenate(named) if named else None,
+            None,
             parts,
             seed,
         )
@@ -229,17 +222,14 @@ class Statistics:
             add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
         return out
 
-    @cached_property
-    def session_keys(self) -> NDArray[np.uint64] | None:
-        """Hashes of the sessions' ids: a session must not be added twice."""
-        return None if self.sessions is None else lab.keys(self.sessions)
-
     # -- algebra
 
     def __rmul__(self, weight: float) -> Statistics:
         if not (isinstance(weight, Real) and 0 < weight < float("inf")):
             what = repr(weight) if np.isscalar(weight) else type(weight).__name__
             raise DuopldaError(f"statistics can be weighted by a positive number, not by {what}")
+        if self.is_open:
+            raise DuopldaError("statistics with open sessions cannot be weighted: close them first")
         blocks = tuple(replace(b, scatter=b.T * float(weight)) for b in self.blocks)
         within, folds = self.within * float(weight), tuple(weight * part for part in self.folds)
         return replace(self, weights=self.weights * weight, blocks=blocks, within=within, folds=folds)
@@ -247,49 +237,59 @@ class Statistics:
     __mul__ = __rmul__
 
     def __add__(self, other: Statistics) -> Statistics:
-        if not isinstance(other, Statistics):
-            return NotImplemented
-        if self.d != other.d:
-            raise DuopldaError(f"statistics of {self.d} and of {other.d} dimensions cannot be added")
-        if self.speaker_ids.dtype.kind != other.speaker_ids.dtype.kind:
+        return Statistics.sum([self, other]) if isinstance(other, Statistics) else NotImplemented
+
+    @classmethod
+    def sum(cls, parts: Sequence[Statistics]) -> Statistics:
+        """Statistics of the recordings of all parts; open sessions of one name are joined."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        _refuse_different(parts)
+        if first.folds:
+            return cls.from_folds([cls.sum(same) for same in zip(*(p.folds for p in parts), strict=True)], first.seed)
+        speaker_ids = np.unique(np.concatenate([p.speaker_ids for p in parts]))
+        kinds = np.unique(np.concatenate([p.kinds for p in parts]))
+        parts = [p._relabel(speaker_ids, kinds)._move(first.offset) for p in parts]
+        weights = np.stack([p.weights for p in parts])
+        most, least = weights.max(axis=0), np.where(weights > 0, weights, np.inf).min(axis=0)
+        if (most > least).any():
             raise DuopldaError(
-                f"speaker ids of different types ({self.speaker_ids.dtype}, {other.speaker_ids.dtype}) cannot be merged"
-            )
-        if self.session_keys is not None and other.session_keys is not None:
-            both = len(np.intersect1d(self.session_keys, other.session_keys, assume_unique=True))
-            if both:
-                raise DuopldaError(
-                    f"{both} sessions are in both statistics: a session cannot be split between statistics that are "
-                    "added. Gather it in one shard, use Statistics.accumulate, or give sessions unique names"
-                )
-        speaker_ids = np.union1d(self.speaker_ids, other.speaker_ids)
-        kinds = np.union1d(self.kinds, other.kinds)
-        a, b = self._relabel(speaker_ids, kinds), other._relabel(speaker_ids, kinds)._move(self.offset)
-        shared = (a.weights > 0) & (b.weights > 0) & (a.weights != b.weights)
-        if shared.any():
-            raise DuopldaError(
-                f"speakers {some(speaker_ids[shared])} are in both statistics with different weights: "
+                f"speakers {some(speaker_ids[most > least])} are in several statistics with different weights: "
                 "weight whole speakers, or give them different names"
             )
-        parts: dict[tuple[int, ...], TypeBlock] = {tuple(x.counts.tolist()): x for x in a.blocks}
-        for x in b.blocks:
-            key = tuple(x.counts.tolist())
-            parts[key] = _join(parts[key], x) if key in parts else x
-        keys = [k for k in (self.session_keys, other.session_keys) if k is not None]
-        folds: tuple[Statistics, ...] = ()
-        if len(self.folds) == len(other.folds) and self.seed == other.seed:
-            folds = tuple(x + y for x, y in zip(self.folds, other.folds, strict=True))
-        return Statistics(
-            self.offset,
-            kinds,
-            speaker_ids,
-            np.maximum(a.weights, b.weights),
-            tuple(parts[key] for key in sorted(parts)),
-            a.within + b.within,
-            np.concatenate(keys) if keys else None,
-            folds,
-            self.seed,
-        )
+        blocks: dict[tuple[int, ...], list[TypeBlock]] = {}
+        for p in parts:
+            for b in p.blocks:
+                blocks.setdefault(tuple(b.counts.tolist()), []).append(b)
+        within = _total([p.within for p in parts])
+        named = [p.session_keys for p in parts if p.session_keys is not None]
+        keys = np.concatenate(named) if named else None
+        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
+        _refuse_repeated(keys, opened)
+        joined = tuple(_one_block(blocks[t]) for t in sorted(blocks))
+        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any session is open."""
+        return self.open is not None or any(f.is_open for f in self.folds)
+
+    def close(self) -> Statistics:
+        """The same with every open session taken for complete."""
+        if self.folds and self.is_open:
+            return Statistics.from_folds([f.close() for f in self.folds], self.seed)
+        if self.open is None:
+            return self
+        o, K = self.open, self.K
+        speaker_ids, speaker = lab.codes(o.speakers, "speaker")
+        session, kind = np.repeat(o.session, o.n), np.repeat(o.kind, o.n)
+        labels = Labels(speaker_ids, o.names, self.kinds, speaker[session], session, kind)
+        rows = zeros((len(o) * K, self.d), self.offset)
+        set_rows(rows, o.session * K + o.kind, o.F)
+        sums = Sums(labels, self.offset[None, :], offset=self.offset)
+        sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
+        return Statistics.sum([replace(self, open=None), Statistics(*sums.result()[0])])
 
     def __radd__(self, other: Any) -> Statistics:
         return self if other == 0 else NotImplemented  # so that sum(shards) works
@@ -299,15 +299,18 @@ class Statistics:
         kind = np.searchsorted(kinds, self.kinds)
         weights = np.zeros(len(speaker_ids))
         weights[speaker] = self.weights
-        within = zeros((len(kinds), self.d, self.d), self.within)
-        blocks = []
-        for k, to in enumerate(kind.tolist()):
-            within[to, ...] = self.within[k, ...]
+        within, blocks = self.within, []
+        if len(kinds) > self.K and within is not None:
+            within = zeros((len(kinds), self.d, self.d), self.within)
+            for k, to in enumerate(kind.tolist()):
+                within[to, ...] = self.within[k, ...]
         for b in self.blocks:
             counts = np.zeros(len(kinds), np.int64)
             counts[kind] = b.counts
             blocks.append(replace(b, counts=counts, speaker=speaker[b.speaker]))
-        return replace(self, kinds=kinds, speaker_ids=speaker_ids, weights=weights, blocks=tuple(blocks), within=within)
+        opened = None if self.open is None else replace(self.open, kind=kind[self.open.kind])
+        new: dict[str, Any] = {"kinds": kinds, "speaker_ids": speaker_ids, "weights": weights, "blocks": tuple(blocks)}
+        return replace(self, within=within, open=opened, **new)
 
     def _move(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
@@ -321,34 +324,164 @@ class Statistics:
             A = b.A + put(b.n.astype(float), b.A)[:, None] * delta[None, :]
             T = b.T + fd + fd.T + float(H) * delta[:, None] * delta[None, :]
             blocks.append(replace(b, A=A, scatter=T))
-        return replace(self, offset=offset, blocks=tuple(blocks))
+        opened = self.open
+        if opened is not None:
+            n = put(opened.n.astype(float), opened.F)[:, None]
+            opened = replace(opened, F=opened.F + n * (self.offset - offset)[None, :])
+        return replace(self, offset=offset, blocks=tuple(blocks), open=opened)
 
 
-def _join(a: TypeBlock, b: TypeBlock) -> TypeBlock:
-    speaker = np.union1d(a.speaker, b.speaker)
-    n, A = np.zeros(len(speaker), np.int64), zeros((len(speaker), a.A.shape[1]), a.A)
-    for x in (a, b):
-        rows = np.searchsorted(speaker, x.speaker)
-        n[rows] += x.n
-        add_rows(A, rows, x.A)
-    return TypeBlock(a.counts, speaker, n, A, add_scatters([a, b]))
+def _one_block(blocks: list[TypeBlock]) -> TypeBlock:
+    """Blocks of one type as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    speaker = np.unique(np.concatenate([b.speaker for b in blocks]))
+    n, A = np.zeros(len(speaker), np.int64), zeros((len(speaker), blocks[0].A.shape[1]), blocks[0].A)
+    for b in blocks:
+        rows = np.searchsorted(speaker, b.speaker)
+        n[rows] += b.n
+        add_rows(A, rows, b.A)
+    return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
 
 
-def _single(precision: str) -> bool:
-    if precision not in PRECISIONS:
-        raise DuopldaError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
-    return precision == "single"
+def _total(scatters: Sequence[Array]) -> Array:
+    there = [s for s in scatters if s is not None]
+    return sum(there[1:], there[0]) if there else None
 
 
-def as_labels(labels: Any) -> Labels:
-    """Labels in any of the forms that `Statistics.accumulate` takes."""
-    if isinstance(labels, Labels):
-        return labels
-    if isinstance(labels, Mapping) and {"speaker"} <= set(labels) <= {"speaker", "session", "channel"}:
-        return lab.encode(**labels)
-    if isinstance(labels, (tuple, list)) and 1 <= len(labels) <= 3:
-        return lab.encode(*labels)
-    raise DuopldaError(
-        "labels must be (speaker, session), (speaker, session, channel), a mapping of those names, or Labels, "
-        f"got {type(labels).__name__}"
-    )
+def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
+    """Open sessions of several statistics, and `within` with the scatter that their joining adds."""
+    if len(parts) < 2:
+        return (parts[0] if parts else None), within
+    keys, first, index = np.unique(np.concatenate([p.keys for p in parts]), return_index=True, return_inverse=True)
+    names, speakers = (np.concatenate([getattr(p, a) for p in parts]) for a in ("names", "speakers"))
+    torn = np.unique(index[speakers[first][index] != speakers])
+    if len(torn):
+        who = np.unique(speakers[index == torn[0]])
+        raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
+    d = offset.shape[0]
+    table, at = Open(len(keys), K, offset), 0
+    scatter = zeros((1, K, d, d), offset)
+    for p in parts:
+        session = index[at : at + len(p)][p.session]
+        table.add(session * K + p.kind, p.n, p.F, np.zeros(len(p.n), np.int64), scatter)
+        at += len(p)
+    cells, n, F = table.cells()
+    within = scatter[0, ...] if within is None else within + scatter[0, ...]
+    return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
+
+
+def _refuse_different(parts: Sequence[Statistics]) -> None:
+    """Statistics can be added if they are of one dimension, one type of ids, and the same folds."""
+    first = parts[0]
+    for p in parts[1:]:
+        if p.d != first.d:
+            raise DuopldaError(f"statistics of {first.d} and of {p.d} dimensions cannot be added")
+        if p.speaker_ids.dtype.kind != first.speaker_ids.dtype.kind:
+            kinds = f"{first.speaker_ids.dtype}, {p.speaker_ids.dtype}"
+            raise DuopldaError(f"speaker ids of different types ({kinds}) cannot be merged")
+        if len(p.folds) != len(first.folds) or (p.folds and p.seed != first.seed):
+            said = [f"{len(s.folds)} folds" + f" with seed {s.seed}" * bool(s.folds) for s in (first, p)]
+            raise DuopldaError(
+                f"statistics with different folds ({said[0]}; {said[1]}) cannot be added: gather all of them with the "
+                "same n_folds and seed"
+            )
+
+
+def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | None) -> None:
+    """A session is in one of the statistics only, unless it is open in all that have a part of it."""
+    if keys is None:
+        return
+    every, times = np.unique(keys, return_counts=True)
+    n = int((times > 1).sum()) + (0 if opened is None else int(np.isin(opened.keys, every, assume_unique=True).sum()))
+    if n:
+        raise DuopldaError(
+            f"{n} sessions are in both statistics: a session that was closed cannot be added to. Gather it in one "
+            "shard, keep it open (close=False) until all its parts are added, or give sessions unique names"
+        )
+
+
+# -- the pass, as it runs on one part of the recordings
+
+
+def _gather(
+    part: Recordings,
+    *,
+    transform: Any,
+    n_folds: int,
+    seed: int,
+    device: str | None,
+    single: bool,
+    buckets: int,
+) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
+    """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
+    options: dict[str, Any] = {"n_folds": n_folds, "seed": seed, "single": single}
+    if isinstance(part, ArrayRecordings) and transform is None:
+        X = part.X
+        like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
+        labels = part.labels(like)
+        sums = Sums(labels, like, **options)
+        if labels.open is None:
+            sums.add_all(X)
+        else:
+            sums.add(X, slice(0, labels.n_recordings))
+    else:
+        sums = _by_chunks(part, transform, device, options)
+    found = [Statistics(*g) for g in sums.result(partial(_name_rows, part))]
+    loose = []
+    nobody: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
+    for b in range(buckets) if any(s.open is not None for s in found) else ():
+        own = [None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == b) for s in found]
+        loose.append(
+            tuple(
+                replace(s, open=o or None, within=None, session_keys=None, **nobody)
+                for s, o in zip(found, own, strict=True)
+            )
+        )
+    return [replace(s, open=None) for s in found], loose
+
+
+def _by_chunks(part: Recordings, transform: Any, device: str | None, options: dict[str, Any]) -> Sums:
+    sums, labels = None, part.labels()
+    for chunk in part.chunks():
+        X = chunk.X
+        if transform is not None:
+            try:
+                X = transform(X, labels.kinds[labels.kind[chunk.index]])
+            except DuopldaError:
+                _name_rows(part)  # which names the recordings, not the rows of the chunk
+                raise
+        X = X if device is None else on_device(X, device)
+        if sums is None:
+            sums = Sums(labels, X, **options)
+        sums.add(X, chunk.index)
+    if sums is None:
+        raise DuopldaError("there are no recordings")
+    return sums
+
+
+def _name_rows(part: Recordings) -> Any:
+    """Read again and raise an error that names the recordings that are not finite, if any."""
+    for chunk in part.chunks():
+        bad = np.flatnonzero(~np.isfinite(to_numpy(chunk.X)).all(axis=1))
+        if not len(bad):
+            continue
+        if isinstance(part, ArrayRecordings):
+            check_finite(part.X)
+        index = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
+        who = f"rows {some(index[bad])}" if chunk.ids is None else some(chunk.ids[bad])
+        raise DuopldaError(
+            f"Input X contains NaN or infinity in {who}, and perhaps in others. Remove these recordings, or look at "
+            "what the extractor did with them (empty or silent audio?)"
+        )
+
+
+def _join(pieces: list[Any]) -> Any:
+    """Statistics added up; of tuples, each place by itself."""
+    if isinstance(pieces[0], tuple):
+        return tuple(Statistics.sum(same) for same in zip(*pieces, strict=True))
+    return Statistics.sum(pieces)
+
+
+def _close_each(loose: tuple[Statistics, ...]) -> list[Statistics]:
+    return [s.close() for s in loose]
