@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from duoplda.cli import app
 from duoplda.datasets import make_recordings
-from duoplda.estimators.files import FORMAT, read_parts
-from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
+from duoplda.io import Coded, Trials, read_container, write_embeddings, write_map, write_trials
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 QUICK = ["--shrinkage", "0.1,0.1,0.1", "--tol", "1e-4"]
@@ -90,5 +89,5 @@ def scoring(folder):
 
 
 def same_model(a, b):
-    (x, _), (y, _) = (read_parts(p, (FORMAT,)) for p in (a, b))
+    (x, _), (y, _) = (read_container(p, ["duoplda-backend"]) for p in (a, b))
     return set(x) == set(y) and all(np.array_equal(x[k], y[k]) for k in x)

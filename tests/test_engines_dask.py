@@ -14,11 +14,11 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 from cli_cases import start
-from duoplda import Backend, Statistics
+from duoplda import PLDA, Backend, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.engines import dask as engine
 from duoplda.errors import DuopldaError
-from duoplda.io import Labels, embedding_shards, write_embeddings, write_labels
+from duoplda.io import LabelTable, embedding_shards, write_embeddings, write_labels
 from test_statistics import assert_equal_statistics
 
 
@@ -44,12 +44,12 @@ def folder(tmp_path_factory, data):
     here = tmp_path_factory.mktemp("shards")
     X, speaker, session, channel = data
     ids = np.array([f"utt{i:05}" for i in range(len(X))])
-    labels = Labels(ids, speaker.astype(str), session.astype(str), channel)
+    labels = LabelTable(ids, speaker.astype(str), session.astype(str), channel)
     write_labels(here / "labels.csv", labels)
     for name in ("parquet", "arks"):
         (here / name).mkdir()
     for i, rows in enumerate(np.array_split(np.arange(len(X)), 5)):
-        own = Labels(ids[rows], labels.speaker[rows], labels.session[rows], channel[rows])
+        own = LabelTable(ids[rows], labels.speaker[rows], labels.session[rows], channel[rows])
         write_embeddings(here / f"parquet/part-{i}.parquet", ids[rows], X[rows], labels=own)
         write_embeddings(here / f"arks/x.{i}.ark", ids[rows], X[rows])
     return here
@@ -72,14 +72,15 @@ def test_delayed_chunks_cut_through_sessions(client, data, columns):
     cut = np.concatenate([data[2][:97], data[2][97:194]])
     assert len(np.unique(data[2][:97])) + len(np.unique(data[2][97:194])) > len(np.unique(cut))  # sessions are cut
     done = []
-    stats = engine.statistics(chunks(part), n_folds=3, client=client, show=lambda n, note: done.append(note))
+    there = engine.recordings(chunks(part), client=client, show=lambda n, note: done.append(note))
+    stats = Statistics.of(there, n_folds=3)
     equal(stats, Statistics.from_arrays(*part, n_folds=3))
     assert done[-1] == f"statistics: {len(chunks(part))} of {len(chunks(part))} shards"
 
 
 def test_parts_in_several_buckets(client, data, monkeypatch):
     monkeypatch.setattr(engine, "JOINED_BYTES", 4096)
-    equal(engine.statistics(chunks(data), client=client), Statistics.from_arrays(*data))
+    equal(Statistics.of(engine.recordings(chunks(data), client=client)), Statistics.from_arrays(*data))
 
 
 def test_a_data_frame(client, data, folder):
@@ -88,15 +89,21 @@ def test_a_data_frame(client, data, folder):
 
     X, speaker, session, _ = data
     ddf = dd.read_parquet(folder / "parquet").rename(columns={"speaker": "who"})
-    equal(engine.statistics(ddf, speaker="who", channel="channel", client=client), Statistics.from_arrays(*data))
+    equal(
+        Statistics.of(engine.recordings(ddf, speaker="who", channel="channel", client=client)),
+        Statistics.from_arrays(*data),
+    )
     lists = pd.DataFrame({"speaker": speaker, "session": session, "embedding": list(X)})
     with pytest.raises(DuopldaError, match=r"partition \d: column embedding holds text.*convert-string"):
-        engine.statistics(dd.from_pandas(lists, npartitions=2), client=client)
+        Statistics.of(engine.recordings(dd.from_pandas(lists, npartitions=2), client=client))
     numbers = pd.DataFrame(X, columns=list("abcdef")).assign(speaker=speaker, session=session)
     ddf = dd.from_pandas(numbers, npartitions=3)
-    equal(engine.statistics(ddf, vectors=list("abcdef"), client=client), Statistics.from_arrays(X, speaker, session))
+    equal(
+        Statistics.of(engine.recordings(ddf, vectors=list("abcdef"), client=client)),
+        Statistics.from_arrays(X, speaker, session),
+    )
     with pytest.raises(DuopldaError, match=r"no column 'embedding', 'who'|no column 'who', 'embedding'"):
-        engine.statistics(ddf, speaker="who", client=client)
+        Statistics.of(engine.recordings(ddf, speaker="who", client=client))
 
 
 @pytest.mark.parametrize("where", ["parquet", "arks/x.*.ark"])
@@ -107,13 +114,12 @@ def test_shards_on_shared_storage(client, data, folder, where, own):
     shards = embedding_shards(folder / where, bytes_each=2000)
     if own and where != "parquet":
         with pytest.raises(DuopldaError, match=r"x\.\d\.ark: is ark, which has no room for labels"):
-            engine.statistics(shards, client=client)
+            Statistics.of(engine.recordings(shards, True, client=client))
         return
-    labels = None if own else read_labels(folder / "labels.csv")
+    labels = True if own else read_labels(folder / "labels.csv")
     X, speaker, session, channel = data
-    names = np.array([f"{a} {b}" for a, b in zip(speaker, session, strict=True)])
-    stats = engine.statistics(shards, labels=labels, client=client)
-    equal(stats, Statistics.from_arrays(X, speaker.astype(str), names, channel))
+    stats = Statistics.of(engine.recordings(shards, labels, client=client))
+    equal(stats, Statistics.from_arrays(X, speaker.astype(str), session, channel))
 
 
 def dies_once(part, flag):
@@ -131,7 +137,7 @@ def test_a_killed_worker_changes_nothing(client, data, tmp_path):
     parts = chunks(data)
     parts[3] = delayed(dies_once)(parts[3], str(flags[0]))
     parts[5] = delayed(dies_once_later)(parts[5], str(flags[0]), str(tmp_path / "calls"))
-    equal(engine.statistics(parts, client=client), Statistics.from_arrays(*data))
+    equal(Statistics.of(engine.recordings(parts, client=client)), Statistics.from_arrays(*data))
     assert flags[0].exists()
     assert (tmp_path / "calls.killed").exists()
     client.wait_for_workers(2, timeout=60)
@@ -156,13 +162,13 @@ def test_what_is_wrong_is_named_by_its_shard(client, data, folder, tmp_path):
     parts = chunks(data)
     parts[4] = delayed(fails)(parts[4])
     with pytest.raises(DuopldaError, match=r"^chunk 4: OSError: the disk is gone$"):
-        engine.statistics(parts, client=client)
+        Statistics.of(engine.recordings(parts, client=client))
     X = data[0].copy()
     X[200, 1] = np.nan
     with pytest.raises(DuopldaError, match=r"^chunk 2: Input X contains NaN or infinity in 1 of 97 rows: 6"):
-        engine.statistics(chunks((X, *data[1:])), client=client)
+        Statistics.of(engine.recordings(chunks((X, *data[1:])), client=client))
     with pytest.raises(DuopldaError, match=r"^chunk 0: a chunk must be"):
-        engine.statistics([delayed(7)], client=client)
+        Statistics.of(engine.recordings([delayed(7)], client=client))
     for i in range(5):
         content = (folder / f"parquet/part-{i}.parquet").read_bytes()
         (tmp_path / f"part-{i}.parquet").write_bytes(content)
@@ -171,10 +177,10 @@ def test_what_is_wrong_is_named_by_its_shard(client, data, folder, tmp_path):
     content[100:2000] = bytes(1900)
     (tmp_path / "part-3.parquet").write_bytes(content)
     with pytest.raises(DuopldaError, match=r"part-3\.parquet"):
-        engine.statistics(shards, client=client)
+        Statistics.of(engine.recordings(shards, True, client=client))
     (tmp_path / "part-3.parquet").unlink()
     with pytest.raises(DuopldaError, match=r"part-3\.parquet"):
-        engine.statistics(shards, client=client)
+        Statistics.of(engine.recordings(shards, True, client=client))
 
 
 def test_a_session_of_two_speakers_in_different_chunks(client, data):
@@ -182,12 +188,12 @@ def test_a_session_of_two_speakers_in_different_chunks(client, data):
     other = np.flatnonzero(speaker != speaker[0])[-1]
     session[[0, other]] = "torn"
     with pytest.raises(DuopldaError, match=r"session torn belongs to 2 speakers .*, in different shards"):
-        engine.statistics(chunks((X, speaker, session)), client=client)
+        Statistics.of(engine.recordings(chunks((X, speaker, session)), client=client))
 
 
 def test_without_a_client(data):
     with pytest.raises(DuopldaError, match="no client of Dask: make one first"):
-        engine.statistics(chunks(data))
+        Statistics.of(engine.recordings(chunks(data)))
 
 
 @pytest.mark.parametrize("options", [{}, {"lda": 4}, {"center_by_channel": True}, {"length_norm": False}])
@@ -195,11 +201,10 @@ def test_the_whole_chain(client, data, folder, options):
     from duoplda.io import read_labels
 
     X, speaker, session, channel = data
-    names = np.array([f"{a} {b}" for a, b in zip(speaker, session, strict=True)])
-    given = {"shrinkage": (0.1, 0.1, 0.1), "tol": 1e-7, **options}
-    here = Backend(**given).fit(X, speaker.astype(str), names, channel)
-    cluster = engine.Cluster.of_shards(embedding_shards(folder / "arks"), read_labels(folder / "labels.csv"), client)
-    there = Backend(**given).fit_passes(cluster)
+    given = {"plda": PLDA(shrinkage=(0.1, 0.1, 0.1), tol=1e-7), **options}
+    here = Backend(**given).fit(X, speaker.astype(str), session, channel)
+    cluster = engine.recordings(folder / "arks", read_labels(folder / "labels.csv"), client=client)
+    there = Backend(**given).fit(cluster)
     assert there.counts_ == here.counts_
     np.testing.assert_allclose(there.plda_.log_likelihoods_, here.plda_.log_likelihoods_, rtol=1e-9)
     a, b = (m.enroll(X[:50], np.arange(50), None, channel[:50]) for m in (here, there))

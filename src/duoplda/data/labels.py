@@ -39,7 +39,7 @@ class Labels:
     kind: Array  # (N,)
     open: NDArray[np.bool_] | None = None  # (H,) which sessions have further recordings elsewhere; None: none has
 
-    def rows(self, index: Ints) -> Labels:
+    def rows(self, index: NDArray[Any]) -> Labels:
         """The labels of some recordings, with the speakers and sessions that these have; all kinds stay."""
         speakers, speaker, _ = ranked(self.speaker[index])
         sessions, session, _ = ranked(self.session[index])

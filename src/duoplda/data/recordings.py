@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import Array, check_rows
 from duoplda.data.labels import Ints, Labels, as_ids, encode
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 
 ROWS = 4096  # of a chunk: the same for all sources, so that they give the same bits
 
@@ -86,6 +86,33 @@ class Recordings(ABC):
         """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order."""
         return ChunkRecordings(chunks, encode(speaker, session, channel))
 
+    @staticmethod
+    def from_frame(
+        frame: Any,
+        speaker: str | None = "speaker",
+        session: str | None = "session",
+        channel: str | None = None,
+        vectors: str | Sequence[str] = "embedding",
+    ) -> ArrayRecordings:
+        """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers."""
+        wanted = [speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)]
+        absent = [name for name in wanted if name is not None and name not in frame.columns]
+        if absent:
+            raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(frame.columns)}")
+        labels = (None if name is None else frame[name].to_numpy() for name in (speaker, session, channel))
+        if not isinstance(vectors, str):
+            return ArrayRecordings(frame[list(vectors)].to_numpy(), *labels)
+        if frame[vectors].dtype == "string":
+            raise DuopldaError(
+                f"column {vectors} holds text, not lists: dask.config.set({{'dataframe.convert-string': False}}) "
+                "before the data frame is made keeps Dask from turning lists into text"
+            )
+        try:
+            rows = np.stack([np.asarray(v, np.float64) for v in frame[vectors]])
+        except (TypeError, ValueError) as error:
+            raise DuopldaError(f"column {vectors}: vectors of one length are needed ({error})") from None
+        return ArrayRecordings(rows, *labels)
+
 
 class ArrayRecordings(Recordings):
     """A matrix in memory, of NumPy or of another array library; its labels as they are, or as integers already."""
@@ -106,16 +133,21 @@ class ArrayRecordings(Recordings):
 
     @property
     def may_have_kinds(self) -> bool:  # type: ignore[override]
-        """Whether kinds of channels were given."""
-        return self._given[2] is not None if self._labels is None else len(self._labels.kinds) > 1
+        """Whether the labels name several kinds of channels."""
+        return (self._labels is not None or self._given[2] is not None) and len(self.labels(self.X).kinds) > 1
 
-    def labels(self, like: Any = None) -> Labels:
-        """The labels; where they are made first, on the device of `like`."""
+    def labels(self, like: Any = None, *, by_speaker: bool = False) -> Labels:
+        """The labels; made when first asked for, on the device of `like`, with the options of `encode`."""
         if self._labels is None:
             speaker, session, channel = self._given
             n = self.X.shape[0]
-            self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)
+            who = np.arange(n) if speaker is None else speaker
+            self._labels = encode(who, session, channel, n, like, by_speaker=by_speaker)
         return self._labels
+
+    def relabelled(self, labels: Labels) -> ArrayRecordings:
+        """The same recordings with other labels."""
+        return ArrayRecordings(self.X, ids=self.ids, labels=labels)
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         for i in range(0, self.X.shape[0], rows):

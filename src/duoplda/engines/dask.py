@@ -1,41 +1,39 @@
-"""Statistics and scores on a cluster of Dask: shards are read where they lie, only sums and scores travel.
+"""Recordings on a cluster of Dask: shards are read where they lie; only sums and scores travel.
 
-Two passes over the shards. The first reads labels only and finds the sessions that more than one shard has. In the
-second each shard leaves the statistics of its whole sessions and, of the others, sums of what it has; these are joined
-by session before they are squared (`duoplda.shards`), and everything is added up in a tree. Training then needs nothing
-but the statistics, and runs where the user sits.
+`recordings(...)` gives a `Recordings` like any other. `Statistics.of`, `Backend.fit` and `duoplda.score` run on it the
+very functions that they run on one machine, one task for each shard, and statistics are added up in a tree.
+
+Sessions may be cut between shards. With a table of labels a shard sees which of its sessions are not complete; with
+labels inside the shards, a first pass over these (not over the vectors) finds the sessions that several shards have.
 
 Tasks are pure functions of shards on shared storage: what a lost worker had done, another does again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import signal
+import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import check_finite, check_rows, one_blas_thread
+from duoplda.arrays import one_blas_thread
 from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
-from duoplda.engines._pieces import Columns, LabelTable, Piece, of_chunk, of_shard
-from duoplda.engines._scores import Job, ScoreBlock, Trials, chain_of, recordings, score
+from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators.backend import Backend, Transform
-from duoplda.estimators.plda import PLDA
-from duoplda.estimators.preprocessing import Spread
-from duoplda.io import Labels as Table
-from duoplda.io.shards import Shard
-from duoplda.model import shards
-from duoplda.model.accumulate import near_mean
-from duoplda.model.shards import Parts
-from duoplda.model.statistics import Statistics
-from duoplda.trials.blocks import Sides
+from duoplda.io import LabelTable, Shard, embedding_shards
+from duoplda.io.recordings import Digest, LabelIndex, Note, Progress, refuse_absent
 
 try:
     from dask.delayed import Delayed, delayed
@@ -44,272 +42,410 @@ try:
 except ImportError:
     raise DuopldaError("duoplda.engines.dask needs Dask: pip install 'duoplda[dask]'") from None
 
-__all__ = ["Client", "Cluster", "LocalCluster", "ScoreBlock", "present", "score_blocks", "statistics", "vectors"]
+__all__ = ["ClusterRecordings", "connect", "recordings"]
 
-ROWS = 1024  # transformed at a time
-FAN = 8  # statistics added by one task
-JOINED_BYTES = 1 << 28  # of parts of sessions that one task joins
-Show = Callable[[int, str], Any]  # (done, note)
+FAN = 8  # results joined by one task
+JOINED_BYTES = 1 << 28  # of open sessions that one task joins, about
+MOST_BUCKETS = 16  # where the number of open sessions is not known beforehand
+NAMES = ("X", "speaker", "session", "channel")
+
+# Opens a part on a worker: (what there is to read, keys of its sessions that go on elsewhere) -> recordings, or None.
+Opener = Callable[[Any, "NDArray[np.uint64] | None"], "Recordings | None"]
 
 
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """What goes wrong with a shard says its name; BLAS keeps to the thread that Dask has given."""
+def recordings(
+    data: Any,
+    labels: LabelTable | bool | None = None,
+    *,
+    speaker: str = "speaker",
+    session: str | None = "session",
+    channel: str | None = None,
+    vectors: str | Sequence[str] = "embedding",
+    by_speaker: bool = False,
+    allow_missing: bool = False,
+    client: Any = None,
+    note: Note = lambda message: None,
+    show: Progress = lambda done, message: None,
+) -> ClusterRecordings:
+    """Recordings whose parts are read by the workers of a cluster.
+
+    Parameters
+    ----------
+    data : a file, folder or pattern of embeddings, or shards of `duoplda.io.embedding_shards`; or a dask DataFrame; or
+        delayed chunks, each `(X, speaker, session)`, `(X, speaker, session, channel)` or a mapping of those names, or
+        (for tests of trials) `{"X": X, "ids": ids}`. Frames and chunks are made twice unless they are persisted.
+    labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards themselves; None: the
+        recordings have none, as tests of trials
+    speaker, session, channel, vectors : columns of a data frame, as for `Recordings.from_frame`
+    by_speaker : names of sessions are counted anew for each speaker
+    allow_missing : go on without labelled recordings that no shard has
+    client : of `dask.distributed`; None: the current one
+    note, show : functions that get messages for people, and (number, message) as shards are done
+
+    Examples
+    --------
+    >>> from dask import delayed
+    >>> from distributed import Client
+    >>> from duoplda import Statistics
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(20, seed=0)
+    >>> chunks = [delayed((X[i : i + 50], speaker[i : i + 50], session[i : i + 50])) for i in range(0, len(X), 50)]
+    >>> with Client(processes=False, dashboard_address=None):
+    ...     stats = Statistics.of(recordings(chunks))
+    >>> stats.n_recordings == len(X)
+    True
+    """
+    options: dict[str, Any] = {"client": client or current_client(), "note": note, "show": show}
+    if hasattr(data, "to_delayed"):  # a dask DataFrame
+        columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
+        wanted = [c for c in (speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)) if c]
+        absent = [c for c in wanted if c not in data.columns]
+        if absent:
+            raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(data.columns)}")
+        rows = data[wanted].to_delayed()
+        names = [f"partition {i}" for i in range(len(rows))]
+        return ClusterRecordings(rows, partial(_of_frame, by_speaker=by_speaker, **columns), names, **options)
+    if isinstance(data, str | os.PathLike):
+        data = embedding_shards(data)
+    data = list(data) if isinstance(data, Iterable) else [data]
+    names = [d.name if isinstance(d, Shard) else f"chunk {i}" for i, d in enumerate(data)]
+    if not all(isinstance(d, Shard) for d in data):
+        return ClusterRecordings(data, partial(_of_chunk, by_speaker=by_speaker), names, **options)
+    if labels is True:
+        opener = partial(_of_own_columns, by_speaker=by_speaker)
+        light = partial(_own_labels, by_speaker=by_speaker)
+        return ClusterRecordings(data, opener, names, light=light, dim=data[0].dim, **options)
+    if labels is None or labels is False:
+        return ClusterRecordings(data, _unlabelled, names, dim=data[0].dim, cut=False, **options)
+    index = LabelIndex.of(labels, by_speaker)
+    options |= {"index": index, "allow_missing": allow_missing, "dim": data[0].dim, "cut": False}
+    return ClusterRecordings(data, _of_table, names, **options)
+
+
+# -- parts, on the workers
+
+
+def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> Recordings | None:
+    """A shard whose labels are in a table; a session of which recordings are missing here is open."""
+    shard, index = what
+    ids, X = shard.load()
+    rows = index.find(ids)
+    keep = rows >= 0
+    if not keep.any():
+        return None
+    if not keep.all():
+        ids, X, rows = ids[keep], X[keep], rows[keep]
+    labels, whole = index.labels.rows(rows), index.labels
+    sessions = np.unique(whole.session[rows])
+    further = labels.counts.sum(axis=1) < whole.counts[sessions].sum(axis=1)
+    return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
+
+
+def _of_own_columns(shard: Shard, split: NDArray[np.uint64] | None, *, by_speaker: bool) -> Recordings:
+    labels = _own_labels(shard, by_speaker=by_speaker)
+    ids, X = shard.load()
+    return ArrayRecordings(X, ids=ids, labels=_with_open(labels, split))
+
+
+def _own_labels(shard: Shard, *, by_speaker: bool) -> Labels:
+    own = shard.labels()
+    return lab.encode(own.speaker, own.session, own.channel, by_speaker=by_speaker)
+
+
+def _unlabelled(shard: Shard, split: Any) -> Recordings:
+    ids, X = shard.load()
+    return ArrayRecordings(X, ids=ids)
+
+
+def _of_frame(frame: Any, split: NDArray[np.uint64] | None, *, by_speaker: bool, **columns: Any) -> Recordings:
+    return _labelled(Recordings.from_frame(frame, **columns), split, by_speaker)
+
+
+def _of_chunk(chunk: Any, split: NDArray[np.uint64] | None, *, by_speaker: bool) -> Recordings:
     try:
-        with one_blas_thread():
-            yield
-    except DuopldaError as error:
-        said, file = str(error), re.split(" (rows|lines) ", name)[0]
-        raise type(error)(said if file in said else f"{name}: {said}") from None
+        given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
+        X = given.pop("X")
+    except (TypeError, KeyError, ValueError):
+        raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
+    return _labelled(ArrayRecordings(X, **given), split, by_speaker)
+
+
+def _labelled(part: ArrayRecordings, split: NDArray[np.uint64] | None, by_speaker: bool) -> ArrayRecordings:
+    return part.relabelled(_with_open(part.labels(by_speaker=by_speaker), split))
+
+
+def _with_open(labels: Labels, split: NDArray[np.uint64] | None) -> Labels:
+    if split is None or labels.session_ids is None or not len(split):
+        return labels
+    return replace(labels, open=np.isin(lab.keys(labels.session_ids), split))
 
 
 # -- tasks
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What the first pass says of a shard."""
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """An error about the data says which shard it is about; BLAS keeps to the thread that Dask has given."""
+    try:
+        with one_blas_thread():
+            yield
+    except DuopldaError as error:
+        said, file = str(error), re.split(" (rows|lines) ", name)[0]
+        raise type(error)(said if file in said else f"{name}: {said}") from error
+
+
+class Report(NamedTuple):
+    """What the client learns of a part beside the result."""
+
+    n: int  # recordings
+    keys: int  # the sum of the keys of their ids, modulo 2^64
+    digest: str | None  # of ids and vectors
+
+
+def _report(part: Any) -> Report:
+    if part is None or getattr(part, "ids", None) is None:
+        return Report(0 if part is None else part.labels().n_recordings, 0, None)
+    digest = Digest()
+    digest.add(part.ids, part.X)
+    total, value = int(lab.keys(part.ids).sum(dtype=np.uint64)), digest.value()
+    digest.close()
+    return Report(len(part.ids), total, value)
+
+
+class Found(NamedTuple):
+    """What a first pass says of a shard."""
 
     n: int
+    dim: int | None
+    n_kinds: int
     keys: NDArray[np.uint64] | None  # of its sessions
-    kinds: NDArray[Any]
-    rows: NDArray[np.int64] | None  # of the label table
 
 
-def _first(piece: Callable[[Any], Piece], what: Any, name: str) -> Found:
+def _find(name: str, light: Callable[[Any], Labels] | None, opener: Opener, what: Any) -> Found:
     with _named(name):
-        p = piece(what)
-        if p.found is not None and not len(p.found):
-            return Found(0, None, lab.NO_KIND, p.found)
-        labels = p.labels()
+        part = None if light is not None else opener(what, None)
+        labels = light(what) if light is not None else part.labels()  # type: ignore[union-attr]
+        dim = None if part is None else part.X.shape[1]  # type: ignore[attr-defined]
         keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
-        return Found(labels.n_recordings, keys, labels.kinds, p.found)
+        return Found(labels.n_recordings, dim, len(labels.kinds), keys)
 
 
-def _rows(p: Piece, transform: Transform | None, labels: Labels) -> Any:
-    X = check_rows(p.rows())[0]
-    if X.shape[0] != labels.n_recordings:
-        raise DuopldaError(f"has {X.shape[0]} rows, and labels of {labels.n_recordings}")
-    if transform is None:
-        return X
-    channel = labels.kinds[labels.kind]
-    try:  # in blocks that stay in the caches
-        return np.concatenate([transform(X[i : i + ROWS], channel[i : i + ROWS]) for i in range(0, len(X), ROWS)])
-    except DuopldaError:
-        check_finite(X)
-        raise
-
-
-def _offset(piece: Callable[[Any], Piece], what: Any, name: str, transform: Transform | None) -> Any:
+def _make(name: str, opener: Opener, what: Any, split: Any, make: Any, n: int, buckets: int, first: bool) -> Any:
+    """n results, loose ends (None where there are none), and a report, of one part."""
     with _named(name):
-        p = piece(what)
-        X, labels = check_rows(p.rows())[0], p.labels()
-        some_rows = slice(0, 4096)
-        few = replace(p, rows=lambda: X[some_rows])
-        few_labels = replace(
-            labels,
-            session_ids=None,
-            speaker=labels.speaker[some_rows],
-            session=np.arange(len(X[some_rows])),
-            kind=labels.kind[some_rows],
-        )
-        return near_mean(np.asarray(_rows(few, transform, few_labels), np.float64))
+        part = opener(what, split)
+        if part is None:
+            return (*[None] * (n + buckets), Report(0, 0, None))
+        results, loose = make(part)
+        return (*results, *(loose or [None] * buckets), _report(part) if first else None)
 
 
-def _spread(piece: Callable[[Any], Piece], what: Any, name: str) -> Spread:
-    with _named(name):
-        X = check_rows(piece(what).rows())[0]
-        return Spread.accumulate(X[i : i + 4096] for i in range(0, len(X), 4096))
-
-
-def _second(
-    piece: Callable[[Any], Piece],
-    what: Any,
-    name: str,
-    split: NDArray[np.uint64],
-    offset: Any,
-    transform: Transform | None,
-    n_buckets: int,
-    options: dict[str, Any],
-) -> tuple[Any, ...]:
-    """Statistics of whole sessions, and the parts of the others by bucket."""
-    with _named(name):
-        p = piece(what)
-        labels = p.labels()
-        goes_on = np.zeros(labels.n_sessions, bool)
-        if labels.session_ids is not None and len(split):
-            goes_on = np.isin(lab.keys(labels.session_ids), split)
-        whole, parts = shards.shard(_rows(p, transform, labels), labels, goes_on, offset, **options)
-        return *_apart(whole, options), *(
-            None if parts is None else parts.bucket(b, n_buckets) for b in range(n_buckets)
-        )
-
-
-def _apart(stats: Statistics | None, options: dict[str, Any]) -> tuple[Statistics | None, ...]:
-    """The folds, without the whole that they add up to: half of the bytes."""
-    return (None,) * max(options["n_folds"], 1) if stats is None else stats.folds or (stats,)
-
-
-def _join(parts: list[Parts], options: dict[str, Any]) -> tuple[Statistics | None, ...]:
+def _join(join: Callable[[list[Any]], Any], pieces: list[Any]) -> Any:
+    there = [p for p in pieces if p is not None]
     with one_blas_thread():
-        return _apart(shards.join(parts, n_folds=options["n_folds"], seed=options["seed"]), options)
+        return (there[0] if len(there) == 1 else join(there)) if there else None
 
 
-def _add(parts: list[Statistics | None]) -> Statistics | None:
+def _tie(tie: Callable[[Any], Sequence[Any]], n: int, end: Any) -> tuple[Any, ...]:
     with one_blas_thread():
-        there = [p for p in parts if p is not None]
-        return sum(there[1:], there[0]) if there else None
+        return (None,) * n if end is None else tuple(tie(end))
 
 
-# -- the passes
+def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
+    with _named(name):
+        part = opener(what, None)
+        return [] if part is None else list(function(part))
 
 
-class Cluster:
-    """Labelled shards on a cluster: what `Backend.fit_passes` asks for.
+def _rows(name: str, what: tuple[Shard, LabelIndex]) -> NDArray[Any]:
+    """Rows of the label table that a shard has; only ids are read, where the format allows it."""
+    with _named(name):
+        rows = what[1].find(what[0].ids())
+        return rows[rows >= 0]
 
-    Parameters
+
+# -- recordings, as the client sees them
+
+
+class ClusterRecordings(Recordings):
+    """Parts of recordings that workers of a cluster open; see `recordings`.
+
+    Attributes
     ----------
-    pieces : delayed objects (or plain data) to be read on workers, one for each shard
-    piece : a function that makes a `Piece` of what such an object becomes
-    names : of the shards, for messages
-    client : of Dask; without one, the current one
-    show : called with (done, note) as tasks end
-    labels : the same objects with labels only, where those come cheaper
+    digest : SHA-256 over those of the shards' ids and vectors; known after one pass
     """
 
     def __init__(
         self,
-        pieces: Sequence[Any],
-        piece: Callable[[Any], Piece],
+        parts: Sequence[Any],
+        opener: Opener,
         names: Sequence[str],
-        client: Any = None,
-        show: Show | None = None,
-        labels: Sequence[Any] | None = None,
+        *,
+        client: Any,
+        note: Note,
+        show: Progress,
+        light: Callable[[Any], Labels] | None = None,
+        index: LabelIndex | None = None,
+        allow_missing: bool = False,
+        dim: int | None = None,
+        cut: bool = True,
     ):
-        if not len(pieces):
+        if not len(parts):
             raise DuopldaError("there are no shards")
-        self.client = client or current_client()
-        self.pieces, self.names, self.piece = list(pieces), list(names), piece
-        self.light = list(labels) if labels is not None else self.pieces
-        self.show: Show = show or (lambda done, note: None)
-        self._found: list[Found] | None = None
+        self.client, self.note, self.show = client, note, show
+        self.index, self.allow_missing, self.dim = index, allow_missing, dim
+        self.digest: str | None = None
+        sent = None if index is None else _send(client, index)
+        self.parts = list(parts) if index is None else [(p, sent) for p in parts]
+        self.names, self.opener, self.light = list(names), opener, light
+        self._cut = cut  # sessions may be cut, and only a first pass over the labels can tell
+        self._split: list[Any] | None = None
+        self._buckets = 1
 
-    @classmethod
-    def of_shards(cls, found: Sequence[Shard], table: Table | None, client: Any = None, show: Any = None) -> Cluster:
-        """Shards of `duoplda.io.embedding_shards`; their labels from a table, or from columns of their own."""
-        client = client or current_client()
-        coded = None if table is None else client.scatter(LabelTable.of(table), broadcast=True, hash=False)
-        pieces, light = ([(s, coded, vectors) for s in found] for vectors in (True, False))
-        return cls(pieces, of_shard, [s.name for s in found], client, show, light)
+    def labels(self) -> Labels:
+        if self.index is None:
+            raise DuopldaError("the labels of these recordings lie on the cluster, or there are none")
+        return self.index.labels
+
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        raise DuopldaError("recordings on a cluster are not read by the client: use map or reduce")
+
+    @property
+    def split(self) -> list[Any]:
+        """For each part the keys of its sessions that other parts have too."""
+        if self._split is None:
+            self._split = self._first_pass() if self._cut else [None] * len(self.parts)
+        return self._split
+
+    def _first_pass(self) -> list[Any]:
+        task = delayed(_find, pure=False)
+        tasks = [task(n, self.light, self.opener, p) for n, p in zip(self.names, self.parts, strict=True)]
+        found: list[Found] = self._all(tasks, "labels")
+        if len({f.keys is None for f in found if f.n}) > 1:
+            raise DuopldaError("some shards have names of sessions and some have none")
+        keys = [np.zeros(0, np.uint64) if f.keys is None else f.keys for f in found]
+        every, times = np.unique(np.concatenate(keys), return_counts=True)
+        split = [k[np.isin(k, every[times > 1])] for k in keys]
+        dim = self.dim or max(f.dim or 0 for f in found)
+        size = 8 * dim * max(f.n_kinds for f in found) * sum(map(len, split))
+        self._buckets = max(1, -(-size // JOINED_BYTES))
+        return split
+
+    @property
+    def buckets(self) -> int:  # type: ignore[override]
+        if self.index is not None:
+            size = 8 * (self.dim or 0) * self.index.labels.n_sessions
+            return min(MOST_BUCKETS, max(1, -(-size // JOINED_BYTES)))
+        return self._buckets if self.split else 1
+
+    def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
+        """As for all recordings; about twice as many parts as the cluster has threads are under way."""
+        sent = _send(self.client, function)
+        most, at = 2 * max(1, sum(self.client.nthreads().values())), 0
+        waiting: deque[tuple[Any, str]] = deque()
+        task, done = delayed(_map, pure=False), 0
+        try:
+            while at < len(self.parts) or waiting:
+                while at < len(self.parts) and len(waiting) < most:
+                    name = self.names[at]
+                    waiting.append((self.client.compute(task(name, self.opener, self.parts[at], sent)), name))
+                    at += 1
+                future, name = waiting.popleft()
+                yield from _result(future, name)
+                future.release()
+                done += 1
+                self.show(done, f"{done} of {len(self.parts)} shards")
+        finally:
+            _release([future for future, _ in waiting])
+
+    def reduce(
+        self,
+        make: Callable[[Recordings], tuple[Sequence[Any], Sequence[Any]]],
+        join: Callable[[list[Any]], Any],
+        tie: Callable[[Any], Sequence[Any]],
+        n: int = 1,
+    ) -> list[Any]:
+        """As for all recordings: each of the n results is joined in a tree of its own, so that no worker holds all."""
+        buckets, sent = self.buckets, _send(self.client, make)
+        task = delayed(_make, pure=False, nout=n + buckets + 1)
+        first = self.digest is None
+        made = [
+            task(name, self.opener, part, split, sent, n, buckets, first)
+            for name, part, split in zip(self.names, self.parts, self.split, strict=True)
+        ]
+        loose = [self._tree([m[n + b] for m in made], join) for b in range(buckets)]
+        tied = [delayed(_tie, pure=False, nout=n)(tie, n, end) for end in loose]
+        totals = [self._tree([part[i] for part in (*made, *tied)], join) for i in range(n)]
+        results = self._watch(totals, [m[n + buckets] for m in made])
+        if any(r is None for r in results):
+            raise DuopldaError("none of the shards has a recording with a label")
+        return results
+
+    def _tree(self, level: list[Delayed], join: Any) -> Delayed:
+        while len(level) > 1:
+            level = [delayed(_join, pure=False)(join, level[i : i + FAN]) for i in range(0, len(level), FAN)]
+        return level[0]
+
+    def _all(self, tasks: list[Delayed], what: str) -> list[Any]:
+        """Results of tasks, one for each part, in their order."""
+        futures = self.client.compute(tasks)
+        try:
+            for done, future in enumerate(self._ended(futures), 1):
+                _result(future, self.names[futures.index(future)], only_look=True)
+                self.show(done, f"{what}: {done} of {len(tasks)} shards")
+            return self.client.gather(futures)
+        finally:
+            _release(futures)
+
+    def _watch(self, totals: list[Delayed], reports: list[Delayed]) -> list[Any]:
+        """The sums; while they are being made, progress is shown and failures of parts are named."""
+        futures = self.client.compute([*totals, *reports])
+        sums, shards = futures[: len(totals)], futures[len(totals) :]
+        try:
+            for done, future in enumerate(self._ended(shards), 1):
+                _result(future, self.names[shards.index(future)], only_look=True)
+                self.show(done, f"statistics: {done} of {len(shards)} shards")
+            self._check(self.client.gather(shards))
+            return [_result(future, "the sum of the shards") for future in sums]
+        finally:
+            _release(futures)
 
     def _ended(self, futures: list[Any]) -> Iterator[Any]:
         with self.client.as_current():
             yield from as_completed(futures)
 
-    def _each(self, tasks: list[Delayed], names: Sequence[str], note: str) -> list[Any]:
-        """Results of tasks in their order; what fails is named."""
-        futures = self.client.compute(tasks)
-        try:
-            for done, future in enumerate(self._ended(futures), 1):
-                if future.status == "error":
-                    raise _cause(future.exception(), names[futures.index(future)])
-                self.show(done, f"{note}: {done} of {len(tasks)} shards")
-            return self.client.gather(futures)
-        finally:
-            _release(futures)
-
-    @property
-    def found(self) -> list[Found]:
-        """The first pass: which sessions each shard has; shards without labelled recordings are dropped."""
-        if self._found is None:
-            task = delayed(_first, pure=False)
-            tasks = [task(self.piece, p, n) for p, n in zip(self.light, self.names, strict=True)]
-            found = self._each(tasks, self.names, "labels")
-            keep = [i for i, f in enumerate(found) if f.n]
-            self.pieces, self.light, self.names = ([x[i] for i in keep] for x in (self.pieces, self.light, self.names))
-            self._found = [found[i] for i in keep]
-            if not keep:
-                raise DuopldaError("none of the shards has a recording with a label")
-        return self._found
-
-    def missing(self, table: Table) -> NDArray[Any]:
-        """Ids of the label table that no shard has; that two have one is an error."""
-        rows = np.concatenate([r for r in (f.rows for f in self.found) if r is not None])
-        times = np.bincount(rows, minlength=len(table))
-        names = np.sort(table.ids)
+    def _check(self, reports: list[Report | None]) -> None:
+        """After the first pass: with a table, all labelled recordings have come, each once."""
+        there = [r for r in reports if r is not None]
+        if len(there) < len(reports):
+            return
+        both = "".join(str(r.digest) for r in there)
+        self.digest = "sha256:" + hashlib.sha256(both.encode()).hexdigest()
+        if self.index is None:
+            return
+        n, total = sum(r.n for r in there), sum(r.keys for r in there) % 2**64
+        if (n, total) == (len(self.index.ids), int(lab.keys(self.index.ids).sum(dtype=np.uint64))):
+            return
+        tasks = [delayed(_rows, pure=False)(name, part) for name, part in zip(self.names, self.parts, strict=True)]
+        rows = self._all(tasks, "ids")
+        times = np.bincount(np.concatenate(rows), minlength=len(self.index.ids))
         twice = np.flatnonzero(times > 1)
         if len(twice):
-            where = [
-                n for n, f in zip(self.names, self.found, strict=True) if f.rows is not None and twice[0] in f.rows
-            ]
-            raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(names[twice])}")
-        return names[times == 0]
+            where = [name for name, r in zip(self.names, rows, strict=True) if twice[0] in r]
+            ids = self.index.ids[np.isin(self.index.order, twice)]
+            raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(ids)}")
+        refuse_absent(self.index.absent(np.concatenate(rows)), self.allow_missing, self.note)
 
-    def n_kinds(self) -> int:
-        return len(np.unique(np.concatenate([f.kinds for f in self.found])))
 
-    def spread(self, labelled: bool) -> Spread:
-        if labelled:
-            return Spread.of(self.statistics(None))
-        _ = self.found
-        task = delayed(_spread, pure=False)
-        tasks = [task(self.piece, p, n) for p, n in zip(self.pieces, self.names, strict=True)]
-        return Spread.merge(self._each(tasks, self.names, "means"))
+def _same(value: Any) -> Any:
+    return value
 
-    def statistics(
-        self, transform: Transform | None, *, n_folds: int = 0, seed: int = 0, precision: str = "double"
-    ) -> Statistics:
-        found = self.found
-        if len({f.keys is None for f in found}) > 1:
-            raise DuopldaError("some shards have names of sessions and some have none")
-        keys = [np.zeros(0, np.uint64) if f.keys is None else f.keys for f in found]
-        every, times = np.unique(np.concatenate(keys), return_counts=True)
-        split = [k[np.isin(k, every[times > 1])] for k in keys]
-        del every, times, keys
-        sent = self.client.scatter(transform, broadcast=True, hash=False) if transform is not None else None
-        offset = self._each(
-            [delayed(_offset, pure=False)(self.piece, self.pieces[0], self.names[0], sent)], self.names, "offset"
-        )[0]
-        width = 8 * len(offset) * self.n_kinds()
-        n_buckets = max(1, -(-sum(len(s) for s in split) * width // JOINED_BYTES))
-        options = {"n_folds": n_folds, "seed": seed, "precision": precision}
-        n = max(n_folds, 1)
-        task = delayed(_second, pure=False, nout=n + n_buckets)
-        tasks = [
-            task(self.piece, p, n, s, offset, sent, n_buckets, options)
-            for p, n, s in zip(self.pieces, self.names, split, strict=True)
-        ]
-        ends = list(tasks)
-        if any(len(s) for s in split):
-            join = delayed(_join, pure=False, nout=n)
-            ends += [join([t[n + b] for t in tasks], options) for b in range(n_buckets)]
-        totals = []
-        for f in range(n):  # each fold in a tree of its own, so that no worker holds the whole
-            level: list[Any] = [t[f] for t in ends]
-            while len(level) > 1:
-                level = [delayed(_add, pure=False)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
-            totals += level
-        folds = self._watch(totals, tasks)
-        return Statistics.from_folds(folds, seed) if n_folds else folds[0]
 
-    def _watch(self, totals: list[Delayed], tasks: list[Delayed]) -> list[Statistics]:
-        """The sums; while they are being made, how far that is."""
-        everything = self.client.compute([*totals, *tasks])
-        results, shards_ = everything[: len(totals)], everything[len(totals) :]
-        try:
-            for done, future in enumerate(self._ended(shards_), 1):
-                if future.status == "error":
-                    raise _cause(future.exception(), self.names[shards_.index(future)])
-                future.release()
-                self.show(done, f"statistics: {done} of {len(tasks)} shards")
-            return self.client.gather(results)
-        except Exception as error:
-            raise _cause(error, "the sum of the shards") from None
-        finally:
-            _release(everything)
-
-    def forget(self) -> None:
-        self._found = None
+def _send(client: Any, value: Any) -> Any:
+    """A value for the workers, as the result of a task: unlike scattered data, it survives the worker that has it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is large
+        return client.submit(_same, value, pure=False)
 
 
 def _release(futures: list[Any]) -> None:
@@ -318,19 +454,34 @@ def _release(futures: list[Any]) -> None:
         future.release()
 
 
-def _cause(error: BaseException | None, name: str) -> BaseException:
-    """A user's error with the name of the shard; anything else as it is, if it is not about the data."""
+def _result(future: Any, name: str, *, only_look: bool = False) -> Any:
+    """The result of a task, or its error with the worker's traceback; `only_look`: raise the error, if there is one."""
+    if only_look and future.status == "finished":
+        return None
+    try:
+        return future.result()
+    except Exception as error:
+        _raise(error, name)
+
+
+def _raise(error: Exception, name: str) -> NoReturn:
     if isinstance(error, KilledWorker):
-        return DuopldaError(
+        raise DuopldaError(
             f"{name}: the workers that took it were killed, one after another. Mostly that is memory: give workers "
             "more, or cut smaller shards"
-        )
-    if error is None or isinstance(error, DuopldaError):
-        return error or DuopldaError(f"{name}: the task was cancelled")
-    return DuopldaError(f"{name}: {type(error).__name__}: {error}")
+        ) from error
+    if isinstance(error, OSError):
+        raise DuopldaError(f"{name}: {type(error).__name__}: {error}") from error
+    if not isinstance(error, DuopldaError):
+        error.add_note(f"This happened on the cluster, in the task of {name}.")
+    raise error
+
+
+# -- clients
 
 
 def current_client() -> Any:
+    """The client that Dask takes by default."""
     try:
         return default_client()
     except ValueError:
@@ -339,186 +490,34 @@ def current_client() -> Any:
         ) from None
 
 
-def statistics(
-    data: Any,
-    *,
-    speaker: str = "speaker",
-    session: str | None = "session",
-    channel: str | None = None,
-    vectors: str | Sequence[str] = "embedding",
-    labels: Table | None = None,
-    transform: Transform | None = None,
-    n_folds: int = 0,
-    seed: int = 0,
-    precision: str = "double",
-    client: Any = None,
-    show: Show | None = None,
-) -> Statistics:
-    """`Statistics` of shards on a cluster, equal to those of all recordings in one place.
-
-    Parameters
-    ----------
-    data : shards of `duoplda.io.embedding_shards`; or a dask DataFrame with columns `speaker`, `session`, `channel` and
-        `vectors` (a column of lists, or several of numbers); or delayed chunks, each `(X, speaker, session)` or
-        `(X, speaker, session, channel)`. Frames and chunks are made twice unless they are persisted.
-    labels : of shards, `duoplda.io.read_labels(...)`; None: each shard has them as columns of its own
-    transform : a function of (X, channel) that workers apply first, such as `Backend.transform`
-    n_folds, seed, precision : as for `Statistics.from_arrays`
-    client : of `dask.distributed`; None: the current one
-    show : a function of (done, note), called as shards are done
-
-    Examples
-    --------
-    >>> from dask import delayed
-    >>> from distributed import Client
-    >>> from duoplda.datasets import make_recordings
-    >>> X, speaker, session, _ = make_recordings(20, seed=0)
-    >>> chunks = [delayed((X[i : i + 50], speaker[i : i + 50], session[i : i + 50])) for i in range(0, len(X), 50)]
-    >>> with Client(processes=False, dashboard_address=None) as client:
-    ...     stats = statistics(chunks)
-    >>> stats.n_recordings == len(X)
-    True
-    """
-    if hasattr(data, "to_delayed"):  # a dask DataFrame
-        wanted = [speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)]
-        lacking = [c for c in wanted if c is not None and c not in data.columns]
-        if lacking:
-            raise DuopldaError(f"the data frame has no column {some(lacking)}: it has {some(data.columns)}")
-        columns = Columns(speaker, session, channel, vectors if isinstance(vectors, str) else tuple(vectors))
-        # (labels alone may come in other partitions: Dask joins those that are small after a choice of columns)
-        rows = data[[c for c in wanted if c is not None]].to_delayed()
-        names = [f"partition {i}" for i in range(len(rows))]
-        cluster = Cluster(rows, columns.piece, names, client, show)
-    else:
-        data = list(data) if isinstance(data, Iterable) else [data]
-        if all(isinstance(s, Shard) for s in data):
-            cluster = Cluster.of_shards(data, labels, client, show)
-        else:
-            cluster = Cluster(data, of_chunk, [f"chunk {i}" for i in range(len(data))], client, show)
-    return cluster.statistics(transform, n_folds=n_folds, seed=seed, precision=precision)
-
-
-# -- scores
-
-
-def score_blocks(
-    model: Backend | PLDA,
-    enrolled: Sides,
-    tests: Sequence[Any],
-    *,
-    session: Mapping[str, str] | None = None,
-    channel: Mapping[str, str] | None = None,
-    top: int | None = None,
-    trials: tuple[Any, Any] | None = None,
-    wanted: Any = None,
-    client: Any = None,
-    show: Show | None = None,
-) -> Iterator[ScoreBlock]:
-    """Log-likelihood ratios of enrolled models and the recordings of shards, a `ScoreBlock` for each shard, in order.
-
-    Parameters
-    ----------
-    model : the chain or the PLDA that enrolled
-    enrolled : models, of `model.enroll`; they are sent to each worker once
-    tests : shards of `duoplda.io.embedding_shards`, or delayed chunks `(ids, X)`; each recording is a test
-    session, channel : of test recordings by id; a recording without one has a session of its own, its kind is inferred
-    top : only the best so many models of each test, so that no matrix comes back
-    trials : `(model, test)`, rows of the enrolled (n,) and ids of recordings (n,): only these, with their places
-    wanted : ids of recordings, where not all of the shards' are to be scored
-    client, show : as for `statistics`
-
-    Examples
-    --------
-    >>> from dask import delayed
-    >>> from distributed import Client
-    >>> from duoplda import PLDA
-    >>> from duoplda.datasets import make_recordings
-    >>> X, speaker, session, _ = make_recordings(40, seed=0)
-    >>> plda = PLDA(8, 8).fit(X, speaker, session=session)
-    >>> models = plda.enroll(X[:50], speaker[:50], session[:50])
-    >>> tests = [delayed((["a", "b"], X[50:52])), delayed((["c"], X[52:53]))]
-    >>> with Client(processes=False, dashboard_address=None):
-    ...     blocks = list(score_blocks(plda, models, tests, top=1))
-    >>> [block.ids.tolist() for block in blocks], blocks[0].rows.shape
-    ([['a', 'b'], ['c']], (2, 1))
-    """
-    client = client or current_client()
-    tests = list(tests)
-    names = [t.name if isinstance(t, Shard) else f"chunk {i}" for i, t in enumerate(tests)]
-    listed = None if trials is None else Trials.of(*trials)
-    some_ids = None if wanted is None else np.unique(np.asarray(wanted))
-    job = Job(chain_of(model), enrolled, session, channel, top, listed, some_ids)
-    sent = client.scatter(job, broadcast=True, hash=False)
-    for done, block in enumerate(_in_order(client, score, sent, tests, names), 1):
-        if show is not None:
-            show(done, f"{done} of {len(tests)} shards")
-        yield block
-
-
-def vectors(
-    model: Backend | PLDA,
-    shards: Sequence[Shard],
-    wanted: Any,
-    channel: Mapping[str, str] | None = None,
-    *,
-    client: Any = None,
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Recordings by id from shards, as the PLDA takes them: ids (n,) that are there, sorted, and rows (n, k)."""
-    client = client or current_client()
-    chain = chain_of(model)
-    sent = client.scatter((chain, np.unique(np.asarray(wanted)), channel), broadcast=True, hash=False)
-    parts = list(_in_order(client, _wanted, sent, list(shards), [s.name for s in shards]))
-    ids, Z = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-    found = each_once(ids)
-    return found, Z[np.argsort(ids)]
-
-
-def present(shards: Sequence[Shard], wanted: Any, *, client: Any = None) -> NDArray[Any]:
-    """Which ids the shards have, sorted; vectors are read only where the format leaves no other way."""
-    client = client or current_client()
-    sent = client.scatter(np.unique(np.asarray(wanted)), broadcast=True, hash=False)
-    return each_once(np.concatenate(list(_in_order(client, _present, sent, list(shards), [s.name for s in shards]))))
-
-
-def each_once(found: NDArray[Any]) -> NDArray[Any]:
-    """Ids that shards have, sorted; that two have one is an error."""
-    ids, times = np.unique(found, return_counts=True)
-    if (times > 1).any():
-        raise DuopldaError(f"{int((times > 1).sum())} ids are in two shards: {some(ids[times > 1])}")
-    return ids
-
-
-def _present(wanted: NDArray[Any], shard: Shard) -> NDArray[Any]:
-    ids = shard.ids()
-    return ids[np.isin(ids, wanted)]
-
-
-def _wanted(common: tuple[Any, Any, Any], what: Any) -> tuple[Any, Any]:
-    chain, wanted, channel = common
-    return recordings(chain, what, wanted, channel)
-
-
-def _named_call(name: str, function: Any, common: Any, what: Any) -> Any:
-    with _named(name):
-        return function(common, what)
-
-
-def _in_order(client: Any, function: Any, common: Any, items: list[Any], names: list[str]) -> Iterator[Any]:
-    """`function(common, item)` of each on the cluster, in order; twice as many as there are threads are under way."""
-    most, at = 2 * max(1, sum(client.nthreads().values())), 0
-    waiting: deque[tuple[Any, str]] = deque()
-    task = delayed(_named_call, pure=False)
+@contextmanager
+def connect(where: str) -> Iterator[Any]:
+    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`)."""
+    if where == "local":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+        with _deaf_to_interrupts():
+            cluster = LocalCluster(**options)
+        with cluster, Client(cluster) as client:
+            yield client
+        return
     try:
-        while at < len(items) or waiting:
-            while at < len(items) and len(waiting) < most:
-                waiting.append((client.compute(task(names[at], function, common, items[at])), names[at]))
-                at += 1
-            future, name = waiting.popleft()
-            try:
-                result = future.result()
-            except Exception as error:
-                raise _cause(error, name) from None
-            future.release()
-            yield result
+        client = Client(where, timeout=10)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DuopldaError(f"no scheduler of Dask at {where!r}: {reason}. Give tcp://host:8786, or local") from None
+    with client:
+        yield client
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started inside ignore Ctrl-C: it is for the command, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which processes inherit
+    try:
+        yield
     finally:
-        _release([future for future, _ in waiting])
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,257 @@
+"""Recordings in files: embeddings in chunks, and the labels that a list or a table gives their ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.data.labels import Ints, Labels, encode
+from duoplda.data.recordings import ROWS, Chunk, Recordings
+from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.io._common import PathLike
+from duoplda.io.embeddings import Embeddings, read_embeddings
+from duoplda.io.labels import LabelTable
+from duoplda.io.shards import Shard, embedding_shards
+
+Progress = Callable[[int, str], Any]  # called with what is done, and a note for people
+Note = Callable[[str], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelIndex:
+    """Labels as integers, and the ids by which recordings find theirs."""
+
+    ids: NDArray[Any]  # (N,) sorted
+    order: NDArray[np.int32]  # (N,) the rows of the labels that they stand for
+    labels: Labels
+
+    @staticmethod
+    def of(table: LabelTable, by_speaker: bool = False) -> LabelIndex:
+        """`by_speaker`: names of sessions are counted anew for each speaker."""
+        order = np.argsort(table.ids, kind="stable").astype(np.int32)
+        labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
+        return LabelIndex(table.ids[order], order, labels)
+
+    def find(self, ids: NDArray[Any]) -> NDArray[np.int32]:
+        """The row of the labels for each id, -1 where it has none."""
+        if not len(self.ids):
+            return np.full(len(ids), -1, np.int32)
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[place] == ids, self.order[place], np.int32(-1))
+
+    def absent(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The ids, sorted, whose rows are not among those given."""
+        seen = np.zeros(len(self.ids), bool)
+        seen[rows] = True
+        return self.ids[~seen[self.order]]
+
+
+def refuse_absent(ids: NDArray[Any], allow_missing: bool, note: Note) -> None:
+    """Labelled recordings without an embedding are an error, or are left out where that is allowed."""
+    if not len(ids):
+        return
+    shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
+    if not allow_missing:
+        raise MissingIds(
+            f"{len(ids)} labelled recordings have no embedding: {shown} (--allow-missing, or allow_missing=True, goes "
+            "on without them)"
+        )
+    note(f"{len(ids)} labelled recordings have no embedding, left out: {shown}")
+
+
+class Digest:
+    """SHA-256 of ids and vectors, however they are cut into chunks; a thread of its own does the work."""
+
+    def __init__(self) -> None:
+        self._ids, self._vectors = hashlib.sha256(), hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def add(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._pool.submit(self._update, ids, X)
+
+    def _update(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
+        self._ids.update("".join(f"{i}\n" for i in ids.tolist()).encode())
+        self._vectors.update(np.ascontiguousarray(X, X.dtype.newbyteorder("<")).data)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def value(self) -> str:
+        if self._last is not None:
+            self._last.result()
+        return "sha256:" + hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
+
+
+class FileRecordings(Recordings):
+    """Embeddings in one or more files, read in chunks. With labels, only labelled recordings come.
+
+    Attributes
+    ----------
+    source : Embeddings   the files
+    digest : SHA-256 of ids and vectors, which does not depend on the format; known after one whole pass
+    n_unlabelled : embeddings without a label, which are not used; known after one whole pass
+    """
+
+    def __init__(
+        self,
+        source: Embeddings,
+        index: LabelIndex | None = None,
+        *,
+        wanted: NDArray[Any] | None = None,
+        allow_missing: bool = False,
+        note: Note = lambda message: None,
+        show: Progress = lambda done, message: None,
+    ):
+        self.source, self.index, self.wanted = source, index, None if wanted is None else np.unique(wanted)
+        self.allow_missing, self.note, self.show = allow_missing, note, show
+        self.digest: str | None = None
+        self.n_unlabelled = 0
+        self._labels = None if index is None else index.labels
+        self._rows: NDArray[np.int32] | None = None  # of the labels, for each vector of the files
+
+    @property
+    def dim(self) -> int:
+        return self.source.dim
+
+    def labels(self) -> Labels:
+        if self._labels is None:
+            raise DuopldaError(f"{self.source.path}: these recordings have no labels; give a list or a table of them")
+        return self._labels
+
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        """Chunks of exactly `rows` recordings, whatever those of the format are; the last one is shorter."""
+        held: list[tuple[Any, Any, Any]] = []
+        n = 0
+        for part in self._used():
+            held.append(part)
+            n += len(part[0])
+            while n >= rows:
+                ids, X, index = _joined(held)
+                yield Chunk(X[:rows], index[:rows], ids[:rows])
+                held, n = [(ids[rows:], X[rows:], index[rows:])], n - rows
+        if n:
+            ids, X, index = _joined(held)
+            yield Chunk(X, index, ids)
+
+    def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
+        """Ids, vectors and places of the recordings that are used, as the files bring them."""
+        digest = Digest() if self.digest is None else None
+        try:
+            yield from self._read(digest)
+        finally:
+            if digest is not None:
+                digest.close()
+
+    def _read(self, digest: Digest | None) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
+        found: list[NDArray[np.int32]] = []
+        read = 0
+        for ids, X in self.source.chunks(ROWS):
+            if digest is not None:
+                digest.add(ids, X)
+            index = self._places(ids, read)
+            if self.index is not None:
+                found.append(index)
+            read += len(ids)
+            self.show(read, f"{read:,} vectors")
+            keep = index >= 0
+            if keep.all():
+                yield ids, X, index
+            elif keep.any():
+                yield ids[keep], X[keep], index[keep]
+        if digest is not None:
+            self.digest = digest.value()
+        if found:
+            self._keep(np.concatenate(found))
+
+    def _places(self, ids: NDArray[Any], first: int) -> Any:
+        """Where the recordings stand among the labels, -1 for those that are not used; `first` is a vector's number."""
+        if self._rows is not None:
+            return self._rows[first : first + len(ids)]
+        if self.index is not None:
+            return self.index.find(ids)
+        place = np.arange(first, first + len(ids))
+        return place if self.wanted is None else np.where(np.isin(ids, self.wanted), place, -1)
+
+    def _keep(self, rows: NDArray[np.int32]) -> None:
+        """What the first pass has found, so that the next one need not look ids up."""
+        assert self.index is not None
+        self._rows, used = rows, rows >= 0
+        refuse_absent(self.index.absent(rows[used]), self.allow_missing, self.note)
+        self.n_unlabelled = int((~used).sum())
+        if self.n_unlabelled:
+            self.note(f"{self.n_unlabelled:,} embeddings have no label, and are not used")
+        if not used.any():
+            raise DuopldaError(f"{self.source.path}: none of its ids has a label")
+        self.index = None  # a million ids are tens of megabytes
+
+
+def _joined(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    if len(parts) == 1:
+        return parts[0]
+    ids, X, index = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return ids, X, index
+
+
+def read_recordings(
+    path: PathLike,
+    labels: LabelTable | None = None,
+    *,
+    ids: Any = None,
+    vectors: str | None = None,
+    ids_name: str | None = None,
+    own_labels: bool = False,
+    by_speaker: bool = False,
+    wanted: Any = None,
+    **options: Any,
+) -> FileRecordings:
+    """Recordings in files, as everything downstream reads them.
+
+    Parameters
+    ----------
+    path, ids, vectors, ids_name : as for `read_embeddings`
+    labels : of `read_labels`; None: the recordings have no labels, as tests of trials
+    own_labels : the files (Parquet) have the labels as columns of their own
+    by_speaker : names of sessions are counted anew for each speaker
+    wanted : ids; only these recordings come
+    allow_missing : go on without labelled recordings that have no embedding
+    note, show : functions that get messages for people, and (number, message) as vectors are read
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from duoplda.io import LabelTable, write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.ark", ["a", "b"], np.eye(2, 3))
+    ...     table = LabelTable(np.array(["b", "a"]), np.array(["bob", "alice"]))
+    ...     for chunk in read_recordings(folder + "/x.ark", table).chunks():
+    ...         print(chunk.ids, chunk.index, chunk.X.shape)
+    ['a' 'b'] [1 0] (2, 3)
+    """
+    names: dict[str, Any] = {"vectors": vectors, "ids_name": ids_name}
+    source = read_embeddings(path, ids, **names)
+    if own_labels:
+        labels = own_table(embedding_shards(path, ids, **names))
+    index = None if labels is None else LabelIndex.of(labels, by_speaker)
+    return FileRecordings(source, index, wanted=wanted, **options)
+
+
+def own_table(shards: list[Shard]) -> LabelTable:
+    """Labels that are columns of the embeddings themselves; no vector is read for them."""
+    parts = [shard.labels() for shard in shards]
+    columns: dict[str, Any] = {}
+    for name in ("ids", "speaker", "session", "channel"):
+        values = [getattr(part, name) for part in parts]
+        lack = [s.name for s, v in zip(shards, values, strict=True) if v is None]
+        if 0 < len(lack) < len(parts):
+            raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
+        columns[name] = None if lack else np.concatenate(values)
+    return LabelTable(**columns)
