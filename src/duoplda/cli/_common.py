@@ -6,6 +6,7 @@ else to standard error; progress bars only where that is a terminal.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -13,7 +14,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -186,3 +187,55 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
             bar.update(task, completed=done, note=note)
 
         yield update
+
+
+class Watch:
+    """A callback of EM that shows how far it is."""
+
+    def __init__(self, show: Callable[..., None]):
+        self.show = show
+
+    def held_out(self, done: int, folds: int) -> None:
+        self.show(None, f"held-out speakers: fold {done} of {folds}")
+
+    def __call__(self, iteration: int, log_likelihood: float, model: Any) -> None:
+        self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
+
+
+# -- values of options
+
+
+def number_of_factors(option: str, text: str) -> int | str | None:
+    """A number, "auto", or None for full rank."""
+    if text in ("full", "none"):
+        return None
+    if text != "auto" and not text.isdecimal():
+        usage(f"{option} {text!r} must be a number, full or auto")
+    return text if text == "auto" else int(text)
+
+
+def shrinkages(option: str, text: str) -> Any:
+    """None, "auto", one number or several."""
+    if text in ("none", "auto"):
+        return None if text == "none" else text
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 3, 4) or not all(0 <= a <= 1 for a in numbers):
+        usage(f"{option} {text!r} must be none, auto, or one or three numbers from 0 to 1: a,b,c")
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def release_memory() -> None:
+    """Give back memory that Arrow keeps for later, once the lists have been read.
+
+    On Linux, from then on, freed blocks of more than 4 MB go back to the system too; glibc would keep those of up to
+    32 MB, and the sums of a million recordings would take a gigabyte.
+    """
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None:
+        pyarrow.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(-3, 1 << 22)  # M_MMAP_THRESHOLD

@@ -98,8 +98,8 @@ def encode(
 ) -> Labels:
     """Check labels and turn them into integers, on the device of `like` where that is a tensor of torch.
 
-    A session is one conversation of one speaker. Its name must therefore not occur with two speakers, unless
-    `by_speaker` says that names are counted anew for each speaker: then a session is called "speaker name".
+    A session is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In
+    lists and tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
 
     `n` is the number of recordings that the labels must have.
     """
@@ -141,7 +141,7 @@ def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> 
         f"session {name!s} belongs to {len(speakers)} speakers ({some(speakers, 4)}{where})"
         + (f", and so do {others} other session{'s' * (others > 1)}" if others else "")
         + ": a session is one conversation of one speaker. If session names repeat from speaker to speaker, make them "
-        "unique first, for example speaker + '-' + session (on the command line: --sessions-by-speaker)"
+        "unique first, for example speaker + '-' + session"
     )
 
 

@@ -136,13 +136,13 @@ class ArrayRecordings(Recordings):
         """Whether the labels name several kinds of channels."""
         return (self._labels is not None or self._given[2] is not None) and len(self.labels(self.X).kinds) > 1
 
-    def labels(self, like: Any = None, *, by_speaker: bool = False) -> Labels:
-        """The labels; made when first asked for, on the device of `like`, with the options of `encode`."""
+    def labels(self, like: Any = None) -> Labels:
+        """The labels; made when first asked for, on the device of `like`."""
         if self._labels is None:
             speaker, session, channel = self._given
             n = self.X.shape[0]
             who = np.arange(n) if speaker is None else speaker
-            self._labels = encode(who, session, channel, n, like, by_speaker=by_speaker)
+            self._labels = encode(who, session, channel, n, like)
         return self._labels
 
     def relabelled(self, labels: Labels) -> ArrayRecordings:

@@ -61,7 +61,6 @@ def recordings(
     session: str | None = "session",
     channel: str | None = None,
     vectors: str | Sequence[str] = "embedding",
-    by_speaker: bool = False,
     allow_missing: bool = False,
     client: Any = None,
     note: Note = lambda message: None,
@@ -77,7 +76,6 @@ def recordings(
     labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards themselves; None: the
         recordings have none, as tests of trials
     speaker, session, channel, vectors : columns of a data frame, as for `Recordings.from_frame`
-    by_speaker : names of sessions are counted anew for each speaker
     allow_missing : go on without labelled recordings that no shard has
     client : of `dask.distributed`; None: the current one
     note, show : functions that get messages for people, and (number, message) as shards are done
@@ -104,20 +102,18 @@ def recordings(
             raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(data.columns)}")
         rows = data[wanted].to_delayed()
         names = [f"partition {i}" for i in range(len(rows))]
-        return ClusterRecordings(rows, partial(_of_frame, by_speaker=by_speaker, **columns), names, **options)
+        return ClusterRecordings(rows, partial(_of_frame, **columns), names, **options)
     if isinstance(data, str | os.PathLike):
         data = embedding_shards(data)
     data = list(data) if isinstance(data, Iterable) else [data]
     names = [d.name if isinstance(d, Shard) else f"chunk {i}" for i, d in enumerate(data)]
     if not all(isinstance(d, Shard) for d in data):
-        return ClusterRecordings(data, partial(_of_chunk, by_speaker=by_speaker), names, **options)
+        return ClusterRecordings(data, _of_chunk, names, **options)
     if labels is True:
-        opener = partial(_of_own_columns, by_speaker=by_speaker)
-        light = partial(_own_labels, by_speaker=by_speaker)
-        return ClusterRecordings(data, opener, names, light=light, dim=data[0].dim, **options)
+        return ClusterRecordings(data, _of_own_columns, names, light=_own_labels, dim=data[0].dim, **options)
     if labels is None or labels is False:
         return ClusterRecordings(data, _unlabelled, names, dim=data[0].dim, cut=False, **options)
-    index = LabelIndex.of(labels, by_speaker)
+    index = LabelIndex.of(labels, note)
     options |= {"index": index, "allow_missing": allow_missing, "dim": data[0].dim, "cut": False}
     return ClusterRecordings(data, _of_table, names, **options)
 
@@ -141,15 +137,15 @@ def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> Recordings | None:
     return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
 
 
-def _of_own_columns(shard: Shard, split: NDArray[np.uint64] | None, *, by_speaker: bool) -> Recordings:
-    labels = _own_labels(shard, by_speaker=by_speaker)
+def _of_own_columns(shard: Shard, split: NDArray[np.uint64] | None) -> Recordings:
+    labels = _own_labels(shard)
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids, labels=_with_open(labels, split))
 
 
-def _own_labels(shard: Shard, *, by_speaker: bool) -> Labels:
+def _own_labels(shard: Shard) -> Labels:
     own = shard.labels()
-    return lab.encode(own.speaker, own.session, own.channel, by_speaker=by_speaker)
+    return lab.encode(own.speaker, own.session, own.channel, by_speaker=True)
 
 
 def _unlabelled(shard: Shard, split: Any) -> Recordings:
@@ -157,21 +153,21 @@ def _unlabelled(shard: Shard, split: Any) -> Recordings:
     return ArrayRecordings(X, ids=ids)
 
 
-def _of_frame(frame: Any, split: NDArray[np.uint64] | None, *, by_speaker: bool, **columns: Any) -> Recordings:
-    return _labelled(Recordings.from_frame(frame, **columns), split, by_speaker)
+def _of_frame(frame: Any, split: NDArray[np.uint64] | None, **columns: Any) -> Recordings:
+    return _labelled(Recordings.from_frame(frame, **columns), split)
 
 
-def _of_chunk(chunk: Any, split: NDArray[np.uint64] | None, *, by_speaker: bool) -> Recordings:
+def _of_chunk(chunk: Any, split: NDArray[np.uint64] | None) -> Recordings:
     try:
         given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
         X = given.pop("X")
     except (TypeError, KeyError, ValueError):
         raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
-    return _labelled(ArrayRecordings(X, **given), split, by_speaker)
+    return _labelled(ArrayRecordings(X, **given), split)
 
 
-def _labelled(part: ArrayRecordings, split: NDArray[np.uint64] | None, by_speaker: bool) -> ArrayRecordings:
-    return part.relabelled(_with_open(part.labels(by_speaker=by_speaker), split))
+def _labelled(part: ArrayRecordings, split: NDArray[np.uint64] | None) -> ArrayRecordings:
+    return part.relabelled(_with_open(part.labels(), split))
 
 
 def _with_open(labels: Labels, split: NDArray[np.uint64] | None) -> Labels:

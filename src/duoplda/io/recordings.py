@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from duoplda.data.labels import Ints, Labels, encode
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io._common import PathLike
-from duoplda.io.embeddings import Embeddings, read_embeddings
+from duoplda.io._files import files_of
+from duoplda.io.embeddings import SUFFIXES, Embeddings, read_embeddings
 from duoplda.io.labels import LabelTable
 from duoplda.io.shards import Shard, embedding_shards
 
@@ -32,10 +34,14 @@ class LabelIndex:
     labels: Labels
 
     @staticmethod
-    def of(table: LabelTable, by_speaker: bool = False) -> LabelIndex:
-        """`by_speaker`: names of sessions are counted anew for each speaker."""
+    def of(table: LabelTable, note: Note = lambda message: None) -> LabelIndex:
+        """Names of sessions are those of their speaker: two speakers may use the same ones."""
         order = np.argsort(table.ids, kind="stable").astype(np.int32)
-        labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
+        labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
+        if table.session is None:
+            note("no sessions given: each recording is taken for a session of its own")
+        elif len(np.unique(table.session)) < labels.n_sessions:
+            note("names of sessions repeat from speaker to speaker: each speaker's are taken for their own")
         return LabelIndex(table.ids[order], order, labels)
 
     def find(self, ids: NDArray[Any]) -> NDArray[np.int32]:
@@ -209,8 +215,8 @@ def read_recordings(
     vectors: str | None = None,
     ids_name: str | None = None,
     own_labels: bool = False,
-    by_speaker: bool = False,
     wanted: Any = None,
+    note: Note = lambda message: None,
     **options: Any,
 ) -> FileRecordings:
     """Recordings in files, as everything downstream reads them.
@@ -220,7 +226,6 @@ def read_recordings(
     path, ids, vectors, ids_name : as for `read_embeddings`
     labels : of `read_labels`; None: the recordings have no labels, as tests of trials
     own_labels : the files (Parquet) have the labels as columns of their own
-    by_speaker : names of sessions are counted anew for each speaker
     wanted : ids; only these recordings come
     allow_missing : go on without labelled recordings that have no embedding
     note, show : functions that get messages for people, and (number, message) as vectors are read
@@ -240,8 +245,8 @@ def read_recordings(
     source = read_embeddings(path, ids, **names)
     if own_labels:
         labels = own_table(embedding_shards(path, ids, **names))
-    index = None if labels is None else LabelIndex.of(labels, by_speaker)
-    return FileRecordings(source, index, wanted=wanted, **options)
+    index = None if labels is None else LabelIndex.of(labels, note)
+    return FileRecordings(source, index, wanted=wanted, note=note, **options)
 
 
 def own_table(shards: list[Shard]) -> LabelTable:
@@ -255,3 +260,16 @@ def own_table(shards: list[Shard]) -> LabelTable:
             raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
         columns[name] = None if lack else np.concatenate(values)
     return LabelTable(**columns)
+
+
+def source_files(path: PathLike) -> list[Path]:
+    """The files that are read for embeddings: those of a folder or pattern, and the archives that an scp names."""
+    out: list[Path] = []
+    for file in map(Path, files_of(path, SUFFIXES)):
+        out.append(file)
+        if file.suffix.lower() == ".scp" and file.is_file():
+            with open(file, encoding="utf-8", errors="replace") as lines:
+                fields = (line.split(None, 1) for line in lines)
+                archives = {parts[1].strip().rpartition(":")[0] for parts in fields if len(parts) == 2}
+            out += [at for a in sorted(archives) for at in (Path(a), file.parent / a) if a and at.is_file()]
+    return out

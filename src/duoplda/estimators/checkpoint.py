@@ -1,0 +1,137 @@
+"""Training that was interrupted goes on where it stopped: the state of EM in a file beside the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sklearn.base import clone
+
+from duoplda.data import Recordings
+from duoplda.errors import DuopldaError
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.plda import PLDA
+from duoplda.io import read_container, write_container
+from duoplda.model.em import State
+
+KIND = "duoplda-resume"
+
+
+class Checkpoint:
+    """The state of EM after its last finished iteration. It belongs to the data and the options of one training.
+
+    It is a callback of `PLDA`: given to it, each iteration is offered to the file.
+
+    Parameters
+    ----------
+    path : the file
+    options : of the training, as JSON has them
+    data : a function that gives what tells the data apart, a hash for one; it is called after the data have been read
+    callback : a further callback `callback(iteration, log_likelihood, model)`, such as one that shows progress
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Mapping[str, Any],
+        data: Callable[[], Any],
+        callback: Callable[[int, float, Any], Any] | None = None,
+    ):
+        self.path, self.options, self.data, self.callback = path, options, data, callback
+        self.written = False
+        self._next = 0.0
+        self._last: State | None = None
+        self._read: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def _key(self) -> str:
+        return hashlib.sha256(json.dumps([self.options, self.data()], sort_keys=True).encode()).hexdigest()
+
+    def open(self) -> bool:
+        """Read the file of an interrupted training; False: there is none."""
+        if not self.path.exists():
+            return False
+        self._read = read_container(self.path, (KIND,))
+        return True
+
+    def start(self) -> State | None:
+        """The state to go on from, once the data have been read; None: from the beginning."""
+        if self._read is None:
+            return None
+        arrays, header = self._read
+        if header.get("key") != self._key():
+            raise DuopldaError(
+                f"{self.path} is of a training with other data or options: repeat those, or remove it and train anew"
+            )
+        try:
+            return State.from_arrays(arrays, header["kinds"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DuopldaError(f"{self.path} is damaged ({error}): remove it and train anew") from None
+
+    def __call__(self, iteration: int, log_likelihood: float, model: Any) -> Any:
+        return None if self.callback is None else self.callback(iteration, log_likelihood, model)
+
+    def held_out(self, done: int, folds: int) -> None:
+        """Called after each fold of held-out speakers."""
+        show = getattr(self.callback, "held_out", None)
+        if show is not None:
+            show(done, folds)
+
+    def state(self, state: State) -> None:
+        """Called after each iteration; the file is written so often that it takes a twentieth of the time at most."""
+        self._last = state
+        if time.monotonic() >= self._next:
+            begin = time.monotonic()
+            self.write()
+            self._next = time.monotonic() + 20 * (time.monotonic() - begin)
+
+    def write(self) -> None:
+        """Write the last state, if it has not been written."""
+        if self._last is not None:
+            header = {"key": self._key(), "kinds": self._last.model.kinds.tolist()}
+            write_container(self.path, KIND, self._last.arrays(), header, force=True)
+            self._last, self.written = None, True
+
+
+def fit(
+    backend: Backend,
+    data: Recordings,
+    path: Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    callback: Callable[[int, float, Any], Any] | None = None,
+    note: Callable[[str], Any] = lambda message: None,
+) -> Backend:
+    """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
+
+    With `resume`, training goes on from that file; the result is the same as that of a training without interruption.
+    """
+    plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
+    options = {**backend.get_params(deep=False), **{f"plda__{k}": v for k, v in plda.get_params().items()}}
+    for name in ("plda", "plda__tol", "plda__max_iter", "plda__callback"):
+        options.pop(name)
+    watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback)
+    if resume and not watch.open():
+        note(f"{path} is not there: training starts from the beginning")
+    watched = clone(backend).set_params(plda=clone(plda).set_params(callback=watch))
+
+    def start() -> State | None:
+        state = watch.start()
+        if state is not None:
+            note(f"going on after iteration {len(state.trace) - 1}")
+        return state
+
+    try:
+        watched.fit(data, device=device, state=start)
+    except BaseException:  # Ctrl-C above all: the last finished iteration is kept
+        watch.write()
+        if watch.written:
+            note(f"to go on from {path}: the same command with --resume")
+        raise
+    watched.set_params(plda=plda)
+    watched.plda_.set_params(callback=None)
+    return watched

@@ -1,0 +1,108 @@
+"""The house: imports go one way, no room reaches into another's private things, and the drawing is up to date."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+import import_graph as graph
+
+RANK = {name: i for i, name in enumerate(["duoplda", *graph.ROOMS])} | dict.fromkeys(graph.FACADES, 99)
+
+
+def test_every_module_has_a_room():
+    assert {graph.room(m) for m in graph.modules()} <= set(RANK)
+
+
+def test_imports_go_one_way():
+    wrong = [
+        f"{i.importer}:{i.line} imports {i.module}"
+        for i in graph.everything()
+        if graph.room(i.importer) != graph.room(i.module)
+        and i.module != "duoplda"
+        and RANK[graph.room(i.importer)] < RANK[graph.room(i.module)]
+        and i.importer != "duoplda"
+    ]
+    assert not wrong
+
+
+def test_there_is_no_cycle():
+    """Of modules, inside a room too. (The package itself only names its rooms, and imports them when asked.)"""
+    after = {}
+    for i in graph.everything():
+        if i.module != "duoplda" and i.importer != i.module:
+            after.setdefault(i.importer, set()).add(i.module)
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            pytest.fail(" -> ".join([*path[path.index(module) :], module]))
+        if module not in done:
+            path.append(module)
+            for other in sorted(after.get(module, ())):
+                visit(other)
+            done.add(path.pop())
+
+    for module in graph.modules():
+        visit(module)
+
+
+def private(name):
+    return name is not None and name.startswith("_") and not name.startswith("__")
+
+
+def test_nothing_private_is_used_from_another_room():
+    wrong = []
+    for i in graph.everything():
+        if graph.room(i.importer) != graph.room(i.module) and any(map(private, [*i.module.split("."), i.name])):
+            wrong.append(f"{i.importer}:{i.line} imports {i.module} {i.name or ''}")
+    for module, path in graph.modules().items():
+        names = modules_of_others(module, path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and private(node.attr) and getattr(node.value, "id", None) in names:
+                wrong.append(f"{module}:{node.lineno} uses {node.value.id}.{node.attr}")
+    assert not wrong
+
+
+def modules_of_others(module, path):
+    """Names under which a module knows modules of other rooms."""
+    known, names = graph.modules(), set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in known and graph.room(inner) != graph.room(module):
+                    names.add(alias.asname or alias.name)
+    return names
+
+
+def test_the_drawing_is_that_of_the_code():
+    """`python tools/import_graph.py` draws it again."""
+    shown = graph.PAGE.read_text(encoding="utf-8")
+    arrows = [line for line in graph.drawing().splitlines() if "-->" in line]
+    assert [line for line in shown.splitlines() if "-->" in line] == arrows
+
+
+@pytest.mark.parametrize(
+    ("flat", "room"),
+    [
+        ("metrics", "evaluation.metrics"),
+        ("calibration", "evaluation.calibration"),
+        ("plots", "report.plots"),
+        ("preprocessing", "estimators.preprocessing"),
+    ],
+)
+def test_flat_names_are_those_of_the_rooms(flat, room):
+    flat, room = (importlib.import_module(f"duoplda.{name}") for name in (flat, room))
+    assert flat.__all__ == room.__all__
+    assert all(getattr(flat, name) is getattr(room, name) for name in room.__all__)
+
+
+def test_commands_are_short():
+    files = (graph.SOURCE / "duoplda/cli").glob("[a-z]*.py")
+    lengths = {p.name: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    assert {name: n for name, n in lengths.items() if n >= 120} == {}
