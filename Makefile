@@ -1,18 +1,22 @@
 # Every target creates what it needs: a virtual environment in .venv with the package and its tools.
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
-TORCH  ?= torch==2.13.0
+PYTHON  ?= python3
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+STAMP   := .python$(VERSION)
+INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
+TORCH   ?= torch==2.13.0
+JOBS    ?= 2
+# One thread in each process: the tests' problems are small (tests of threads set their own number).
+pytest   = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: demo test lint bench bench-peers browser test-torch clean
+.PHONY: demo test lint bench bench-peers browser test-lowest test-torch clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/$(STAMP)
 	$(BIN)/duoplda demo --out demo --force
 
-# One thread: the tests' problems are small (tests of the threads set their own number).
-test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+test: $(VENV)/$(STAMP) browser
+	$(call pytest,$(VENV))
 
 # The report is tested in a real browser, where there is one or Debian's can be installed.
 browser:
@@ -20,40 +24,63 @@ browser:
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium chromium-driver >/dev/null; } || \
 	  echo "no Chromium here, and it could not be installed: the browser tests of the report will be skipped"
 
-lint: $(VENV)/.installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+# The type stubs ask for a NumPy of their own: an environment for them.
+lint: .venv-lint/$(STAMP)
+	.venv-lint/bin/ruff check .
+	.venv-lint/bin/ruff format --check .
+	.venv-lint/bin/mypy
 
-bench: $(VENV)/.installed
+# The tests with the lowest version that pyproject.toml allows of each requirement. Beside the newest release of what they
+# need in turn, old libraries warn of deprecations.
+test-lowest: .venv-lowest/$(STAMP) browser
+	$(call pytest,.venv-lowest) -W default::DeprecationWarning
+
+# The tests that have torch tensors as input: an environment of its own, as torch is large.
+test-torch: .venv-torch/$(STAMP)
+	$(call pytest,.venv-torch) tests/test_array.py tests/test_torch.py tests/test_llr_blocks.py
+
+bench: $(VENV)/$(STAMP)
 	$(BIN)/python -m benchmarks
 
 # Beside other libraries, in an environment of their own.
-bench-peers: .venv-peers/.installed
+bench-peers: .venv-peers/$(STAMP)
 	.venv-peers/bin/python -m benchmarks.peers
 
-# The same tests with torch tensors as input: an environment of its own, as torch is large.
-test-torch: .venv-torch/.installed
-	.venv-torch/bin/python -m pytest tests/test_array.py tests/test_torch.py tests/test_llr_blocks.py
+# An environment of another Python is removed first.
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "duoplda needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
+@[ -x $(@D)/bin/python$(VERSION) ] || [ ! -e $(@D)/pyvenv.cfg ] || rm -rf $(@D)
+@$(PYTHON) -m venv $(@D)
+endef
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "duoplda needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[test]'
+$(VENV)/$(STAMP): pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[test]'
 	touch $@
 
-.venv-torch/.installed: pyproject.toml
-	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/python -m pip --disable-pip-version-check install --quiet $(TORCH)
-	.venv-torch/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
+.venv-lint/$(STAMP): pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[test,lint]'
+	touch $@
+
+.venv-lowest/$(STAMP): pyproject.toml .ci/lowest.py
+	$(environment)
+	$(@D)/bin/python .ci/lowest.py > $(@D)/lowest.txt
+	$(@D)/$(INSTALL) --constraint $(@D)/lowest.txt --editable '.[test]'
+	touch $@
+
+.venv-torch/$(STAMP): pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) '$(TORCH)'
+	$(@D)/$(INSTALL) --editable '.[test]'
 	touch $@
 
 # Peers without what they ask for (torch, audio libraries): their PLDA needs only the few named first.
-.venv-peers/.installed: pyproject.toml
-	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[files,plots]' pandas six jsonargparse
-	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps speechbrain==1.1.2 hyperion-ml==0.3.2
+.venv-peers/$(STAMP): pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[files,plots]' pandas six jsonargparse
+	$(@D)/$(INSTALL) --no-deps speechbrain==1.1.2 hyperion-ml==0.3.2
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-peers demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from duoplda import Statistics
 from duoplda.engines.dask import Client, Cluster, LocalCluster
 from duoplda.estimators.backend import through
 from duoplda.estimators.preprocessing import Center, LengthNorm, Whiten
-from duoplda.io import Labels, embedding_shards, read_embeddings, write_embeddings
+from duoplda.io import LabelTable, embedding_shards, read_embeddings, write_embeddings
 
 SPEAKERS, SESSIONS, COPIES = 1000, 20, 5  # of the shards that are measured
 
@@ -30,7 +30,7 @@ def make(folder: Path, n_shards: int, d: int) -> int:
     session = np.array([f"sess{i:06}" for i in range(SPEAKERS * SESSIONS)])[np.arange(N) // COPIES]
     rng = np.random.default_rng(0)
     for i, rows in enumerate(np.array_split(np.arange(N), n_shards)):
-        labels = Labels(ids[rows], speaker[rows], session[rows])
+        labels = LabelTable(ids[rows], speaker[rows], session[rows])
         X = rng.standard_normal((len(rows), d), dtype=np.float32)
         write_embeddings(folder / f"part-{i:03}.parquet", ids[rows], X, labels=labels)
     return N

@@ -1,18 +1,22 @@
 """The whole chain: the same as its steps by hand, from memory or from chunks, and back from its file."""
 
+import copy
 import json
+import pickle
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from duoplda import PLDA, DuopldaError
+from duoplda import PLDA, Backend, DuopldaError, Recordings
 from duoplda.data.labels import encode
 from duoplda.datasets import make_recordings
-from duoplda.estimators.backend import Backend
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
+from duoplda.io import read_container, write_container
+from duoplda.model.em import State
 
 SIZES = {"n_dimensions": 10, "n_speaker_factors": 6, "n_session_factors": 4}
 QUICK = {"shrinkage": (0.1, 0.1, 0.1), "tol": 1e-5}
@@ -37,7 +41,11 @@ def data():
 @pytest.fixture(scope="module")
 def backend(data):
     X, speaker, session, _ = data
-    return Backend(lda=6, shrinkage="auto", tol=1e-5).fit(X, speaker, session=session)
+    return Backend(lda=6, plda=PLDA(shrinkage="auto", tol=1e-5)).fit(X, speaker, session=session)
+
+
+def quick(**chain):
+    return Backend(plda=PLDA(**QUICK), **chain)
 
 
 def scores(backend, data, **kwargs):
@@ -56,14 +64,14 @@ def by_hand(data, chain):
     if chain["lda"]:  # kinds are known to the statistics in every case; not centred, they are nuisance
         Z = LDA(chain["lda"], by_channel=by).fit(Z, speaker, session=session, channel=channel).transform(Z)
     if chain["whiten"]:
-        Z = Whiten().fit_transform(Z)
+        Z = Whiten(by_channel=by).fit(Z, channel=channel).transform(Z)
     return LengthNorm().fit_transform(Z) if chain["length_norm"] else Z
 
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_the_chain_is_its_steps(data, chain):
     X, speaker, session, channel = data
-    backend = Backend(**QUICK, **chain).fit(X, speaker, session=session, channel=channel)
+    backend = quick(**chain).fit(X, speaker, session=session, channel=channel)
     Z = by_hand(data, chain)
     np.testing.assert_allclose(backend.transform(X, channel), Z, atol=1e-8)
     plda = PLDA(**QUICK).fit(Z, speaker, session=session, channel=channel)
@@ -85,36 +93,65 @@ def test_chunks_are_read_as_often_as_needed(data, chain, rows):
         passes += 1
         return (X[i : i + rows] for i in range(0, len(X), rows))
 
-    whole = Backend(**QUICK, **chain).fit(X, speaker, session=session, channel=channel)
-    labels = {"speaker": speaker, "session": session, "channel": channel}
-    parts = Backend(**QUICK, **chain).fit_chunks(chunks, labels)
+    whole = quick(**chain).fit(X, speaker, session=session, channel=channel)
+    parts = quick(**chain).fit(Recordings.from_chunks(chunks, speaker, session, channel))
     assert passes == (2 if chain.get("length_norm", True) else 1)
     np.testing.assert_allclose(scores(parts, data), scores(whole, data), atol=1e-6)
     assert parts.counts_ == whole.counts_ == {"speakers": 60, "sessions": len(set(session)), "recordings": len(X)}
+    assert parts.n_features_in_ == whole.n_features_in_ == 10
 
 
-def test_labels_may_come_after_the_first_pass(data):
+def test_labels_are_asked_for_when_they_are_needed(data):
+    """Files learn their labels while vectors are read: without LDA the first pass must not ask for them."""
     X, speaker, session, _ = data
     events = []
 
-    def chunks():
-        events.append("pass")
-        yield from (X[:50], X[50:])
+    class Late(Recordings):
+        def labels(self):
+            events.append("labels")
+            return encode(speaker, session)
 
-    def labels():
-        events.append("labels")
-        return encode(speaker, session)
+        def chunks(self, rows=4096):
+            events.append("pass")
+            return Recordings.from_arrays(X).chunks(rows)
 
-    Backend(**QUICK).fit_chunks(chunks, labels)
-    assert events == ["pass", "labels", "pass"]
-    events.clear()
-    Backend(lda=5, **QUICK).fit_chunks(chunks, labels)
-    assert events == ["labels", "pass", "pass"]
+    for chain, first in (({}, "pass"), ({"lda": 5}, "labels"), ({"length_norm": False}, "labels")):
+        events.clear()
+        quick(**chain).fit(Late())
+        assert events[0] == first
+        assert events.count("pass") == (2 if chain.get("length_norm", True) else 1)
+
+
+class InParts(Recordings):
+    """As a cluster does it: whatever is sent to a part is pickled, and so is what comes back."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def labels(self):
+        raise AssertionError("the labels are inside the parts")
+
+    chunks = labels
+
+    def reduce(self, make, join, tie, n=1):
+        made = [pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(make))(part))) for part in self.parts]
+        results = [join(list(same)) for same in zip(*(results for results, _ in made), strict=True)]
+        assert not any(loose for _, loose in made)
+        return results
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_parts_elsewhere_give_the_same_model(data, chain):
+    X, speaker, session, channel = data
+    cut = np.searchsorted(np.unique(speaker), speaker) % 3
+    parts = [Recordings.from_arrays(*(a[cut == i] for a in data)) for i in range(3)]
+    whole = quick(**chain).fit(X, speaker, session=session, channel=channel)
+    np.testing.assert_allclose(scores(quick(**chain).fit(InParts(parts)), data), scores(whole, data), atol=1e-6)
 
 
 def test_pipeline_is_a_scikit_learn_pipeline(data):
     X, speaker, session, _ = data
-    backend = Backend(lda=6, **QUICK)
+    backend = quick(lda=6)
     assert [name for name, _ in backend.pipeline.steps] == ["center", "lda", "whiten", "length_norm", "plda"]
     backend.fit(X, speaker, session=session)
     fitted = backend.pipeline
@@ -124,20 +161,59 @@ def test_pipeline_is_a_scikit_learn_pipeline(data):
     np.testing.assert_allclose(other["plda"].log_likelihoods_, backend.plda_.log_likelihoods_, rtol=1e-9)
 
 
-def test_clone_keeps_parameters():
-    given = {"lda": 3, "shrinkage": (0.1, 0.2, 0.3), "max_iter": 7, "center_by_channel": True}
-    copy = clone(Backend(**given))
-    assert {k: v for k, v in copy.get_params().items() if k in given} == given
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the checks have two speakers: too few to hold some out
+@parametrize_with_checks([Backend(), Backend(length_norm=False, plda=PLDA())])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+def test_parameters_of_the_plda_are_parameters():
+    plda = PLDA(shrinkage=(0.1, 0.2, 0.3), max_iter=7)
+    backend = Backend(lda=3, center_by_channel=True, plda=plda)
+    given = backend.get_params()
+    assert (given["lda"], given["plda"], given["plda__max_iter"], given["plda__tol"]) == (3, plda, 7, 1e-6)
+    copy = clone(backend).set_params(plda__max_iter=3)
+    assert (copy.plda.max_iter, copy.plda.shrinkage, copy.lda, plda.max_iter) == (3, (0.1, 0.2, 0.3), 3, 7)
     assert not hasattr(copy, "plda_")
+    default = Backend()._plda().get_params()
+    assert {k: v for k, v in default.items() if v != PLDA().get_params()[k]} == {"shrinkage": "auto", "random_state": 0}
+
+
+def test_training_leaves_the_given_plda_alone(data):
+    X, speaker, session, _ = data
+    plda = PLDA(**QUICK)
+    backend = Backend(plda=plda).fit(X, speaker, session=session)
+    assert backend.plda is plda
+    assert not hasattr(plda, "model_")
+    assert backend.plda_ is not plda
+    assert backend.plda_.get_params() == plda.get_params()
+
+
+def test_the_callback_is_the_one_that_was_given(data):
+    class Count:
+        n = 0
+
+        def __call__(self, iteration, value, model):
+            self.n = iteration
+
+    X, speaker, session, _ = data
+    callback = Count()
+    backend = Backend(plda=PLDA(**QUICK, callback=callback)).fit(X, speaker, session=session)
+    assert callback.n == backend.plda_.n_iter_ > 0
 
 
 def test_kinds_can_be_learnt_in_memory_only(data):
-    X, speaker, session, _ = data
-    backend = Backend(n_channels=2, center_by_channel=False, **QUICK).fit(X, speaker, session=session)
-    assert len(backend.plda_.channels_) == 2
-    for chain in ({}, {"length_norm": False}):
-        with pytest.raises(DuopldaError, match="n_channels=2 without channel labels needs the recordings in memory"):
-            Backend(n_channels=2, **chain).fit_chunks(lambda: [X], (speaker, session))
+    X, speaker, session, channel = data
+    learn = PLDA(n_channels=2, **QUICK)
+    for chain in ({}, {"lda": 6}, {"length_norm": False}):
+        backend = Backend(plda=learn, **chain).fit(X, speaker, session=session)
+        assert backend.plda_.channels_.tolist() == [0, 1]
+        again = Backend(plda=learn, **chain).fit(Recordings.from_arrays(X, speaker, session))
+        np.testing.assert_array_equal(again.plda_.noise_precision_, backend.plda_.noise_precision_)
+        labelled = Backend(plda=learn, **chain).fit(X, speaker, session=session, channel=channel)
+        assert labelled.plda_.channels_.tolist() == ["mic", "phone"]
+        with pytest.raises(DuopldaError, match="n_channels=2 learns kinds of channels from recordings in memory"):
+            Backend(plda=learn, **chain).fit(Recordings.from_chunks(lambda: [X], speaker, session))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +221,10 @@ def test_kinds_can_be_learnt_in_memory_only(data):
     [
         ({"center_by_channel": True}, "center_by_channel=True needs channel"),
         ({"lda": 99}, "n_components=99 must lie between 1 and 10"),
-        ({"tol": -1}, "tol=-1 must be"),
-        ({"shrinkage": "much"}, "shrinkage='much' must be"),
+        ({"plda": PLDA(tol=-1)}, "tol=-1 must be"),
+        ({"plda": PLDA(shrinkage="much")}, "shrinkage='much' must be"),
+        ({"plda": "PLDA"}, "plda='PLDA' must be a PLDA, or None"),
+        ({"plda": PLDA}, "must be a PLDA, or None"),
     ],
 )
 def test_wrong_parameters(data, change, message):
@@ -162,41 +240,110 @@ def test_wrong_data(data):
     bad[70, 2] = np.nan
     for chain in ({}, {"lda": 4}):
         with pytest.raises(DuopldaError, match=r"NaN.*(70|spk)"):
-            Backend(**QUICK, **chain).fit(bad, speaker, session=session)
+            quick(**chain).fit(bad, speaker, session=session)
     with pytest.raises(DuopldaError, match=r"brought 50 rows, \d+ have labels"):
-        Backend(**QUICK).fit_chunks(lambda: [X[:50]], (speaker, session))
+        quick().fit(Recordings.from_chunks(lambda: [X[:50]], speaker, session))
+    with pytest.raises(DuopldaError, match="recordings bring their own labels"):
+        quick().fit(Recordings.from_arrays(X, speaker, session), speaker)
+
+
+def usable(device):
     try:
-        import torch  # noqa: F401
-    except ImportError:
-        with pytest.raises(DuopldaError, match="needs torch"):
-            Backend(**QUICK).fit_chunks(lambda: [X], (speaker, session), device="cuda")
+        import torch
+
+        return bool(torch.zeros(1, dtype=torch.float64, device=device).cpu() == 0)
+    except Exception:
+        return False
 
 
-def test_training_goes_on_from_where_it_stopped(data):
+@pytest.mark.parametrize("device", ["cuda", "mps", "banana", "cuda:99", "meta"])
+def test_devices_that_cannot_be_used(data, backend, device):
+    """Without torch the message says what to install; with it, what torch says of the device."""
+    if usable(device):
+        pytest.skip("this device is here")
     X, speaker, session, _ = data
-    tight = {"shrinkage": None, "tol": 1e-9, "max_iter": 400}
-    whole = Backend(**tight).fit(X, speaker, session=session)
-    kept = {}
+    for call in (
+        lambda: quick().fit(X, speaker, session=session, device=device),
+        lambda: PLDA(**QUICK).fit(X, speaker, session=session, device=device),
+        lambda: backend.transform(X, device=device),
+        lambda: backend.enroll(X, speaker, device=device),
+        lambda: backend.plda_.enroll(backend.transform(X), speaker, device=device),
+    ):
+        with pytest.raises(DuopldaError, match=r"^device .*(needs torch: pip install|cannot be used: )"):
+            call()
 
-    def stop(iteration, value, model):
-        kept["model"] = model
-        kept.setdefault("trace", [float("nan")]).append(value)
-        return iteration == 3
 
-    Backend(**tight, callback=stop).fit(X, speaker, session=session)
-    assert len(kept["trace"]) == 4
-    args = {"start": kept["model"], "trace": kept["trace"]}
-    resumed = Backend(**tight).fit_chunks(lambda: [X], (speaker, session), **args)
-    trace, reference = resumed.plda_.log_likelihoods_, whole.plda_.log_likelihoods_
-    np.testing.assert_allclose(trace[:4], reference[:4], rtol=1e-10)
-    assert abs(trace[-1] - reference[-1]) < 1e-6 * len(X)
-    assert (np.diff(trace) >= -1e-6).all()
-    assert resumed.plda_.n_iter_ == len(trace) - 1 >= 4
-    np.testing.assert_allclose(scores(resumed, data), scores(whole, data), atol=0.02)
-    with pytest.warns(ConvergenceWarning, match="did not converge"):
-        Backend(**{**tight, "max_iter": 4}).fit_chunks(lambda: [X], (speaker, session), **args)
-    with pytest.raises(DuopldaError, match="start has other sizes"):
-        Backend(n_speaker_factors=2, **tight).fit_chunks(lambda: [X], (speaker, session), **args)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_devices_of_the_host(data, device):
+    X, speaker, session, _ = data
+    backend = quick().fit(X, speaker, session=session, device=device)
+    np.testing.assert_array_equal(backend.transform(X, device=device), quick().fit(X, speaker, session).transform(X))
+    assert type(backend.enroll(X, speaker, device=device).gamma) is np.ndarray
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tensors(data, device):
+    """They go through the chain on their own device; what is learnt is on the host."""
+    torch = pytest.importorskip("torch")
+    if not usable(device):
+        pytest.skip(f"no {device} here")
+    X, speaker, session, channel = data
+    expected = quick(lda=6, center_by_channel=True).fit(X, speaker, session, channel)
+    there = torch.tensor(X, device=device)
+    backend = quick(lda=6, center_by_channel=True).fit(there, speaker, session, channel)
+    streamed = quick(lda=6, center_by_channel=True).fit(X, speaker, session, channel, device=device)
+    for other in (backend, streamed):
+        assert type(other.plda_.noise_precision_) is type(other.steps_["lda"].matrix_) is np.ndarray
+        np.testing.assert_allclose(other.plda_.log_likelihoods_, expected.plda_.log_likelihoods_, rtol=1e-8)
+    rows = expected.transform(there, channel)
+    assert rows.device == there.device
+    np.testing.assert_allclose(rows.cpu().numpy(), expected.transform(X, channel), rtol=1e-6, atol=1e-8)
+    moved = expected.enroll(X, speaker, session, channel, device=None if device == "cpu" else device)
+    sides = expected.enroll(there, speaker, session, channel)
+    assert sides.gamma.device == there.device
+    ratios = expected.llr(sides, sides).cpu().numpy()
+    host = expected.enroll(X, speaker, session, channel)
+    np.testing.assert_allclose(ratios, expected.llr(host, host), rtol=1e-5, atol=1e-5)
+    if device != "cpu":
+        np.testing.assert_allclose(expected.llr(moved, sides).cpu().numpy(), ratios, rtol=1e-5, atol=1e-5)
+        with pytest.raises(DuopldaError, match="different array libraries or on different devices"):
+            expected.llr(host, sides)
+    plda = PLDA(**QUICK).fit(there, speaker, session)
+    before = plda.enroll(there, speaker, session)
+    plda.noise_precision_ *= 5  # an assignment, too
+    with pytest.raises(DuopldaError, match="different models"):
+        plda.llr(before, before)
+
+
+@pytest.mark.parametrize("chain", [{}, {"length_norm": False}])
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_training_goes_on_from_where_it_stopped(data, chain, accelerate):
+    """To the same bits, from a state that went through a file."""
+
+    class Stop:
+        def __call__(self, iteration, value, model):
+            return iteration == 5
+
+        def state(self, state):
+            arrays = {k: np.copy(a) for k, a in state.arrays().items()}
+            self.kept = State.from_arrays(arrays, state.model.kinds.tolist())
+
+    X, speaker, session, channel = data
+    given = {"shrinkage": None, "tol": 1e-9, "max_iter": 12, "accelerate": accelerate}
+    stop, labels = Stop(), {"session": session, "channel": channel}
+    with pytest.warns(ConvergenceWarning):
+        whole = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels)
+    first = Backend(plda=PLDA(**given, callback=stop), **chain).fit(X, speaker, **labels)
+    assert first.plda_.n_iter_ == 5
+    for state in (stop.kept, lambda: stop.kept):
+        with pytest.warns(ConvergenceWarning):
+            resumed = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels, state=state)
+        np.testing.assert_array_equal(resumed.plda_.log_likelihoods_, whole.plda_.log_likelihoods_)
+        np.testing.assert_array_equal(resumed.plda_.noise_precision_, whole.plda_.noise_precision_)
+        assert resumed.plda_.n_evaluations_ == whole.plda_.n_evaluations_
+        np.testing.assert_array_equal(scores(resumed, data), scores(whole, data))
+    with pytest.raises(DuopldaError, match="the state is of another training"):
+        Backend(plda=PLDA(2, **given), **chain).fit(X, speaker, **labels, state=stop.kept)
 
 
 # -- calibration and files
@@ -221,22 +368,28 @@ def test_calibrated_values(data, backend):
 @pytest.mark.parametrize("chain", [{}, {"lda": 6, "whiten": False}, {"center_by_channel": True}])
 def test_file_keeps_everything(data, tmp_path, chain, method):
     X, speaker, session, channel = data
-    backend = Backend(**QUICK, **chain).fit(X, speaker, session=session, channel=channel)
+    backend = quick(**chain).fit(X, speaker, session=session, channel=channel)
     if method:
         raw = scores(backend, data).reshape(-1)
         backend.calibrate(raw, np.random.default_rng(0).random(raw.size) < 1 / (1 + np.exp(-raw)), method=method)
-    backend.save(tmp_path / "a", command="duoplda train ...", inputs={"x.ark": "ab12"})
+    before = copy.deepcopy(vars(backend)), backend.summary()
+    backend.save(tmp_path / "a", provenance={"command": "duoplda train ...", "inputs": {"x.ark": "ab12"}})
+    assert backend.provenance_ == {}  # saving changes nothing
+    assert (set(vars(backend)), backend.summary()) == (set(before[0]), before[1])
     loaded = Backend.load(tmp_path / "a")
     np.testing.assert_array_equal(scores(loaded, data), scores(backend, data))
     np.testing.assert_array_equal(loaded.transform(X, channel), backend.transform(X, channel))
     summary = loaded.summary()
+    assert summary["provenance"] == loaded.provenance_
     assert summary["provenance"]["command"] == "duoplda train ..."
     assert summary["provenance"]["inputs"] == {"x.ark": "ab12"}
-    assert summary["provenance"]["seed"] == 0
     assert set(summary["provenance"]["versions"]) == {"duoplda", "numpy", "scipy", "scikit-learn", "python"}
     assert summary["training"]["log_likelihoods"] == backend.plda_.log_likelihoods_.tolist()
-    assert {k: v for k, v in summary.items() if k not in ("provenance", "parameters")} == {
-        k: v for k, v in backend.summary().items() if k not in ("provenance", "parameters")
+    assert {k: v for k, v in summary.items() if k != "provenance"} == {
+        k: v for k, v in backend.summary().items() if k != "provenance"
+    }
+    assert {k: v for k, v in loaded.get_params().items() if k != "plda"} == {
+        k: v for k, v in backend.get_params().items() if k != "plda"
     }
     assert json.loads(json.dumps(summary)) == summary
     loaded.save(tmp_path / "b")
@@ -247,7 +400,9 @@ def test_file_keeps_everything(data, tmp_path, chain, method):
 def test_training_twice_gives_the_same_bytes(data, tmp_path):
     X, speaker, session, _ = data
     for name in "ab":
-        Backend(lda=6, tol=1e-4).fit(X, speaker, session=session).save(tmp_path / name)
+        Backend(lda=6).set_params(plda=PLDA(shrinkage="auto", tol=1e-4)).fit(X, speaker, session=session).save(
+            tmp_path / name
+        )
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -260,6 +415,29 @@ def test_a_plda_alone_is_a_chain_too(data, tmp_path):
     np.testing.assert_allclose(scores(loaded, data), scores(Backend.from_plda(plda), data))
     loaded.save(tmp_path / "chain")
     np.testing.assert_array_equal(scores(Backend.load(tmp_path / "chain"), data), scores(loaded, data))
+    again = PLDA.load(tmp_path / "chain")
+    np.testing.assert_array_equal(again.transform(X), plda.transform(X))
+    assert again.get_params() == {**plda.get_params(), "random_state": None}
+    with pytest.raises(NotFittedError):
+        Backend.from_plda(PLDA())
+
+
+def test_a_chain_is_no_plda(backend, tmp_path):
+    backend.save(tmp_path / "m")
+    with pytest.raises(DuopldaError, match=r"more than a PLDA \(center, lda, whiten, length_norm\): .*Backend\.load"):
+        PLDA.load(tmp_path / "m")
+    only = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
+    only.calibrate([-3.0, 1.0, -1.0, 3.0], [False, False, True, True]).save(tmp_path / "n")
+    with pytest.raises(DuopldaError, match=r"more than a PLDA \(calibration\): .*Backend\.load"):
+        PLDA.load(tmp_path / "n")
+
+
+def test_no_file_is_overwritten_without_force(backend, tmp_path):
+    backend.save(tmp_path / "m")
+    with pytest.raises(DuopldaError, match="exists"):
+        backend.save(tmp_path / "m", force=False)
+    with pytest.raises(DuopldaError, match="exists"):
+        backend.plda_.save(tmp_path / "m", force=False)
 
 
 def test_shares_and_counts(data, backend):
@@ -295,27 +473,27 @@ def test_damaged_files_are_our_error(backend, tmp_path):
 
 
 def test_parts_that_do_not_fit_are_refused(backend, tmp_path):
-    from duoplda.estimators.files import FORMAT, read_parts
-    from duoplda.io import container as modelfile
-
     backend.save(tmp_path / "m")
-    arrays, header = read_parts(tmp_path / "m", (FORMAT,))
+    arrays, header = read_container(tmp_path / "m", ["duoplda-backend"])
     changes = [
         ({"lda.matrix_": np.ones((3, 3))}, {}),
         ({"center.mean_": np.ones(3)}, {}),
+        ({"center.mean_": np.full(10, np.inf)}, {}),
         ({"lda.matrix_": np.full_like(arrays["lda.matrix_"], np.nan)}, {}),
         ({"plda.speaker_loadings_": np.ones((4, 2))}, {}),
+        ({"plda.channel_priors_": np.ones(2)}, {}),
+        ({"plda.channel_priors_": -np.ones(1)}, {}),
         ({}, {"steps": {"exec": {}}}),
         ({}, {"steps": {"center": {"nonsense": 1}}}),
-        ({}, {"parameters": {"callback": 1, "eval": 2}}),
+        ({}, {"steps": {}, "n_features_in": 3, "chain": {"nonsense": 1}}),
+        ({}, {"plda": {"callback": 1, "eval": 2}}),
+        ({}, {"plda": None}),
         ({}, {"calibration": "Popen"}),
-        ({}, {"version": 99}),
-        ({}, {"format": "other"}),
         ({}, {"counts": 3}),
     ]
     for some, other in changes:
-        modelfile.write(tmp_path / "n", {**arrays, **some}, {**header, **other})
-        with pytest.raises(DuopldaError):
+        write_container(tmp_path / "n", "duoplda-backend", {**arrays, **some}, {**header, **other}, force=True)
+        with pytest.raises(DuopldaError, match=r"^\S+/n is damaged: "):
             Backend.load(tmp_path / "n")
 
 

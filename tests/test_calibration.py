@@ -1,13 +1,15 @@
 """Calibrations: the minimum they claim, known truths, ties, separation, state without pickle."""
 
 import doctest
+import json
+import re
 import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save, save_file
 from scipy.optimize import check_grad, minimize
 from scipy.special import logit
 from scipy.stats import norm
@@ -295,6 +297,69 @@ def test_state_travels_through_safetensors(name):
     for wrong in ({}, {**state, "more": 1.0}):
         with pytest.raises(DuopldaError, match=f"{type(fitted).__name__} needs the state"):
             type(fitted).from_state(wrong)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_files(name, tmp_path):
+    fitted, path = fit(name), tmp_path / "c.safetensors"
+    fitted.save(path)
+    again = calibration.load(path)
+    assert (type(again), again.get_params()) == (type(fitted), fitted.get_params())
+    x = random_systems(9)[0] if isinstance(fitted, Fusion) else np.linspace(-9, 9, 50)
+    np.testing.assert_array_equal(again.transform(x), fitted.transform(x))
+    before = path.read_bytes()
+    with pytest.raises(DuopldaError, match="exists already"):
+        fitted.save(path)
+    fitted.save(path, force=True)
+    assert path.read_bytes() == before
+    with pytest.raises(NotFittedError):
+        clone(fitted).save(tmp_path / "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def first_version(path, state, **header):
+    """Write a file as duoplda did before calibrations had a `save`."""
+    header = {"format": "duoplda-calibration", "version": 1, "class": "PAVCalibration", **header}
+    arrays = {name: np.atleast_1d(np.asarray(value, np.float64)) for name, value in state.items()}
+    save_file(arrays, path, {"duoplda": json.dumps(header)})
+
+
+def test_files_of_the_first_version_are_read(tmp_path):
+    state = {"laplace": 1.0, "low_": [-2.0, 1.0], "high_": [0.0, 3.0], "llr_": [-np.inf, 0.75]}
+    first_version(tmp_path / "c", state)
+    found = calibration.load(tmp_path / "c")
+    assert isinstance(found, PAVCalibration)
+    assert found.transform([-1.0, 2.0]).tolist() == [-np.inf, 0.75]
+    first_version(tmp_path / "c", {"p_target": 0.5, "ridge": 0, "scale_": 2, "offset_": 1, "ridge_": 0}, **AFFINE)
+    assert calibration.load(tmp_path / "c").transform([3.0]).tolist() == [7.0]
+
+
+AFFINE = {"class": "AffineCalibration"}
+LINE = {"p_target": 0.5, "ridge": 0.0, "scale_": 2.0, "offset_": 1.0, "ridge_": 0.0}
+STEPS = {"laplace": 1.0, "low_": [0.0, 1.0], "high_": [0.0, 1.0], "llr_": [-1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("state", "header", "message"),
+    [
+        (STEPS | {"low_": [0.0]}, {}, "low_, high_, llr_ differ in length"),
+        (STEPS | {"llr_": [0.0, np.nan]}, {}, "llr_ is not finite"),
+        (STEPS | {"high_": [0.0, np.inf]}, {}, "high_ is not finite"),
+        (STEPS | {"low_": [[0.0, 1.0]]}, {}, r"low_ has shape \(1, 2\)"),
+        (STEPS | {"low_": [], "high_": [], "llr_": []}, {}, r"has shape \(0,\)"),
+        (STEPS | {"laplace": [1.0, 2.0]}, {}, r"laplace has shape \(2,\); give a number"),
+        (STEPS, AFFINE, "AffineCalibration needs the state"),
+        (LINE | {"scale_": np.inf}, AFFINE, "scale_ is not finite"),
+        (LINE, {"class": "Backend"}, "'Backend', which is no calibration"),
+        (LINE, {"class": ["x"]}, "which is no calibration"),
+        (LINE, {"version": 2}, "version 2"),
+        (LINE, {"format": "duoplda-backend"}, "is a model of duoplda, not a calibration"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, state, header, message):
+    first_version(tmp_path / "c", state, **header)
+    with pytest.raises(DuopldaError, match=f"^{re.escape(str(tmp_path / 'c'))}: .*{message}"):
+        calibration.load(tmp_path / "c")
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

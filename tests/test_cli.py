@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cli_cases import QUICK, done, duoplda, lines, make_folder, recordings, same_model, scoring, training
+from duoplda import PLDA
 from duoplda.cli import COMMANDS
 from duoplda.estimators.backend import Backend
-from duoplda.estimators.files import FORMAT, read_parts
-from duoplda.io import read_score_matrix, read_scores, write_embeddings, write_map
+from duoplda.io import read_container, read_score_matrix, read_scores, write_embeddings, write_map
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_options_are_those_of_the_issue():
     ):
         assert f"--{option}" in text
     text = done("score", "--help").output
-    for option in ("model", "embeddings", "test-embeddings", "enroll", "trials", "out", "sessions", "top", "matrix"):
+    for option in ("model", "embeddings", "test-embeddings", "enroll", "enrolled", "trials", "out", "top", "matrix"):
         assert f"--{option} " in text
 
 
@@ -90,14 +90,14 @@ def test_version_and_module():
         (["train", "--embeddings", "x", "--out", "m"], 2, "give either --speakers"),
         (["train", "--embeddings", "x", "--out", "m", "--speakers", "a", "--shrinkage", "2,0,0"], 2, "--shrinkage"),
         (["train", "--embeddings", "x", "--out", "m", "--speakers", "a", "--speaker-factors", "x"], 2, "full or auto"),
-        (["train", "--embeddings", "x", "--out", "m", "--speakers", "a"], 1, "x: no such file"),
+        (["train", "--embeddings", "x", "--out", "m", "--speakers", "a"], 1, "a: no such file"),
         (["train", "--embeddings", "x", "--out", "no/m", "--speakers", "a"], 1, "its folder does not exist"),
         (["train", "--embeddings", "x", "--out", ".", "--speakers", "a"], 1, "is a folder"),
         (["score", "--model", "m", "--embeddings", "x", "--out", "s"], 2, "give --trials"),
         (["score", "--model", "m", "--embeddings", "x", "--top", "0", "--out", "s"], 2, "top"),
         (["score", "--model", "m", "--embeddings", "x", "--top", "1", "--matrix"], 2, "exclude each other"),
-        (["score", "--model", "m", "--embeddings", "x", "--trials", "t", "--out", "s"], 1, "cannot read the model m"),
-        (["info", "nothing"], 1, "cannot read the model nothing"),
+        (["score", "--model", "m", "--embeddings", "x", "--trials", "t", "--out", "s"], 1, "m: cannot read the model"),
+        (["info", "nothing"], 1, "nothing: cannot read the model"),
     ],
 )
 def test_exit_codes(arguments, code, message, tmp_path, monkeypatch):
@@ -132,9 +132,10 @@ def test_train_is_the_backend(tmp_path):
     assert report["training"]["converged"]
     assert report["n_dimensions"] == 8
     assert set(report["provenance"]["inputs"]) == {str(tmp_path / n) for n in ("x.npz", "utt2spk", "utt2sess")}
-    own = Backend(lda=8, shrinkage=(0.1, 0.1, 0.1), tol=1e-4).fit(X, speaker, session=session)
+    plda = PLDA(shrinkage=(0.1, 0.1, 0.1), tol=1e-4, random_state=0)
+    own = Backend(lda=8, plda=plda).fit(X, speaker, session=session)
     own.save(tmp_path / "own")
-    a, b = (read_parts(tmp_path / n, (FORMAT,))[0] for n in ("m", "own"))
+    a, b = (read_container(tmp_path / n, ["duoplda-backend"])[0] for n in ("m", "own"))
     assert set(a) == set(b)
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-6, atol=1e-9)
@@ -321,7 +322,7 @@ def test_missing_ids_of_trials(tmp_path, folder):
     common = [*scoring(folder), "--enroll", folder / "enroll", "--trials", tmp_path / "trials"]
     result = duoplda(*common, "--out", tmp_path / "s")
     assert result.exit_code == 3
-    assert "1 models of the trials are not in the enrolment map: nobody" in result.stderr
+    assert "1 models of the trials are not enrolled: nobody" in result.stderr
     assert not (tmp_path / "s").exists()
     result = done(*common, "--allow-missing", "--out", tmp_path / "s")
     assert "1 test recordings have no embedding, left out: ghost" in result.stderr

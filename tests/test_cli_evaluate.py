@@ -12,8 +12,6 @@ from typer.testing import CliRunner
 
 from duoplda import PLDA
 from duoplda.cli import app
-from duoplda.cli.calibrate import read_calibration, write_calibration
-from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.evaluation import metrics
 from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
@@ -205,7 +203,8 @@ def test_fusion(files: Files) -> None:
     kept = files.path("fusion.safetensors")
     assert run("calibrate", *both, "--trials", files.path("trials"), "--out", kept).exit_code == 0
     one = ("--from", kept, "--apply", files.path("a.txt"), "--out", files.path("x.txt"))
-    assert run("calibrate", *one).exit_code == 2
+    done = run("calibrate", *one)
+    assert (done.exit_code, "is for 2 systems, and 1 are given" in done.stderr) == (1, True)
     assert not files.path("x.txt").exists()
     files.path("few.txt").write_text("".join(files.path("b.tsv").read_text().replace("\t", " ").splitlines(True)[4:]))
     done = run("calibrate", *one[:4], "--apply", files.path("few.txt"), "--out", files.path("x.txt"))
@@ -234,21 +233,18 @@ def test_calibration_in_a_model(files: Files) -> None:
 
 
 def test_damaged_calibrations(files: Files) -> None:
-    path = files.path("calibration.safetensors")
-    write_calibration(path, PAVCalibration().fit(files.b, files.target))
-    again = read_calibration(path)
-    np.testing.assert_array_equal(
-        again.transform(files.b), PAVCalibration().fit(files.b, files.target).transform(files.b)
-    )
+    path, out = files.path("calibration.safetensors"), files.path("out.txt")
+    PAVCalibration().fit(files.b, files.target).save(path)
+    apply = ("calibrate", "--from", path, "--apply", files.path("a.txt"), "--out", out)
     whole = path.read_bytes()
     for data in (b"", whole[:40], whole[:-8], whole.replace(b"PAVCalibration", b"XAVCalibration"), b"\xff" * 50):
         path.write_bytes(data)
-        with pytest.raises(DuopldaError, match=str(path)):
-            read_calibration(path)
-    model = files.path("m.safetensors")
-    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
-    with pytest.raises(DuopldaError, match="no calibration"):
-        read_calibration(model)
+        done = run(*apply)
+        assert (done.exit_code, done.stderr.count("\n"), str(path) in done.stderr) == (1, 1, True)
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(path)
+    done = run(*apply)
+    assert (done.exit_code, "not a calibration" in done.stderr) == (1, True)
+    assert not out.exists()
 
 
 # -- report
@@ -275,7 +271,36 @@ def test_report(files: Files) -> None:
     assert (done.exit_code, out.read_text() == page) == (1, True)
 
 
-@pytest.mark.parametrize("command", ["convert", "evaluate", "calibrate", "report"])
+# -- what a command reads, it never writes over
+
+INPUTS = {
+    "evaluate --scores a.txt --trials trials --speakers utt2spk --enroll enroll --plot": "a.txt trials utt2spk enroll",
+    "report --scores a.txt --trials trials --speakers utt2spk --enroll enroll --model model --out": (
+        "a.txt trials utt2spk enroll model"
+    ),
+    "calibrate --scores a.txt --trials trials --apply b.tsv --model model --out": "a.txt trials b.tsv model",
+    "calibrate --from calibration --apply a.txt --out": "calibration a.txt",
+}
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize(("command", "name"), [(c, name) for c, names in INPUTS.items() for name in names.split()])
+def test_force_does_not_let_an_output_replace_an_input(
+    files: Files, monkeypatch: pytest.MonkeyPatch, command: str, name: str, link: bool
+) -> None:
+    monkeypatch.chdir(files.folder)
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save("model")
+    AffineCalibration().fit(files.b, files.target).save("calibration")
+    if link:
+        Path("alias.svg").symlink_to(name)
+    before = {path.name: path.read_bytes() for path in files.folder.iterdir()}
+    done = run(*command.split(), "alias.svg" if link else name, "--force")
+    assert (done.exit_code, done.stderr.count("\n"), done.stdout) == (1, 1, ""), done.output
+    assert ("alias.svg" if link else name) in done.stderr
+    assert {path.name: path.read_bytes() for path in files.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["convert", "evaluate", "calibrate", "report", "info", "demo"])
 def test_help_ends_in_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.exit_code == 0

@@ -14,18 +14,28 @@ from typer.testing import CliRunner
 
 from duoplda import PLDA
 from duoplda.cli import app
-from duoplda.cli.convert import read_model
 from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
-from duoplda.io.kaldi_plda import Diagonal, collapse, read_kaldi_plda, write_kaldi_plda
-from duoplda.io.vbx import FLOOR, read_vbx, write_vbx
+from duoplda.io import DiagonalModel, ForeignModel, read_model, write_kaldi_plda, write_vbx
+from duoplda.io.kaldi_plda import read_kaldi_plda
+from duoplda.io.vbx import FLOOR, read_vbx
 from duoplda.io.wespeaker import read_wespeaker
+from duoplda.model.collapse import Loss, collapse
 
 D = 6
 
 
 def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["convert", *map(str, arguments)])
+
+
+def as_plda(model: ForeignModel) -> PLDA:
+    return PLDA.from_parameters(*model.parameters)
+
+
+def collapsed(plda: PLDA) -> tuple[DiagonalModel, Loss]:
+    W = plda.noise_precision_
+    return collapse(plda.channel_means_, plda.speaker_loadings_, plda.session_loadings_, W, plda.channel_priors_)
 
 
 def spd(rng: np.random.Generator, d: int = D) -> np.ndarray:
@@ -39,10 +49,10 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
-def foreign(rng: np.random.Generator) -> Diagonal:
+def foreign(rng: np.random.Generator) -> DiagonalModel:
     """A model as Kaldi keeps it: transform neither symmetric nor orthogonal, one direction without speakers."""
     psi = np.array([5.0, 2.0, 0.7, 0.3, 0.05, 0.0])
-    return Diagonal(rng.standard_normal(D) * 3, rng.standard_normal((D, D)) + 2 * np.eye(D), psi)
+    return DiagonalModel(rng.standard_normal(D) * 3, rng.standard_normal((D, D)) + 2 * np.eye(D), psi)
 
 
 @pytest.fixture
@@ -108,7 +118,7 @@ def our_llr(plda: PLDA, enrol: np.ndarray, test: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_kaldi_round_trip_is_exact(tmp_path: Path, foreign: Diagonal, text: bool) -> None:
+def test_kaldi_round_trip_is_exact(tmp_path: Path, foreign: DiagonalModel, text: bool) -> None:
     path = tmp_path / "plda"
     write_kaldi_plda(path, foreign, text=text)
     parsed = parse_text(path.read_text()) if text else parse_binary(path.read_bytes())
@@ -120,7 +130,7 @@ def test_kaldi_round_trip_is_exact(tmp_path: Path, foreign: Diagonal, text: bool
         np.testing.assert_array_equal(ours, wanted)
 
 
-def test_kaldi_floats_and_variants_of_text(tmp_path: Path, foreign: Diagonal) -> None:
+def test_kaldi_floats_and_variants_of_text(tmp_path: Path, foreign: DiagonalModel) -> None:
     path = tmp_path / "plda"
     f4 = [np.asarray(a, "<f4") for a in (foreign.mean, foreign.transform, foreign.psi)]
     size = b"\4" + struct.pack("<i", D)
@@ -138,10 +148,10 @@ def test_kaldi_floats_and_variants_of_text(tmp_path: Path, foreign: Diagonal) ->
 
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_a_kaldi_model_scores_as_kaldi_scores(
-    tmp_path: Path, foreign: Diagonal, rng: np.random.Generator, n: int
+    tmp_path: Path, foreign: DiagonalModel, rng: np.random.Generator, n: int
 ) -> None:
     write_kaldi_plda(tmp_path / "plda", foreign)
-    plda = read_model(tmp_path / "plda").plda
+    plda = as_plda(read_model(tmp_path / "plda"))
     assert plda.speaker_loadings_.shape == (D, 5)
     X = rng.standard_normal((n + 1, D)) * 2
     expected = kaldi_llr(foreign.mean, foreign.transform, foreign.psi, X[:n], X[n])
@@ -152,7 +162,7 @@ def test_a_kaldi_model_scores_as_kaldi_scores(
 
 
 def test_collapse_keeps_the_covariances_of_a_recording(plda: PLDA) -> None:
-    model, loss = collapse(plda)
+    model, loss = collapsed(plda)
     V, U = plda.speaker_loadings_, plda.session_loadings_
     within = U @ U.T + np.linalg.inv(plda.noise_precision_)
     A = model.transform
@@ -169,7 +179,7 @@ def test_collapse_keeps_the_covariances_of_a_recording(plda: PLDA) -> None:
 
 
 def test_collapse_scores_recordings_of_different_sessions_as_before(plda: PLDA, rng: np.random.Generator) -> None:
-    model, _ = collapse(plda)
+    model, _ = collapsed(plda)
     plain = PLDA.from_parameters(*model.parameters())
     X = rng.standard_normal((6, D))
     assert our_llr(plain, X[:5], X[5]) == pytest.approx(our_llr(plda, X[:5], X[5]), rel=1e-9)
@@ -178,7 +188,7 @@ def test_collapse_scores_recordings_of_different_sessions_as_before(plda: PLDA, 
 def test_collapse_counts_copies_as_many_times_as_it_says() -> None:
     """One dimension: the mean of 5 copies has noise variance S + N/5, taken for (S + N)/5 by the collapsed model."""
     plda = PLDA.from_parameters([0.0], [[1.0]], [[1.5]], [[2.0]])
-    model, loss = collapse(plda)
+    model, loss = collapsed(plda)
     copies = np.zeros((5, 1)), ["m"] * 5, ["s"] * 5
     plain = PLDA.from_parameters(*model.parameters()).posterior(*copies[:2]).speaker_precision[0, 0, 0] - 1
     true = plda.posterior(*copies).speaker_precision[0, 0, 0] - 1
@@ -190,7 +200,7 @@ def test_collapse_of_kinds_is_what_a_recording_of_unknown_kind_has(rng: np.rando
     means, W, priors = rng.standard_normal((2, D)), np.stack([spd(rng), spd(rng)]), np.array([0.3, 0.7])
     V, U = rng.standard_normal((D, 2)), rng.standard_normal((D, 1))
     plda = PLDA.from_parameters(means, V, U, W, ["a", "b"], priors)
-    model, loss = collapse(plda)
+    model, loss = collapsed(plda)
     centre = priors @ means
     second = sum(
         p * (np.linalg.inv(w) + np.outer(m - centre, m - centre)) for p, w, m in zip(priors, W, means, strict=True)
@@ -201,9 +211,9 @@ def test_collapse_of_kinds_is_what_a_recording_of_unknown_kind_has(rng: np.rando
     assert "2 kinds" in loss.sentence()
 
 
-def test_a_model_without_sessions_loses_nothing(foreign: Diagonal) -> None:
+def test_a_model_without_sessions_loses_nothing(foreign: DiagonalModel) -> None:
     plda = PLDA.from_parameters(*foreign.parameters())
-    model, loss = collapse(plda)
+    model, loss = collapsed(plda)
     assert loss.lossless
     np.testing.assert_allclose(model.psi, foreign.psi, atol=1e-12)
     within = [np.linalg.inv(a.T @ a) for a in (model.transform, foreign.transform)]
@@ -220,7 +230,7 @@ def vbx_space(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.inv((tr.T / psi) @ tr), np.linalg.inv(tr.T @ tr)
 
 
-def test_vbx_round_trip(tmp_path: Path, foreign: Diagonal) -> None:
+def test_vbx_round_trip(tmp_path: Path, foreign: DiagonalModel) -> None:
     path = tmp_path / "plda.npz"
     assert write_vbx(path, foreign) == 1  # the 0 was raised
     between, within = vbx_space(path)
@@ -258,14 +268,14 @@ def test_hyperion(tmp_path: Path, rng: np.random.Generator, kind: str, name: str
     else:
         write_hyperion(path, "FRPLDA", name, mu=mu, B=B, W=W)
         speaker = np.linalg.inv(B)
-    plda = read_model(path).plda
+    plda = as_plda(read_model(path))
     np.testing.assert_allclose(plda.mean_, mu)
     np.testing.assert_allclose(plda.speaker_loadings_ @ plda.speaker_loadings_.T, speaker, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(np.linalg.inv(plda.noise_precision_), noise, rtol=1e-3, atol=1e-4)
     assert plda.session_loadings_.shape == (D, 0)
 
 
-def write_wespeaker(path: Path, model: Diagonal, **more: Any) -> None:
+def write_wespeaker(path: Path, model: DiagonalModel, **more: Any) -> None:
     arrays = {"mu": model.mean, "transform": model.transform, "psi": model.psi, "offset": -model.transform @ model.mean}
     with h5py.File(path, "w") as f:
         for name, value in arrays.items():
@@ -274,13 +284,13 @@ def write_wespeaker(path: Path, model: Diagonal, **more: Any) -> None:
             f.create_dataset(name, data=value)
 
 
-def test_wespeaker(tmp_path: Path, foreign: Diagonal, rng: np.random.Generator) -> None:
+def test_wespeaker(tmp_path: Path, foreign: DiagonalModel, rng: np.random.Generator) -> None:
     path = tmp_path / "plda"
     write_wespeaker(path, foreign, normalize_length=1, subtract_train_set_mean=0)
     found = read_model(path)
     X = rng.standard_normal((3, D))
     expected = kaldi_llr(foreign.mean, foreign.transform, foreign.psi, X[:2], X[2])
-    assert our_llr(found.plda, X[:2], X[2]) == pytest.approx(expected, rel=1e-9)
+    assert our_llr(as_plda(found), X[:2], X[2]) == pytest.approx(expected, rel=1e-9)
     assert len(found.notes) == 1
     assert "length" in found.notes[0]
     with h5py.File(path, "a") as f:
@@ -292,12 +302,12 @@ def test_wespeaker(tmp_path: Path, foreign: Diagonal, rng: np.random.Generator) 
 # -- the command
 
 
-def test_command_kaldi_to_ours_and_back(tmp_path: Path, foreign: Diagonal) -> None:
+def test_command_kaldi_to_ours_and_back(tmp_path: Path, foreign: DiagonalModel) -> None:
     write_kaldi_plda(tmp_path / "plda", foreign)
     done = run(tmp_path / "plda", tmp_path / "model.safetensors")
     assert done.exit_code == 0, done.stderr
     backend = Backend.load(tmp_path / "model.safetensors")
-    assert str(tmp_path / "plda") in backend.provenance["inputs"]
+    assert str(tmp_path / "plda") in backend.provenance_["inputs"]
     done = run(tmp_path / "model.safetensors", tmp_path / "back", "--text")
     assert done.exit_code == 0, done.stderr
     assert "nothing is lost" in done.stderr
@@ -311,11 +321,11 @@ def test_command_warns_how_much_is_lost_and_of_the_chain(tmp_path: Path, rng: np
         + rng.standard_normal((60, 4)).repeat(2, 0)
         + rng.standard_normal((120, 4))
     )
-    backend = Backend(shrinkage=None, max_iter=20, tol=1e-3).fit(X, speaker, session=np.arange(60).repeat(2))
+    backend = Backend(plda=PLDA(max_iter=20, tol=1e-3)).fit(X, speaker, session=np.arange(60).repeat(2))
     backend.save(tmp_path / "model.safetensors")
     done = run(tmp_path / "model.safetensors", tmp_path / "plda.npz", "--quiet")
     assert done.exit_code == 0, done.stderr
-    _, loss = collapse(backend.plda_)
+    _, loss = collapsed(backend.plda_)
     assert f"{100 * loss.session:.1f} % of the within-class variance" in done.stderr
     assert "counted as independent" in done.stderr
     assert "center, whiten, length_norm" in done.stderr
@@ -325,7 +335,7 @@ def test_command_warns_how_much_is_lost_and_of_the_chain(tmp_path: Path, rng: np
     np.testing.assert_allclose(within, U @ U.T + np.linalg.inv(backend.plda_.noise_precision_), rtol=1e-6, atol=1e-9)
 
 
-def test_command_keeps_what_is_there(tmp_path: Path, foreign: Diagonal) -> None:
+def test_command_keeps_what_is_there(tmp_path: Path, foreign: DiagonalModel) -> None:
     write_kaldi_plda(tmp_path / "plda", foreign)
     out = tmp_path / "plda.npz"
     out.write_text("mine")
@@ -337,3 +347,21 @@ def test_command_keeps_what_is_there(tmp_path: Path, foreign: Diagonal) -> None:
     assert read_vbx(out).mean.tolist() == pytest.approx(foreign.mean.tolist())
     assert run(tmp_path / "plda", tmp_path / "x.npz", "--text").exit_code == 2
     assert run(tmp_path / "plda", tmp_path / "x", "--to", "hyperion").exit_code == 2
+
+
+def test_command_never_replaces_what_it_reads(tmp_path: Path, foreign: DiagonalModel) -> None:
+    write_kaldi_plda(tmp_path / "plda", foreign)
+    (tmp_path / "link").symlink_to("plda")
+    before = (tmp_path / "plda").read_bytes()
+    for out in ("plda", "link"):
+        done = run(tmp_path / "plda", tmp_path / out, "--force")
+        assert done.exit_code == 1
+        assert "is also read by this command" in done.stderr
+    assert (tmp_path / "plda").read_bytes() == before
+
+
+def test_command_finds_an_output_that_cannot_be_written_first(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere" / "model")
+    done = run(tmp_path / "there is no such model", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "its folder does not exist" in done.stderr

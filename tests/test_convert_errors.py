@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from duoplda import PLDA
 from duoplda.errors import DuopldaError
 from duoplda.io.hyperion import read_hyperion
-from duoplda.io.kaldi_plda import collapse, read_kaldi_plda
-from test_convert import run, write_hyperion
+from duoplda.io.kaldi_plda import read_kaldi_plda
+from test_convert import collapsed, run, write_hyperion
 
 
 def attempt(path: Path, read: Callable[[], Any]) -> Any:
@@ -154,7 +154,7 @@ def test_fuzz_only_our_error_comes_out(tmp_path_factory: pytest.TempPathFactory,
     assert np.isfinite(model.transform).all()
     assert (model.psi >= 0).all()
     plda = PLDA.from_parameters(*model.parameters())
-    assert np.isfinite(collapse(plda)[0].psi).all()
+    assert np.isfinite(collapsed(plda)[0].psi).all()
 
 
 @given(data=st.binary(max_size=40), at=st.integers(0, 3000))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from duoplda import PLDA, datasets
-from duoplda.datasets import Recordings, make_recordings
+from duoplda.datasets import Dataset, make_recordings
 
 SMALL = {"n_dimensions": 4, "n_speaker_factors": 2, "n_session_factors": 1}
 
@@ -18,7 +18,7 @@ def variance(covariance):
 
 def test_shapes_and_names():
     data = make_recordings(12, sessions=(1, 3), recordings=(1, 4), seed=5, **SMALL)
-    assert isinstance(data, Recordings)
+    assert isinstance(data, Dataset)
     X, speaker, session, model = data
     assert X.dtype == np.float64
     assert X.shape == (len(speaker), 4)

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 import oracle
-from duoplda import PLDA, Statistics
+from duoplda import PLDA, DuopldaError, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.model import anova, em
 from duoplda.model.parameters import Model
@@ -476,3 +476,109 @@ def test_a_callback_can_end_training():
     assert [s[1] for s in seen] == fit.log_likelihoods[1:].tolist()
     plda = PLDA(5, 5, callback=stop_at_five).fit_statistics(stats)  # no warning: it was asked for
     assert (plda.n_iter_, plda.converged_) == (5, False)
+
+
+# -- training that was interrupted -------------------------------------------------------------------------------------
+
+INTERRUPTED = {
+    "one kind": {},
+    "few factors": {"shape": (6, 3, 2)},
+    "no session factors": {"shape": (5, 3, 0)},
+    "kinds": {"K": 3, "nu": 2.0},
+    "a floor": {"floor": 0.05},
+    "plain": {"accelerate": False},
+    "ML only": {"minimum_divergence": False, "shape": (17, 5, 3)},
+}
+
+
+class Keeper:
+    """A callback that keeps the state after each iteration as arrays, as a file would."""
+
+    def __init__(self):
+        self.saved, self.calls = [], []
+
+    def __call__(self, iteration, log_likelihood, model):
+        assert len(self.saved) == len(self.calls) + 1  # the state is offered first
+        self.calls.append((iteration, log_likelihood))
+
+    def state(self, state):
+        self.saved.append({name: a.copy() for name, a in state.arrays().items()})
+
+
+@pytest.mark.parametrize("case", INTERRUPTED)
+def test_training_goes_on_from_any_iteration_to_the_same_bits(case):
+    options = {"tol": 0.0, "max_iter": 25, **INTERRUPTED[case]}
+    shape, K = options.pop("shape", (4, 4, 4)), options.pop("K", 1)
+    rng, _, data = problem(21, shape, K, n_speakers=15)
+    stats, keeper = gather(data, K), Keeper()
+    start = bad_start(rng, shape, K, data.X)
+    whole = em.fit(stats, start, callback=keeper, **options)
+    assert len(keeper.saved) == len(whole.log_likelihoods) - 1 >= 10
+    assert keeper.calls == list(enumerate(whole.log_likelihoods.tolist()))[1:]
+    for saved in keeper.saved:
+        again = Keeper()
+        state = em.State.from_arrays(saved, start.kinds)
+        rest = em.fit(stats, state, callback=again, **options)
+        np.testing.assert_array_equal(rest.log_likelihoods, whole.log_likelihoods)
+        for name in ("mu", "V", "U", "W"):
+            np.testing.assert_array_equal(getattr(rest.model, name), getattr(whole.model, name))
+        assert (rest.n_evaluations, rest.converged) == (whole.n_evaluations, whole.converged)
+        assert again.calls == keeper.calls[len(state.trace) - 1 :]
+
+
+def test_training_that_had_converged_does_not_go_on():
+    _, _, data = problem(22)
+    stats, keeper = gather(data), Keeper()
+    whole = em.fit(stats, em.moment_start(stats, 2, 2), callback=keeper)
+    assert whole.converged
+    again = em.fit(stats, em.State.from_arrays(keeper.saved[-1], [0]))
+    assert again.converged
+    np.testing.assert_array_equal(again.log_likelihoods, whole.log_likelihoods)
+
+
+def test_a_saved_state_that_is_damaged_is_refused():
+    _, _, data = problem(22)
+    stats, keeper = gather(data), Keeper()
+    em.fit(stats, em.moment_start(stats, 2, 2), callback=keeper, max_iter=4)
+    saved = keeper.saved[-1]
+    for name, bad in (("V", saved["V"][:-1]), ("images", saved["images"][:, :-1]), ("steps", saved["steps"][:-1])):
+        with pytest.raises(ValueError, match="do not fit together"):
+            em.State.from_arrays({**saved, name: bad}, [0])
+    with pytest.raises(ValueError, match="do not fit together"):
+        em.State.from_arrays(saved, [0, 1])
+    with pytest.raises(KeyError):
+        em.State.from_arrays({name: a for name, a in saved.items() if name != "trace"}, [0])
+
+
+def test_data_that_leave_no_noise_are_the_users_error():
+    """Two recordings that are equal in each session: not an error of linear algebra."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(30, 3)), 2, axis=0)
+    stats = Statistics.from_arrays(X, np.repeat(np.arange(10), 6), np.repeat(np.arange(30), 2))
+    start = Model(np.zeros((1, 3)), np.eye(3), np.eye(3), np.eye(3)[None])
+    with pytest.raises(DuopldaError, match="noise covariance became singular"):
+        em.fit(stats, start, tol=0, max_iter=5000)
+
+
+def test_errors_that_have_nothing_to_do_with_matrices_are_not_swallowed(monkeypatch):
+    """An extrapolated model may be no model, which is no error. Whatever else goes wrong is one."""
+
+    class LinAlgOfOurs(RuntimeError):
+        pass
+
+    made = []
+
+    class Terms(em.Terms):
+        def __init__(self, *given):
+            made.append(given)
+            if len(made) > 3:  # of the start, the first plain step, the first step ahead
+                raise LinAlgOfOurs
+            super().__init__(*given)
+
+    _, _, data = problem(23)
+    stats = gather(data)
+    start = em.moment_start(stats, 2, 2)
+    monkeypatch.setattr(em, "Terms", Terms)
+    with pytest.raises(LinAlgOfOurs):
+        em.fit(stats, start, tol=0)
+    assert len(made) == 4

@@ -18,6 +18,7 @@ from duoplda import PLDA, Backend, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.engines import dask as engine
 from duoplda.errors import DuopldaError
+from duoplda.estimators.scoring import enroll_recordings, score
 from duoplda.io import LabelTable, embedding_shards, write_embeddings, write_labels
 from test_statistics import assert_equal_statistics
 
@@ -119,7 +120,8 @@ def test_shards_on_shared_storage(client, data, folder, where, own):
     labels = True if own else read_labels(folder / "labels.csv")
     X, speaker, session, channel = data
     stats = Statistics.of(engine.recordings(shards, labels, client=client))
-    equal(stats, Statistics.from_arrays(X, speaker.astype(str), session, channel))
+    names = [f"{a} {b}" for a, b in zip(speaker, session, strict=True)]  # in tables a session is its speaker's own
+    equal(stats, Statistics.from_arrays(X, speaker.astype(str), names, channel))
 
 
 def dies_once(part, flag):
@@ -267,7 +269,7 @@ def test_what_the_command_line_says_of_a_cluster(client, folder, tmp_path):
 def scored(data, folder):
     """A model, two enrolled sets of sessions, and what one machine gives for all recordings."""
     X, speaker, session, channel = data
-    backend = Backend(shrinkage=(0.1, 0.1, 0.1), tol=1e-4).fit(X, speaker, session, channel)
+    backend = Backend(plda=PLDA(shrinkage=(0.1, 0.1, 0.1), tol=1e-4)).fit(X, speaker, session, channel)
     enrolled = backend.enroll(X[:60], speaker[:60], session[:60], channel[:60])
     ids = np.array([f"utt{i:05}" for i in range(len(X))])
     labels = {"session": dict(zip(ids, session, strict=True)), "channel": dict(zip(ids, channel, strict=True))}
@@ -279,9 +281,8 @@ def test_score_blocks_are_the_matrix(client, folder, scored):
     backend, enrolled, ids, labels, whole = scored
     shards = embedding_shards(folder / "parquet", bytes_each=2000)
     done = []
-    blocks = list(
-        engine.score_blocks(backend, enrolled, shards, **labels, client=client, show=lambda n, note: done.append(n))
-    )
+    tests = engine.recordings(shards, client=client, show=lambda n, note: done.append(n))
+    blocks = list(score(backend, enrolled, tests, **labels))
     assert done == list(range(1, len(shards) + 1))
     assert len(shards) > 4
     np.testing.assert_array_equal(np.concatenate([b.ids for b in blocks]), ids)
@@ -290,8 +291,8 @@ def test_score_blocks_are_the_matrix(client, folder, scored):
 
 def test_the_best_models_of_each_recording(client, data, scored):
     backend, enrolled, ids, labels, whole = scored
-    chunks = [delayed((ids[i : i + 100], data[0][i : i + 100])) for i in range(0, len(ids), 100)]
-    blocks = list(engine.score_blocks(backend, enrolled, chunks, **labels, top=3, client=client))
+    chunks = [delayed({"X": data[0][i : i + 100], "ids": ids[i : i + 100]}) for i in range(0, len(ids), 100)]
+    blocks = list(score(backend, enrolled, engine.recordings(chunks, client=client), **labels, top=3))
     order = np.argsort(-whole, axis=0, kind="stable")[:3].T
     np.testing.assert_array_equal(np.concatenate([b.rows for b in blocks]), order)
     scores = np.concatenate([b.scores for b in blocks])
@@ -302,40 +303,44 @@ def test_listed_trials_come_back_with_their_places(client, folder, scored):
     backend, enrolled, ids, labels, whole = scored
     rng = np.random.default_rng(0)
     model, test = rng.integers(0, len(enrolled), 500), rng.integers(0, len(ids) // 3, 500) * 2
-    shards, out = embedding_shards(folder / "arks"), np.full(500, np.nan)
-    for b in engine.score_blocks(backend, enrolled, shards, **labels, trials=(model, ids[test]), client=client):
+    tests, out = engine.recordings(folder / "arks", client=client), np.full(500, np.nan)
+    for b in score(backend, enrolled, tests, **labels, trials=(model, ids[test])):
         out[b.rows] = b.scores
     np.testing.assert_allclose(out, whole[model, test], rtol=1e-9, atol=1e-9)
 
 
 def test_a_plda_alone_scores_too(client, data, scored):
-    from duoplda import PLDA
-
     X, speaker, session, _ = data
     plda = PLDA(4, 3).fit(X, speaker, session=session)
     enrolled = plda.enroll(X[:60], speaker[:60], session[:60])
-    blocks = list(engine.score_blocks(plda, enrolled, [delayed((["a", "b"], X[:2]))], client=client))
+    tests = engine.recordings([delayed({"X": X[:2], "ids": ["a", "b"]})], client=client)
+    blocks = list(score(plda, enrolled, tests))
     np.testing.assert_allclose(blocks[0].scores, plda.llr(enrolled, plda.enroll(X[:2], [0, 1])), rtol=1e-9)
 
 
-def test_vectors_by_id(client, data, folder, scored):
+def test_models_are_enrolled_where_the_recordings_lie(client, data, folder, scored):
     backend, _, ids, labels, _ = scored
-    shards, wanted = embedding_shards(folder / "arks"), ids[[5, 300, 7]]
-    found, Z = engine.vectors(backend, shards, [*wanted, "nobody"], labels["channel"], client=client)
-    np.testing.assert_array_equal(found, np.sort(wanted))
-    rows = np.searchsorted(ids, found)
-    np.testing.assert_allclose(Z, backend.transform(data[0][rows], data[3][rows]), rtol=1e-12)
+    names, members = np.array(["a", "b", "a"]), ids[[5, 300, 7]]
+    there = enroll_recordings(backend, engine.recordings(folder / "arks", client=client), names, members, **labels)
+    rows = np.searchsorted(ids, members)
+    here = backend.enroll(data[0][rows], names, data[2][rows], data[3][rows])
+    assert there.ids.tolist() == ["a", "b"]
+    np.testing.assert_allclose(there.gamma, here.gamma, rtol=1e-9)
 
 
 def test_what_is_wrong_with_tests_is_named(client, data, folder, scored):
     backend, enrolled, ids, _, _ = scored
     X = data[0].copy()
     X[150, 2] = np.inf
-    parts = [delayed((ids[i : i + 100], X[i : i + 100])) for i in (0, 100)]
-    with pytest.raises(DuopldaError, match=r"^chunk 1: the vectors of 'utt00150' have NaN or infinity"):
-        list(engine.score_blocks(backend, enrolled, parts, client=client))
+
+    def tests(*parts):
+        chunks = [delayed({"X": X[p][:, c], "ids": ids[p]}) for p, c in parts]
+        return list(score(backend, enrolled, engine.recordings(chunks, client=client)))
+
+    with pytest.raises(DuopldaError, match=r"^chunk 1: the vectors of 1 recordings have NaN.*'utt00150'"):
+        tests((slice(0, 100), slice(None)), (slice(100, 200), slice(None)))
     with pytest.raises(DuopldaError, match=r"^chunk 0: .*the model takes 6"):
-        list(engine.score_blocks(backend, enrolled, [delayed((ids[:3], X[:3, :2]))], client=client))
+        tests((slice(0, 3), slice(0, 2)))
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +399,7 @@ def test_what_score_says_of_a_cluster(client, lists, tmp_path):
     done = run(*arguments, "--trials", tmp_path / "trials")
     assert done.code == 3
     assert "1 test recordings have no embedding: nobody" in done.err
-    assert run(*arguments, "--matrix", "--cosine").code == 2
+    assert run(*arguments, "--matrix", "--device", "cuda").code == 2
     assert not (tmp_path / "s.txt").exists()
 
 

@@ -5,13 +5,16 @@ here, so that an error that comes after a NumPy warning is a failure too.
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from duoplda import PLDA, DuopldaError, Statistics
+from duoplda import PLDA, Backend, DuopldaError, Recordings, Statistics
 from duoplda.datasets import make_recordings
+from duoplda.model.parameters import same
+from duoplda.preprocessing import LDA, Center, LengthNorm, Whiten
 
 D = 4
 DATA = make_recordings(12, (2, 3), (1, 3), n_dimensions=D, n_speaker_factors=2, n_session_factors=2, seed=1)
@@ -53,7 +56,7 @@ CALLS = {
         X, np.zeros((M, 2)), np.zeros((H, 2)), SPEAKER, SESSION
     ),
     "Statistics.from_arrays": lambda plda, X: Statistics.from_arrays(X, SPEAKER, SESSION),
-    "Statistics.accumulate": lambda plda, X: Statistics.accumulate(chunks(X), (SPEAKER, SESSION)),
+    "Statistics.of chunks": lambda plda, X: Statistics.of(Recordings.from_chunks(lambda: chunks(X), SPEAKER, SESSION)),
 }
 # The same of labels.
 LABELLED = {
@@ -63,7 +66,9 @@ LABELLED = {
     "score": lambda plda, speaker, session=None: plda.score(X, speaker, session),
     "posterior": lambda plda, speaker, session=None: plda.posterior(X, speaker, session),
     "Statistics.from_arrays": lambda plda, speaker, session=None: Statistics.from_arrays(X, speaker, session),
-    "Statistics.accumulate": lambda plda, speaker, session=None: Statistics.accumulate([X], (speaker, session)),
+    "Statistics.of chunks": lambda plda, speaker, session=None: Statistics.of(
+        Recordings.from_chunks(lambda: [X], speaker, session)
+    ),
 }
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 every_labelled = pytest.mark.parametrize("call", LABELLED.values(), ids=LABELLED)
@@ -90,10 +95,8 @@ def test_it_is_a_value_error():
 def test_not_finite(plda, call, value):
     bad = X.copy()
     bad[[5, 17], [1, 3]] = value
-    if call is CALLS["Statistics.accumulate"]:  # chunks are gone by then: the speakers are named, these and no others
-        who = ", ".join(repr(str(i)) for i in np.unique(SPEAKER[[5, 17]]))
-        assert SPEAKER[5] != SPEAKER[17]
-        with refused("NaN", rf"rows: 5\b|of the speakers {who}$"):
+    if call is CALLS["Statistics.of chunks"]:  # the first chunk that has some says so
+        with refused("NaN or infinity in rows 5, and perhaps in others", "Remove these recordings"):
             call(plda, bad)
     else:
         with refused("NaN or infinity", rf"in 2 of {N} rows: 5, 17\.", "Remove these recordings"):
@@ -141,7 +144,7 @@ def test_three_dimensions(plda, call):
 def test_no_rows_and_no_columns(plda, call):
     with refused(r"shape.{1,2}\(\d+, 0\)"):
         call(plda, X[:, :0])
-    if call is not CALLS["Statistics.accumulate"]:
+    if call is not CALLS["Statistics.of chunks"]:
         with refused(r"shape.{1,2}\(0, 4\)"):
             call(plda, X[:0])
 
@@ -153,18 +156,22 @@ def test_columns_of_another_model(plda, name, columns):
         CALLS[name](plda, np.c_[X, X][:, :columns])
 
 
-def test_chunks(plda):
-    labels = (SPEAKER, SESSION)
+def test_chunks():
+    def gather(*parts):
+        return Statistics.of(Recordings.from_chunks(lambda: parts, SPEAKER, SESSION))
+
     with refused(r"begins at row 10 has 3 columns, the first had 4"):
-        Statistics.accumulate([X[:10], X[10:, :3]], labels)
+        gather(X[:10], X[10:, :3])
     with refused(rf"more rows than the {N}"):
-        Statistics.accumulate([X, X[:1]], labels)
+        gather(X, X[:1])
     with refused(rf"brought 5 rows, {N} have labels"):
-        Statistics.accumulate([X[:5]], labels)
+        gather(X[:5])
     with refused("brought 0 rows"):
-        Statistics.accumulate([], labels)
+        gather()
     with refused("matrix", r"shape \(4,\)"):
-        Statistics.accumulate(X, labels)  # rows, not chunks
+        gather(*X)  # rows, not chunks
+    with refused("chunks must be a function"):
+        Recordings.from_chunks([X], SPEAKER, SESSION)
 
 
 @every_call
@@ -374,12 +381,17 @@ def test_noise_floor_trains_singular_data(case, init, named):
 # -- parameters --------------------------------------------------------------------------------------------------------
 
 
+SEEDS = [-1, 2**32, 10**30, True, 1.0, "x", np.random.default_rng(0), [1, 2], np.int64(-5)]
+AMOUNTS = [-0.1, 1.1, np.nan, "much", (0.1, 0.1), [[0.1, 0.1, 0.1]], ("a", "b", "c"), np.array([0.1, 2.0, 0.1]), True]
+AMOUNTS += [np.array(["auto", "auto", "auto"]), {0.1}, [0.1, [0.1, 0.2], 0.1], 0.1j]
+
+
 @pytest.mark.parametrize(
     ("parameter", "value", "words"),
     [
         ("n_speaker_factors", 5, "n_speaker_factors=5 is more than the 4 dimensions.*at most 4"),
         ("n_session_factors", 5, "n_session_factors=5 is more than the 4 dimensions.*at most 4"),
-        ("n_speaker_factors", 0, "n_speaker_factors=0 leaves nothing.*at least 1"),
+        ("n_speaker_factors", 0, "n_speaker_factors=0 must be a whole number from 1 on"),
         *((n, -1, f"{n}=-1 must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
         *((n, 1.5, f"{n}=1.5 must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
         *((n, "2", f"{n}='2' must be a whole number") for n in ("n_speaker_factors", "n_session_factors", "max_iter")),
@@ -393,6 +405,11 @@ def test_noise_floor_trains_singular_data(case, init, named):
         ("init", "zeros", "init='zeros' must be 'moments' or 'random'"),
         ("init", None, "init=None must be 'moments' or 'random'"),
         ("callback", 3, "callback"),
+        *(("random_state", r, "random_state=.* must be None, a whole number from 0 to 4294967295") for r in SEEDS),
+        *(
+            ("shrinkage", a, "shrinkage=.* must be None, 'auto', a number from 0 to 1, or three or four")
+            for a in AMOUNTS
+        ),
     ],
     ids=lambda v: str(v)[:24],
 )
@@ -409,9 +426,210 @@ def test_numbers_of_numpy_are_numbers():
     assert plda.fit(X, SPEAKER, session=SESSION).speaker_loadings_.shape == (D, 2)
 
 
-def test_random_state():
-    with pytest.raises(ValueError, match="cannot be used to seed"):  # scikit-learn's
-        PLDA(2, 2, init="random", random_state="x").fit(X, SPEAKER, session=SESSION)
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, np.int64(7), np.uint8(7), None, np.random.RandomState(0)], ids=str)
+def test_seeds(seed):
+    data = make_recordings(40, (2, 3), (1, 3), n_dimensions=D, n_speaker_factors=2, n_session_factors=2, seed=1)
+    for parameters in ({"init": "random"}, {"shrinkage": "auto"}):
+        plda = PLDA(2, 2, random_state=seed, tol=1e-3, **parameters).fit(data.X, data.speaker, session=data.session)
+        assert np.isfinite(plda.noise_precision_).all()
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 1.5])
+def test_seeds_of_data(plda, seed):
+    with refused(f"seed={seed!r} must be a whole number"):
+        Statistics.from_arrays(X, SPEAKER, SESSION, n_folds=2, seed=seed)
+    with refused(f"seed={seed!r} must be None or a whole number"):
+        make_recordings(3, seed=seed)
+    with refused(f"seed={seed!r} must be None or a whole number"):
+        plda.sample(3, random_state=seed)
+
+
+def test_shrinkage_of_any_sequence():
+    def fit(shrinkage):
+        return PLDA(2, 2, shrinkage=shrinkage).fit(X, SPEAKER, session=SESSION)
+
+    given = (0.25, 0.5, 0.125)
+    expected = fit(given)
+    assert expected.shrinkage_ == (*given, 0.0)
+    for other in (list(given), np.array(given), np.array(given, np.float32), (*given, 0.0)):
+        np.testing.assert_array_equal(fit(other).noise_precision_, expected.noise_precision_)
+    for one in (0.5, np.float32(0.5), np.array(0.5)):
+        assert fit(one).shrinkage_ == (0.5, 0.5, 0.5, 0.0)
+    assert fit(1).shrinkage_ == fit(np.array([1, 1, 1])).shrinkage_ == (1, 1, 1, 0)
+
+
+# -- masked arrays, huge values, other devices -------------------------------------------------------------------------
+
+
+STEPS = {
+    **{step.__name__: lambda X, step=step: step().fit(X) for step in (Center, Whiten, LengthNorm)},
+    "LDA": lambda X: LDA(2).fit(X, SPEAKER),
+    "transform of a step": lambda X: Center().fit(DATA.X).transform(X),
+    "Backend.fit": lambda X: Backend(plda=PLDA(2, 2)).fit(X, SPEAKER, session=SESSION),
+    "Backend.transform": lambda X: Backend(plda=PLDA(2, 2)).fit(DATA.X, SPEAKER, session=SESSION).transform(X),
+}
+
+
+@pytest.mark.parametrize("name", [*CALLS, *STEPS])
+def test_masked_recordings(plda, name):
+    def call(X):
+        return CALLS[name](plda, X) if name in CALLS else STEPS[name](X)
+
+    masked = np.ma.array(X, mask=np.zeros(X.shape, bool))
+    call(masked)  # nothing is masked: the data as they are
+    call(np.ma.array(X))
+    masked.mask[[3, 7], [0, 2]] = True
+    with refused("masked entries in rows 3(, 7)?:", "remove these rows"):
+        call(masked)
+
+
+@every_labelled
+def test_masked_labels(plda, call):
+    call(plda, np.ma.array(SPEAKER), np.ma.array(SESSION))
+    with refused("masked entries in rows 5, 6:"):
+        call(plda, np.ma.array(SPEAKER, mask=np.isin(EACH, (5, 6))))
+    with refused("masked entries in rows 5, 6:"):
+        call(plda, SPEAKER, np.ma.array(SESSION, mask=np.isin(EACH, (5, 6))))
+
+
+@pytest.mark.parametrize("size", [1e154, 1e160, 1e200, 1e300])
+def test_huge_values_in_trials(plda, size):
+    """Their squares are not finite: ratios would be NaN."""
+    huge = X.copy()
+    huge[[4, 9]] *= size
+    with refused("too large", "rows 4, 9:", "scale of the training data"):
+        plda.enroll(huge, EACH)
+    with refused("too large", "rows 4, 9:|to add up"):
+        plda.enroll(huge, EACH, EACH)
+
+
+def test_large_values_are_computed(plda):
+    """As long as squares are finite, so are ratios, and they do not depend on the order of the sides."""
+    large = X.copy()
+    large[[4, 9]] *= 1e120
+    sides = plda.enroll(large, EACH)
+    ratios = plda.llr(sides, sides)
+    assert np.isfinite(ratios).all()
+    np.testing.assert_allclose(ratios, ratios.T, rtol=1e-6)
+
+
+def test_huge_values_of_unknown_kind():
+    two = PLDA.from_parameters(np.zeros((2, 2)), np.eye(2), None, np.stack([np.eye(2), 2 * np.eye(2)]), ["a", "b"])
+    with refused("too large", "rows 1:"):
+        two.channel_posterior([[0.0, 1.0], [1e200, 1.0]])
+    with refused("too large", "rows 1:"):
+        two.enroll([[0.0, 1.0], [1e200, 1.0]], [0, 1])
+
+
+def test_length_normalisation_computes_huge_values():
+    backend = Backend(whiten=False, plda=PLDA(2, 2)).fit(X, SPEAKER, session=SESSION)
+    huge = X * 1e150
+    sides = backend.enroll(huge, EACH)
+    assert np.isfinite(backend.llr(sides, sides)).all()
+
+
+def test_arrays_on_another_device():
+    xp = pytest.importorskip("array_api_strict")
+    away = xp.Device("device1")
+    there = xp.asarray(X, device=away)
+    for step in (Center(), Whiten(), LengthNorm()):
+        out = step.fit(there).transform(there)
+        assert out.device == away
+        np.testing.assert_allclose(np.from_dlpack(out), step.fit(X).transform(X), rtol=1e-12)
+    lda = LDA(2).fit(there, SPEAKER, session=SESSION)
+    np.testing.assert_allclose(lda.matrix_, LDA(2).fit(X, SPEAKER, session=SESSION).matrix_)
+    backend = Backend(plda=PLDA(2, 2)).fit(X, SPEAKER, session=SESSION)
+    np.testing.assert_allclose(np.from_dlpack(backend.transform(there)), backend.transform(X), rtol=1e-12)
+    with refused("X has 3 features, but Backend is expecting 4 features"):
+        backend.transform(there[:, :3])
+    labels = xp.asarray(np.unique(SPEAKER, return_inverse=True)[1], device=away)
+    assert PLDA(2).fit(X, labels).converged_
+
+
+# -- what was assigned -------------------------------------------------------------------------------------------------
+
+ASSIGNED = ["mean_", "channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_"]
+
+
+@pytest.mark.parametrize(
+    "name", ["mean_", "channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_"]
+)
+@pytest.mark.parametrize("pairs", [None, [[0, 0]]], ids=["matrix", "pairs"])
+def test_sides_of_a_model_that_was_changed(name, pairs):
+    plda = PLDA(2, 2).fit(X, SPEAKER, session=SESSION)
+    old = plda.enroll(X, SPEAKER, SESSION)
+    before = plda.llr(old, old)
+    setattr(plda, name, 5 * getattr(plda, name))
+    with refused("different models", "enroll both"):
+        plda.llr(old, old, pairs=pairs)
+    new = plda.enroll(X, SPEAKER, SESSION)
+    with refused("different models", "enroll both"):
+        plda.llr(old, new, pairs=pairs)
+    again = PLDA.from_parameters(plda.mean_, plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_)
+    side = again.enroll(X, SPEAKER, SESSION)
+    np.testing.assert_array_equal(plda.llr(new, new), again.llr(side, side))  # the change has its whole effect
+    assert np.abs(plda.llr(new, new) - before).max() > 0.1
+    setattr(plda, name, getattr(plda, name) / 5)
+    np.testing.assert_allclose(plda.llr(plda.enroll(X, SPEAKER, SESSION), plda.enroll(X, SPEAKER, SESSION)), before)
+
+
+def test_models_are_compared_wholly(plda):
+    model = plda.model_
+    assert same(model, replace(model))
+    assert same(model, replace(model, **{name: getattr(model, name).copy() for name in ("mu", "V", "U", "W")}))
+    for name in ("mu", "V", "U", "W"):
+        assert not same(model, replace(model, **{name: 5 * getattr(model, name)}))
+    assert not same(model, replace(model, kinds=np.array(["other"])))
+
+
+def test_kinds_that_were_changed():
+    parts = np.zeros((2, 2)), np.eye(2), None, np.stack([np.eye(2), 2 * np.eye(2)])
+    plda = PLDA.from_parameters(*parts, channels=["a", "b"])
+    old = plda.enroll(np.eye(2), [0, 1], channel=["a", "b"])
+    plda.channels_ = ["b", "c"]
+    with refused("different models"):
+        plda.llr(old, old)
+    assert plda.channels_.tolist() == ["b", "c"]
+    with refused("mean over several kinds of channels: assign channel_means_"):
+        plda.mean_ = np.ones(2)
+    plda.channel_means_ = np.array([[0.0, 0.0], [2.0, 2.0]])
+    assert plda.mean_.tolist() == [1.0, 1.0]
+
+
+def test_parameters_are_not_changed_in_place():
+    """Old sides would share them."""
+    plda = PLDA(2, 2).fit(X, SPEAKER, session=SESSION)
+    for name in ASSIGNED:
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(plda, name)[0] = 0.0
+    given = np.eye(4)
+    plda.noise_precision_ = given
+    given[0, 0] = 7.0  # nor through the array that was assigned
+    np.testing.assert_array_equal(plda.noise_precision_, np.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("mean_", np.zeros(3), r"expected \(1, 3\)|shape"),
+        ("mean_", np.full(4, np.nan), "NaN"),
+        ("speaker_loadings_", np.zeros((3, 2)), "speaker_loadings has shape"),
+        ("session_loadings_", np.zeros(4), "session_loadings has shape"),
+        ("noise_precision_", -np.eye(4), "not positive definite"),
+        ("noise_precision_", np.ones((2, 4, 4)), "noise_precision has shape"),
+        ("noise_precision_", np.eye(4) + 1j, "real"),
+        ("channels_", ["a", "b"], "shape"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_assignments_are_checked(name, value, words):
+    plda = PLDA(2, 2).fit(X, SPEAKER, session=SESSION)
+    before = plda.model_
+    with refused(words):
+        setattr(plda, name, value)
+    assert plda.model_ is before
+    with pytest.raises(NotFittedError):
+        setattr(PLDA(), name, value)
 
 
 UNFITTED = {
@@ -485,12 +703,6 @@ def test_sums_of_statistics():
         stats + 5
 
 
-def test_labels_of_accumulate():
-    for labels in (SPEAKER, {"who": SPEAKER}, None, (SPEAKER, SESSION, None, SPEAKER)):
-        with refused("labels", "speaker, session"):
-            Statistics.accumulate([X], labels)
-
-
 # -- trials ------------------------------------------------------------------------------------------------------------
 
 
@@ -501,7 +713,7 @@ def test_unknown_ids(plda, sides):
         with refused("1 ids? (are|is) not among the 12 enrolled"):
             sides.find(other)
     numbers = plda.enroll(X, EACH // 4)
-    for other in ([-1], [10**9], ["1"], [1.5]):
+    for other in ([-1], [10**9], ["one"], [1.5], [np.inf]):
         with refused("1 ids? (are|is) not among"):
             numbers.find(other)
     assert numbers.find([2, 0]).tolist() == [2, 0]

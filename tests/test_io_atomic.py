@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from duoplda.errors import DuopldaError
-from duoplda.io import atomic_path, read_embeddings, write_embeddings, write_scores
+from duoplda.io import atomic_path, check_output, read_embeddings, write_embeddings, write_scores
 from io_cases import WRITERS, vectors
 
 
@@ -190,3 +191,145 @@ def test_a_killed_process_leaves_nothing_under_the_final_name(tmp_path: Path) ->
     assert not (tmp_path / "x.ark").exists()
     write_embeddings(tmp_path / "x.ark", ["a"], np.ones((1, 3)))  # and what is left is in nobody's way
     assert read_embeddings(tmp_path / "x.ark").load()[0].tolist() == ["a"]
+
+
+# -- asked to end
+
+
+ENDED = """if True:
+    import signal, sys, threading, time
+    import numpy as np
+    from duoplda.io import write_embeddings, read_embeddings
+
+    def parts():
+        yield np.array(["a"]), np.ones((1, 3))
+        print("half", flush=True)
+        time.sleep(60)
+
+    def write():
+        write_embeddings(sys.argv[1], parts(), force=True)
+
+    HOW
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("name", ["x.ark", "x.scp", "x.npz", "x.npy", "x.h5", "x.parquet"])
+def test_a_process_that_is_asked_to_end_removes_its_temporary_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("old")
+    code = ENDED.replace("HOW", "write()")
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / name], stdout=subprocess.PIPE) as p:
+        assert p.stdout is not None
+        assert p.stdout.readline() == b"half\n"
+        p.send_signal(signal.SIGTERM)
+    assert p.returncode == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == [name]
+    assert (tmp_path / name).read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_a_handler_of_the_program_decides(tmp_path: Path) -> None:
+    how = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); write()"
+    code = ENDED.replace("HOW", how)
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / "x.ark"], stdout=subprocess.PIPE) as p:
+        assert p.stdout is not None
+        assert p.stdout.readline() == b"half\n"
+        p.send_signal(signal.SIGTERM)
+    assert p.returncode == 7
+    assert os.listdir(tmp_path) == []
+
+
+def test_handlers_are_as_they_were(tmp_path: Path) -> None:
+    def mine(*_: object) -> None:
+        pytest.fail("no signal was sent")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for handler in (signal.SIG_DFL, signal.SIG_IGN, mine):
+            signal.signal(signal.SIGTERM, handler)
+            with atomic_path(tmp_path / "a", force=True) as one, atomic_path(tmp_path / "b", force=True) as two:
+                assert (signal.getsignal(signal.SIGTERM) == handler) == (handler == signal.SIG_IGN)
+                one.write_text("x")
+                two.write_text("y")
+            assert signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_other_threads_write_without_handlers(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def write() -> object:
+        with atomic_path(tmp_path / "a") as temporary:
+            temporary.write_text("x")
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(write).result() == before
+    assert (tmp_path / "a").read_text() == "x"
+
+
+# -- whatever is wrong with an output is found before the work
+
+
+def refused(path: Path, force: bool = True, inputs: Sequence[Path | str | None] = ()) -> str:
+    before = sorted(path.parent.glob("*")) if path.parent.is_dir() else None
+    with pytest.raises(DuopldaError) as e:
+        check_output(path, force, inputs)
+    assert before is None or before == sorted(path.parent.glob("*"))
+    return str(e.value).removeprefix(f"{path}: ")
+
+
+def test_outputs_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "input").write_text("input")
+    (tmp_path / "link").symlink_to(tmp_path / "not there yet")
+    check_output(None)
+    check_output(tmp_path / "new", inputs=[tmp_path / "input", None, tmp_path / "nowhere", f"{tmp_path}/*.ark"])
+    check_output(tmp_path / "old", True, [tmp_path / "input"])
+    check_output(tmp_path / "link")
+    assert sorted(os.listdir(tmp_path)) == ["input", "link", "old"]
+    with atomic_path(tmp_path / "link") as temporary:
+        temporary.write_text("x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "not there yet").read_text() == "x"
+
+
+def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "a")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "exists already" in refused(tmp_path / "old", force=False)
+    assert refused(tmp_path) == "is a folder; give the name of a file"
+    assert refused(tmp_path / "nowhere" / "a").startswith("its folder does not exist; create it first: mkdir -p")
+    message = refused(tmp_path / "dangling")
+    assert message == f"its folder does not exist; create it first: mkdir -p {tmp_path / 'nowhere'}"
+    assert "symbolic links" in refused(tmp_path / "loop")
+    assert "not a directory" in refused(tmp_path / "old" / "a")
+    assert "name too long" in refused(tmp_path / ("x" * 300))
+    assert "null" in refused(tmp_path / "a\0b")
+    assert "exists and is not a regular file" in refused(Path("/dev/null"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_a_folder_that_nobody_can_write_to() -> None:
+    with pytest.raises(DuopldaError, match="/proc/self/model: "):
+        check_output("/proc/self/model")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(0o500)
+    assert "permission denied" in refused(tmp_path / "folder" / "a")
+
+
+def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "input").write_text("precious")
+    (tmp_path / "soft").symlink_to("input")
+    os.link(tmp_path / "input", tmp_path / "hard")
+    for name in ("input", "soft", "hard"):
+        for source in ("input", "soft", "hard"):
+            message = refused(tmp_path / name, True, [None, tmp_path / "elsewhere", tmp_path / source])
+            assert message == f"is also read by this command, as {tmp_path / source}; give another name"
+    monkeypatch.chdir(tmp_path)
+    assert "is also read" in refused(tmp_path / "hard", True, ["./input"])

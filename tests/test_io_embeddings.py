@@ -308,7 +308,7 @@ def test_hdf5_datasets_in_other_files_are_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "link.h5", "w") as f:
         f["embeddings"] = h5py.ExternalLink(str(tmp_path / "real.h5"), "/embeddings")
         f["ids"] = np.array([b"a"] * 50)
-    with pytest.raises(DuopldaError, match="embeddings: is a link"):
+    with pytest.raises(DuopldaError, match="entry 'embeddings': is a link"):
         read_embeddings(tmp_path / "link.h5")
     (tmp_path / "secret").write_bytes(b"\0" * 400)
     with h5py.File(tmp_path / "ext.h5", "w") as f:

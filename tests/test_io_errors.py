@@ -293,7 +293,7 @@ def test_wrong_parquet(tmp_path: Path) -> None:
     )
     assert "row 1: has no vector" in failure(made(id=ids, vector=pa.array([[1.0], None, [1.0]])))
     assert "a vector has a missing number" in failure(made(id=ids, vector=pa.array([[1.0], [None], [1.0]])))
-    assert "an id is missing" in failure(made(id=pa.array(["a", None, "c"]), vector=X))
+    assert "row 1: a value is missing" in failure(made(id=pa.array(["a", None, "c"]), vector=X))
     assert "entry 1: id 'a' is there already" in failure(made(id=pa.array(["a", "a", "c"]), vector=X))
     assert "holds no rows" in failure(made(id=ids[:0], vector=X[:0]))
     p.write_bytes(made(id=ids, vector=X).read_bytes()[:-20])

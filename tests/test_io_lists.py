@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from duoplda.errors import DuopldaError
 from duoplda.io import (
     Coded,
-    Labels,
+    LabelTable,
     Trials,
     read_enrollment,
     read_labels,
@@ -76,7 +76,7 @@ def test_sessions_and_channels_from_maps_follow_the_ids(tmp_path: Path) -> None:
 def test_label_tables_round_trip(tmp_path: Path, suffix: str, full: bool) -> None:
     ids = np.array(["a 1", 'b"2', "c,3", "ü"])  # tables may hold what lists may not
     speaker, more = np.array(["s", "s", "t", "t"]), np.array(["1", "2", "1", "1"])
-    labels = Labels(ids, speaker, more if full else None, more[::-1].copy() if full else None)
+    labels = LabelTable(ids, speaker, more if full else None, more[::-1].copy() if full else None)
     write_labels(tmp_path / f"x{suffix}", labels)
     got = read_labels(tmp_path / f"x{suffix}")
     assert got.ids.tolist() == ids.tolist()
@@ -132,7 +132,7 @@ def test_maps_are_written_as_kaldi_reads_them(tmp_path: Path) -> None:
         ("spk2utt", "s a\nt a\n", "id 'a' is there already"),
         ("spk2utt", b"s a\nt \xff\n", "line 2: is not UTF-8"),
         ("x.csv", "id,speaker\n", "has a header and no rows"),
-        ("x.csv", "id,speaker\na,s\nb\n", "line 3: has 1 columns, the header 2"),
+        ("x.csv", "id,speaker\na,s\nb\n", "line 3: has 1 fields, the header 2"),
         ("x.csv", "id,speaker\na,s\n,t\n", "line 3: an id is empty"),
         ("x.csv", "id,id\na,s\n", "two columns have the same name"),
         ("x.csv", "id,name\na,s\n", r"has no speaker column \(speaker or spk"),
@@ -158,7 +158,7 @@ def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_an_endless_line_is_not_read_into_memory(tmp_path: Path) -> None:
     path = put(tmp_path, "utt2spk", b"a s\n" + b"x" * (33 << 20))
-    with pytest.raises(DuopldaError, match="has a line longer than 16 MB"):
+    with pytest.raises(DuopldaError, match="line 2: is longer than 8 MB"):
         read_labels(path)
 
 
@@ -282,7 +282,7 @@ def test_bosaris_is_written_as_hyperion_reads_it(tmp_path: Path) -> None:
         ("t", b"a b target\na \xc3\x28 target\n", "line 2: is not UTF-8"),
         ("t", "", "t: is empty"),
         ("t.tsv", "modelid\tsegmentid\ttargettype\nm\ta\tperhaps\n", "line 2: label 'perhaps'"),
-        ("t.tsv", "modelid\tsegmentid\nm\ta\tb\n", "line 2: has 3 columns, the header 2"),
+        ("t.tsv", "modelid\tsegmentid\nm\ta\tb\n", "line 2: has 3 fields, the header 2"),
         ("t.h5", b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "cannot be read as HDF5"),
     ],
 )

@@ -404,7 +404,8 @@ def test_posterior_probability_from_densities():
     """P(same) by summing over the two hypotheses, from the densities of the recordings."""
     p, a, b = two_sides("low rank", 29, n=(3, 3), recordings=(1, 3))
     plda = PLDA.from_parameters(p.mu[0], p.V, p.U, p.W[0])
-    got = plda.posterior_probability(plda.llr(enrolled(p, a), enrolled(p, b)), prior=0.2)
+    A, B = (plda.enroll(s.X, s.speaker, s.session) for s in (a, b))
+    got = plda.posterior_probability(plda.llr(A, B), prior=0.2)
     for i, j in each_pair(got, got[0]):
         x, y = a.rows(a.speaker == f"speaker{i}"), b.rows(b.speaker == f"speaker{j}")
         both = oracle.join(x, y)

@@ -1,7 +1,6 @@
 """Score matrices in blocks, the best few, parts of sides, and the ways in which patterns are multiplied and merged."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.util import find_spec
 
 import numpy as np
@@ -13,6 +12,7 @@ import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.trials import blocks as llr
 from duoplda.trials import ratios as products
+from duoplda.trials import sides as grouping
 from duoplda.trials.sides import shared
 from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, every_model, near, share, two_sides
@@ -31,7 +31,7 @@ WAYS = {
 
 def go(monkeypatch, way):
     for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP"), WAYS[way], strict=True):
-        monkeypatch.setattr(products, name, value)
+        monkeypatch.setattr(products if name == "KEEP" else grouping, name, value)
 
 
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -107,7 +107,7 @@ def test_many_patterns_are_combinations_of_few(ny, nx, K):
     a, b = many_sides(rng, p, 900, (3, 8), (1, 6)), many_sides(rng, p, 130, (1, 1), (1, 1))
     A, B, _ = assert_matrix(p, a, b)
     assert len(A.patterns) > 3 * len(B.patterns)
-    product = next(x for x in products.Scorer(A, B).products if len(x.table[0]) > products.MOST_PATTERNS)
+    product = next(x for x in llr.Scorer(A).plan(B).products if len(x.table[0]) > grouping.MOST_PATTERNS)
     assert product.flip
     assert ny < len(product.basis) < len(product.table[0]) / 2
     assert product.c.shape == (len(product.table[0]), len(product.basis))
@@ -118,9 +118,9 @@ def test_patterns_that_are_no_combinations(monkeypatch):
     rng = np.random.default_rng(4)
     p = oracle.random_model(rng, 8, 6, 5)
     a, b = many_sides(rng, p, 30, (1, 9), (1, 9)), many_sides(rng, p, 5, (1, 1), (1, 1))
-    monkeypatch.setattr(products, "MOST_PATTERNS", 8)
+    monkeypatch.setattr(grouping, "MOST_PATTERNS", 8)
     A, B, _ = assert_matrix(p, a, b)
-    (product,) = products.Scorer(A, B).products
+    (product,) = llr.Scorer(A).plan(B).products
     assert len(product.basis) == len(A.patterns) > 20
 
 
@@ -130,7 +130,7 @@ def test_ragged_sides_are_merged(n):
     p = oracle.random_model(rng, 3, 2, 2)
     a, b = many_sides(rng, p, n[0], (6, 12), (1, 6)), many_sides(rng, p, n[1], (6, 12), (1, 6))
     A, B, _ = assert_matrix(p, a, b)
-    assert bool(products.Scorer(A, B).ragged) == (n[1] > products.MOST_PATTERNS)  # few patterns are not worth it
+    assert bool(llr.Scorer(A).plan(B).merged) == (n[1] > grouping.MOST_PATTERNS)  # few patterns are not worth it
 
 
 def test_ragged_sides_and_others_on_both_sides():
@@ -143,9 +143,9 @@ def test_ragged_sides_and_others_on_both_sides():
         both = oracle.join(ragged, oracle.Data(plain.X, plain.speaker + n[0], plain.session, plain.kind))
         sides.append(oracle.Data(both.X, rng.permutation(sum(n))[both.speaker], both.session, both.kind))
     A, B, expected = assert_matrix(p, *sides, samples=60)
-    scorer = products.Scorer(A, B)
-    assert [x.flip for x in scorer.products] == [True, False, True]
-    assert len(scorer.ragged) == 1
+    plan = llr.Scorer(A).plan(B)
+    assert [x.flip for x in plan.products] == [True, False, True]
+    assert len(plan.merged) == 1
     found = [block for _, block in llr.blocks(A, B, cells=20 * len(A))]
     assert len(found) == 9
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-10, atol=1e-10)
@@ -178,15 +178,17 @@ def test_threads_do_not_show(monkeypatch):
     expected = [llr.matrix(*sides) for sides in todo]
     used = []
 
-    @contextmanager
-    def threads(flops):
+    def in_order(work, items, flops, scratch):
         with ThreadPoolExecutor(3) as pool:
-            yield 3, lambda function, items: used.append(len(items)) or list(pool.map(function, items))
+            used.append(len(items))
+            yield from pool.map(lambda item: work(item, scratch()), items)
 
-    monkeypatch.setattr(products, "one_thread_each", threads)
+    monkeypatch.setattr(products, "in_order", in_order)
+    monkeypatch.setattr(products, "BATCH", 64)
+    monkeypatch.setattr(products, "CHUNK_BYTES", 64)
     for sides, value in zip(todo, expected, strict=True):
         np.testing.assert_allclose(llr.matrix(*sides), value, rtol=1e-12, atol=1e-12)
-    assert set(used) == {3}
+    assert max(used) > 20
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def best_of(matrix, k):
 @pytest.mark.parametrize("k", [1, 2, 8, 9, 10, 1000])
 @pytest.mark.parametrize("cells", [9, llr.CELLS])
 def test_top(monkeypatch, k, cells):
-    monkeypatch.setattr(llr, "blocks", lambda a, b, f=llr.blocks: f(a, b, cells))
+    monkeypatch.setattr(llr, "CELLS", cells)
     *_, A, B = shared_sides("kinds", 10)
     rows, ratios = llr.top(A, B, k)
     assert rows.dtype == np.int64

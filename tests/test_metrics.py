@@ -427,8 +427,8 @@ def test_bootstrap_refuses_what_it_cannot_use():
         metrics.bootstrap(metrics.eer, scores, ~labels, a, b)
     with pytest.raises(DuopldaError, match="the speaker of each side"):
         metrics.bootstrap(metrics.eer, scores, labels, a[:-1], b)
-    for wrong in ({"n_resamples": 0}, {"confidence": 95}):
-        with pytest.raises(DuopldaError, match="n_resamples >= 1 and confidence between 0 and 1"):
+    for wrong in ({"n_resamples": 0}, {"confidence": 95}, {"seed": -1}):
+        with pytest.raises(DuopldaError, match="n_resamples >= 1, confidence between 0 and 1, and a seed >= 0"):
             metrics.bootstrap(metrics.eer, scores, labels, a, b, **wrong)
 
 
@@ -442,6 +442,43 @@ def test_bootstrap_draws_again_until_both_classes_are_there():
 
     with pytest.raises(DuopldaError, match="2 speakers are too few"):
         metrics.bootstrap(metrics.eer, *two, seed=OnlyTheFirst(np.random.PCG64(0)))
+
+
+@pytest.mark.parametrize("method", ["rocch", "interpolated", "nearest"])
+@pytest.mark.parametrize("weighted", [False, True])
+@given(data=trials())
+def test_measure_is_every_metric_by_itself(method, weighted, data):
+    scores, labels = data
+    w = np.random.default_rng(len(scores)).integers(1, 4, len(labels)) if weighted else None
+    row = metrics.measure(scores, labels, w, p_target=[0.1, 0.5], c_miss=2.0, c_fa=3.0, eer_method=method)
+    found = dict(zip(metrics.metric_names([0.1, 0.5]), row.tolist(), strict=True))
+    expected = {"eer": metrics.eer(scores, labels, method, w)}
+    for p in (0.1, 0.5):
+        expected[f"min_dcf({p})"] = metrics.min_dcf(scores, labels, p, 2, 3, weights=w)
+        expected[f"act_dcf({p})"] = metrics.act_dcf(scores, labels, p, 2, 3, weights=w)
+    for name in ("cllr", "min_cllr", "calibration_loss"):
+        expected[name] = getattr(metrics, name)(scores, labels, weights=w)
+    assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert list(found) == list(expected)
+
+
+def test_systems_are_measured_with_and_without_speakers():
+    scores, labels, a, b = speaker_trials(5)
+    systems = {"s": scores, "t": -scores}
+    plain = metrics.measure_systems(systems, labels, p_target=0.2)
+    drawn = metrics.measure_systems(systems, labels, (a, b), n_resamples=10, seed=3, p_target=0.2)
+    for name, s in systems.items():
+        np.testing.assert_array_equal(plain[name].estimate, metrics.measure(s, labels, p_target=0.2))
+        np.testing.assert_allclose(drawn[name].estimate, plain[name].estimate, rtol=1e-12)
+        assert plain[name].low is plain[name].high is None
+        alone = metrics.bootstrap(partial(metrics.measure, p_target=0.2), s, labels, a, b, n_resamples=10, seed=3)
+        np.testing.assert_array_equal(drawn[name].low, alone.low)
+        np.testing.assert_array_equal(drawn[name].high, alone.high)
+    assert metrics.measure_systems(systems, labels, (a, b), n_resamples=0)["s"].low is None
+    with pytest.raises(DuopldaError, match=r"^system 't': scores: 1 of .* are NaN"):
+        metrics.measure_systems({"s": scores, "t": np.where(np.arange(len(scores)) == 2, np.nan, scores)}, labels)
+    with pytest.raises(DuopldaError, match="method is 'best'"):
+        metrics.measure(scores, labels, eer_method="best")
 
 
 def test_docstring_examples():

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from duoplda import PLDA, DuopldaError
+from duoplda import PLDA, Backend, DuopldaError
 from duoplda.datasets import make_recordings
-from duoplda.io import container as modelfile
+from duoplda.io import container
 
 X, SPEAKER, SESSION, _ = make_recordings(
     20, (1, 4), (1, 4), n_dimensions=5, n_speaker_factors=3, n_session_factors=2, seed=11
@@ -82,9 +82,7 @@ def test_round_trip(plda, path):
     assert back.n_features_in_ == 5
     np.testing.assert_array_equal(back.log_likelihoods_, plda.log_likelihoods_)
     assert (back.n_iter_, back.converged_, back.n_evaluations_) == (plda.n_iter_, True, plda.n_evaluations_)
-    kept = {k: v for k, v in plda.get_params().items() if k not in ("callback", "random_state")}
-    assert {k: back.get_params()[k] for k in kept} == kept
-    assert back.get_params()["callback"] is None
+    assert back.get_params() == {**plda.get_params(), "callback": None}
     a, b = (p.enroll(X, SPEAKER, SESSION) for p in (plda, back))
     np.testing.assert_array_equal(plda.llr(a, a), back.llr(b, b))
     np.testing.assert_array_equal(plda.transform(X), back.transform(X))
@@ -135,6 +133,26 @@ def test_numbers_of_numpy(tmp_path):
     assert back.get_params()["max_iter"] == 99
 
 
+def test_parameters_of_every_type(tmp_path):
+    """A callback and a random state cannot be kept; numbers in an array come back as a tuple."""
+    numbers, seed = np.array([0.1, 0.2, 0.3]), np.random.RandomState(0)
+    PLDA(shrinkage=numbers, random_state=seed, callback=print_nothing).fit(X, SPEAKER, session=SESSION).save(
+        tmp_path / "model"
+    )
+    back = PLDA.load(tmp_path / "model").get_params()
+    assert back == {**PLDA().get_params(), "shrinkage": (0.1, 0.2, 0.3)}
+
+
+def test_provenance(plda, tmp_path):
+    plda.save(tmp_path / "a", provenance={"command": "by hand"})
+    assert not hasattr(plda, "provenance_")
+    back = PLDA.load(tmp_path / "a")
+    assert back.provenance_["command"] == "by hand"
+    assert set(back.provenance_["versions"]) == {"duoplda", "numpy", "scipy", "scikit-learn", "python"}
+    back.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
 def test_not_converged_is_remembered(tmp_path):
     stopped = PLDA(3, 2, callback=lambda *_: True).fit(X, SPEAKER, session=SESSION)
     stopped.save(tmp_path / "model")
@@ -173,13 +191,67 @@ def test_overwrites(plda, path):
 def test_the_format(plda, path):
     """Safetensors: a JSON header with the format, the version and the parameters, and the numbers as they are."""
     header = json.loads(metadata(path)["duoplda"])
-    assert header["format"] == "duoplda-plda"
-    assert header["version"] == 1
-    assert header["parameters"]["n_speaker_factors"] == 3
+    assert header["format"] == "duoplda-backend"
+    assert header["version"] == 2
+    assert header["plda"]["n_speaker_factors"] == 3
     tensors = load_file(path)
-    assert set(tensors) >= {"speaker_loadings", "session_loadings", "noise_precision", "log_likelihoods"}
+    names = ("channel_means_", "channel_priors_", "speaker_loadings_", "session_loadings_", "noise_precision_")
+    assert set(tensors) == {f"plda.{name}" for name in (*names, "log_likelihoods_")}
     assert {t.dtype for t in tensors.values()} == {np.dtype(np.float64)}
-    np.testing.assert_array_equal(tensors["noise_precision"], plda.noise_precision_)
+    np.testing.assert_array_equal(tensors["plda.noise_precision_"], plda.noise_precision_)
+
+
+# -- version 1 ---------------------------------------------------------------------------------------------------------
+
+V1 = Path(__file__).parent / "data"
+"""Models that version 1 wrote, and what it computed with them: v1_expected.npz."""
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with np.load(V1 / "v1_expected.npz") as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("how", [PLDA, Backend])
+def test_a_plda_of_version_1(expected, how):
+    e, model = expected, how.load(V1 / "v1_plda.safetensors")
+    sides = model.enroll(e["enroll"], e["ids"], e["session"]), model.enroll(e["tests"], range(5))
+    np.testing.assert_allclose(model.llr(*sides), e["plda_llr"], rtol=1e-12, atol=1e-12)
+    plda = model if how is PLDA else model.plda_
+    np.testing.assert_array_equal(plda.mean_, e["mean"])
+    np.testing.assert_array_equal(plda.log_likelihoods_, e["log_likelihoods"])
+    assert (plda.max_iter, plda.shrinkage, plda.n_speaker_factors) == (20, (0.1, 0.1, 0.05), 2)
+    assert plda.shrinkage_ == (0.1, 0.1, 0.05, 0.0)
+    assert (plda.converged_, plda.n_evaluations_) == (False, 26)
+
+
+def test_a_back_end_of_version_1(expected, tmp_path):
+    e, model = expected, Backend.load(V1 / "v1_backend.safetensors")
+    np.testing.assert_allclose(model.transform(e["tests"], e["test_channel"]), e["backend_rows"], rtol=1e-12)
+    for m in (model, rewritten_as_version_2(model, tmp_path / "v2")):
+        sides = (
+            m.enroll(e["enroll"], e["ids"], e["session"], e["channel"]),
+            m.enroll(e["tests"], range(5), None, e["test_channel"]),
+        )
+        np.testing.assert_allclose(m.llr(*sides), e["backend_llr"], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(m.llr(*sides, calibrated=False), e["backend_raw"], rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(m.plda_.log_likelihoods_, e["backend_log_likelihoods"])
+        assert (m.lda, m.whiten, m.length_norm, m.center_by_channel) == (2, True, True, True)
+        assert (m.plda.max_iter, m.plda.shrinkage, m.plda.random_state) == (20, (0.1, 0.2, 0.05, 0.3), 0)
+        assert m.counts_ == {"speakers": 40, "sessions": 120, "recordings": 240}
+        assert m.provenance_["command"] == "duoplda train --config old"
+        assert m.provenance_["inputs"] == {"train.npz": "abc123"}
+        assert m.plda_.channels_.tolist() == ["mic", "tel"]
+        assert type(m.calibration_).__name__ == "AffineCalibration"
+    with pytest.raises(DuopldaError, match=r"Backend\.load"):
+        PLDA.load(V1 / "v1_backend.safetensors")
+
+
+def rewritten_as_version_2(model, path):
+    model.save(path)
+    assert json.loads(metadata(path)["duoplda"])["version"] == 2
+    return Backend.load(path)
 
 
 def test_no_pickle(plda, path, tmp_path, monkeypatch):
@@ -192,7 +264,7 @@ def test_no_pickle(plda, path, tmp_path, monkeypatch):
     same(plda, PLDA.load(tmp_path / "again"))
     names = {
         alias.name.partition(".")[0]
-        for node in ast.walk(ast.parse(inspect.getsource(modelfile)))
+        for node in ast.walk(ast.parse(inspect.getsource(container)))
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in [*node.names, ast.alias(getattr(node, "module", None) or "")]
     }
@@ -274,9 +346,18 @@ def test_truncated(path):
     PLDA.load(path)
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 3, 99, "1", None, 1.5])
 def test_other_versions(path, version):
-    refused(rewritten(path, version=version), f"format version {version}", "this duoplda reads version 1")
+    refused(rewritten(path, version=version), f"format version {version}", "this duoplda reads versions 1 to 2")
+
+
+def test_a_version_that_does_not_fit(path):
+    refused(rewritten(path, version=1), "damaged")
+
+
+def test_deeply_nested_metadata(path):
+    save_file({"mean": np.zeros(2)}, path, {"duoplda": "[" * 100_000})
+    refused(path, "model of duoplda")
 
 
 def test_no_version(path):
@@ -287,7 +368,7 @@ def test_no_version(path):
 
 def test_missing_tensor(path):
     """Any but the trace, which a model that was never trained has not."""
-    for missing in sorted(set(load_file(path)) - {"log_likelihoods"}):
+    for missing in sorted(set(load_file(path)) - {"plda.log_likelihoods_"}):
         broken = path.with_name(missing)
         broken.write_bytes(path.read_bytes())
         tensors = load_file(broken)
@@ -316,7 +397,8 @@ def test_missing_tensor(path):
 )
 def test_wrong_numbers(path, name, value):
     tensors = load_file(path)
-    name = name if name in tensors else "channel_means"
+    name = "plda.channel_means_" if name == "mean" else f"plda.{name}_"
+    assert name in tensors
     tensors[name] = value
     refused(rewritten(path, tensors), "damaged")
 
@@ -324,9 +406,9 @@ def test_wrong_numbers(path, name, value):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"parameters": None},
-        {"parameters": [1]},
-        {"parameters": {"n_speaker_factors": 3, "unknown": 1}},
+        {"plda": None},
+        {"plda": [1]},
+        {"plda": {"n_speaker_factors": 3, "unknown": 1}},
         {"fit": None},
         {"fit": {}},
         {"fit": {"converged": True}},
@@ -339,7 +421,7 @@ def test_wrong_header(path, changes):
 
 
 def test_missing_fields(path):
-    for field in ("parameters", "fit"):
+    for field in ("plda", "channels", "fit"):
         header = json.loads(metadata(path)["duoplda"])
         del header[field]
         broken = path.with_name(field)
@@ -349,7 +431,7 @@ def test_missing_fields(path):
 
 def test_wrong_trace(path):
     tensors = load_file(path)
-    tensors["log_likelihoods"] = np.zeros((2, 2))
+    tensors["plda.log_likelihoods_"] = np.zeros((2, 2))
     refused(rewritten(path, tensors), "damaged")
 
 

@@ -5,9 +5,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from duoplda import DuopldaError, Statistics
+from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped, through
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,34 @@ def test_center_by_channel_falls_back_to_the_mean_of_all(data):
     np.testing.assert_allclose(center.transform(X, mixed)[1:], Z[1:])
 
 
+def test_one_behaviour_for_kinds_that_are_missing(data):
+    """Where recordings are used, a missing kind is an unknown one; where a model is trained, it is an error."""
+    X, speaker, session, channel = data
+    mixed = np.array(channel, object)
+    mixed[[2, 5]] = None
+    for other in (mixed, np.where(mixed == None, np.nan, mixed), np.where(mixed == None, "?", mixed).astype(str)):  # noqa: E711
+        center = Center(by_channel=True).fit(X, channel=channel)
+        np.testing.assert_allclose(center.transform(X, other)[[2, 5]], X[[2, 5]] - X.mean(axis=0))
+        plda = PLDA(shrinkage=0.1).fit(X, speaker, session=session, channel=channel)
+        inferred = plda.channels_[plda.channel_posterior(X).argmax(axis=1)]
+        same = np.where(np.isin(np.arange(len(X)), [2, 5]), inferred, channel)
+        np.testing.assert_array_equal(plda.transform(X, other), plda.transform(X, same))
+        for method in (plda.enroll, plda.posterior, plda.log_likelihood):
+            method(X, speaker, session, other)
+    for call in (
+        lambda: Center(by_channel=True).fit(X, channel=mixed),
+        lambda: Whiten(by_channel=True).fit(X, channel=mixed),
+        lambda: LDA(2).fit(X, speaker, session, mixed),
+        lambda: PLDA().fit(X, speaker, session, mixed),
+        lambda: Statistics.from_arrays(X, speaker, session, mixed),
+    ):
+        with pytest.raises(DuopldaError, match=r"channel labels are missing \(None or NaN\) at rows 2, 5"):
+            call()
+    for call in (lambda c: plda.enroll(X, speaker, session, c), lambda c: center.transform(X, c)):
+        with pytest.raises(DuopldaError, match="2 channel labels for"):
+            call(["mic", "mic"])
+
+
 def test_center_from_statistics(data):
     X, speaker, session, channel = data
     stats = Statistics.from_arrays(X, speaker, session, channel)
@@ -77,6 +105,10 @@ def test_whiten_makes_the_total_covariance_the_identity(data):
     by = Whiten(by_channel=True).fit_statistics(with_kinds)
     np.testing.assert_allclose(by.matrix_, Whiten().fit(Z).matrix_, atol=1e-9)
     assert np.abs(by.matrix_ - whiten.matrix_).max() > 1e-3
+    np.testing.assert_allclose(Whiten(by_channel=True).fit(X, channel=channel).matrix_, by.matrix_, atol=1e-9)
+    np.testing.assert_array_equal(Whiten().fit(X, channel=channel).matrix_, whiten.matrix_)
+    with pytest.raises(DuopldaError, match=r"Whiten\(by_channel=True\) needs channel"):
+        Whiten(by_channel=True).fit(X)
 
 
 def test_whiten_does_not_blow_up_directions_without_variance(data):
@@ -168,7 +200,7 @@ def test_lda_needs_speakers_with_several_recordings():
     with pytest.raises(DuopldaError, match="two recordings or more"):
         LDA(1).fit(np.eye(4), range(4))
     with pytest.raises(DuopldaError, match="needs statistics with speakers"):
-        LDA(1).fit_statistics(Spread.accumulate([np.eye(4)]))
+        LDA(1).fit_statistics(Spread.unlabelled(Recordings.from_arrays(np.eye(4))))
 
 
 # -- length normalisation and input
@@ -199,15 +231,30 @@ def test_bad_rows_are_named(data, step):
 
 def test_spread_from_chunks_is_that_of_the_whole(data):
     X = data[0] + 1e4  # far from 0: digits must not get lost
-    spread = Spread.accumulate(X[i : i + 17] for i in range(0, len(X), 17))
-    np.testing.assert_allclose(spread.mean, X.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(spread.total(), np.cov(X.T, bias=True), rtol=1e-8)
-    with pytest.raises(DuopldaError, match="begins at row 2 has 2 columns, the first had 3"):
-        Spread.accumulate([np.ones((2, 3)), np.ones((2, 2))])
-    with pytest.raises(DuopldaError, match="no rows"):
-        Spread.accumulate([])
-    with pytest.raises(DuopldaError, match="rows: 21"):
-        Spread.accumulate([np.ones((20, 2)), np.array([[0.0, 1.0], [np.nan, 0.0]])])
+
+    def of(*parts):
+        return Spread.unlabelled(Recordings.from_chunks(lambda: parts, np.zeros(sum(map(len, parts)))))
+
+    chunks = [X[i : i + 17] for i in range(0, len(X), 17)]
+    for spread in (of(*chunks), Spread.merge([None, of(*chunks[:3]), of(chunks[3]), of(*chunks[4:])])):
+        np.testing.assert_allclose(spread.mean, X.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(spread.total(), np.cov(X.T, bias=True), rtol=1e-8)
+        assert spread.n == len(X)
+    with pytest.raises(DuopldaError, match="there are no recordings"):
+        of()
+    with pytest.raises(DuopldaError, match="rows 21,"):
+        of(np.ones((20, 2)), np.array([[0.0, 1.0], [np.nan, 0.0]]))
+    with pytest.raises(DuopldaError, match="too large to add up"):
+        of(np.array([[0.0, 1e200], [1.0, 0.0]]))
+    assert Spread.merge([None]) is None
+
+
+def test_through_applies_the_steps_in_order(data):
+    X, _, _, channel = data
+    center = Center(by_channel=True).fit(X, channel=channel)
+    steps = {"center": center, "length_norm": LengthNorm().fit(X)}
+    np.testing.assert_array_equal(through(steps, X, channel), LengthNorm().fit_transform(center.transform(X, channel)))
+    np.testing.assert_array_equal(through({}, X), X)
 
 
 def test_mapped_statistics_are_those_of_mapped_data(data):

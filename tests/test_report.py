@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 
 from duoplda import PLDA, DuopldaError
+from duoplda.data import Recordings
 from duoplda.datasets import make_recordings
+from duoplda.estimators.backend import Backend
 from duoplda.evaluation import metrics
-from duoplda.report import write_report
-from duoplda.report._data import COSTS, METRICS, PRIORS, Grid, summary
+from duoplda.report import inferred_kinds, write_report
+from duoplda.report._data import COSTS, PRIORS, Grid
+from duoplda.report._sections import METRICS
 
 HOSTILE = '</script><img src=x onerror="window.hacked=1">\'&amp;\u4e2d\u00e9 <!--'
 GRID = Grid.around(0.03, 1.0, 7.0)
@@ -73,7 +76,7 @@ def report(tmp_path_factory):
         model_summary=PLDA(3, 2, tol=1e-4).fit(X, speaker, session=session),
         commands=["duoplda report --out r.html", HOSTILE],
         hashes={"model.duoplda": "sha256:0123abcd", HOSTILE: HOSTILE},
-        prior=0.03,
+        p_target=0.03,
         costs=(1.0, 7.0),
         bootstrap=20,
     )
@@ -84,26 +87,12 @@ def report(tmp_path_factory):
 
 
 def test_grid_holds_the_given_point_and_all_ratios():
-    assert GRID.prior[GRID.start[0]] == 0.03
+    assert GRID.p_target[GRID.start[0]] == 0.03
     assert GRID.c_fa[GRID.start[2]] == 7.0
-    assert set(PRIORS) <= set(GRID.prior)
+    assert set(PRIORS) <= set(GRID.p_target)
     assert set(COSTS) <= set(GRID.c_miss)
-    expected = {(1 - p) / p * (fa / miss) for p in GRID.prior for miss in GRID.c_miss for fa in GRID.c_fa}
+    expected = {(1 - p) / p * (fa / miss) for p in GRID.p_target for miss in GRID.c_miss for fa in GRID.c_fa}
     assert GRID.ratios().tolist() == sorted(expected)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_summary_is_that_of_the_metrics(weighted):
-    _, labels = make_trials(500)
-    scores = np.round(make_scores(labels, 6, 1), 1)
-    w = np.random.default_rng(0).integers(0, 4, len(labels)) if weighted else np.ones(len(labels))
-    eer, min_dcf, act_dcf, cllr, least, loss = summary(scores, labels, w, prior=0.1, c_miss=2.0, c_fa=3.0)
-    assert eer == pytest.approx(metrics.eer(scores, labels, weights=w))
-    assert min_dcf == pytest.approx(metrics.min_dcf(scores, labels, 0.1, 2, 3, weights=w))
-    assert act_dcf == pytest.approx(metrics.act_dcf(scores, labels, 0.1, 2, 3, weights=w))
-    assert cllr == pytest.approx(metrics.cllr(scores, labels, weights=w))
-    assert least == pytest.approx(metrics.min_cllr(scores, labels, weights=w))
-    assert loss == pytest.approx(metrics.calibration_loss(scores, labels, weights=w))
 
 
 def test_a_million_trials_fit_and_keep_their_operating_points(tmp_path):
@@ -137,7 +126,7 @@ def test_page_is_complete_escaped_and_allows_no_request(report):
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # the name of SVG, never fetched
     assert "https://" not in text
     for name, scores in report.systems.items():
-        values = summary(scores, report.labels, prior=0.03, c_miss=1.0, c_fa=7.0)
+        values = metrics.measure(scores, report.labels, p_target=0.03, c_miss=1.0, c_fa=7.0)
         eer, cllr = (metrics.eer(scores, report.labels), metrics.cllr(scores, report.labels))
         assert values[0] == pytest.approx(eer)
         assert f"{100 * eer:.2f} %" in text, name
@@ -172,6 +161,23 @@ def test_model_without_a_fit_and_one_command(tmp_path):
     assert 'id="shares"' not in text
 
 
+def test_kinds_of_channels_are_inferred_for_the_recordings_whose_kind_is_known(tmp_path):
+    means, precisions = np.array([[0.0, 0.0], [50.0, 0.0]]), np.stack((np.eye(2), np.eye(2)))
+    PLDA.from_parameters(means, np.eye(2), None, precisions, channels=["mic", "phone"]).save(tmp_path / "m")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6000, 2)) + means[np.arange(6000) % 2]  # several chunks
+    recordings = Recordings.from_arrays(X, ids=[f"r{k}" for k in range(len(X))])
+    known = {f"r{k}": "mic" for k in range(0, 6000, 3)}
+    true, inferred = inferred_kinds(Backend.load(tmp_path / "m"), recordings, known)
+    assert true == ["mic"] * 2000
+    assert inferred == ["mic", "phone"] * 1000
+    trials = {"a": [1.0, 2.0, -1.0]}, [True, True, False]
+    text = write_report(tmp_path / "r.html", *trials, kinds=(true, inferred)).read_text()
+    assert "50.0 % of 2,000 recordings right" in text
+    with pytest.raises(DuopldaError, match="two columns of one length"):
+        write_report(tmp_path / "s.html", *trials, kinds=(true, []))
+
+
 def test_long_ids_and_many_conditions_do_not_fill_the_page(tmp_path):
     _, labels = make_trials(2000)
     ids = np.array(["x" * 5000] * len(labels))
@@ -183,13 +189,13 @@ def test_long_ids_and_many_conditions_do_not_fill_the_page(tmp_path):
     assert "970 rarer values (1,940 trials) are not shown" in path.read_text()
 
 
-def test_control_characters_are_shown_and_halves_replaced(tmp_path):
+def test_control_characters_and_halves_of_characters_are_shown(tmp_path):
     names = ["a\x00b", "c\u202ed", "e\ud800f"]
     path = write_report(tmp_path / "r.html", {"s\u202e": [1.0, 0.0, -1.0]}, [True, True, False], trials=(names, names))
     text = path.read_text(encoding="utf-8")
-    assert "a\u2400b" in text
-    assert "c[U+202E]d" in text
-    assert "e?f" in text
+    assert "a\\x00b" in text
+    assert "c\\u202ed" in text
+    assert "e\\ud800f" in text
     assert "\u202e" not in text
 
 
@@ -203,7 +209,7 @@ def test_control_characters_are_shown_and_halves_replaced(tmp_path):
         ({"trials": (["a"], ["b"])}, "'enrolled'.*3 trials"),
         ({"conditions": {"c": [1]}}, "'c'.*3 trials"),
         ({"speakers": ([0, 0, 0], [0, 0, 0])}, "at odds"),
-        ({"prior": 0.0}, "p_target"),
+        ({"p_target": 0.0}, "p_target"),
         ({"costs": (0.0, 1.0)}, "costs"),
         ({"model_summary": 3}, "model_summary"),
     ],
@@ -296,16 +302,16 @@ def test_sliders_moved_by_keys_give_pythons_numbers(page, report):
     page.find_element("id", "slider-prior").send_keys(Keys.ARROW_RIGHT * 6)
     page.find_element("id", "slider-miss").send_keys(Keys.ARROW_RIGHT * 3)
     page.find_element("id", "slider-fa").send_keys(Keys.ARROW_LEFT * 4)
-    p, c_miss, c_fa = GRID.prior[GRID.start[0] + 6], GRID.c_miss[GRID.start[1] + 3], GRID.c_fa[GRID.start[2] - 4]
+    p, c_miss, c_fa = GRID.p_target[GRID.start[0] + 6], GRID.c_miss[GRID.start[1] + 3], GRID.c_fa[GRID.start[2] - 4]
     assert float(page.find_element("id", "value-prior").text) == p
     assert float(page.find_element("id", "value-miss").text) == c_miss
     assert float(page.find_element("id", "value-fa").text) == c_fa
     check_point(page, report, p, c_miss, c_fa)
     assert page.find_element("css selector", "#det [data-kind=actual]").get_attribute("transform") != before
     page.find_element("id", "slider-prior").send_keys(Keys.HOME)
-    check_point(page, report, GRID.prior[0], c_miss, c_fa)
+    check_point(page, report, GRID.p_target[0], c_miss, c_fa)
     page.find_element("id", "slider-prior").send_keys(Keys.END)
-    check_point(page, report, GRID.prior[-1], c_miss, c_fa)
+    check_point(page, report, GRID.p_target[-1], c_miss, c_fa)
     page.find_element("id", "reset").click()
     check_point(page, report, 0.03, 1.0, 7.0)
 
@@ -370,7 +376,7 @@ def test_metrics_table_shows_values_inside_their_intervals(page, report):
     for row, (name, scores) in zip(rows, report.systems.items(), strict=True):
         assert row.find_element("css selector", "th").text == name
         cells = [c.text for c in row.find_elements("css selector", "td")]
-        expected = summary(scores, report.labels, prior=0.03, c_miss=1.0, c_fa=7.0)
+        expected = metrics.measure(scores, report.labels, p_target=0.03, c_miss=1.0, c_fa=7.0)
         assert len(cells) == len(METRICS)
         for k, (text, value) in enumerate(zip(cells, expected, strict=True)):
             shown, interval = (part.replace(" %", "").replace("\N{INFINITY}", "inf") for part in text.split("\n"))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from duoplda.data.recordings import Recordings
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
+    from duoplda.estimators.scoring import enroll_recordings, score
     from duoplda.model.posteriors import Posterior
     from duoplda.model.statistics import Statistics
     from duoplda.trials.blocks import Sides
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics", "__version__"]
+__all__ += ["enroll_recordings", "score"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
 _ROOMS = {
@@ -27,6 +29,8 @@ _ROOMS = {
     "Sides": "trials.sides",
     "Posterior": "model.posteriors",
     "Statistics": "model.statistics",
+    "enroll_recordings": "estimators.scoring",
+    "score": "estimators.scoring",
 }
 
 

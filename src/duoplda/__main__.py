@@ -1,6 +1,18 @@
-"""`python -m duoplda` is the command `duoplda`."""
+"""The command `duoplda`, which is also `python -m duoplda`."""
 
-from duoplda.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what it needs."""
+    try:
+        from duoplda.cli import app
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        sys.exit("duoplda: error: the command line needs typer: pip install 'duoplda[cli]'")
+    app(prog_name="duoplda")
+
 
 if __name__ == "__main__":
     main()

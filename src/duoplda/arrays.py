@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import cache
-from threading import Lock
+from threading import RLock, local
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from duoplda.errors import DuopldaError, some
 
@@ -38,13 +40,10 @@ def namespace(*arrays: Any) -> Any:
 
 @cache
 def _torch() -> Any:
-    # array-api-compat gives torch the standard's names; scikit-learn and SciPy carry copies of it.
-    for place in ("array_api_compat", "sklearn.externals.array_api_compat", "scipy._lib.array_api_compat"):
-        try:
-            return importlib.import_module(place + ".torch")
-        except ImportError:
-            continue
-    raise ImportError("torch input needs array-api-compat: pip install 'duoplda[torch]'")
+    try:
+        return importlib.import_module("array_api_compat.torch")  # torch with the names of the standard
+    except ImportError:
+        raise DuopldaError("tensors of torch need array-api-compat: pip install 'duoplda[torch]'") from None
 
 
 def is_torch(xp: Any) -> bool:
@@ -52,7 +51,13 @@ def is_torch(xp: Any) -> bool:
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
-    """A host copy (or view) of any array."""
+    """A host copy (or view) of any array; a masked array must have no masked entry."""
+    if isinstance(array, np.ma.MaskedArray):
+        mask = np.atleast_1d(np.ma.getmaskarray(array))
+        masked = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
+        if len(masked):
+            raise DuopldaError(f"the array has masked entries in rows {some(masked)}: remove these rows first")
+        return array.data
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):
@@ -60,7 +65,9 @@ def to_numpy(array: Any) -> NDArray[Any]:
     try:
         return np.asarray(array)
     except (TypeError, RuntimeError):
-        return np.from_dlpack(array)
+        if not hasattr(array, "__dlpack__"):
+            raise
+        return np.from_dlpack(array, device="cpu")
 
 
 def to_float(array: Any, xp: Any) -> Array:
@@ -79,23 +86,25 @@ def put(host: Any, like: Array) -> Array:
     xp = namespace(like)
     if xp is not np and namespace(host) is xp:
         return host
-    host = np.asarray(host)
+    host = to_numpy(host)
     host = host.astype(np.int64 if host.dtype.kind in "biu" else np.float64, copy=False)
     return host if xp is np else xp.asarray(host, device=like.device)
 
 
-def on_device(X: Any, device: str) -> Array:
-    """Rows as NumPy has them, or as a tensor on a device of torch."""
-    if device == "cpu":
+def on_device(X: Any, device: Any) -> Array:
+    """Rows of the host as a tensor on a device of torch; where that is None or "cpu", or for tensors, as they are."""
+    if device is None or str(device) == "cpu" or namespace(X) is not np:
         return X
     try:
         import torch
     except ImportError:
         raise DuopldaError(f"device {device!r} needs torch: pip install 'duoplda[torch]'") from None
     try:
-        return torch.tensor(np.asarray(X), device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise DuopldaError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        torch.zeros(1, dtype=torch.float64, device=device).cpu()  # not every device has doubles, or gives data back
+        return torch.tensor(to_numpy(X), device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DuopldaError(f"device {device!r} cannot be used: {cause}") from None
 
 
 def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
@@ -255,20 +264,35 @@ def logdet_cholesky(factor: Array) -> Array:
     return 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)), axis=-1)
 
 
-def solve_triangular(factor: Array, rhs: Array) -> Array:
-    """C^-1 B for a lower triangular C."""
-    xp = namespace(factor, rhs)
-    if factor.shape[-1] == 0:
-        return rhs
-    if xp is np:
-        from scipy.linalg import solve_triangular as solve
+class NotPositiveDefinite(ArithmeticError):
+    """A matrix that should be symmetric and positive definite is not, or not as far as its digits show."""
 
-        return solve(factor, rhs, lower=True, check_finite=False)
+
+def _checked(function: Callable[..., Array], *matrices: Array) -> Array:
+    """What a function of linear algebra gives; NotPositiveDefinite where it fails, whatever the library does then."""
+    xp = namespace(*matrices)
+    errors: tuple[type[Exception], ...] = (np.linalg.LinAlgError,)
     if is_torch(xp):
         import torch
 
-        return torch.linalg.solve_triangular(factor, rhs, upper=False)
-    return xp.linalg.solve(factor, rhs)
+        errors = (torch.linalg.LinAlgError,)
+    try:
+        result = function(*matrices)
+    except errors as error:
+        raise NotPositiveDefinite(str(error)) from None
+    if not bool(xp.all(xp.isfinite(result))):  # other libraries return NaN
+        raise NotPositiveDefinite("the result is not finite")
+    return result
+
+
+def cholesky(matrices: Array) -> Array:
+    """Lower triangular C with CC' = A, of symmetric positive definite matrices A (..., n, n)."""
+    return _checked(namespace(matrices).linalg.cholesky, matrices)
+
+
+def solve(matrices: Array, rhs: Array) -> Array:
+    """A^-1 B for regular matrices A (..., n, n) and B (..., n, m)."""
+    return _checked(namespace(matrices, rhs).linalg.solve, matrices, rhs)
 
 
 def spd_inverse(matrices: Array) -> tuple[Array, Array]:
@@ -281,12 +305,12 @@ def spd_inverse(matrices: Array) -> tuple[Array, Array]:
         out = np.array(matrices, dtype=np.float64, order="C")
         ln = SpdInverse()(out.reshape(-1, n, n))
         return out, ln.reshape(matrices.shape[:-2])
-    factor = xp.linalg.cholesky(matrices)
+    factor = cholesky(matrices)
     if is_torch(xp):
         import torch
 
         return torch.cholesky_inverse(factor), logdet_cholesky(factor)
-    return symmetric(xp.linalg.inv(matrices)), logdet_cholesky(factor)
+    return symmetric(_checked(xp.linalg.inv, matrices)), logdet_cholesky(factor)
 
 
 class SpdInverse:
@@ -296,9 +320,9 @@ class SpdInverse:
 
         M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
 
-    down to blocks of 32, which LAPACK inverts. Most of the work is then in stacks of products, and other threads run
-    meanwhile. SciPy's potrf and potri would need fewer operations, but they run in another BLAS than NumPy's products:
-    the threads of the two then wait for each other (an iteration was five times slower).
+    down to blocks of 32, which LAPACK inverts. Most of the work is then in stacks of products, during which Python's
+    other threads run. SciPy's potrf and potri would need fewer operations, but they belong to another BLAS than NumPy's
+    products, and the threads of the two wait for each other (an iteration was five times slower).
     Buffers are kept between calls: with fresh ones, half of the time goes into the system's handing out of pages.
     One object serves one thread.
     """
@@ -306,29 +330,34 @@ class SpdInverse:
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
 
-    def _buffer(self, *key: int) -> NDArray[Any]:
-        if key not in self._buffers:
-            self._buffers[key] = np.empty(key[1:])
-        return self._buffers[key]
+    def buffer(self, use: int, m: int, rows: int, columns: int) -> NDArray[Any]:
+        """An uninitialised stack (m, rows, columns), the same memory for each use; own uses are 0, 1 and 2."""
+        kept = self._buffers.get((use, rows, columns))
+        if kept is None or len(kept) < m:
+            kept = self._buffers[use, rows, columns] = np.empty((m, rows, columns))
+        return kept[:m]
 
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
+        return _checked(self._invert, M)
+
+    def _invert(self, M: NDArray[Any]) -> NDArray[Any]:
         m, n = M.shape[:2]
         if n <= 32:
             factor = np.linalg.cholesky(M)
             inverse = np.linalg.inv(factor)
             np.matmul(inverse.mT, inverse, out=M)
-            return logdet_cholesky(factor)
+            return 2 * np.log(factor.diagonal(0, 1, 2)).sum(axis=1)
         h = n // 2
         A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
-        X, Y = self._buffer(0, m, n - h, h), self._buffer(1, m, n - h, h)
-        ln = self(A)
+        X, Y = self.buffer(0, m, n - h, h), self.buffer(1, m, n - h, h)
+        ln = self._invert(A)
         np.matmul(B, A, out=X)
-        Z = self._buffer(2, m, n - h, n - h)
+        Z = self.buffer(2, m, n - h, n - h)
         np.matmul(X, B.mT, out=Z)
         C -= Z
-        ln = ln + self(C)
+        ln = ln + self._invert(C)
         np.matmul(C, X, out=Y)
-        Z = self._buffer(2, m, h, h)
+        Z = self.buffer(2, m, h, h)
         np.matmul(X.mT, Y, out=Z)
         A += Z
         np.negative(Y, out=B)
@@ -336,51 +365,134 @@ class SpdInverse:
         return ln
 
 
-_blas = ThreadpoolController()
+FEW_FLOPS = 1e8  # work of fewer is not worth a pool of threads
+ROWS = 1024  # of a tall matrix, for one thread at a time
+
+_blas = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
+_shared = [c for c in _blas if c.threading_layer != "openmp"]  # one number of threads for the whole process
+_own = [c for c in _blas if c.threading_layer == "openmp"]  # each thread of the process has a number of its own
+_lock = RLock()
+_holders = 0  # callers that hold BLAS to one thread
+_before: list[int] = []  # the numbers of threads that the shared libraries had when the first of them came
+_allowed = 1  # the largest of them
+_alone: ContextVar[bool] = ContextVar("alone", default=False)  # the cores are in use: no threads of our own
+
+
+def _set_threads(libraries: list[Any], numbers: list[int]) -> None:
+    # threadpoolctl lets only one thread of the process change a shared number, and says nothing to the others.
+    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    for library, n in zip(libraries, numbers, strict=True):
+        if release is not None:
+            release(force=True)
+        library.set_num_threads(n)
+    if release is not None:
+        release(force=True)
 
 
 @contextmanager
-def one_thread_each(flops: float) -> Iterator[tuple[int, Callable[[Callable[[Any], Any], list[Any]], list[Any]]]]:
-    """As many threads as BLAS was allowed, and a `map` over them; BLAS itself runs on one thread in each.
+def reproducible() -> Iterator[None]:
+    """Hold NumPy's BLAS to one thread while any caller is inside.
 
-    Work of few `flops` is not worth the threads: it gets one.
+    A product of matrices changes in its last digits with the number of threads of BLAS. Held to one, the same data give
+    the same bits on every number of threads; `in_order` then brings the other cores to work. The last caller to leave
+    gives BLAS back the number of threads that it had when the first one came.
     """
-    threads = 1
-    if flops > 1e8:
-        threads = max([info["num_threads"] for info in _blas.info() if info["user_api"] == "blas"], default=1)
-    if threads == 1:
-        yield 1, lambda function, items: [function(item) for item in items]
-        return
-    with _blas.limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        yield threads, lambda function, items: list(pool.map(function, items))
-
-
-_held, _hold = 0, Lock()
-_limits: Any = None
+    global _holders, _allowed, _before
+    mine = [c.num_threads for c in _own]
+    _set_threads(_own, [1] * len(_own))
+    with _lock:
+        _holders += 1
+        if _holders == 1:
+            _before = [c.num_threads for c in _shared]
+            _allowed = max(_before + mine, default=1)
+            _set_threads(_shared, [1] * len(_shared))
+    try:
+        yield
+    finally:
+        with _lock:
+            _holders -= 1
+            if not _holders:
+                _set_threads(_shared, _before)
+        _set_threads(_own, mine)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """BLAS on one thread while any thread is inside: where an engine has given out the cores already."""
-    global _held, _limits
-    with _hold:
-        if not _held:
-            _limits = _blas.limit(limits=1, user_api="blas")
-        _held += 1
+    """As `reproducible`, and `in_order` starts no threads: for tasks of an engine that has given out the cores."""
+    before = _alone.set(True)
     try:
-        yield
+        with reproducible():
+            yield
     finally:
-        with _hold:
-            _held -= 1
-            if not _held:
-                _limits.restore_original_limits()
+        _alone.reset(before)
+
+
+def in_order(
+    function: Callable[..., Any], items: Iterable[Any], flops: float, scratch: Callable[[], Any] | None = None
+) -> Iterator[Any]:
+    """Yield `function(item)` for each of the items, in their order, computed by as many threads as BLAS was allowed.
+
+    A caller who adds up the results gets the same bits for any number of threads, as long as the items are cut
+    independently of that number: the order is fixed, and BLAS is held to one thread until the last result is taken.
+    Only a few results wait at a time. Work of few `flops` in all is done by the calling thread alone.
+
+    With `scratch`, `function(item, scratch())` is called; each thread makes one such object and uses it again.
+
+    >>> list(in_order(lambda n: n * n, [3, 1, 2], flops=1e12))
+    [9, 1, 4]
+    """
+    own = local()
+
+    def work(item: Any) -> Any:
+        if scratch is None:
+            return function(item)
+        if not hasattr(own, "scratch"):
+            own.scratch = scratch()
+        return function(item, own.scratch)
+
+    def alone(item: Any) -> Any:
+        _alone.set(True)  # in a context of this call: nested calls start no threads
+        return work(item)
+
+    with reproducible():
+        threads = 1 if flops < FEW_FLOPS or _alone.get() else _allowed
+        if threads == 1:
+            yield from map(work, items)
+            return
+        coming: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(threads, initializer=lambda: _set_threads(_own, [1] * len(_own))) as pool:
+            try:
+                for item in items:
+                    coming.append(pool.submit(copy_context().run, alone, item))
+                    if len(coming) == 2 * threads:
+                        yield coming.popleft().result()
+                while coming:
+                    yield coming.popleft().result()
+            finally:
+                for future in coming:
+                    future.cancel()
+
+
+def row_blocks(n: int, like: Array) -> list[slice]:
+    """Slices of n rows, for one thread at a time; a single one where `like` is not NumPy's."""
+    step = ROWS if namespace(like) is np else max(n, 1)
+    return [slice(a, min(a + step, n)) for a in range(0, n, step)]
+
+
+def tall_product(X: Array, M: Array) -> Array:
+    """X M for a tall matrix X, in blocks of rows that the threads share; the same bits for any number of them."""
+    if namespace(X) is not np:
+        return X @ M
+    out = np.empty((len(X), M.shape[1]))
+    deque(in_order(lambda s: np.matmul(X[s], M, out=out[s]), row_blocks(len(X), X), 2.0 * X.size * M.shape[1]), 0)
+    return out
 
 
 def check_rows(X: Any) -> tuple[Array, Any]:
     """A two-dimensional array of real numbers, in its own library."""
     xp = namespace(X)
     if xp is np:
-        X = np.asarray(X)
+        X = to_numpy(X)
         if X.dtype.kind == "c":
             raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
         if X.dtype.kind not in "fiub":

@@ -1,9 +1,8 @@
-"""Built-in data: labelled recordings drawn from a documented two-source model, ragged on purpose."""
+"""Built-in data: labelled recordings drawn from a documented two-source model, of uneven counts on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from duoplda.errors import DuopldaError
 from duoplda.model.parameters import Model, checked
 
 
-class Recordings(NamedTuple):
-    """Recordings `X` (N, d), with the speaker and the session of each, and the model they were drawn from."""
+class Dataset(NamedTuple):
+    """Recordings `X` (N, d), the speaker and the session of each, and the model that they were drawn from."""
 
     X: NDArray[np.float64]
     speaker: NDArray[Any]
@@ -38,8 +37,7 @@ def make_recordings(
     mean: float = 5.0,
     seed: int | None = 0,
     model: Model | None = None,
-    kind: Callable[[np.random.Generator, int], NDArray[np.int64]] | None = None,
-) -> Recordings:
+) -> Dataset:
     """Draw speakers, sessions and channels from phi = mu + V y + U x + eps.
 
     The loadings are drawn from N(0, 1) and scaled so that VV', UU' and W^-1 have the given mean variance per dimension;
@@ -48,47 +46,65 @@ def make_recordings(
     Parameters
     ----------
     sessions, recordings : int or (low, high)
-        Sessions of a speaker and recordings of a session; a range is drawn from uniformly.
-    model : draws from this model instead of a new one (for test sets).
-    kind : draws the kinds of channels of n recordings, where the model has several; without it all are of the first.
+        The number of sessions of a speaker and of recordings of a session; from a range it is drawn uniformly.
+    model : a model to draw from (for test sets); None: a new one is drawn.
 
     >>> data = make_recordings(3, sessions=2, recordings=(1, 3), seed=1)
     >>> data.X.shape[1], str(data.speaker[0]), str(data.session[0])
     (32, 'spk0', 'spk0-0')
     """
-    rng = np.random.default_rng(seed)
-    if not isinstance(n_speakers, Integral) or n_speakers < 0:
-        raise DuopldaError(f"n_speakers={n_speakers!r} must be a whole number from 0 on")
-    for name, value in (("speaker_variance", speaker_variance), ("session_variance", session_variance)):
-        if not value >= 0:
+    rng = _generator(seed)
+    variances = {"speaker_variance": speaker_variance, "session_variance": session_variance}
+    for name, value in variances.items():
+        if not (isinstance(value, Real) and value >= 0):
             raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
-    if not channel_variance > 0:
+    if not (isinstance(channel_variance, Real) and channel_variance > 0):
         raise DuopldaError(f"channel_variance={channel_variance!r} must be a positive number")
     if model is None:
-        d = n_dimensions
-        if not (0 <= n_speaker_factors <= d and 0 <= n_session_factors <= d):
-            raise DuopldaError(
-                f"factors ({n_speaker_factors}, {n_session_factors}) must lie between 0 and {d} dimensions"
-            )
-        loadings = [
-            _scaled(rng.standard_normal((d, n)), variance)
-            for n, variance in ((n_speaker_factors, speaker_variance), (n_session_factors, session_variance))
-        ]
-        Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
-        eigenvalues = np.geomspace(1, 10, d)
-        precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
-        V, U = loadings
-        model = checked(rng.standard_normal(d) * mean, V, U, (precision + precision.T) / 2)
-    per_speaker = _draw(rng, sessions, n_speakers, "sessions")
-    per_session = _draw(rng, recordings, int(per_speaker.sum()), "recordings")
-    drawn = None if kind is None else kind(rng, int(per_session.sum()))
-    X, speaker, session = sample(model, rng, per_speaker, per_session, drawn)
-    within = np.concatenate([np.arange(n) for n in per_speaker]) if n_speakers else np.zeros(0, int)
+        factors = {"n_speaker_factors": n_speaker_factors, "n_session_factors": n_session_factors}
+        for name, n in factors.items():
+            if not 0 <= n <= n_dimensions:
+                raise DuopldaError(f"{name}={n} must lie between 0 and {n_dimensions} dimensions")
+        model = _random_model(rng, n_dimensions, [*factors.values()], [*variances.values()], channel_variance, mean)
+    return Dataset(*draw(model, n_speakers, sessions, recordings, rng)[:3], model)
+
+
+def draw(
+    model: Model, n_speakers: int, sessions: Any, recordings: Any, seed: Any = None, priors: Any = None
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any], Ints]:
+    """Recordings of a model, their speakers and sessions by name, and their kinds of channels, drawn by `priors` (K,).
+
+    Without `priors` all recordings are of the first kind.
+    """
+    rng = _generator(seed)
+    if not isinstance(n_speakers, Integral) or n_speakers < 0:
+        raise DuopldaError(f"n_speakers={n_speakers!r} must be a whole number from 0 on")
+    per_speaker = _counts(rng, sessions, n_speakers, "sessions")
+    per_session = _counts(rng, recordings, int(per_speaker.sum()), "recordings")
+    n = int(per_session.sum())
+    kind = np.zeros(n, np.int64) if priors is None or model.K == 1 else rng.choice(model.K, n, p=priors)
+    X, speaker, session = sample(model, rng, per_speaker, per_session, kind)
     names = np.array([f"spk{i}" for i in range(n_speakers)])
-    session_names = np.array(
-        [f"spk{i}-{j}" for i, j in zip(np.repeat(np.arange(n_speakers), per_speaker), within, strict=True)]
-    )
-    return Recordings(X, names[speaker], session_names[session], model)
+    session_names = np.array([f"spk{i}-{j}" for i, n in enumerate(per_speaker) for j in range(n)])
+    return X, names[speaker], session_names[session], kind
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise DuopldaError(f"seed={seed!r} must be None or a whole number from 0 on: {error}") from None
+
+
+def _random_model(
+    rng: np.random.Generator, d: int, factors: list[int], variances: list[float], channel_variance: float, mean: float
+) -> Model:
+    """Loadings, noise and mean, drawn as `make_recordings` says."""
+    V, U = (_scaled(rng.standard_normal((d, n)), size) for n, size in zip(factors, variances, strict=True))
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    eigenvalues = np.geomspace(1, 10, d)
+    precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
+    return checked(rng.standard_normal(d) * mean, V, U, (precision + precision.T) / 2)
 
 
 def sample(
@@ -98,7 +114,7 @@ def sample(
     recordings_per_session: NDArray[Any],
     kind: Ints | None = None,
 ) -> tuple[NDArray[np.float64], Ints, Ints]:
-    """Recordings, their speakers and their sessions (integers); `recordings_per_session` has a row of each session."""
+    """Draw recordings, with their speakers and sessions as integers; `kind` (N,) are their kinds of channels."""
     mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
     session_speaker = np.repeat(np.arange(len(sessions_per_speaker)), sessions_per_speaker)
     session = np.repeat(np.arange(len(session_speaker)), recordings_per_session)
@@ -116,12 +132,12 @@ def sample(
 
 
 def _scaled(loadings: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-    """Loadings with the given mean variance of a dimension."""
+    """The loadings, scaled so that the mean variance of a dimension is as given."""
     power = (loadings**2).sum(axis=1).mean()
     return loadings * (variance / power) ** 0.5 if power else loadings
 
 
-def _draw(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
+def _counts(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
     ends = np.asarray(counts if np.ndim(counts) else [counts, counts])
     low, high = ends.tolist() if ends.shape == (2,) and ends.dtype.kind in "iu" else (0, 0)
     if not 1 <= low <= high:

@@ -1,6 +1,10 @@
-"""What a user's mistake raises, and how messages name what they are about."""
+"""The errors that a user's mistake raises, and how their messages show what came from the user."""
 
+import re
 from typing import Any
+
+# Control characters (C0, DEL, C1), marks that turn the direction of writing, line separators, lone surrogates.
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class DuopldaError(ValueError):
@@ -15,8 +19,24 @@ class MissingIds(DuopldaError):
     """Ids that one file names and another does not have: exit code 3 of the command line."""
 
 
+def printable(text: object, keep: str = "") -> str:
+    r"""Return a text that cannot steer a terminal: characters that do not print are written as escapes.
+
+    Parameters
+    ----------
+    text : anything; `str` of it is shown
+    keep : characters that stay as they are, such as "\n" where several lines are wanted
+
+    Example
+    -------
+    >>> printable("a\x1b[31mb\u202ec")
+    'a\\x1b[31mb\\u202ec'
+    """
+    return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], str(text))
+
+
 def some(items: Any, most: int = 10) -> str:
-    """The first few of many, for a message."""
+    """Return the first few of many items as one line for a message."""
     items = list(items)
-    text = ", ".join(repr(i.item() if hasattr(i, "item") else i) for i in items[:most])
+    text = ", ".join(printable(repr(i.item() if hasattr(i, "item") else i)) for i in items[:most])
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")

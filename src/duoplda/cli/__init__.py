@@ -1,15 +1,14 @@
-"""The command line: one file per command. Commands parse, call and print; heavy imports are inside them."""
+"""The command line: one file per command. A command parses its options, calls the library and prints."""
 
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 
 import typer
 
 from duoplda.cli._common import guarded
 
-COMMANDS = ("demo", "train", "score", "info", "convert", "evaluate", "calibrate", "report")
+COMMANDS = ("demo", "train", "enroll", "score", "info", "convert", "evaluate", "calibrate", "report")
 EPILOG = """\b
 Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.
 
@@ -40,12 +39,5 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 for _name in COMMANDS:
-    if find_spec(f"duoplda.cli.{_name}") is not None:
-        _module = importlib.import_module(f"duoplda.cli.{_name}")
-        _command = getattr(_module, _name)
-        app.command(_name, epilog=getattr(_module, "EXAMPLE", None))(guarded(_command))
-
-
-def main() -> None:
-    """The entry point `duoplda`."""
-    app(prog_name="duoplda")
+    _module = importlib.import_module(f"duoplda.cli.{_name}")
+    app.command(_name, epilog=_module.EXAMPLE)(guarded(getattr(_module, _name)))

@@ -15,14 +15,14 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from duoplda.errors import DuopldaError, MissingIds
+from duoplda.errors import DuopldaError, MissingIds, printable
 
 FAILURE, USAGE, MISSING, INTERRUPTED = 1, 2, 3, 130
+OPTIONAL = ("matplotlib", "rich", "torch", "pandas", "h5py", "pyarrow")  # what an extra installs
 F = TypeVar("F", bound=Callable[..., Any])
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress; warnings and errors stay.")]
@@ -33,25 +33,20 @@ AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on witho
 _state: dict[str, Any] = {"quiet": False, "arguments": None}
 
 
-def be_quiet(quiet: bool) -> None:
-    """Set by each command from `--quiet`."""
-    _state["quiet"] = quiet
-
-
-def say(message: str = "") -> None:
-    """A note for people, on standard error, unless `--quiet`."""
+def say(message: str) -> None:
+    """Print a note for people on standard error, unless `--quiet`."""
     if not _state["quiet"]:
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message, keep="\n"), file=sys.stderr, flush=True)
 
 
-def warn(message: str) -> None:
-    """One line on standard error, with `--quiet` too."""
-    print(f"duoplda: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+def warn(message: object) -> None:
+    """Print one line on standard error, with `--quiet` too."""
+    print(f"duoplda: warning: {printable(' '.join(str(message).split()))}", file=sys.stderr, flush=True)
 
 
 def result(message: str) -> None:
-    """A result, on standard output."""
-    print(message, flush=True)
+    """Print a result on standard output."""
+    print(printable(message, keep="\n\t"), flush=True)
 
 
 def result_json(value: Any) -> None:
@@ -73,28 +68,26 @@ def plain(value: Any) -> Any:
 
 
 def fail(message: object, code: int = FAILURE) -> NoReturn:
-    """`duoplda: error: ...` on standard error, and out."""
-    print(f"duoplda: error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    """Print `duoplda: error: ...` on standard error, and end the command."""
+    print(f"duoplda: error: {printable(' '.join(str(message).split()))}", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
 def usage(message: str) -> NoReturn:
-    """Options that do not go together."""
+    """End the command because of options that do not go together."""
     fail(f"{message} (--help shows how)", USAGE)
 
 
 def guarded(command: F) -> F:
-    """A command whose errors are one line and an exit code, and whose warnings are one line each."""
-    if getattr(command, "guarded", False):
-        return command
+    """Make each error of a command one line and an exit code, and each warning one line."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        be_quiet(bool(kwargs.get("quiet", False)))
+        _state["quiet"] = bool(kwargs.get("quiet", False))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
-                warnings.showwarning = lambda message, *_: warn(str(message))
+                warnings.showwarning = lambda message, *_: warn(message)
                 return command(*args, **kwargs)
         except MissingIds as error:
             fail(error, MISSING)
@@ -109,23 +102,12 @@ def guarded(command: F) -> F:
             fail(f"{error.filename}: {error.strerror}" if error.filename else error)
         except MemoryError as error:
             fail(f"not enough memory: {error}")
-        except ImportError as error:
-            fail(f"{error}; the command line needs: pip install 'duoplda[cli,files,plots]'")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in OPTIONAL:
+                raise
+            fail(f"{error}; install it with: pip install 'duoplda[cli,files,plots]'")
 
-    run.guarded = True  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
-
-
-def refuse_existing(path: Path | None, force: bool) -> None:
-    """Before any work is done: the output is not there yet, or may be replaced, and its folder is there."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise DuopldaError(f"{path}: is a folder; give the name of a file")
-    if path.exists() and not force:
-        raise DuopldaError(f"{path}: exists already; give another name, or allow replacing it with --force")
-    if not path.parent.is_dir():
-        raise DuopldaError(f"{path}: its folder does not exist; create it first: mkdir -p {path.parent}")
 
 
 def missing(what: str, ids: Sequence[str] | Any, allow: bool) -> None:
@@ -156,18 +138,15 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     return shlex.join(["duoplda", *(arguments or _state["arguments"] or sys.argv[1:])])
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run a command as if it had been typed; what it raises comes out."""
-    from duoplda.cli import app
-
+@contextmanager
+def as_typed(arguments: Sequence[str]) -> Iterator[None]:
+    """Inside, a command takes these for what was typed."""
     before = dict(_state)
     _state["arguments"] = list(arguments)
     try:
-        code = app(list(arguments), prog_name="duoplda", standalone_mode=False)
+        yield
     finally:
         _state.update(before)
-    if isinstance(code, int) and code:
-        raise typer.Exit(code)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import Force, Quiet, result, run, say
+from duoplda.cli._common import Force, Quiet, as_typed, result, say
 from duoplda.errors import DuopldaError
 
 EXAMPLE = """\b
@@ -25,10 +25,11 @@ def demo(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make data, train, score and report: a folder with everything in it, and the commands to repeat it.
+    """Make data, train, score and write a report, all in one folder; the commands are printed, so you can repeat them.
 
-    300 speakers to train on and 50 to test on, drawn from a model in which a session is heard through several channels.
-    Three systems: duoplda; simplified PLDA, which takes every recording for a session of its own; and the cosine.
+    There are 300 speakers to train on and 50 to test on, drawn from a model in which a session is heard through several
+    channels. Three systems are compared: duoplda; simplified PLDA, which takes every recording for a session of its
+    own; and the cosine.
     """
     if out.exists() and not out.is_dir():
         raise DuopldaError(f"{out}: exists and is no folder; give another name")
@@ -40,14 +41,24 @@ def demo(
     say(f"data: {out}/train.scp, eval.scp (Kaldi), utt2spk, utt2sess, enroll, trials.tsv\n")
     for arguments in commands(out):
         result(shlex.join(["duoplda", *arguments]))
-        run([*arguments, "--quiet"] if quiet else arguments)
-        say()
+        _run([*arguments, "--quiet"] if quiet else arguments)
+        say("")
     say(f"done in {time.monotonic() - begin:.0f} s; the report is at")
     result(str(out / "report.html"))
 
 
+def _run(arguments: list[str]) -> None:
+    """Run a command as if it had been typed; the errors it raises come out."""
+    from duoplda.cli import app
+
+    with as_typed(arguments):
+        code = app(arguments, prog_name="duoplda", standalone_mode=False)
+    if isinstance(code, int) and code:
+        raise typer.Exit(code)
+
+
 def commands(out: Path) -> list[list[str]]:
-    """What the demo does, as arguments of `duoplda`."""
+    """The commands of the demo, as arguments of `duoplda`."""
 
     def at(name: str) -> str:
         return str(out / name)
@@ -71,7 +82,7 @@ def commands(out: Path) -> list[list[str]]:
 
 
 def write_data(out: Path) -> None:
-    """Embeddings (ark + scp), labels, enrolment map and trials."""
+    """Write embeddings (ark and scp), labels, the enrolment map and the trials."""
     import numpy as np
 
     from duoplda.datasets import make_recordings
@@ -96,19 +107,15 @@ def write_data(out: Path) -> None:
     write_map(out / "utt2sess", ids, sessions, force=True)
 
     ids = names["eval"][0].reshape(50, 7, 5)  # speaker, session, recording
-    model, recording, condition = [], [], []
-    for number, (name, (n_sessions, n_recordings)) in enumerate(CONDITIONS.items()):
-        for who in range(len(ids)):
-            chosen = ids[who, :n_sessions, :n_recordings].reshape(-1)
-            model += [f"model{who}-{number}"] * len(chosen)
-            recording += chosen.tolist()
-            condition.append((f"model{who}-{number}", who, name))
-    write_map(out / "enroll", model, recording, force=True)
-    tests = ids[:, 3:, 0]  # one recording of each of the other four sessions
-    left = [m for m, _, _ in condition for _ in range(tests.size)]
-    right = np.tile(tests.reshape(-1), len(condition))
-    of_test = np.tile(np.repeat(np.arange(len(ids)), tests.shape[1]), len(condition))
-    of_model = np.repeat([who for _, who, _ in condition], tests.size)
-    column = Coded.of([c for _, _, c in condition for _ in range(tests.size)])
-    trials = Trials(Coded.of(left), Coded.of(right), of_test == of_model, {"enrolment": column})
+    models = [
+        (f"model{who}-{number}", who, name, ids[who, :n_sessions, :n_recordings].ravel().tolist())
+        for number, (name, (n_sessions, n_recordings)) in enumerate(CONDITIONS.items())
+        for who in range(len(ids))
+    ]
+    members = [(model, recording) for model, _, _, recordings in models for recording in recordings]
+    write_map(out / "enroll", *zip(*members, strict=True), force=True)
+    tests = [(other, str(t)) for other in range(len(ids)) for t in ids[other, 3:, 0]]  # one of each other session
+    rows = [(model, t, who == other, name) for model, who, name, _ in models for other, t in tests]
+    left, right, target, condition = zip(*rows, strict=True)
+    trials = Trials(Coded.of(left), Coded.of(right), np.array(target), {"enrolment": Coded.of(condition)})
     write_trials(out / "trials.tsv", trials, force=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli._common import Json, result, result_json
+from duoplda.errors import printable
 
 EXAMPLE = """\b
 Example:
@@ -20,7 +21,7 @@ def info(
     model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")],
     json: Json = False,
 ) -> None:
-    """Say what is in a model: its steps, its sizes, what it was trained on, and how."""
+    """Print what is in a model: its steps, its sizes, what it was trained on, and how."""
     from duoplda.estimators.backend import Backend
 
     summary = Backend.load(model).summary()
@@ -31,7 +32,7 @@ def info(
 
 
 def words(summary: dict[str, Any]) -> list[str]:
-    """Lines for people."""
+    """The summary of a model as lines for people."""
     data, shares, fit = summary["data"], summary["variance_shares"], summary["training"]
     lines = [
         "steps: " + " -> ".join(summary["steps"]),
@@ -58,4 +59,4 @@ def words(summary: dict[str, Any]) -> list[str]:
             lines += [f"{name}: {k} {v}" for k, v in value.items()]
         elif value is not None:
             lines.append(f"{name}: {value}")
-    return lines
+    return [printable(line) for line in lines]  # names and texts in it come from the file

@@ -19,6 +19,8 @@ def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
     """A fold of each speaker, from a hash of its id: shards agree on it without talking. None (n = 0): all in one."""
     if not n:
         return np.zeros(len(speaker_ids), np.int64)
+    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 64:
+        raise DuopldaError(f"seed={seed!r} must be a whole number from 0 on")
     salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return (_mix(keys(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
 

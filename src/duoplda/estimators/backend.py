@@ -3,105 +3,29 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
-from numbers import Integral
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import check_finite, check_rows, on_device, to_numpy
-from duoplda.data import labels as lab
-from duoplda.data.labels import Labels
+from duoplda.arrays import Array, on_device, to_numpy
+from duoplda.data import Recordings, as_recordings
+from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
-from duoplda.estimators import files as backendfile
-from duoplda.estimators.files import CALIBRATIONS, FORMAT, channel_noise, plain_parameters, read_parts, variance_shares
+from duoplda.estimators import checks, files
 from duoplda.estimators.plda import PLDA
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped
-from duoplda.io import container as modelfile
-from duoplda.model.parameters import Model
-from duoplda.model.statistics import Statistics, as_labels
-from duoplda.trials.blocks import Sides
-
-ROWS = 4096  # of a chunk
-
-Chunks = Callable[[], Iterable[Any]]
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped, through
+from duoplda.evaluation.calibration import METHODS
+from duoplda.model.statistics import Statistics
+from duoplda.model.summary import channel_noise, level_covariances, variance_shares
+from duoplda.trials.sides import Sides
 
 
-Transform = Callable[[Any, Any], NDArray[np.float64]]  # of recordings and their kinds of channels
-
-
-def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> NDArray[np.float64]:
-    """(N, k) recordings after the fitted steps."""
-    out = np.asarray(check_rows(X)[0])
-    for name, step in steps.items():
-        out = step.transform(out, channel) if name == "center" else step.transform(out)
-    return out
-
-
-class Passes(Protocol):
-    """Data that training reads once or twice, wherever they are."""
-
-    def n_kinds(self) -> int:
-        """Kinds of channels that the labels know."""
-
-    def spread(self, labelled: bool) -> Spread:
-        """Mean and covariance; where `labelled`, with its parts of speakers, sessions and channels."""
-
-    def statistics(self, transform: Transform | None, *, n_folds: int, seed: int) -> Statistics:
-        """Statistics of the recordings after `transform`."""
-
-    def forget(self) -> None:
-        """Nothing more will be asked."""
-
-
-class _Chunked:
-    """Passes over chunks of rows on this machine."""
-
-    def __init__(self, chunks: Chunks, labels: Any, device: str):
-        self.chunks, self.given, self.device = chunks, labels, device
-        self.known: Labels | None = None if callable(labels) else as_labels(labels)
-
-    @property
-    def labels(self) -> Labels:
-        if self.known is None:
-            self.known = as_labels(self.given())
-        return self.known
-
-    def n_kinds(self) -> int:
-        return len(self.labels.kinds)
-
-    def spread(self, labelled: bool) -> Spread:
-        if labelled:
-            return Spread.of(Statistics.accumulate(self.chunks(), self.labels))
-        return Spread.accumulate(self.chunks())
-
-    def statistics(self, transform: Transform | None, *, n_folds: int, seed: int) -> Statistics:
-        rows = (on_device(x, self.device) for x in (self._through(transform) if transform else self.chunks()))
-        return Statistics.accumulate(rows, self.labels, n_folds=n_folds, seed=seed)
-
-    def _through(self, transform: Transform) -> Iterator[Any]:
-        row, labels = 0, self.labels
-        for X in self.chunks():
-            channel = labels.kinds[labels.kind[row : row + len(X)]]
-            try:
-                yield transform(X, channel)
-            except DuopldaError:
-                check_finite(np.asarray(X), row)  # which names the rows of the data, not those of the chunk
-                raise
-            row += len(X)
-
-    def forget(self) -> None:
-        self.known = None
-
-
-class Backend(BaseEstimator):
+class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Centre -> optional LDA -> optional whitening -> length normalisation -> PLDA (-> calibration).
 
     Parameters
@@ -111,20 +35,20 @@ class Backend(BaseEstimator):
     whiten, length_norm : bool
     center_by_channel : bool
         Centre each kind of channel on its own mean; recordings of unknown kind on the mean of all.
-    n_speaker_factors, n_session_factors, shrinkage, n_channels, tol, max_iter, random_state, n_folds, callback
-        As for `PLDA`; shrinkage is "auto" here, chosen by held-out speakers.
+    plda : PLDA or None
+        An unfitted PLDA, with its own parameters. None: `PLDA(shrinkage="auto", random_state=0)`.
 
     Attributes
     ----------
-    steps_ : dict of the fitted transformers by name   plda_ : PLDA   calibration_ : or None
-    counts_ : dict   recordings, sessions and speakers of the training data
-    provenance : dict   versions, seed, command and hashes, written by `save`
+    steps_ : dict of the fitted transformers by name   plda_ : the fitted PLDA   calibration_ : what `calibrate` learnt
+    counts_ : dict   numbers of recordings, sessions and speakers of the training data
+    provenance_ : dict   where the model comes from, as its file says
 
     Examples
     --------
     >>> from duoplda.datasets import make_recordings
     >>> X, speaker, session, _ = make_recordings(60, seed=0)
-    >>> backend = Backend(lda=16, shrinkage=None).fit(X, speaker, session=session)
+    >>> backend = Backend(lda=16, plda=PLDA()).fit(X, speaker, session=session)
     >>> enrolled, tests = backend.enroll(X[:40], speaker[:40], session[:40]), backend.enroll(X[40:50], range(10))
     >>> backend.llr(enrolled, tests).shape == (len(enrolled), 10)
     True
@@ -136,112 +60,72 @@ class Backend(BaseEstimator):
         whiten: bool = True,
         length_norm: bool = True,
         center_by_channel: bool = False,
-        n_speaker_factors: int | str | None = None,
-        n_session_factors: int | str | None = None,
-        shrinkage: Any = "auto",
-        n_channels: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 500,
-        random_state: Any = 0,
-        n_folds: int = 4,
-        callback: Callable[[int, float, Model], Any] | None = None,
+        plda: PLDA | None = None,
     ) -> None:
         self.lda = lda
         self.whiten = whiten
         self.length_norm = length_norm
         self.center_by_channel = center_by_channel
-        self.n_speaker_factors = n_speaker_factors
-        self.n_session_factors = n_session_factors
-        self.shrinkage = shrinkage
-        self.n_channels = n_channels
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.n_folds = n_folds
-        self.callback = callback
+        self.plda = plda
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "plda_")
 
     # -- training
 
-    def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
-        """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
-        if y is None:
-            raise DuopldaError(
-                "Backend requires y to be passed, but the target y is None: give the speaker of each row"
-            )
-        X = np.asarray(check_rows(X)[0])
-        labels = lab.encode(y, session, channel, len(X))
-
-        def chunks() -> Iterator[Any]:
-            for i in range(0, len(X), ROWS):
-                yield X[i : i + ROWS]
-
-        if channel is None and (self.n_channels or 1) > 1:  # kinds are learnt from the rows themselves
-            self._fit_steps(Spread.of(Statistics.accumulate(chunks(), labels)))
-            self.plda_ = self._plda().fit(through(self.steps_, X), y, session=session)
-            self._count(labels)
-            return self
-        return self.fit_chunks(chunks, labels)
-
-    def fit_chunks(
+    def fit(
         self,
-        chunks: Chunks,
-        labels: Any,
+        X: Any,
+        y: Any = None,
+        session: Any = None,
+        channel: Any = None,
         *,
-        start: Model | None = None,
-        trace: Sequence[float] = (),
-        device: str = "cpu",
+        device: Any = None,
+        state: Any = None,
     ) -> Self:
-        """The same from data that do not fit in memory.
+        """Learn all steps from recordings.
 
-        They are read twice: for mean, LDA and whitening, then for the PLDA; once only without length normalisation,
-        as the statistics of the first pass can then be mapped. One chunk is in memory at a time.
+        The recordings are read twice, chunk by chunk: for mean, LDA and whitening, then for the PLDA. Without length
+        normalisation they are read once, as the statistics of the first pass can then be mapped.
 
         Parameters
         ----------
-        chunks : a function that gives an iterable of arrays of rows, anew at each call
-        labels : `(speaker, session)`, `(speaker, session, channel)`, a mapping of those names, or `Labels`, in the
-            order of the rows; or a function that gives them, called after the first pass where that needs none
-        start, trace : the model and the log-likelihoods of an interrupted training, to go on from
-        device : "cpu", or a torch device ("cuda") for the statistics and EM
+        X : (N, d) recordings, or a `Recordings`, which brings its own labels
+        y, session, channel : (N,) the speaker, the session and the kind of channel of each recording
+        device : a device of torch, such as "cuda", for the statistics and EM
+        state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
-        return self.fit_passes(_Chunked(chunks, labels, device), start=start, trace=trace)
-
-    def fit_passes(self, data: Passes, *, start: Model | None = None, trace: Sequence[float] = ()) -> Self:
-        """The same from passes over data that are made elsewhere, on a cluster for one."""
-        if not self.length_norm:
-            stats = self._statistics(data, None)
-            self._fit_steps(Spread.of(stats))
-            stats = self._map(stats)
+        if not isinstance(X, Recordings):
+            self._check_speakers(y)
+            X = checks.rows(self, X, reset=True)
+        recordings = as_recordings(X, y, session, channel)
+        plda = self._plda()
+        if not self.length_norm and (plda.n_channels or 1) == 1:
+            stats = plda.statistics(recordings, device=device)
+            steps = self._fit_steps(Spread.of(stats))
+            stats = self._mapped(stats, steps)
         else:
-            self._fit_steps(data.spread(self.lda is not None or self.center_by_channel))
-            stats = self._statistics(data, partial(through, self.steps_))
-        self._count(stats)
-        data.forget()  # a million labels are tens of megabytes that EM does not need
-        done = max(len(trace) - 1, 0)
-        plda = self._plda().set_params(max_iter=max(self.max_iter - done, 0))
-        plda.fit_statistics(stats, start=_put_model(start, stats))
-        plda.set_params(max_iter=self.max_iter)
-        if start is not None and done:
-            before = [self._first_value(stats, start), *trace[1:-1]]
-            plda.log_likelihoods_ = np.concatenate([before, plda.log_likelihoods_])
-            plda.n_iter_ = len(plda.log_likelihoods_) - 1
-        for name in ("channel_means_", "channel_priors_", "mean_", "speaker_loadings_", "session_loadings_"):
-            setattr(plda, name, to_numpy(getattr(plda, name)))
-        plda.noise_precision_ = to_numpy(plda.noise_precision_)
-        self.plda_ = plda
+            labelled = self.lda is not None or self.center_by_channel
+            whole = Spread.of(Statistics.of(recordings, device=device)) if labelled else Spread.unlabelled(recordings)
+            steps = self._fit_steps(whole)
+            stats = plda.statistics(recordings, partial(through, steps), device=device)
+        self.plda_ = plda.fit_statistics(stats, state=state).to_host()
+        self.steps_, self.calibration_ = steps, None
+        self.provenance_: dict[str, Any] = {}
+        n = (len(stats.speaker_ids), int(stats.n_sessions), int(stats.n_recordings))
+        self.counts_ = dict(zip(("speakers", "sessions", "recordings"), n, strict=True))
+        if isinstance(X, Recordings):
+            checks.width(self, steps["center"].n_features_in_)
         return self
 
-    def _statistics(self, data: Passes, transform: Transform | None) -> Statistics:
-        K = data.n_kinds()
-        if (self.n_channels or 1) > 1 and K == 1:
-            raise DuopldaError(
-                f"n_channels={self.n_channels} without channel labels needs the recordings in memory: use fit(X, ...), "
-                "or label the channels"
-            )
-        parts = [self.shrinkage, self.n_speaker_factors, self.n_session_factors]
-        folds = "auto" in [p for p in parts if isinstance(p, str)] or K > 1
-        seed = int(self.random_state) if isinstance(self.random_state, Integral) else 0
-        return data.statistics(transform, n_folds=self.n_folds if folds else 0, seed=seed)
+    def _plda(self) -> PLDA:
+        """An unfitted PLDA to train."""
+        if self.plda is None:
+            return PLDA(shrinkage="auto", random_state=0)
+        if not isinstance(self.plda, PLDA):
+            raise DuopldaError(f"plda={self.plda!r} must be a PLDA, or None")
+        checks.plda_parameters(self.plda)
+        return self.plda.unfitted()
 
     def _unfitted(self) -> dict[str, Any]:
         by = bool(self.center_by_channel)
@@ -254,40 +138,23 @@ class Backend(BaseEstimator):
             steps["length_norm"] = LengthNorm()
         return steps
 
-    def _fit_steps(self, spread: Spread) -> None:
-        self.n_features_in_ = len(spread.mean)
-        self.calibration_ = None
-        self.steps_ = self._unfitted()
-        if self.center_by_channel and len(spread.kinds) == 1 and str(spread.kinds[0]) == "":
+    def _fit_steps(self, spread: Spread) -> dict[str, Any]:
+        """The transformers, fitted one after another."""
+        if self.center_by_channel and spread.kinds.tolist() == NO_KIND.tolist():
             raise DuopldaError("center_by_channel=True needs channel: the kind of each recording")
-        for step in self.steps_.values():
+        steps = self._unfitted()
+        for step in steps.values():
             step.fit_statistics(spread)
             if hasattr(step, "matrix_"):
                 spread = spread.mapped(step.matrix_)
+        return steps
 
-    def _plda(self) -> PLDA:
-        names = ("n_speaker_factors", "n_session_factors", "shrinkage", "n_channels", "tol", "max_iter", "n_folds")
-        given = {name: getattr(self, name) for name in names}
-        return PLDA(**given, random_state=self.random_state, callback=self.callback)
-
-    def _first_value(self, stats: Statistics, model: Model) -> float:
-        """The log-likelihood of the start of a training that was interrupted."""
-        ny, nx = model.V.shape[1], model.U.shape[1]
-        first = self._plda().set_params(max_iter=0, callback=None, n_speaker_factors=ny, n_session_factors=nx)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(first.set_params(shrinkage=(0.0, 0.0, 0.0)).fit_statistics(stats).log_likelihoods_[0])
-
-    def _count(self, data: Labels | Statistics) -> None:
-        n = (len(data.speaker_ids), int(data.n_sessions), int(data.n_recordings))
-        self.counts_ = dict(zip(("speakers", "sessions", "recordings"), n, strict=True))
-
-    def _map(self, stats: Statistics) -> Statistics:
-        """Statistics of the rows as the affine steps leave them."""
+    def _mapped(self, stats: Statistics, steps: dict[str, Any]) -> Statistics:
+        """Statistics of the recordings as the affine steps leave them."""
         matrix = np.eye(stats.d)
-        for step in self.steps_.values():
+        for step in steps.values():
             matrix = matrix @ getattr(step, "matrix_", np.eye(matrix.shape[1]))
-        center = self.steps_["center"]
+        center = steps["center"]
         means = center.channel_means_ if self.center_by_channel else np.repeat(center.mean_[None, :], stats.K, axis=0)
         return mapped(stats, means, matrix)
 
@@ -295,63 +162,69 @@ class Backend(BaseEstimator):
 
     @property
     def pipeline(self) -> Pipeline:
-        """The preprocessing steps and the PLDA as a scikit-learn Pipeline: fitted where this is."""
+        """The preprocessing steps and the PLDA as a scikit-learn Pipeline, which is fitted if this is."""
         fitted = hasattr(self, "plda_")
         steps = self.steps_ if fitted else self._unfitted()
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
-    def transform(self, X: Any, channel: Any = None) -> NDArray[np.float64]:
-        """(N, k) recordings as the PLDA takes them."""
-        check_is_fitted(self, "plda_")
-        return through(self.steps_, X, channel)
+    def transform(self, X: Any, channel: Any = None, *, device: Any = None) -> Array:
+        """(N, k) recordings as the PLDA takes them.
 
-    def enroll(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Sides:
+        They stay on their device; with `device`, a device of torch such as "cuda", those of the host are moved there.
+        """
+        check_is_fitted(self)
+        return through(self.steps_, on_device(checks.rows(self, X), device), channel)
+
+    def enroll(self, X: Any, ids: Any, session: Any = None, channel: Any = None, *, device: Any = None) -> Sides:
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does."""
-        return self.plda_.enroll(self.transform(X, channel), speaker, session, channel)
+        return self.plda_.enroll(self.transform(X, channel, device=device), ids, session, channel)
 
-    def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None, calibrated: bool = True) -> Any:
+    def load_sides(self, path: str | os.PathLike[str], *, device: Any = None) -> Sides:
+        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
+        check_is_fitted(self)
+        return self.plda_.load_sides(path, device=device)
+
+    def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None, calibrated: bool = True) -> Array:
         """Natural-log likelihood ratios, as `PLDA.llr` gives them; calibrated where `calibrate` was called."""
-        check_is_fitted(self, "plda_")
-        scores = self.plda_.llr(enrolled, tests, pairs)
-        return self._calibrated(scores, calibrated)
+        check_is_fitted(self)
+        return self._calibrated(self.plda_.llr(enrolled, tests, pairs), calibrated)
 
     def llr_blocks(
         self, enrolled: Sides, tests: Sides, *, calibrated: bool = True, **options: Any
-    ) -> Iterator[tuple[slice, Any]]:
+    ) -> Iterator[tuple[slice, Array]]:
         """Blocks of columns of `llr`, with the options of `PLDA.llr_blocks`."""
-        check_is_fitted(self, "plda_")
+        check_is_fitted(self)
         blocks = self.plda_.llr_blocks(enrolled, tests, **options)
         return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
 
-    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Any, Any]:
-        """Rows of the k best of `enrolled` for each test, and their `llr`, as `PLDA.top` gives them.
+    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
+        """The k highest-scoring rows of `enrolled` for each test, and their `llr`, as `PLDA.top` gives them.
 
-        >>> from duoplda import PLDA
         >>> chain = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
         >>> sides = chain.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
         >>> chain.top(sides, sides, 1)[0].tolist()
         [[0], [1], [2]]
         """
-        check_is_fitted(self, "plda_")
+        check_is_fitted(self)
         rows, scores = self.plda_.top(enrolled, tests, k)
         return rows, self._calibrated(scores, calibrated)
 
-    def _calibrated(self, scores: Any, calibrated: bool) -> Any:
+    def _calibrated(self, scores: Array, calibrated: bool) -> Array:
         if not calibrated or self.calibration_ is None:
             return scores
         return self.calibration_.transform(to_numpy(scores))
 
     def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
         """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""
-        check_is_fitted(self, "plda_")
-        if method not in CALIBRATIONS:
-            raise DuopldaError(f"method={method!r} must be one of {', '.join(CALIBRATIONS)}")
-        self.calibration_ = CALIBRATIONS[method](**options).fit(scores, labels)
+        check_is_fitted(self)
+        if method not in ("affine", "pav"):
+            raise DuopldaError(f"method={method!r} must be one of affine, pav")
+        self.calibration_ = METHODS[method](**options).fit(scores, labels)
         return self
 
     def summary(self) -> dict[str, Any]:
         """What is in it: plain numbers, texts and lists."""
-        check_is_fitted(self, "plda_")
+        check_is_fitted(self)
         plda, fit = self.plda_, {}
         n = self.counts_.get("recordings", 0)
         if hasattr(plda, "log_likelihoods_"):
@@ -359,6 +232,7 @@ class Backend(BaseEstimator):
             fit = {"converged": bool(plda.converged_), "n_iter": len(trace) - 1, "log_likelihoods": trace}
             fit["log_likelihood_per_recording"] = trace[-1] / n if n else float("nan")
         amount = plda.shrinkage_._asdict() if hasattr(plda, "shrinkage_") else {}
+        parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
         return {
             "steps": [*self.steps_, "plda", *(["calibration"] if self.calibration_ is not None else [])],
             "n_features_in": int(self.n_features_in_),
@@ -366,49 +240,47 @@ class Backend(BaseEstimator):
             "n_speaker_factors": int(plda.speaker_loadings_.shape[1]),
             "n_session_factors": int(plda.session_loadings_.shape[1]),
             "channels": plda.channels_.tolist(),
-            "channel_noise": channel_noise(plda),
-            "variance_shares": variance_shares(plda),
+            "channel_noise": channel_noise(*parts),
+            "variance_shares": variance_shares(*level_covariances(*parts)),
             "data": dict(self.counts_),
             "training": fit,
             "shrinkage": {k: float(v) for k, v in amount.items() if k != "channel" or len(plda.channels_) > 1},
             "calibration": type(self.calibration_).__name__ if self.calibration_ is not None else None,
-            "parameters": plain_parameters(self),
-            "provenance": dict(getattr(self, "provenance", {})),
+            "parameters": {**{k: v for k, v in files.plain(self).items() if k != "plda"}, "plda": files.plain(plda)},
+            "provenance": dict(self.provenance_),
         }
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.plda_.n_features_in_
 
     # -- files
 
     def save(
-        self, path: str | os.PathLike[str], *, command: str | None = None, inputs: Mapping[str, str] | None = None
+        self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None, force: bool = True
     ) -> None:
-        """Write everything to one safetensors file, whole or not at all; `inputs` are hashes of files by name."""
-        check_is_fitted(self, "plda_")
-        self.provenance = backendfile.write(path, self, command, inputs)
+        """Write everything to one safetensors file, whole or not at all.
+
+        `provenance` says where the model comes from: a command, hashes of files, whatever JSON can hold. Versions of
+        the software are added to it.
+        """
+        check_is_fitted(self)
+        files.write(path, self.plda_, self, provenance=provenance, force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
-        arrays, header = read_parts(path, (FORMAT, modelfile.FORMAT))
-        if header.get("format") == modelfile.FORMAT:
-            return cls.from_plda(PLDA.load(path))
-        try:
-            return backendfile.restore(cls, arrays, header)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise DuopldaError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+        with files.reading(path) as saved:
+            backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)
+        backend.steps_, backend.calibration_, backend.counts_ = saved.steps, saved.calibration, saved.counts
+        backend.n_features_in_, backend.provenance_ = saved.n_features_in, saved.fitted["provenance_"]
+        return backend
 
     @classmethod
     def from_plda(cls, plda: PLDA) -> Self:
         """A chain without preprocessing."""
-        backend = cls(whiten=False, length_norm=False, shrinkage=None)
+        check_is_fitted(plda)
+        backend = cls(whiten=False, length_norm=False, plda=plda.unfitted(callback=None))
         backend.steps_, backend.plda_, backend.calibration_ = {}, plda, None
-        backend.n_features_in_, backend.counts_ = plda.n_features_in_, {}
+        backend.n_features_in_, backend.counts_, backend.provenance_ = plda.n_features_in_, {}, {}
         return backend
-
-
-def _put_model(model: Model | None, stats: Statistics) -> Model | None:
-    from duoplda.arrays import put
-
-    if model is None:
-        return None
-    parts = {name: put(to_numpy(getattr(model, name)), stats.offset) for name in ("mu", "V", "U", "W")}
-    return replace(model, **parts)

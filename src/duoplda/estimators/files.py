@@ -1,11 +1,17 @@
-"""The file of a back-end: safetensors with a JSON header, as for the PLDA alone (`modelfile`)."""
+"""The file of a model: a PLDA and, where there are any, the steps before it and the calibration after it.
+
+The arrays are named after the attributes that they restore (`center.mean_`, `plda.speaker_loadings_`); the header has
+parameters, names and counts. Version 1, in which a PLDA alone had a format of its own, is still read.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from numbers import Integral
 from typing import Any
 
@@ -13,168 +19,179 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import to_numpy
-from duoplda.errors import DuopldaError
-from duoplda.estimators.plda import PLDA
+from duoplda.errors import DuopldaError, printable
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 from duoplda.evaluation import calibration as cal
-from duoplda.io import container as modelfile
-from duoplda.model import shrinkage as shr
+from duoplda.io import read_container, write_container
+from duoplda.model.parameters import Model, checked
+from duoplda.model.shrinkage import Shrinkage
 
-FORMAT, VERSION = "duoplda-backend", 1
-CALIBRATIONS: dict[str, Any] = {"affine": cal.AffineCalibration, "pav": cal.PAVCalibration}
 STEPS: dict[str, Any] = {"center": Center, "lda": LDA, "whiten": Whiten, "length_norm": LengthNorm}
 LEARNT = {"center": ("mean_", "channels_", "channel_means_"), "lda": ("matrix_", "ratios_"), "whiten": ("matrix_",)}
+MODEL = ("channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
+CHAIN = ("lda", "whiten", "length_norm", "center_by_channel")
+
+Arrays = dict[str, NDArray[Any]]
 
 
-def write(path: str | os.PathLike[str], backend: Any, command: str | None, inputs: Mapping[str, str] | None) -> Any:
-    """Write a fitted back-end, whole or not at all; what is noted about its origin comes back."""
-    parameters = plain_parameters(backend)
-    plda = backend.plda_
-    arrays: dict[str, NDArray[Any]] = {}
-    steps: dict[str, Any] = {}
-    for name, step in backend.steps_.items():
-        steps[name] = step.get_params()
-        for attribute in LEARNT.get(name, ()):
-            value = getattr(step, attribute)
-            if attribute == "channels_":
-                steps[name] = {**steps[name], attribute: value.tolist()}
-            else:
-                arrays[f"{name}.{attribute}"] = value
-    for attribute in ("channel_means_", "channel_priors_", "speaker_loadings_", "session_loadings_"):
-        arrays[f"plda.{attribute}"] = to_numpy(getattr(plda, attribute))
-    noise = to_numpy(plda.noise_precision_)
-    arrays["plda.noise_precision_"] = noise.reshape(len(plda.channels_), *noise.shape[-2:])
-    old = dict(getattr(backend, "provenance", {}))
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """What a model file holds."""
+
+    model: Model
+    priors: NDArray[np.float64]  # (K,) of the kinds of channels
+    parameters: dict[str, Any]  # of the PLDA
+    fitted: dict[str, Any]  # what else training left in the PLDA, by attribute
+    chain: dict[str, Any] = field(default_factory=dict)  # parameters of the back-end
+    steps: dict[str, Any] = field(default_factory=dict)  # fitted transformers by name
+    calibration: Any = None
+    counts: dict[str, int] = field(default_factory=dict)
+    n_features_in: int = 0
+
+
+# -- writing
+
+
+def write(
+    path: str | os.PathLike[str],
+    plda: Any,
+    backend: Any = None,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    force: bool = True,
+) -> None:
+    """Write a fitted PLDA, or the back-end that it is part of; neither changes."""
+    owner = plda if backend is None else backend
+    arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in MODEL}
     header: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "parameters": parameters,
-        "steps": steps,
-        "n_features_in": int(backend.n_features_in_),
+        "plda": plain(plda),
         "channels": plda.channels_.tolist(),
-        "counts": backend.counts_,
-        "variance_shares": variance_shares(plda),
-        "provenance": {
-            "versions": old.get("versions") or versions(),
-            "seed": parameters["random_state"],
-            "command": command if command is not None else old.get("command"),
-            "inputs": dict(inputs) if inputs is not None else old.get("inputs", {}),
-        },
+        "provenance": {"versions": versions(), **getattr(owner, "provenance_", {}), **(provenance or {})},
     }
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
     if hasattr(plda, "log_likelihoods_"):
         arrays["plda.log_likelihoods_"] = np.asarray(plda.log_likelihoods_, float)
         header["fit"] = {"converged": bool(plda.converged_), "n_evaluations": int(plda.n_evaluations_)}
+    if backend is not None:
+        _add_chain(backend, arrays, header)
+    write_container(path, "duoplda-backend", arrays, header, force=force)
+
+
+def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
+    """What a back-end adds to its PLDA."""
+    header["chain"] = {name: _json(getattr(backend, name)) for name in CHAIN}
+    header["n_features_in"], header["counts"] = int(backend.n_features_in_), dict(backend.counts_)
+    header["steps"] = {}
+    for name, step in backend.steps_.items():
+        header["steps"][name] = given = plain(step)
+        for attribute in LEARNT.get(name, ()):
+            value = getattr(step, attribute)
+            if attribute == "channels_":
+                given[attribute] = value.tolist()
+            else:
+                arrays[f"{name}.{attribute}"] = value
     if backend.calibration_ is not None:
         header["calibration"] = type(backend.calibration_).__name__
         for key, value in backend.calibration_.get_state().items():
             arrays[f"calibration.{key}"] = np.asarray(value, float)
-    modelfile.write(path, arrays, header)
-    return header["provenance"]
 
 
-def restore(cls: Any, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Any:
-    """The back-end that was written; KeyError, TypeError or ValueError where the parts do not fit together."""
-    backend = cls(**header["parameters"])
-    if isinstance(backend.shrinkage, list):
-        backend.shrinkage = tuple(backend.shrinkage)
-    backend.n_features_in_ = d = int(header["n_features_in"])
-    backend.steps_ = {}
-    for name, given in header["steps"].items():
-        step = STEPS[name](**{k: v for k, v in given.items() if not k.endswith("_")})
-        step.n_features_in_ = d
-        for attribute in LEARNT.get(name, ()):
-            value = np.array(given[attribute]) if attribute in given else arrays[f"{name}.{attribute}"]
-            setattr(step, attribute, value)
-        if name == "center" and not (
-            step.mean_.shape == (d,) and step.channel_means_.shape == (len(step.channels_), d)
-        ):
-            raise DuopldaError(f"means of shapes {step.mean_.shape}, {step.channel_means_.shape}")
-        if hasattr(step, "matrix_"):
-            if step.matrix_.ndim != 2 or step.matrix_.shape[0] != d or not np.isfinite(step.matrix_).all():
-                raise DuopldaError(f"the matrix of {name} has shape {step.matrix_.shape}, or is not finite")
-            d = step.matrix_.shape[1]
-        backend.steps_[name] = step
-    parts = ("channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_")
-    mean, V, U, W = (arrays[f"plda.{part}"] for part in parts)
-    plda = PLDA.from_parameters(mean, V, U, W, np.array(header["channels"]), arrays["plda.channel_priors_"])
-    if plda.n_features_in_ != d:
-        raise DuopldaError(f"the PLDA has {plda.n_features_in_} dimensions, what comes before it {d}")
-    plda.set_params(**{k: v for k, v in backend._plda().get_params().items() if k != "callback"})
-    if "shrinkage" in header:
-        plda.shrinkage_ = shr.Shrinkage(*header["shrinkage"])
-    if "plda.log_likelihoods_" in arrays:
-        plda.log_likelihoods_ = arrays["plda.log_likelihoods_"]
-        plda.n_iter_ = len(plda.log_likelihoods_) - 1
-        plda.converged_, plda.n_evaluations_ = header["fit"]["converged"], header["fit"]["n_evaluations"]
-    backend.plda_, backend.counts_ = plda, dict(header["counts"])
-    backend.provenance = dict(header["provenance"])
-    backend.calibration_ = None
-    if "calibration" in header:
-        kind = {c.__name__: c for c in CALIBRATIONS.values()}[header["calibration"]]
-        prefix = "calibration."
-        state = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        backend.calibration_ = kind.from_state(state)
-    return backend
+def plain(estimator: Any) -> dict[str, Any]:
+    """The parameters of an estimator as JSON has them; a callback, or a seed that is no number, cannot be kept."""
+    given = {k: _json(v) for k, v in estimator.get_params(deep=False).items() if k != "callback"}
+    if "random_state" in given and not isinstance(given["random_state"], Integral):
+        given["random_state"] = None
+    return given
 
 
-def plain_parameters(backend: Any) -> dict[str, Any]:
-    """What the back-end was made with, as JSON has it."""
-    given = {k: v for k, v in backend.get_params(deep=False).items() if k != "callback"}
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-    if isinstance(plain["shrinkage"], (tuple, list, np.ndarray)):
-        plain["shrinkage"] = [float(a) for a in plain["shrinkage"]]
-    seed = plain["random_state"]
-    return {**plain, "random_state": int(seed) if isinstance(seed, Integral) else None}
-
-
-def variance_shares(plda: PLDA) -> dict[str, float]:
-    """Shares of the total variance of the speaker, the session and the channel (mean over kinds), in PLDA's space."""
-    V, U, W = (to_numpy(a) for a in (plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_))
-    priors = to_numpy(plda.channel_priors_)
-    noise = np.linalg.inv(W.reshape(len(priors), *W.shape[-2:]))
-    sizes = [float((V**2).sum()), float((U**2).sum()), float(priors @ np.trace(noise, axis1=1, axis2=2))]
-    return {name: size / sum(sizes) for name, size in zip(("speaker", "session", "channel"), sizes, strict=True)}
-
-
-def channel_noise(plda: PLDA) -> list[list[float]]:
-    """For each kind of channel its share of the recordings, and the noise's share of the variance of its recordings."""
-    V, U, W = (to_numpy(a) for a in (plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_))
-    priors = to_numpy(plda.channel_priors_)
-    noise = np.trace(np.linalg.inv(W.reshape(len(priors), *W.shape[-2:])), axis1=1, axis2=2)
-    common = float((V**2).sum() + (U**2).sum())
-    return [[float(p), float(n / (n + common))] for p, n in zip(priors, noise, strict=True)]
+def _json(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return [_json(v) for v in value] if isinstance(value, (tuple, list)) else value
 
 
 def versions() -> dict[str, str]:
-    """Of what made a model."""
-    from importlib.metadata import version
-
+    """The versions of the software that makes a model."""
     own = {name: version(name) for name in ("duoplda", "numpy", "scipy", "scikit-learn")}
     return {**own, "python": platform.python_version()}
 
 
-def read_parts(
-    path: str | os.PathLike[str], formats: tuple[str, ...]
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and header of a file of one of the formats, or a clear word on why there are none."""
-    from safetensors import SafetensorError, safe_open
+# -- reading
 
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[Saved]:
+    """Read a model file of any version; what does not fit together, here or inside the block, is a damaged file."""
+    arrays, header = read_container(path, ("duoplda-backend", "duoplda-plda"))
     try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get("duoplda", "null"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        detail = " ".join(str(error).split())
-        raise DuopldaError(f"{path} is not a model of duoplda, or it is truncated or damaged: {detail}") from None
-    except OSError as error:
-        raise DuopldaError(f"cannot read the model {path}: {error.strerror or error}") from None
-    if not isinstance(header, dict) or header.get("format") not in formats:
-        raise DuopldaError(f"{path} is a safetensors file, but no model of duoplda")
-    if header["format"] == FORMAT and header.get("version") != VERSION:
-        raise DuopldaError(
-            f"{path} has format version {header.get('version')}, this duoplda reads version {VERSION}: "
-            "use the duoplda that wrote it, or a newer one"
-        )
-    return arrays, header
+        if header["version"] == 1:
+            arrays, header = _from_version_1(arrays, header)
+        yield _saved(arrays, header)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise DuopldaError(printable(f"{path} is damaged: {' '.join(str(error).split())}")) from None
+
+
+def _from_version_1(arrays: Arrays, header: dict[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and header of version 1 as version 2 has them."""
+    given = dict(header["parameters"])
+    if header["format"] == "duoplda-plda":
+        return {f"plda.{name}_": a for name, a in arrays.items()}, {**header, "plda": given}
+    chain = {name: given.pop(name) for name in CHAIN}
+    return arrays, {**header, "plda": given, "chain": chain}
+
+
+def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
+    mean, V, U, W, priors = (arrays[f"plda.{name}"] for name in MODEL)
+    channels = np.array(header["channels"])
+    model = checked(mean, V, U, W.reshape(len(channels), *W.shape[-2:]), channels)
+    if priors.shape != channels.shape or not (priors > 0).all():
+        raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
+    parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items() if k != "callback"}
+    steps, d = _steps(arrays, header)
+    if steps and d != model.d:
+        raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
+    calibration = None
+    if "calibration" in header:
+        start = "calibration."
+        state = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
+        calibration = cal.restore(header["calibration"], state)
+    chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
+    counts = {name: int(n) for name, n in header.get("counts", {}).items()}
+    d = int(header.get("n_features_in", model.d))
+    return Saved(model, priors, parameters, _fitted(arrays, header), chain, steps, calibration, counts, d)
+
+
+def _fitted(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
+    fitted: dict[str, Any] = {"provenance_": dict(header.get("provenance", {}))}
+    if "shrinkage" in header:
+        fitted["shrinkage_"] = Shrinkage(*map(float, header["shrinkage"]))
+    if "plda.log_likelihoods_" in arrays:
+        trace = arrays["plda.log_likelihoods_"]
+        if trace.ndim != 1:
+            raise DuopldaError(f"log_likelihoods has shape {trace.shape}")
+        fitted |= {"log_likelihoods_": trace, "n_iter_": len(trace) - 1}
+        fitted |= {f"{name}_": header["fit"][name] for name in ("converged", "n_evaluations")}
+    return fitted
+
+
+def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The fitted transformers, and the dimensions that they leave."""
+    steps: dict[str, Any] = {}
+    d = int(header.get("n_features_in", 0))
+    for name, given in header.get("steps", {}).items():
+        step = STEPS[name](**{k: v for k, v in given.items() if not k.endswith("_")})
+        step.n_features_in_ = d
+        for attribute in LEARNT.get(name, ()):
+            value = np.array(given[attribute]) if attribute in given else arrays[f"{name}.{attribute}"]
+            if attribute != "channels_" and not np.isfinite(value).all():
+                raise DuopldaError(f"{name}.{attribute} is not finite")
+            setattr(step, attribute, value)
+        if name == "center" and (step.mean_.shape, step.channel_means_.shape) != ((d,), (len(step.channels_), d)):
+            raise DuopldaError(f"means have shapes {step.mean_.shape} and {step.channel_means_.shape}")
+        if hasattr(step, "matrix_"):
+            if step.matrix_.ndim != 2 or step.matrix_.shape[0] != d:
+                raise DuopldaError(f"the matrix of {name} has shape {step.matrix_.shape}, and {d} dimensions come in")
+            d = step.matrix_.shape[1]
+        steps[name] = step
+    return steps, d

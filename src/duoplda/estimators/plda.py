@@ -4,50 +4,90 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from numbers import Integral, Real
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from numbers import Real
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from scipy.special import logit
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import (
-    Array,
-    check_finite,
-    check_rows,
-    namespace,
-    on_device,
-    put,
-    symmetric,
-    take,
-    to_float,
-    to_numpy,
-)
+from duoplda.arrays import Array, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
+from duoplda.data import Recordings, as_recordings
 from duoplda.data import labels as lab
+from duoplda.data.recordings import ArrayRecordings
+from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
-from duoplda.io import container as modelfile
-from duoplda.model import anova, em
+from duoplda.estimators import checks, files
+from duoplda.model import em
 from duoplda.model import kinds as channels
 from duoplda.model import parameters as par
 from duoplda.model import posteriors as post
-from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.posteriors import Posterior
 from duoplda.model.statistics import Statistics
+from duoplda.model.training import Training
 from duoplda.trials import blocks as llr
-from duoplda.trials.blocks import Sides
+from duoplda.trials.sides import Sides
+from duoplda.trials.sides import load as load_sides
 
-FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before it is shrunk
-NO_SPEAKERS = "PLDA requires y to be passed, but the target y is None: give the speaker of each row of X"
+_COPIES: WeakKeyDictionary[Model, dict[str, Model]] = WeakKeyDictionary()  # of models on other devices
 
 
-class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class _Parameter:
+    """A parameter of the fitted model, to read and to assign.
+
+    An assignment makes a new model: sides that were enrolled with the old one are then refused. Arrays of NumPy are
+    handed out read-only and those of other libraries as copies, so that no model changes under its sides.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, plda: Any, owner: Any = None) -> Any:
+        if plda is None:
+            return self
+        model: Model = plda.model_
+        value = getattr(model, self.name)
+        return _guarded(value[0, ...] if self.name == "W" and model.K == 1 else value)
+
+    def __set__(self, plda: Any, value: Any) -> None:
+        check_is_fitted(plda)
+        old: Model = plda.model_
+        given = {name: to_numpy(getattr(old, name)) for name in ("mu", "V", "U", "W", "kinds")}
+        value = to_numpy(value)
+        given[self.name] = value[None] if self.name == "W" and value.ndim == 2 else value
+        plda.model_ = moved(par.checked(*given.values()), old.V)
+
+
+def _guarded(array: Array) -> Array:
+    xp = namespace(array)
+    if xp is not np:
+        return xp.asarray(array, copy=True)
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+def moved(model: Model, like: Array) -> Model:
+    """The model in the array library and on the device of `like`: the same object as long as the model lives."""
+    place = f"{namespace(like).__name__} {like.device}"
+    if place == f"{namespace(model.V).__name__} {model.V.device}":
+        return model
+    copies = _COPIES.setdefault(model, {})
+    if place not in copies:
+        arrays = {name: put(to_numpy(getattr(model, name)), like) for name in ("mu", "V", "U", "W")}
+        copies[place] = replace(model, **arrays)
+    return copies[place]
+
+
+class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """PLDA with two sources of inter-session variability.
 
         phi_ijl = mean + V y_i + U x_ij + eps_ijl,    y_i, x_ij ~ N(0, I),    eps_ijl ~ N(0, W^-1)
@@ -63,45 +103,50 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Columns of U. None: full rank if any session has several recordings, otherwise 0, which is simplified PLDA.
     shrinkage : None, "auto", float or (speaker, session, noise[, channel])
         How far the covariances VV', UU' and W^-1 are moved towards the shape of the total covariance after training,
-        from 0 to 1 (see `duoplda.shrinkage`); `channel` moves the noise of a kind towards the mean over kinds.
-        "auto": chosen by the likelihood of held-out speakers. None: maximum likelihood; only where a kind of channels
-        has fewer than 10 d recordings are kinds moved towards each other, by as much as held-out speakers ask for.
-        Shrunk covariances are of full rank.
+        from 0 to 1 (see `duoplda.model.shrinkage`); `channel` moves the noise of each kind towards the mean over the
+        kinds. "auto": chosen by the likelihood of held-out speakers. None: maximum likelihood, except that kinds of
+        channels are moved towards each other where one of them has fewer than 10 d recordings; held-out speakers
+        choose how far. Shrunk covariances are of full rank.
     n_channels : int or None
-        Learn so many kinds of channels from recordings without labels of kinds (`fit(X, ...)` only: it reads X several
-        times). Only sessions with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
+        Learn this number of kinds of channels from recordings in memory whose kinds are not labelled. Only sessions
+        with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
     n_folds : int
-        Folds of speakers for "auto".
+        Into how many folds speakers are divided to be held out in turn.
     init : {"moments", "random"}
         Start from an analysis of variance, or from loadings drawn with `random_state`.
     tol : float
-        EM stops when an iteration gains less, in nats per recording.
+        EM stops when an iteration gains less than this, in nats per recording.
     max_iter : int
-        The most iterations; a ConvergenceWarning says when they were not enough.
+        The largest number of iterations; a ConvergenceWarning says when they were not enough.
     accelerate : bool
         Anderson acceleration, safeguarded by the likelihood.
     minimum_divergence : bool
         The MD step after each ML step. Without it EM is very slow.
     noise_floor : float
-        No eigenvalue of W^-1 falls below this share of the mean variance of a dimension. 0: no floor, and data that
-        leave W^-1 singular are refused.
+        No eigenvalue of W^-1 falls below this share of the mean variance of a dimension. 0: there is no floor, and
+        data that leave W^-1 singular are refused.
     random_state : int, RandomState instance or None
-        For `init="random"` and for the folds of "auto" (an int there; otherwise 0).
+        Seeds `init="random"` and, if it is an int, the division of speakers into folds.
     callback : callable or None
-        `callback(iteration, log_likelihood, model)` after each iteration; returning True ends training. If it has a
-        method `held_out(done, folds)`, that is called after each fold of "auto".
+        `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. If it
+        has a method `held_out(done, folds)`, that is called after each fold of held-out speakers; if it has a method
+        `state(state)`, that gets what `fit_statistics` needs to go on after an interruption.
 
     Attributes
     ----------
     mean_ : (d,)   speaker_loadings_ : (d, ny)   session_loadings_ : (d, nx)   noise_precision_ : (d, d) or (K, d, d)
-        mu, V, U and the precision W (Kaldi and wespeaker call a covariance W), of each kind where there are several.
+        mu, V, U and the precision W (Kaldi and wespeaker call a covariance W), one for each kind if there are several.
+        They can be assigned; sides that were enrolled before are then refused.
     channels_ : (K,)   channel_means_ : (K, d)   channel_priors_ : (K,)
         Kinds of channels, their means and their shares of the recordings; `mean_` is the mean over them.
+    model_ : Model
+        The same parameters as one frozen object.
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
-        What was chosen or given; log-likelihoods per recording of held-out speakers that were looked at.
+        What was chosen or given; the log-likelihood per recording of held-out speakers for every choice that was tried.
     log_likelihoods_ : (n_iter_ + 1,)
-        Of the training data, that of the start first; with several kinds, plus the log of their common prior, which is
-        worth one recording (d recordings where a kind has fewer than 10 d) and keeps every kind's noise regular.
+        Of the training data at the start and after each iteration; with several kinds, plus the log of their common
+        prior, which is worth one recording (d recordings where a kind has fewer than 10 d) and keeps every kind's noise
+        regular.
     n_iter_ : int   n_evaluations_ : int   converged_ : bool
 
     Examples
@@ -115,6 +160,9 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     >>> plda.llr(enrolled, tests).shape == (len(enrolled), 10)
     True
     """
+
+    speaker_loadings_, session_loadings_ = _Parameter("V"), _Parameter("U")
+    noise_precision_, channel_means_, channels_ = _Parameter("W"), _Parameter("mu"), _Parameter("kinds")
 
     def __init__(
         self,
@@ -147,229 +195,125 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.random_state = random_state
         self.callback = callback
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        return tags
+    def unfitted(self, **changes: Any) -> Self:
+        """A PLDA with the same parameters, but for the changes; a callback stays the same object, unlike by `clone`."""
+        return type(self)(**{**self.get_params(deep=False), **changes})
 
     # -- training
 
-    def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
-        """Learn the parameters from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,).
+    def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None, *, device: Any = None) -> Self:
+        """Learn the parameters from recordings.
 
-        `session=None`: every recording is its own session. `channel=None`: one noise for all.
+        Parameters
+        ----------
+        X : (N, d) recordings, or a `Recordings`, which brings its own labels
+        y, session, channel : (N,) the speaker, the session and the kind of channel of each recording
+            Without `session` every recording is a session of its own, without `channel` all are of one kind.
+        device : a device of torch, such as "cuda", through which recordings of the host are streamed
         """
-        if y is None:
-            raise DuopldaError(NO_SPEAKERS)
-        X = self._rows(X, reset=True)
-        self._check_parameters()
-        if channel is None and self.n_channels is not None and self.n_channels > 1:
-            channel = self._learn_channels(X, y, session)
-        n_folds = self.n_folds if self._needs_folds(channel, X.shape[1]) else 0
-        return self._fit(Statistics.from_arrays(X, y, session, channel, n_folds=n_folds, seed=self._fold_seed()))
+        if not isinstance(X, Recordings):
+            self._check_speakers(y)
+            X = checks.rows(self, X, reset=True)
+        stats = self.statistics(as_recordings(X, y, session, channel), device=device)
+        if isinstance(X, Recordings):
+            checks.width(self, stats.d)
+        return self._fit(stats)
 
-    def fit_statistics(self, stats: Statistics, start: Model | None = None) -> Self:
-        """The same from statistics gathered elsewhere; "auto" needs them with folds (`n_folds=4`).
+    def statistics(self, recordings: Recordings, transform: Any = None, *, device: Any = None) -> Statistics:
+        """Gather in one pass what `fit_statistics` needs: with folds where held-out speakers choose something.
 
-        EM goes on from `start`, where one is given: the model of an earlier training that was interrupted.
+        `transform(X, channel)` is applied to the recordings first, chunk by chunk.
+        """
+        checks.plda_parameters(self)
+        if (self.n_channels or 1) > 1:
+            recordings, transform = self._learn_channels(recordings, transform), None
+        chosen = [p for p in (self.n_speaker_factors, self.n_session_factors, self.shrinkage) if isinstance(p, str)]
+        folds = chosen or (self.shrinkage is None and recordings.may_have_kinds)
+        options = {"n_folds": self.n_folds if folds else 0, "seed": checks.seed(self.random_state), "device": device}
+        return Statistics.of(recordings, transform, **options)
+
+    def _learn_channels(self, recordings: Recordings, transform: Any) -> Recordings:
+        """The recordings with kinds of channels that were learnt, unless they have labels of their own."""
+        if not isinstance(recordings, ArrayRecordings):
+            raise DuopldaError(
+                f"n_channels={self.n_channels} learns kinds of channels from recordings in memory: give arrays, or "
+                "label the channels and leave out n_channels"
+            )
+        X = recordings.X if transform is None else transform(recordings.X, None)
+        if recordings.may_have_kinds:
+            return ArrayRecordings(X, labels=recordings.labels())
+        rows, labels, K = to_numpy(X).astype(np.float64, copy=False), recordings.labels(), int(self.n_channels or 1)
+
+        def of_kinds(kind: NDArray[np.int64], X: Array) -> ArrayRecordings:
+            return ArrayRecordings(X, labels=replace(labels, kinds=np.arange(K), kind=kind))
+
+        def train(kind: NDArray[np.int64]) -> Model:
+            rough = self.unfitted(max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return rough.fit_statistics(Statistics.of(of_kinds(kind, rows))).model_
+
+        return of_kinds(channels.learn(rows, labels, K, train, checks.seed(self.random_state)), X)
+
+    def fit_statistics(self, stats: Statistics, state: em.State | Callable[[], em.State | None] | None = None) -> Self:
+        """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=4`).
+
+        With `state`, or a function that gives one, EM goes on from where an earlier training of the same statistics was
+        interrupted, and ends with the same model. The method `state` of a callback gets the state of each iteration.
         """
         if not isinstance(stats, Statistics):
             raise DuopldaError(f"fit_statistics needs Statistics, got {type(stats).__name__}: use fit for recordings")
-        self.n_features_in_ = stats.d
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        self._check_parameters()
-        return self._fit(stats, start)
+        checks.plda_parameters(self)
+        checks.width(self, stats.d)
+        return self._fit(stats, state() if callable(state) else state)
 
-    def _learn_channels(self, X: Array, speaker: Any, session: Any) -> NDArray[np.int64]:
-        rows = to_numpy(X).astype(np.float64, copy=False)
-        labels = lab.encode(speaker, session, None, len(rows))
-
-        def train(kind: NDArray[np.int64]) -> Model:
-            stats = Statistics.from_arrays(rows, speaker, session, kind)
-            rough = clone(self).set_params(max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return rough.fit_statistics(stats)._model()
-
-        assert self.n_channels is not None
-        return channels.learn(rows, labels, int(self.n_channels), train, self._fold_seed())
-
-    def _fit(self, stats: Statistics, start: Model | None = None) -> Self:
-        full_nx = anova.session_rank(stats, None)
-        ny, nx = self.n_speaker_factors, self.n_session_factors
-        fixed_ny = stats.d if ny is None or ny == "auto" else int(ny)
-        fixed_nx = full_nx if nx is None or nx == "auto" else int(nx)
-        for name, n in (("n_speaker_factors", fixed_ny), ("n_session_factors", fixed_nx)):
-            if n > stats.d:
-                raise DuopldaError(
-                    f"{name}={n} is more than the {stats.d} dimensions of the data: use at most {stats.d}, or None"
-                )
-        anova.check_identifiable(stats, fixed_ny, fixed_nx)
-        reason = None if self.noise_floor else anova.singular(stats, fixed_ny, fixed_nx)
-        if reason is not None:
-            if self.shrinkage is None:
-                raise DuopldaError(
-                    f"{reason}. Set shrinkage='auto', or noise_floor (for example 1e-4), or reduce the dimensions first"
-                )
-            _warn(f"{reason}. Trained all the same, with a floor of {FLOOR:g} of the mean variance under the noise")
-        self.shrinkage_path_: dict[Any, float] = {}
-        if "auto" in (ny, nx):
-            held_out = self._held_out(stats, fixed_ny, fixed_nx, "the numbers of factors")
-            given = [None if n == "auto" else f for n, f in ((ny, fixed_ny), (nx, fixed_nx))]
-            fixed_ny, fixed_nx = held_out.ranks(given[0], given[1], (fixed_ny, fixed_nx))
-            self.shrinkage_path_.update(held_out.path)
-        amount = self._choose_shrinkage(stats, fixed_ny, fixed_nx)
-        result = self._train(stats, fixed_ny, fixed_nx, self.tol, self.callback, start)
-        model = result.model
-        if any(amount):
-            model = shr.shrink(model, amount, shr.target(stats), stats.N)
-        self.shrinkage_ = amount
+    def _fit(self, stats: Statistics, state: em.State | None = None) -> Self:
+        names = (f.name for f in fields(Training) if f.name not in ("shrinkage", "random"))
+        given = {name: getattr(self, name) for name in names}
+        random = self._generator if self.init == "random" else None
+        training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, **given)
+        model, self.shrinkage_, self.shrinkage_path_, fit = training(stats, state)
         self._keep(model, stats.N / stats.N.sum())
-        self.log_likelihoods_ = result.log_likelihoods
-        self.n_iter_ = len(result.log_likelihoods) - 1
-        self.n_evaluations_ = result.n_evaluations
-        self.converged_ = result.converged
-        if not result.converged and self.n_iter_ >= self.max_iter:
-            gain = float(np.diff(result.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
-            _warn(
+        self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
+        self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
+        if not fit.converged and self.n_iter_ >= self.max_iter:
+            gain = float(np.diff(fit.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
+            warnings.warn(
                 f"EM did not converge in {self.n_iter_} iterations: the last one gained {gain:.2g} nats per "
                 f"recording, and tol={self.tol:g}. Raise max_iter, or tol if that is precise enough",
                 ConvergenceWarning,
+                stacklevel=3,
             )
         return self
 
-    def _train(
-        self, stats: Statistics, ny: int, nx: int, tol: float, callback: Any = None, start: Model | None = None
-    ) -> em.Fit:
-        """EM from the start that was asked for."""
-        floor, few = float(self.noise_floor), self._few(stats.K, stats.N, stats.d)
-        if not floor and (few or (self.shrinkage is not None and anova.singular(stats, ny, nx) is not None)):
-            floor = FLOOR
-        if floor:
-            total = anova.total_covariance(stats)
-            floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
-        if start is not None and (start.V.shape, start.U.shape) != ((stats.d, ny), (stats.d, nx)):
-            raise DuopldaError(
-                f"start has other sizes than the {stats.d} dimensions and {ny} and {nx} factors asked for"
-            )
-        if start is not None:
-            pass
-        elif self.init == "moments":
-            start = em.moment_start(stats, ny, nx, floor)
-        else:
-            seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-            start = em.random_start(stats, ny, nx, np.random.default_rng(seed), floor)
-        return em.fit(
-            stats,
-            start,
-            tol=tol,
-            max_iter=self.max_iter,
-            accelerate=self.accelerate,
-            minimum_divergence=self.minimum_divergence,
-            floor=floor,
-            nu=stats.d if few else 1.0,
-            callback=callback,
-        )
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    @staticmethod
-    def _few(K: int, N: Any, d: int) -> bool:
-        """Whether a kind of channels has too few recordings for a covariance of its own."""
-        return K > 1 and bool((np.asarray(N) < 10 * d).any())
-
-    def _held_out(self, stats: Statistics, ny: int, nx: int, what: str) -> shr.HeldOut:
-        if not stats.folds:
-            raise DuopldaError(
-                f"{what} can be chosen by held-out speakers only from statistics with folds: gather them with "
-                "n_folds=4, or give numbers"
-            )
-        if not shr.HeldOut.possible(stats):
-            raise DuopldaError(f"too few speakers ({len(stats.speaker_ids)}) to hold some out for {what}: give numbers")
-        show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
-        return shr.HeldOut(stats, lambda part: self._train(part, ny, nx, max(self.tol, 1e-4)).model, show)
-
-    def _choose_shrinkage(self, stats: Statistics, ny: int, nx: int) -> shr.Shrinkage:
-        several = ("channel",) if stats.K > 1 else ()
-        if self.shrinkage == "auto":
-            free = ("speaker", *(("session",) if nx else ()), "noise", *several)
-            if not shr.HeldOut.possible(stats) and stats.folds:
-                amount = shr.Shrinkage(**{name: getattr(shr.START, name) for name in free})
-                _warn(f"too few speakers ({len(stats.speaker_ids)}) to hold some out: shrinkage set to {tuple(amount)}")
-                return amount
-        elif self.shrinkage is None:
-            if not self._few(stats.K, stats.N, stats.d):
-                return shr.Shrinkage()
-            free = several
-            if not stats.folds or not shr.HeldOut.possible(stats):
-                amount = shr.Shrinkage(channel=0.5)
-                _warn(f"kinds of channels with fewer than {10 * stats.d} recordings, no held-out speakers: {amount}")
-                return amount
-        elif isinstance(self.shrinkage, Real):
-            a = float(self.shrinkage)
-            return shr.Shrinkage(a, a, a, a if several else 0.0)
-        else:
-            given = [float(a) for a in self.shrinkage]
-            return shr.Shrinkage(*given, *([given[2]] if len(given) == 3 and several else []))
-        held_out = self._held_out(stats, ny, nx, "the shrinkage")
-        amount = held_out.shrinkage(free)
-        self.shrinkage_path_.update(held_out.path)
-        return amount
-
-    def _needs_folds(self, channel: Any, d: int) -> bool:
-        if "auto" in (self.n_speaker_factors, self.n_session_factors) or isinstance(self.shrinkage, str):
-            return True
-        if channel is None or self.shrinkage is not None:
-            return False
-        counts = np.unique(lab.as_ids(channel, "channel"), return_counts=True)[1]
-        return self._few(len(counts), counts, d)
-
-    def _fold_seed(self) -> int:
-        return int(self.random_state) if isinstance(self.random_state, Integral) else 0
-
-    def _check_parameters(self) -> None:
-        for name in ("n_speaker_factors", "n_session_factors"):
-            n = getattr(self, name)
-            if n not in (None, "auto") and (not isinstance(n, Integral) or isinstance(n, bool) or n < 0):
-                raise DuopldaError(f"{name}={n!r} must be a whole number from 0 on, None for full rank, or 'auto'")
-        a = self.shrinkage
-        numbers = [a] if isinstance(a, Real) else a
-        if a is not None and a != "auto":
-            good = isinstance(numbers, (list, tuple)) and (isinstance(a, Real) or len(numbers) in (3, 4))
-            if not good or not all(isinstance(x, Real) and 0 <= float(x) <= 1 for x in numbers):
-                raise DuopldaError(
-                    f"shrinkage={a!r} must be None, 'auto', a number from 0 to 1, or (speaker, session, noise) of such"
-                )
-        n = self.n_channels
-        if n is not None and (not isinstance(n, Integral) or isinstance(n, bool) or n < 1):
-            raise DuopldaError(f"n_channels={n!r} must be a whole number from 1 on, or None")
-        if not isinstance(self.n_folds, Integral) or self.n_folds < 2:
-            raise DuopldaError(f"n_folds={self.n_folds!r} must be a whole number from 2 on")
-        if self.n_speaker_factors == 0:
-            raise DuopldaError("n_speaker_factors=0 leaves nothing to tell speakers apart by: use at least 1, or None")
-        if self.callback is not None and not callable(self.callback):
-            raise DuopldaError(f"callback={self.callback!r} must be a function of (iteration, log_likelihood, model)")
-        if self.init not in ("moments", "random"):
-            raise DuopldaError(f"init={self.init!r} must be 'moments' or 'random'")
-        if not isinstance(self.max_iter, Integral) or self.max_iter < 0:
-            raise DuopldaError(f"max_iter={self.max_iter!r} must be a whole number from 0 on")
-        for name in ("tol", "noise_floor"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not value >= 0 or (name == "noise_floor" and not np.isfinite(value)):
-                raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
-
-    def _keep(self, model: Model, priors: Any) -> None:
-        one = model.K == 1
-        self.channels_ = model.kinds
-        self.channel_means_ = model.mu
+    def _keep(self, model: Model, priors: Any) -> Self:
+        self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back
         self.channel_priors_ = put(priors, model.mu)
-        self.mean_ = model.mu[0, ...] if one else self.channel_priors_ @ model.mu
-        self.speaker_loadings_ = model.V
-        self.session_loadings_ = model.U
-        W = symmetric(model.W)  # to the last digit, as a file gives it back
-        self.noise_precision_ = W[0, ...] if one else W
+        return self
+
+    def to_host(self) -> Self:
+        """Move the parameters into arrays of NumPy, wherever they were trained."""
+        check_is_fitted(self)
+        return self._keep(moved(self.model_, np.zeros(1)), to_numpy(self.channel_priors_))
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "mean_")
+        return hasattr(self, "model_")
+
+    @property
+    def mean_(self) -> Array:
+        """(d,) the mean; with several kinds of channels, the mean over them."""
+        one = self.model_.K == 1
+        return self.channel_means_[0, ...] if one else self.channel_priors_ @ self.channel_means_
+
+    @mean_.setter
+    def mean_(self, value: Any) -> None:
+        check_is_fitted(self)
+        if self.model_.K > 1:
+            raise DuopldaError("mean_ is the mean over several kinds of channels: assign channel_means_ instead")
+        self.channel_means_ = to_numpy(value)[None, ...]
 
     @classmethod
     def from_parameters(
@@ -381,42 +325,49 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         channels: Any = None,
         channel_priors: Any = None,
     ) -> Self:
-        """A model with given parameters; `session_loadings=None`: no session factors.
+        """A model with given parameters; with `session_loadings=None` it has no session factors.
 
-        With K `channels`, `mean` is (K, d), `noise_precision` (K, d, d), and `channel_priors` (K,), or equal.
+        With K `channels`, `mean` is (K, d), `noise_precision` is (K, d, d), and `channel_priors` (K,) are equal if they
+        are left out.
         """
         model = par.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
         priors = np.full(model.K, 1 / model.K) if channel_priors is None else to_numpy(channel_priors).astype(float)
         if priors.shape != (model.K,) or not (priors > 0).all():
             raise DuopldaError(f"channel_priors must be {model.K} positive numbers, got {priors}")
         plda = cls(n_speaker_factors=model.ny, n_session_factors=model.nx)
-        plda._keep(model, priors / priors.sum())
         plda.n_features_in_ = model.d
-        return plda
+        return plda._keep(model, priors / priors.sum())
 
     # -- densities and posteriors
 
     def log_likelihood(
         self, X: Any, speaker: Any, session: Any = None, channel: Any = None
     ) -> tuple[NDArray[Any], Array]:
-        """Speaker ids (sorted) and ln P(Phi_i | model) of each, in nats."""
+        """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats."""
         model, X, labels = self._labelled(X, speaker, session, channel)
         return labels.speaker_ids, post.log_likelihoods(model, X, labels)
 
-    def score(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> float:
-        """Mean log marginal likelihood per recording, in nats."""
-        if y is None:
-            raise DuopldaError(NO_SPEAKERS)
+    def score(
+        self, X: Any, y: Any = None, session: Any = None, channel: Any = None, sample_weight: None = None
+    ) -> float:
+        """Mean log marginal likelihood per recording, in nats.
+
+        `sample_weight` must be None: recordings of a speaker depend on each other, and cannot be weighted one by one.
+        It is here because a `Pipeline` of scikit-learn routes an argument of this name to every `score`.
+        """
+        if sample_weight is not None:
+            raise DuopldaError("sample_weight must be None: recordings of a speaker cannot be weighted one by one")
+        self._check_speakers(y)
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         return self.partition_log_likelihood(X, y, session, channel) / n
 
     def conditional_log_likelihood(
         self, X: Any, y: Any, x: Any, speaker: Any, session: Any = None, channel: Any = None
     ) -> tuple[NDArray[Any], Array]:
-        """Speaker ids and ln P(Phi_i | y_i, X_i), for given hidden variables.
+        """The sorted speaker ids, and ln P(Phi_i | y_i, X_i) for given hidden variables.
 
-        Rows of `y` (M, ny) go with the sorted speaker ids, rows of `x` (H, nx) with the sorted session ids (with the
-        recordings if `session` is None).
+        `y` (M, ny) has a row for each of the sorted speaker ids, and `x` (H, nx) one for each of the sorted session ids
+        (for each recording if `session` is None).
         """
         model, X, labels = self._labelled(X, speaker, session, channel)
         xp = namespace(X)
@@ -424,34 +375,33 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return labels.speaker_ids, post.conditional_log_likelihoods(model, X, labels, y, x)
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
-        """ln P(Phi | theta) of a partition of recordings into speakers: the sum of its clusters' marginal likelihoods.
+        """ln P(Phi | theta) of a partition of recordings into speakers: the sum over its clusters.
 
-        A difference of two partitions is the ln likelihood ratio between them.
+        The difference between two partitions is the ln likelihood ratio between them.
         """
         _, ln = self.log_likelihood(X, labels, session, channel)
         return float(namespace(ln).sum(ln))
 
     def posterior(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Posterior:
-        """Posteriors of the speaker factors, of the session factors given these, and marginal means of these."""
+        """Posteriors of the speaker factors y, of the session factors x given y, and the marginal means of x."""
         return post.posterior(*self._labelled(X, speaker, session, channel))
 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
-        check_is_fitted(self)
         X = self._rows(X)
-        xp = namespace(X)
-        out = post.transform(self._model(X), to_float(X, xp), self._kind(X, channel))
-        if not bool(xp.all(xp.isfinite(out))):
-            check_finite(X)
+        out = post.transform(moved(self.model_, X), to_float(X, namespace(X)), self._kind(X, channel))
+        _refuse_huge(X, out)
         return out
 
     def channel_posterior(self, X: Any) -> Array:
         """(N, K) probabilities of the kinds `channels_` for each recording by itself, from its marginal density."""
-        check_is_fitted(self)
         X = self._rows(X)
         xp = namespace(X)
         priors = put(to_numpy(self.channel_priors_), X)
-        return xp.exp(post.kind_log_posterior(self._model(X), to_float(X, xp), priors))
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = xp.exp(post.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors))
+        _refuse_huge(X, out)
+        return out
 
     def sample(
         self,
@@ -461,81 +411,69 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         random_state: int | None = None,
         channel: Any = None,
     ) -> tuple[NDArray[Any], ...]:
-        """Draw recordings, with speaker and session ids; a range (low, high) is drawn from uniformly.
+        """Draw recordings, with their speaker and session ids.
 
-        A model of several kinds of channels gives the kind of each recording too: drawn by `channel_priors_`, or all of
-        the kind `channel`.
+        `sessions` of a speaker and `recordings` of a session are numbers, or ranges (low, high) to draw from uniformly.
+        A model of several kinds of channels also gives the kind of each recording: drawn by `channel_priors_`, or
+        `channel` for all.
         """
-        from duoplda.datasets import make_recordings
-
         check_is_fitted(self)
-        K, kinds = len(self.channels_), []
-        if channel is not None and channel not in self.channels_.tolist():
-            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {some(self.channels_)}")
-
-        def kind(rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-            if channel is None:
-                kinds.append(rng.choice(K, n, p=to_numpy(self.channel_priors_)))
-            else:
-                kinds.append(np.full(n, self.channels_.tolist().index(channel)))
-            return kinds[0]
-
-        data = make_recordings(
-            n_speakers,
-            sessions,
-            recordings,
-            seed=random_state,
-            model=self._model(),
-            kind=kind if K > 1 else None,
-        )
-        return (data.X, data.speaker, data.session, *(self.channels_[k] for k in kinds))
+        kinds = self.channels_.tolist()
+        if channel is not None and channel not in kinds:
+            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {some(kinds)}")
+        priors = to_numpy(self.channel_priors_) if channel is None else np.array([float(k == channel) for k in kinds])
+        X, speaker, session, kind = draw(self.model_, n_speakers, sessions, recordings, random_state, priors)
+        return (X, speaker, session, *([self.channels_[kind]] if len(kinds) > 1 else []))
 
     # -- trials
 
-    def enroll(
-        self, X: Any, speaker: Any, session: Any = None, channel: Any = None, *, device: str | None = None
-    ) -> Sides:
-        """Sum up sets of recordings as sides of trials: one side for each id in `speaker`, ids sorted.
+    def enroll(self, X: Any, ids: Any, session: Any = None, channel: Any = None, *, device: Any = None) -> Sides:
+        """Sum up sets of recordings as sides of trials: one side for each id in `ids` (N,), sorted by id.
 
-        Sets may hold several sessions and several recordings of each. Session ids also tell when the two sides of a
-        trial share a session, which `llr` then takes into account. Kinds of channels that are not given, or not known
-        to the model, are inferred from each recording.
+        A set may hold several sessions, and several recordings of each. Session ids also tell when the two sides of a
+        trial share a session, which `llr` then takes into account. Where the kind of channel is not given, or not known
+        to the model, it is inferred from the recording.
 
-        Sides are where the recordings are; with `device`, a device of torch such as "cuda", recordings of the host are
-        streamed there, and need not fit.
+        The sides are on the device of the recordings. With `device`, a device of torch such as "cuda", recordings of
+        the host are streamed there, and need not fit into its memory.
         """
-        check_is_fitted(self)
         X = self._rows(X)
         like = X if device is None or namespace(X) is not np else on_device(np.zeros(1), device)
-        return llr.enroll(self._model(like), X, speaker, session, self._kind(X, channel))
+        sides = llr.enroll(moved(self.model_, like), X, ids, session, self._kind(X, channel))
+        with np.errstate(over="ignore"):
+            xp = namespace(sides.gamma)
+            _refuse_huge(X, *(xp.sum(a * a, axis=1) for a in (sides.gamma, sides.z)))
+        return sides
 
     def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None) -> Array:
-        """ln P(both | same speaker) - ln P(both | different speakers): rows enrolled.ids, columns tests.ids.
+        """ln P(both | same speaker) - ln P(both | different speakers): a row for each of enrolled.ids, a column for
+        each of tests.ids.
 
-        `pairs` (n, 2): only these rows of `enrolled` and `tests`; (n,) values come back.
+        With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs.
         """
-        self._check_sides(enrolled, tests)
+        self.check_sides(enrolled, tests)
         return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
 
     def llr_blocks(
         self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False
     ) -> Iterator[tuple[slice, Array]]:
-        """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), about so many `cells` each.
+        """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
 
-        With `host` blocks are NumPy's; those of a GPU are copied while the next one is computed.
+        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
         >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
-        self._check_sides(enrolled, tests)
+        self.check_sides(enrolled, tests)
         return llr.blocks(enrolled, tests, cells, host)
 
     def top(self, enrolled: Sides, tests: Sides, k: int) -> tuple[Array, Array]:
-        """The k best of `enrolled` for each test, best first, without the matrix: (len(tests), k) rows, and ratios.
+        """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
-        Of equal ratios the lower row comes first; where fewer than k are enrolled, all come.
+        The whole matrix is never held. Of equal ratios the lower row comes first; where fewer than k are enrolled, all
+        of them come.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -543,18 +481,26 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         >>> sides.ids[rows].tolist()
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
-        self._check_sides(enrolled, tests)
+        self.check_sides(enrolled, tests)
         return llr.top(enrolled, tests, k)
 
-    def _check_sides(self, enrolled: Sides, tests: Sides) -> None:
+    def load_sides(self, path: str | os.PathLike[str], *, device: Any = None) -> Sides:
+        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
         check_is_fitted(self)
-        for name, side in (("enrolled", enrolled), ("tests", tests)):
+        return load_sides(path, moved(self.model_, on_device(np.zeros(1), device)))
+
+    def check_sides(self, *sides: Sides) -> None:
+        """Refuse sides that another model enrolled, or that are not in one array library on one device."""
+        check_is_fitted(self)
+        for name, side in zip(("enrolled", "tests"), sides, strict=False):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
-        if namespace(enrolled.gamma) is not namespace(tests.gamma):
-            raise DuopldaError("the two sides are in different array libraries: enroll both from arrays of one kind")
-        own = self._model(enrolled.gamma)
-        if not (par.same(own, enrolled.model) and par.same(own, tests.model)):
+        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in sides]
+        if len(set(places)) > 1:
+            where = ", ".join(places)
+            raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
+        own = moved(self.model_, sides[0].gamma)
+        if not all(par.same(own, side.model) for side in sides):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
 
     @staticmethod
@@ -563,105 +509,72 @@ class PLDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if not (isinstance(prior, Real) and 0 < prior < 1):
             raise DuopldaError(f"prior={prior!r} must lie between 0 and 1")
         xp = namespace(llr)
-        if xp is np:
-            return expit(np.asarray(llr) + logit(prior))
         log_odds = to_float(llr, xp) + float(logit(prior))
         small = xp.exp(-xp.abs(log_odds))
         return xp.where(log_odds < 0, small, xp.ones_like(small)) / (1 + small)
 
     # -- files
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a safetensors file, whole or not at all."""
+    def save(
+        self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None, force: bool = True
+    ) -> None:
+        """Write the model to a safetensors file, whole or not at all; `provenance` says where it comes from."""
         check_is_fitted(self)
-        names = ["channel_means_", "channel_priors_", "speaker_loadings_", "session_loadings_", "noise_precision_"]
-        arrays = {n.rstrip("_"): to_numpy(getattr(self, n)) for n in names}
-        parameters = {
-            k: v.item() if isinstance(v, np.generic) else v
-            for k, v in self.get_params().items()
-            if k not in ("callback", "random_state")
-        }
-        header: dict[str, Any] = {"parameters": parameters, "channels": self.channels_.tolist()}
-        if hasattr(self, "shrinkage_"):
-            header["shrinkage"] = list(self.shrinkage_)
-        if hasattr(self, "log_likelihoods_"):
-            arrays["log_likelihoods"] = self.log_likelihoods_
-            header["fit"] = {"converged": bool(self.converged_), "n_evaluations": int(self.n_evaluations_)}
-        modelfile.write(path, arrays, header)
+        files.write(path, self, provenance=provenance, force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote."""
-        arrays, header = modelfile.read(path)
-        try:
-            channels, priors = np.array(header["channels"]), arrays["channel_priors"]
-            noise = arrays["noise_precision"].reshape(len(channels), *arrays["noise_precision"].shape[-2:])
-            mean, V, U = (arrays[n] for n in ("channel_means", "speaker_loadings", "session_loadings"))
-            model = par.checked(mean, V, U, noise, channels)
-            plda = cls(**header["parameters"])
-            if priors.shape != channels.shape:
-                raise DuopldaError(f"{len(channels)} channels, {len(priors)} priors")
-            if "shrinkage" in header:
-                plda.shrinkage_ = shr.Shrinkage(*header["shrinkage"])
-            if "log_likelihoods" in arrays:
-                plda.log_likelihoods_ = arrays["log_likelihoods"]
-                if plda.log_likelihoods_.ndim != 1:
-                    raise ValueError(f"log_likelihoods has shape {plda.log_likelihoods_.shape}")
-                plda.n_iter_ = len(plda.log_likelihoods_) - 1
-                plda.converged_ = header["fit"]["converged"]
-                plda.n_evaluations_ = header["fit"]["n_evaluations"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DuopldaError(f"{path} is damaged: {error}") from None
-        plda._keep(model, priors)
-        plda.n_features_in_ = model.d
+        """Read a model that `save` wrote, or a `Backend` without steps."""
+        with files.reading(path) as saved:
+            plda = cls.restored(saved)
+        if saved.steps or saved.calibration is not None:
+            has = ", ".join([*saved.steps, *(["calibration"] if saved.calibration is not None else [])])
+            raise DuopldaError(f"{path} holds more than a PLDA ({has}): read it with Backend.load")
         return plda
+
+    @classmethod
+    def restored(cls, saved: files.Saved) -> Self:
+        """The PLDA that a file holds."""
+        plda = cls(**saved.parameters)
+        for name, value in {**saved.fitted, "n_features_in_": saved.model.d}.items():
+            setattr(plda, name, value)
+        return plda._keep(saved.model, saved.priors)
 
     # -- inside
 
     @property
     def _n_features_out(self) -> int:
-        return self.speaker_loadings_.shape[1]
+        return self.model_.ny
 
-    def _model(self, like: Array | None = None) -> Model:
-        """The parameters, in the array library and on the device of the data."""
-        mu, V, U, W = self.channel_means_, self.speaker_loadings_, self.session_loadings_, self.noise_precision_
-        if like is not None and (namespace(V) is not namespace(like) or str(V.device) != str(like.device)):
-            mu, V, U, W = (put(to_numpy(a), like) for a in (mu, V, U, W))
-        return Model(mu, V, U, W[None, ...] if W.ndim == 2 else W, self.channels_)
-
-    def _rows(self, X: Any, reset: bool = False) -> Array:
-        if namespace(X) is np:
-            try:
-                X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
-            except ValueError as error:
-                raise DuopldaError(str(error)) from None
-            return check_rows(X)[0]
-        X, _ = check_rows(X)
-        if reset:
-            self.n_features_in_ = X.shape[1]
-        elif X.shape[1] != self.n_features_in_:
-            raise DuopldaError(
-                f"X has {X.shape[1]} features, but PLDA is expecting {self.n_features_in_} features as input"
-            )
-        return X
+    def _rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        return checks.rows(self, X)
 
     def _kind(self, X: Array, channel: Any) -> NDArray[np.int64]:
         """The kind of each recording: as labelled where the model knows the label, else the most probable."""
-        n, K = X.shape[0], len(self.channels_)
+        n, K = X.shape[0], self.model_.K
         if K == 1:
             return np.zeros(n, np.int64)
-        kind = np.full(n, -1) if channel is None else lab.codes_among(channel, self.channels_, n)
+        kind = np.full(n, -1) if channel is None else lab.codes_among(channel, self.model_.kinds, n)
         unknown = np.flatnonzero(kind < 0)
         if len(unknown):
             kind[unknown] = np.argmax(to_numpy(self.channel_posterior(take(X, unknown))), axis=1)
         return kind
 
     def _labelled(self, X: Any, speaker: Any, session: Any, channel: Any) -> tuple[Model, Array, lab.Labels]:
-        check_is_fitted(self)
         X = self._rows(X)
         labels = lab.encode(speaker, session, None, X.shape[0])
-        return self._model(X), X, replace(labels, kinds=self.channels_, kind=self._kind(X, channel))
+        return moved(self.model_, X), X, replace(labels, kinds=self.model_.kinds, kind=self._kind(X, channel))
 
 
-def _warn(message: str, category: type[Warning] = UserWarning) -> None:
-    warnings.warn(message, category, stacklevel=4)
+def _refuse_huge(X: Array, *results: Array) -> None:
+    """Name the rows of X that are to blame where a result is not finite: those that are not finite, or the largest."""
+    if all(bool(namespace(r).all(namespace(r).isfinite(r))) for r in results):
+        return
+    check_finite(X)
+    xp = namespace(X)
+    size = to_numpy(xp.max(xp.abs(X), axis=1))
+    rows = some(np.flatnonzero(size > 1e-3 * size.max()))
+    raise DuopldaError(
+        f"recordings have values too large to compute with, rows {rows}: are they on the scale of the training data?"
+    )

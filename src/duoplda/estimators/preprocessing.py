@@ -3,30 +3,40 @@
     x <- x - mean         x <- L'x,  L'(within) L = I         x <- T^(-1/2) x         x <- sqrt(d) x / |x|
 
 All but the last are affine, and all they need are means and covariances: a `Spread`, from one pass over the data.
+Recordings are transformed in their own array library, on their own device; what is learnt stays on the host.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import check_finite, check_rows, namespace, put, to_numpy
+from duoplda.arrays import Array, check_finite, check_rows, namespace, put, symmetric, to_float, to_numpy
+from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DuopldaError, some
+from duoplda.estimators import checks
 from duoplda.model import anova
-from duoplda.model.statistics import Statistics
+from duoplda.model.statistics import Statistics, name_rows
 
 __all__ = ["LDA", "Center", "LengthNorm", "Whiten"]
 
 Floats = NDArray[np.float64]
+
+
+def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> Array:
+    """(N, k) recordings `X` (N, d) after the fitted steps; `channel` (N,) matters where they are centred by it."""
+    out = check_rows(X)[0]
+    for step in steps.values():
+        out = step.transform(out, channel) if isinstance(step, Center) else step.transform(out)
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +72,7 @@ class Spread:
         parts: dict[str, Any] = {}
         for name in ("pooled", "noise", "session", "speaker"):
             part = getattr(self, name)
-            parts[name] = None if part is None else _symmetric(A.T @ part @ A)
+            parts[name] = None if part is None else symmetric(A.T @ part @ A)
         return replace(self, mean=self.mean @ A, kind_means=self.kind_means @ A, **parts)
 
     @classmethod
@@ -79,70 +89,82 @@ class Spread:
             noise = session / s.df[1] if s.df[1] > 0 else 0 * session
             sessions = 0 * noise
         speakers = (speaker - s.df[2] * noise - s.b * sessions) / max(s.e, 1.0)
-        return cls(
-            n,
-            N @ kind_means / n,
-            _symmetric((within + session + speaker) / n),
-            stats.kinds,
-            N / n,
-            kind_means,
-            _symmetric(noise),
-            sessions,
-            _symmetric(speakers),
-            stats.n_speakers,
-        )
+        pooled, parts = symmetric((within + session + speaker) / n), (symmetric(noise), sessions, symmetric(speakers))
+        return cls(n, N @ kind_means / n, pooled, stats.kinds, N / n, kind_means, *parts, stats.n_speakers)
 
     @classmethod
-    def merge(cls, parts: Sequence[Spread]) -> Spread:
-        """Of the recordings of several, as `accumulate` gives them."""
-        share = np.array([p.n for p in parts])
+    def unlabelled(cls, recordings: Recordings) -> Spread:
+        """Mean and covariance of recordings, whatever their labels: one pass, wherever the recordings lie."""
+        spread = recordings.reduce(cls.gather, cls.merge, list)[0]
+        if spread is None:
+            raise DuopldaError("there are no recordings")
+        return spread
+
+    @classmethod
+    @np.errstate(invalid="ignore", over="ignore")
+    def gather(cls, recordings: Recordings) -> tuple[list[Spread | None], list[Any]]:
+        """Mean and covariance of one part of the recordings, or None where it is empty; there are no loose ends."""
+        found: Spread | None = None
+        for chunk in recordings.chunks():
+            X = to_numpy(chunk.X).astype(np.float64)
+            mean = X.mean(axis=0)
+            X -= mean
+            own = cls(len(X), mean, X.T @ X / len(X), lab.NO_KIND, np.ones(1), mean[None, :])
+            if not np.isfinite(own.pooled).all():
+                name_rows(recordings)
+                raise DuopldaError("recordings have values too large to add up: on what scale are they?")
+            found = cls.merge([found, own])
+        return [found], []
+
+    @classmethod
+    def merge(cls, parts: Sequence[Spread | None]) -> Spread | None:
+        """Mean and covariance of all recordings from those of parts of them, as `gather` gives them."""
+        there = [p for p in parts if p is not None]
+        if len(there) < 2:
+            return there[0] if there else None
+        share = np.array([p.n for p in there])
         share, n = share / share.sum(), float(share.sum())
-        means = np.stack([p.mean for p in parts])
+        means = np.stack([p.mean for p in there])
         mean = share @ means
         apart = (means - mean) * np.sqrt(share)[:, None]
-        pooled = np.tensordot(share, np.stack([p.pooled for p in parts]), axes=1) + apart.T @ apart
-        return cls(n, mean, _symmetric(pooled), lab.NO_KIND, np.ones(1), mean[None, :])
-
-    @classmethod
-    def accumulate(cls, chunks: Iterable[Any]) -> Spread:
-        """Mean and covariance from chunks without labels, read once."""
-        n, offset, total, scatter = 0, np.zeros(0), np.zeros(0), np.zeros((0, 0))
-        for chunk in chunks:
-            X = np.asarray(check_rows(chunk)[0], np.float64)
-            if not n:
-                offset = X.mean(axis=0)
-                total, scatter = np.zeros(X.shape[1]), np.zeros((X.shape[1], X.shape[1]))
-            if X.shape[1] != len(offset):
-                raise DuopldaError(
-                    f"a chunk that begins at row {n} has {X.shape[1]} columns, the first had {len(offset)}"
-                )
-            X = X - offset
-            total += X.sum(axis=0)
-            scatter += X.T @ X
-            if not np.isfinite(total).all():
-                check_finite(chunk, n)
-            n += len(X)
-        if not n:
-            raise DuopldaError("the chunks brought no rows")
-        mean = total / n
-        pooled = _symmetric(scatter / n - mean[:, None] * mean[None, :])
-        return cls(float(n), mean + offset, pooled, lab.NO_KIND, np.ones(1), (mean + offset)[None, :])
+        pooled = np.tensordot(share, np.stack([p.pooled for p in there]), axes=1) + apart.T @ apart
+        return cls(n, mean, symmetric(pooled), lab.NO_KIND, np.ones(1), mean[None, :])
 
 
 class _Step(TransformerMixin, BaseEstimator):
     """What the transformers share."""
 
-    def _rows(self, X: Any, reset: bool = False) -> Floats:
-        X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+    def _rows(self, X: Any, reset: bool = False) -> Array:
+        X = checks.rows(self, X, reset)
         check_finite(X)
-        return X
+        return to_float(X, namespace(X))
 
     def _spread(self, spread: Spread | Statistics) -> Spread:
         spread = Spread.of(spread) if isinstance(spread, Statistics) else spread
-        self.n_features_in_ = len(spread.mean)
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        checks.width(self, len(spread.mean))
         return spread
+
+
+class _Linear(_Step):
+    """Multiplies recordings by what it has learnt, `matrix_`."""
+
+    matrix_: Floats
+
+    def transform(self, X: Any) -> Array:
+        """(N, k) recordings times the matrix (d, k)."""
+        check_is_fitted(self)
+        X = self._rows(X)
+        return X @ put(self.matrix_, X)
+
+
+def _kind_means(step: Any, X: Floats, channel: Any) -> tuple[NDArray[Any], NDArray[np.int64], Floats]:
+    """The kinds (K,), the kind of each recording (N,) and the means (K, d); one kind unless `step.by_channel`."""
+    if not step.by_channel:
+        return lab.NO_KIND, np.zeros(len(X), np.int64), X.mean(axis=0)[None, :]
+    if channel is None:
+        raise DuopldaError(f"{type(step).__name__}(by_channel=True) needs channel: the kind of each recording")
+    kinds, kind = lab.codes(channel, "channel", len(X))
+    return kinds, kind, np.stack([X[kind == k].mean(axis=0) for k in range(len(kinds))])
 
 
 class Center(OneToOneFeatureMixin, _Step):
@@ -168,14 +190,9 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X = self._rows(X, reset=True)
-        if self.by_channel and channel is None:
-            raise DuopldaError("Center(by_channel=True) needs channel: the kind of each recording")
+        X = to_numpy(self._rows(X, reset=True))
         self.mean_ = X.mean(axis=0)
-        self.channels_, self.channel_means_ = lab.NO_KIND, self.mean_[None, :]
-        if self.by_channel:
-            self.channels_, kind = lab.codes(channel, "channel", len(X))
-            self.channel_means_ = np.stack([X[kind == k].mean(axis=0) for k in range(len(self.channels_))])
+        self.channels_, _, self.channel_means_ = _kind_means(self, X, channel)
         return self
 
     def fit_statistics(self, stats: Statistics | Spread) -> Self:
@@ -186,17 +203,17 @@ class Center(OneToOneFeatureMixin, _Step):
             self.channels_, self.channel_means_ = spread.kinds, spread.kind_means
         return self
 
-    def transform(self, X: Any, channel: Any = None) -> Floats:
+    def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, d) recordings less the mean."""
         check_is_fitted(self)
         X = self._rows(X)
         if not self.by_channel or channel is None:
-            return X - self.mean_
-        kind = channel_codes(channel, self.channels_, len(X))
-        return X - np.concatenate([self.channel_means_, self.mean_[None, :]])[kind]  # -1, unknown: the last
+            return X - put(self.mean_, X)
+        kind = lab.codes_among(channel, self.channels_, X.shape[0])
+        return X - put(np.concatenate([self.channel_means_, self.mean_[None, :]])[kind], X)  # -1, unknown: the last
 
 
-class Whiten(OneToOneFeatureMixin, _Step):
+class Whiten(OneToOneFeatureMixin, _Linear):
     """Make the total covariance T the identity: x <- T^(-1/2) x, the symmetric root.
 
     Parameters
@@ -204,7 +221,7 @@ class Whiten(OneToOneFeatureMixin, _Step):
     floor : float
         No eigenvalue of T counts for less than this share of their mean; a warning says when it matters.
     by_channel : bool
-        T is about the means of the kinds of channels (`fit_statistics` only; for data centred so).
+        T is the covariance about the mean of each kind of channel: for recordings that were centred by channel.
 
     Attributes
     ----------
@@ -221,10 +238,11 @@ class Whiten(OneToOneFeatureMixin, _Step):
         self.floor = floor
         self.by_channel = by_channel
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from recordings `X` (N, d)."""
-        X = self._rows(X, reset=True)
-        X = X - X.mean(axis=0)
+    def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
+        """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
+        X = to_numpy(self._rows(X, reset=True))
+        _, kind, means = _kind_means(self, X, channel)
+        X = X - means[kind]
         return self._fit(X.T @ X / len(X))
 
     def fit_statistics(self, stats: Statistics | Spread) -> Self:
@@ -232,12 +250,10 @@ class Whiten(OneToOneFeatureMixin, _Step):
         return self._fit(self._spread(stats).total(self.by_channel))
 
     def _fit(self, T: Floats) -> Self:
-        s, E = np.linalg.eigh(_symmetric(T))
+        s, E = np.linalg.eigh(symmetric(T))
         least = self.floor * s.mean()
         if not s.mean() > 0:
-            raise DuopldaError(
-                "recordings do not vary at all (one sample, or copies of one): there is nothing to whiten"
-            )
+            raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
         low = int((s < least).sum())
         if low:
             warnings.warn(
@@ -249,32 +265,29 @@ class Whiten(OneToOneFeatureMixin, _Step):
         self.matrix_ = (E / np.sqrt(np.maximum(s, least))) @ E.T
         return self
 
-    def transform(self, X: Any) -> Floats:
-        """(N, d) recordings, whitened."""
-        check_is_fitted(self)
-        return self._rows(X) @ self.matrix_
 
+class LDA(checks.NeedsSpeakers, _Linear):
+    """Keep the directions in which speakers differ most, compared with everything else that varies.
 
-class LDA(_Step):
-    """Keep the directions in which speakers differ most, for what else varies.
-
-    The covariance is divided as in an analysis of variance of speakers, sessions and recordings, so that a session with
-    many recordings is one session. With Sigma_w the sum of channel and session covariance and Sigma_b that of speakers,
+    An analysis of variance divides the covariance between speakers, sessions and recordings, so that a session counts
+    once, however many recordings it has. With Sigma_w the sum of the channel and session covariances and Sigma_b the
+    covariance of speakers,
 
         Sigma_b L = Sigma_w L D,    L' Sigma_w L = I,    the n_components largest of D.
 
     Parameters
     ----------
     n_components : int or None
-        Directions to keep; None: one less than there are speakers, or all.
+        Directions to keep. None: the number of speakers less one, or all directions if these are fewer.
     session_nuisance : bool
         Sessions count as nuisance, as channels do. False: Sigma_w is the channel covariance alone.
     by_channel : bool
-        Differences between the means of kinds of channels are not counted as nuisance (they were taken off).
+        Differences between the means of the kinds of channels do not count as nuisance: for recordings that were
+        centred by channel.
 
     Attributes
     ----------
-    matrix_ : (d, n_components)   ratios_ : (n_components,) variance of speakers to nuisance
+    matrix_ : (d, n_components)   ratios_ : (n_components,) ratios of speaker variance to nuisance variance
 
     Examples
     --------
@@ -284,8 +297,6 @@ class LDA(_Step):
     8
     """
 
-    matrix_: Floats
-
     def __init__(
         self, n_components: int | None = None, session_nuisance: bool = True, by_channel: bool = False
     ) -> None:
@@ -293,16 +304,10 @@ class LDA(_Step):
         self.session_nuisance = session_nuisance
         self.by_channel = by_channel
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        return tags
-
     def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
-        if y is None:
-            raise DuopldaError("LDA requires y to be passed, but the target y is None: give the speaker of each row")
-        X = self._rows(X, reset=True)
+        self._check_speakers(y)
+        X = to_numpy(self._rows(X, reset=True))
         return self._fit(Spread.of(Statistics.from_arrays(X, y, session, channel)))
 
     def fit_statistics(self, stats: Statistics | Spread) -> Self:
@@ -316,9 +321,8 @@ class LDA(_Step):
         most = int(min(d, spread.n_speakers - 1))
         if most < 1:
             raise DuopldaError("LDA needs two speakers or more, there is only one class")
-        if n is None:
-            n = most
-        if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= most:
+        n = most if n is None else n
+        if not checks.whole(n, 1) or n > most:
             raise DuopldaError(
                 f"n_components={n!r} must lie between 1 and {most}: there are {spread.n_speakers:g} speakers "
                 f"and {d} dimensions"
@@ -331,19 +335,13 @@ class LDA(_Step):
             raise DuopldaError("LDA needs speakers with two recordings or more: nothing varies within speakers")
         s, E = np.linalg.eigh(within)
         root = (E / np.sqrt(np.maximum(s, 1e-6 * size))) @ E.T
-        ratios, V = np.linalg.eigh(_symmetric(root @ spread.speaker @ root))
+        ratios, V = np.linalg.eigh(symmetric(root @ spread.speaker @ root))
         order = np.argsort(-ratios)[: int(n)]
         L = root @ V[:, order]
-        L *= np.where(
-            L[np.abs(L).argmax(axis=0), np.arange(int(n))] < 0, -1.0, 1.0
-        )  # signs that do not depend on LAPACK
+        largest = L[np.abs(L).argmax(axis=0), np.arange(int(n))]
+        L *= np.where(largest < 0, -1.0, 1.0)  # signs that do not depend on LAPACK
         self.matrix_, self.ratios_ = L, ratios[order]
         return self
-
-    def transform(self, X: Any) -> Floats:
-        """(N, n_components)."""
-        check_is_fitted(self)
-        return self._rows(X) @ self.matrix_
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """lda0, lda1, ..."""
@@ -368,23 +366,24 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
         self._spread(stats)
         return self
 
-    def transform(self, X: Any) -> Floats:
+    def transform(self, X: Any) -> Array:
         """(N, d) recordings of length sqrt(d)."""
         check_is_fitted(self, "n_features_in_")
         X = self._rows(X)
+        xp = namespace(X)
         with np.errstate(over="ignore"):
-            squares = np.vecdot(X, X)
-        if ((squares > 1e-200) & (squares < 1e200)).all():
-            return X * np.sqrt(X.shape[1] / squares)[:, None]
-        scale = np.abs(X).max(axis=1, keepdims=True)  # so that no square overflows or vanishes
-        zero = np.flatnonzero(scale[:, 0] == 0)
+            squares = xp.vecdot(X, X)
+        if bool(xp.all((squares > 1e-200) & (squares < 1e200))):
+            return X * xp.sqrt(X.shape[1] / squares)[:, None]
+        scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # so that no square overflows or vanishes
+        zero = np.flatnonzero(to_numpy(scale)[:, 0] == 0)
         if len(zero):
             raise DuopldaError(
                 f"recordings of length 0 have no direction to keep, rows {some(zero)}: remove them, or look at what "
                 "the extractor did with them (empty or silent audio?)"
             )
         X = X / scale
-        return X * (np.sqrt(X.shape[1]) / np.linalg.norm(X, axis=1, keepdims=True))
+        return X * xp.sqrt(X.shape[1] / xp.vecdot(X, X))[:, None]
 
 
 def mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
@@ -408,20 +407,7 @@ def mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.flo
     return replace(stats, offset=offset, blocks=tuple(blocks), within=within, folds=folds)
 
 
-def channel_codes(channel: Any, channels: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """The index of each kind among the known ones; -1 where it is None, NaN or not known."""
-    values = list(channel)
-    if len(values) != n:
-        raise DuopldaError(f"{len(values)} channel labels for {n} recordings: give one label for each recording")
-    place = {v: i for i, v in enumerate(channels.tolist())}
-    return np.array([place.get(v.item() if isinstance(v, np.generic) else v, -1) for v in values], np.int64)
-
-
-def _symmetric(A: Floats) -> Floats:
-    return (A + A.T) / 2
-
-
 def _positive(A: Floats) -> Floats:
     """The nearest covariance: negative eigenvalues, of estimates from few data, become 0."""
-    s, E = np.linalg.eigh(_symmetric(A))
+    s, E = np.linalg.eigh(symmetric(A))
     return (E * np.maximum(s, 0.0)) @ E.T

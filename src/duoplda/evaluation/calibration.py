@@ -1,13 +1,13 @@
 """From scores to calibrated log-likelihood ratios: affine, monotone (PAV), and fusion of systems.
 
 Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then
-`transform(scores)` gives natural-log likelihood ratios. `get_state()` gives the parameters and what was
-learnt as plain floats and arrays under their attributes' names, `from_state()` takes them back; so they can
-be stored without pickle.
+`transform(scores)` gives natural-log likelihood ratios. `save(path)` and `load(path)` keep one in a file;
+`get_state()` gives its parameters and what it learnt as plain floats and arrays, `from_state()` takes them back.
 
 The PAV blocks are those of `duoplda.metrics`: the yardstick and the calibration then agree on ties.
 """
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -20,38 +20,66 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import Booleans, Floats, Tally, block_llr, check_trials, pool, refuse_rows, tally
+from duoplda.evaluation.metrics import Booleans, Floats, Tally, block_llr, check_trials, named, pool, refuse_rows, tally
+from duoplda.io import read_container, write_container
 
-__all__ = ["AffineCalibration", "Fusion", "PAVCalibration"]
+__all__ = ["METHODS", "AffineCalibration", "Fusion", "PAVCalibration", "load", "restore"]
+KIND = "duoplda-calibration"
 
 
 class _Calibration(TransformerMixin, BaseEstimator):
-    """What the three share: their state as a dictionary."""
+    """What the three share: their state as a dictionary, and their file."""
 
     _parameters: ClassVar[tuple[str, ...]]  # arguments of the constructor
     _learnt: ClassVar[tuple[str, ...]]  # attributes that fit sets
+    _arrays: ClassVar[tuple[str, ...]] = ()  # those of them that are arrays (m,), all of one length
 
     def get_state(self) -> dict[str, float | Floats]:
-        """Parameters and learnt attributes as floats and arrays, for `from_state`."""
+        """Return parameters and learnt attributes as floats and arrays, for `from_state`."""
         check_is_fitted(self)
         values = {name: getattr(self, name) for name in (*self._parameters, *self._learnt)}
         return {name: v if isinstance(v, np.ndarray) else float(v) for name, v in values.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The fitted object that gave this state; 0-d arrays count as floats."""
+        """Return the fitted object that gave this state; an array of one number counts as a float."""
         names = {*cls._parameters, *cls._learnt}
         if set(state) != names:
             raise DuopldaError(f"{cls.__name__} needs the state {sorted(names)}, not {sorted(state)}")
-        values = {name: np.array(state[name], dtype=np.float64) for name in names}
-        plain = {name: float(value) if value.ndim == 0 else value for name, value in values.items()}
-        fitted = cls(**{name: plain[name] for name in cls._parameters})
+        values: dict[str, Any] = {}
+        for name in names:
+            a = np.array(state[name], dtype=np.float64)
+            if (a.ndim != 1 or not a.size) if name in cls._arrays else a.size != 1:
+                raise DuopldaError(f"{name} has shape {a.shape}; give {'(m,)' if name in cls._arrays else 'a number'}")
+            if np.isnan(a).any() or (name != "llr_" and np.isinf(a).any()):
+                raise DuopldaError(f"{name} is not finite")
+            values[name] = a if name in cls._arrays else a.item()
+        if len({len(values[name]) for name in cls._arrays}) > 1:
+            raise DuopldaError(f"{', '.join(cls._arrays)} differ in length")
+        fitted = cls(**{name: values[name] for name in cls._parameters})
         for name in cls._learnt:
-            setattr(fitted, name, plain[name])
+            setattr(fitted, name, values[name])
         return fitted
 
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write it as safetensors, whole or not at all; `force` replaces an existing file."""
+        arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in self.get_state().items()}
+        write_container(path, KIND, arrays, {"class": type(self).__name__}, force=force)
 
-class AffineCalibration(_Calibration):
+
+class _Logistic(_Calibration):
+    """What the linear ones share: the parameters of the prior-weighted logistic loss."""
+
+    _parameters = ("p_target", "ridge")
+    offset_: float
+    ridge_: float
+
+    def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
+        self.p_target = p_target
+        self.ridge = ridge
+
+
+class AffineCalibration(_Logistic):
     """Scale and offset that turn scores into log-likelihood ratios: llr = scale_ s + offset_.
 
     They minimise the prior-weighted logistic loss, which for p = 0.5 is Cllr,
@@ -71,15 +99,8 @@ class AffineCalibration(_Calibration):
     (True, True)
     """
 
-    _parameters = ("p_target", "ridge")
     _learnt = ("scale_", "offset_", "ridge_")
     scale_: float
-    offset_: float
-    ridge_: float
-
-    def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
-        self.p_target = p_target
-        self.ridge = ridge
 
     def fit(self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Learn from finite `scores` (n,), boolean `labels` (n,) and trial `weights` (n,) or None."""
@@ -100,7 +121,7 @@ class AffineCalibration(_Calibration):
         return self.offset_ + (self.scale_ * x if self.scale_ else np.zeros_like(x))
 
 
-class Fusion(_Calibration):
+class Fusion(_Logistic):
     """Calibrated linear fusion of k systems: llr = scores @ scales_ + offset_.
 
     The weights minimise the same loss as `AffineCalibration`, which is the case k = 1, with the ridge on
@@ -111,15 +132,9 @@ class Fusion(_Calibration):
     (6,)
     """
 
-    _parameters = ("p_target", "ridge")
     _learnt = ("scales_", "offset_", "ridge_")
+    _arrays = ("scales_",)
     scales_: Floats
-    offset_: float
-    ridge_: float
-
-    def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
-        self.p_target = p_target
-        self.ridge = ridge
 
     def fit(self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Learn from finite `scores` (n, k), boolean `labels` (n,) and trial `weights` (n,) or None."""
@@ -157,7 +172,7 @@ class PAVCalibration(_Calibration):
     """
 
     _parameters = ("laplace",)
-    _learnt = ("low_", "high_", "llr_")  # (m,): the ends of each block and its ratio
+    _learnt = _arrays = ("low_", "high_", "llr_")  # (m,): the ends of each block and its ratio
     low_: Floats
     high_: Floats
     llr_: Floats
@@ -199,6 +214,31 @@ class PAVCalibration(_Calibration):
         llr = llr.reshape(x.shape)
         llr = np.where((x <= self.high_[0]) & (self.llr_[0] == -np.inf), -np.inf, llr)
         return np.where((x >= self.low_[-1]) & (self.llr_[-1] == np.inf), np.inf, llr)
+
+
+METHODS: dict[str, type[_Calibration]] = {"affine": AffineCalibration, "pav": PAVCalibration, "fusion": Fusion}
+
+
+def restore(name: str, state: Mapping[str, Any]) -> Any:
+    """Return the fitted calibration of the class with this name that gave this state."""
+    classes = {c.__name__: c for c in METHODS.values()}
+    if name not in classes:
+        raise DuopldaError(f"holds {name!r}, which is no calibration; known: {', '.join(classes)}")
+    return classes[name].from_state(state)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read what `save` wrote.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     AffineCalibration().fit([-3.0, 1.0, -1.0, 3.0], [0, 0, 1, 1]).save(folder + "/c.safetensors")
+    ...     load(folder + "/c.safetensors")
+    AffineCalibration()
+    """
+    arrays, header = read_container(path, [KIND])
+    with named(os.fspath(path)):
+        return restore(str(header.get("class")), arrays)
 
 
 def _numbers(scores: ArrayLike) -> Floats:

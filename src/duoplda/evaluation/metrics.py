@@ -1,8 +1,8 @@
 """How good scores are: error rates, detection costs, Cllr, their minima, confidence intervals.
 
-A score is a natural-log likelihood ratio s, a label is True for a target trial, and w >= 0 is a trial's
-weight (1 unless given). A trial is accepted when s >= threshold, so that, with T and N the summed
-weights of the target and the non-target trials,
+Every function takes `scores` (n,), natural-log likelihood ratios s; `labels` (n,), True for a target trial; and
+`weights` (n,), w >= 0, or None for weights of 1. A trial is accepted when s >= threshold, so that, with T and N the
+summed weights of the target and the non-target trials,
 
     p_miss(threshold) = (1 / T) sum of w over the targets with s < threshold
     p_fa(threshold)   = (1 / N) sum of w over the non-targets with s >= threshold.
@@ -12,8 +12,10 @@ Scores may be infinite; a NaN is refused.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,8 @@ from scipy.special import expit
 from duoplda.errors import DuopldaError
 
 __all__ = ["BayesError", "BootstrapResult", "DetCurve", "act_dcf", "bayes_error", "bootstrap"]
-__all__ += ["calibration_loss", "cllr", "det_curve", "eer", "min_cllr", "min_dcf", "pav_llr", "rocch"]
+__all__ += ["calibration_loss", "cllr", "det_curve", "eer", "measure", "measure_systems", "metric_names"]
+__all__ += ["min_cllr", "min_dcf", "pav_llr", "rocch"]
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
@@ -53,7 +56,7 @@ class BootstrapResult:
     """A metric on all trials, the ends of its confidence interval, and its value for each resample."""
 
     estimate: Any
-    low: Any
+    low: Any  # None where there were no resamples, and so is high
     high: Any
     values: Floats  # (n_resamples,), or (n_resamples, ...) for a metric that gives an array
 
@@ -78,31 +81,18 @@ def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: We
     - "nearest": (p_miss + p_fa) / 2 at the threshold where the two are closest, the lowest such threshold
       if there are several. This is what SpeechBrain's `EER` returns.
 
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
-
     >>> eer([-2.0, -1.0, 0.5, 0.0, 1.0, 2.0], [False, False, False, True, True, True])
     0.16666666666666666
     """
-    if method not in ("rocch", "interpolated", "nearest"):
-        raise DuopldaError(f"method is {method!r}; use 'rocch', 'interpolated' or 'nearest'")
     bins = tally(*check_trials(scores, labels, weights))
-    p_miss, p_fa, _ = _curve(pool(bins) if method == "rocch" else bins)
-    difference = p_miss - p_fa  # rises from -1 to 1
-    if method == "nearest":
-        k = int(np.argmin(np.round(np.abs(difference), 12)))  # rounded: the first of equals, as promised
-        return float((p_miss[k] + p_fa[k]) / 2)
-    k = int(np.searchsorted(difference, 0.0))
-    share = difference[k] / (difference[k] - difference[k - 1])
-    return float(p_miss[k] - share * (p_miss[k] - p_miss[k - 1]))
+    return _eer(bins, pool(bins), method)
 
 
 def det_curve(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> DetCurve:
     """Miss and false-alarm rates at every distinct score, from accepting all to rejecting all.
 
-    thresholds = (the m distinct scores, rising, then +inf); p_miss rises from 0 to 1, p_fa falls from 1
-    to 0. The last point stands for rejecting every trial, those with a score of +inf included.
-
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns three (m + 1,) arrays.
+    thresholds = (the m distinct scores, rising, then +inf); p_miss rises from 0 to 1, p_fa falls from 1 to 0; each is
+    (m + 1,). The last point stands for rejecting every trial, those with a score of +inf included.
 
     >>> det_curve([0.0, 1.0, 1.0, 2.0], [False, True, False, True]).p_miss.tolist()
     [0.0, 0.0, 0.5, 1.0]
@@ -113,10 +103,8 @@ def det_curve(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> 
 def rocch(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> DetCurve:
     """Vertices of the convex hull of the ROC, where every minimum cost is found.
 
-    The hull's edges are the blocks of the PAV algorithm: the edge of a block with target share t and
-    non-target share n of their classes goes from (p_miss, p_fa) to (p_miss + t, p_fa - n).
-
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns three (h + 1,) arrays.
+    The hull's h edges are the blocks of the PAV algorithm: the edge of a block with target share t and non-target
+    share n of their classes goes from (p_miss, p_fa) to (p_miss + t, p_fa - n). Returns three (h + 1,) arrays.
 
     >>> rocch([0.0, 1.0, 2.0, 3.0], [False, True, False, True]).p_fa.tolist()
     [1.0, 0.5, 0.0, 0.0]
@@ -136,8 +124,7 @@ def min_dcf(
 
     min_t [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa)   (NIST)
 
-    Parameters: `scores` (n,), `labels` (n,), `p_target`, `c_miss`, `c_fa` scalars or arrays that
-    broadcast, `weights` (n,) or None. Returns a float for scalars, otherwise an array.
+    The prior and the costs are scalars or arrays that broadcast. Returns a float for scalars, otherwise an array.
 
     >>> min_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
     [0.5, 0.5]
@@ -160,7 +147,7 @@ def act_dcf(
     [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa),
     t = log((1 - p) c_fa / (p c_miss))   (NIST; scores are natural logarithms)
 
-    Parameters: as for `min_dcf`. Returns a float for scalars, otherwise an array.
+    The prior and the costs are scalars or arrays that broadcast. Returns a float for scalars, otherwise an array.
 
     >>> act_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
     [0.5, 1.0]
@@ -171,20 +158,13 @@ def act_dcf(
 
 
 def bayes_error(
-    scores: ArrayLike,
-    labels: ArrayLike,
-    prior_log_odds: ArrayLike,
-    normalized: bool = True,
-    weights: Weights = None,
+    scores: ArrayLike, labels: ArrayLike, prior_log_odds: ArrayLike, normalized: bool = True, weights: Weights = None
 ) -> BayesError:
     """Bayes error rate against the prior, for the scores as they are and for the best calibration.
 
-    With p = 1 / (1 + exp(-prior_log_odds)), `actual` is p p_miss(t) + (1 - p) p_fa(t) at the Bayes
-    threshold t = -prior_log_odds and `minimum` is its minimum over t; both are divided by
-    min(p, 1 - p), the error of a decision without scores, unless `normalized` is False.
-
-    Parameters: `scores` (n,), `labels` (n,), `prior_log_odds` scalar or array within -700 .. 700,
-    `weights` (n,) or None. Returns floats for a scalar, otherwise arrays of its shape.
+    With p = 1 / (1 + exp(-prior_log_odds)), `actual` is p p_miss(t) + (1 - p) p_fa(t) at the Bayes threshold
+    t = -prior_log_odds and `minimum` is its minimum over t; both are divided by min(p, 1 - p), the error of a decision
+    without scores, unless `normalized` is False. `prior_log_odds` is a scalar or an array within -700 .. 700.
 
     >>> bayes_error([-3.0, -1.0, 1.0, 3.0], [False, True, False, True], 0.0)
     BayesError(actual=1.0, minimum=0.5)
@@ -208,8 +188,6 @@ def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float
 
     A target at -inf or a non-target at +inf makes it infinite.
 
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
-
     >>> cllr([0.0, 0.0], [True, False])
     1.0
     """
@@ -222,24 +200,20 @@ def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> f
     It measures discrimination alone: 0 when one threshold separates the classes, 1 when the scores order
     the trials no better than a constant.
 
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
-
     >>> min_cllr([-5.0, 1.0, 2.0], [False, True, True])
     0.0
     """
-    return _min_cllr(tally(*check_trials(scores, labels, weights)))
+    return _min_cllr(pool(tally(*check_trials(scores, labels, weights))))
 
 
 def calibration_loss(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
     """What miscalibration costs, in bits: cllr - min_cllr, at least 0.
 
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None.
-
     >>> round(calibration_loss([1.0, 1.0, 1.0], [True, False, False]), 6)
     0.173289
     """
     trials = check_trials(scores, labels, weights)
-    return max(0.0, _cllr(*trials) - _min_cllr(tally(*trials)))
+    return max(0.0, _cllr(*trials) - _min_cllr(pool(tally(*trials))))
 
 
 def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Floats:
@@ -250,14 +224,80 @@ def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Fl
     yardstick, not a calibration for other trials (see `duoplda.calibration`). A trial of weight zero gets
     the value of the highest block that starts at or below its score.
 
-    Parameters: `scores` (n,), `labels` (n,), `weights` (n,) or None. Returns (n,).
-
     >>> pav_llr([-1.0, 0.0, 0.0, 1.0], [False, True, False, True]).tolist()
     [-inf, 0.0, 0.0, inf]
     """
     blocks = pool(tally(*check_trials(scores, labels, weights)))
     index = np.searchsorted(blocks.scores, np.asarray(scores, dtype=np.float64), side="right") - 1
     return block_llr(blocks)[np.maximum(index, 0)]
+
+
+def metric_names(p_target: ArrayLike = 0.01) -> list[str]:
+    """Return the names of what `measure` gives for these priors.
+
+    >>> metric_names([0.01, 0.5])[:5]
+    ['eer', 'min_dcf(0.01)', 'act_dcf(0.01)', 'min_dcf(0.5)', 'act_dcf(0.5)']
+    """
+    costs = [f"{kind}_dcf({p:g})" for p in np.atleast_1d(p_target) for kind in ("min", "act")]
+    return ["eer", *costs, "cllr", "min_cllr", "calibration_loss"]
+
+
+def measure(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    weights: Weights = None,
+    *,
+    p_target: ArrayLike = 0.01,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
+    eer_method: str = "rocch",
+) -> Floats:
+    """Return all metrics in the order of `metric_names(p_target)`; the trials are sorted and pooled only once.
+
+    `p_target` is one prior or several; `eer_method` is the definition of the EER (see `eer`).
+
+    >>> measure([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=0.5).round(3).tolist()
+    [0.25, 0.5, 0.5, 0.882, 0.5, 0.382]
+    """
+    ratio = _cost_ratio(np.atleast_1d(p_target), c_miss, c_fa)
+    s, y, w = check_trials(scores, labels, weights)
+    bins = tally(s, y, w)
+    blocks = pool(bins)
+    least = _normalised_cost(blocks, block_llr(blocks), np.log(ratio), ratio)
+    actual = _normalised_cost(bins, bins.scores, np.log(ratio), ratio)
+    bits, fewest = _cllr(s, y, w), _min_cllr(blocks)
+    error = _eer(bins, blocks, eer_method)
+    return np.array([error, *np.stack((least, actual), axis=1).ravel(), bits, fewest, max(0.0, bits - fewest)])
+
+
+def measure_systems(
+    systems: Mapping[str, ArrayLike],
+    labels: ArrayLike,
+    speakers: tuple[ArrayLike, ArrayLike] | None = None,
+    *,
+    n_resamples: int = 200,
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
+) -> dict[str, BootstrapResult]:
+    """Measure several systems on the same trials, with 95 % intervals where the speakers are known.
+
+    `systems` maps names to scores; `speakers` are the two columns (n,) of `bootstrap`, or None for no intervals, like
+    `n_resamples` = 0; `options` are those of `measure`.
+
+    >>> found = measure_systems({"a": [2.0, -2.0, 1.0], "b": [1.0, 0.0, -1.0]}, [True, False, True])
+    >>> [found[name].estimate[0].round(3).tolist() for name in found], found["a"].low
+    ([0.0, 0.333], None)
+    """
+    metric: Callable[..., Any] = partial(measure, **options)
+    found = {}
+    for name, scores in systems.items():
+        with named(f"system {name!r}"):
+            if speakers is None or not n_resamples:
+                found[name] = BootstrapResult(metric(scores, labels), None, None, np.empty(0))
+            else:
+                found[name] = bootstrap(metric, scores, labels, *speakers, n_resamples, seed=seed, progress=progress)
+    return found
 
 
 def bootstrap(
@@ -278,17 +318,17 @@ def bootstrap(
     are weighted, never copied, and sorted once. The interval runs between the (1 -+ confidence) / 2
     quantiles of the resampled values. A resample without any target or any non-target is drawn again.
 
-    Parameters: `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial`
-    for its options), `scores` (n,), `labels` (n,), `speakers_a` and `speakers_b` (n,) the speaker of each
-    side, any ids. `progress` shows a bar on a terminal's standard error, if `rich` is installed.
+    `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial` for its options);
+    `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
+    error of a terminal, if `rich` is installed.
 
     >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
     >>> r = bootstrap(cllr, [2.0, 1.0, 3.0, -2.0, -1.0, 1.0], [1, 1, 1, 0, 0, 0], a, b, n_resamples=50)
     >>> bool(r.low <= r.estimate <= r.high)
     True
     """
-    if n_resamples < 1 or not 0 < confidence < 1:
-        raise DuopldaError("bootstrap needs n_resamples >= 1 and confidence between 0 and 1")
+    if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
+        raise DuopldaError("bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
     s, y, _ = check_trials(scores, labels, None)
     a, b, n_speakers = _speaker_indices(speakers_a, speakers_b, y)
     order = np.argsort(s)
@@ -304,7 +344,16 @@ def bootstrap(
     return BootstrapResult(_plain(estimate), _plain(ranked[cut]), _plain(ranked[-1 - cut]), np.array(values))
 
 
-# From here to `block_llr`: shared with duoplda.calibration.
+# From here to `block_llr`: shared with `calibration`, the report and the plots.
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Put a name, such as that of a system or a file, in front of the errors about its scores."""
+    try:
+        yield
+    except DuopldaError as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
@@ -377,6 +426,19 @@ def _curve(bins: Tally) -> DetCurve:
     return DetCurve(missed / missed[-1], p_fa, np.concatenate((bins.scores, [np.inf])))
 
 
+def _eer(bins: Tally, blocks: Tally, method: str) -> float:
+    if method not in ("rocch", "interpolated", "nearest"):
+        raise DuopldaError(f"method is {method!r}; use 'rocch', 'interpolated' or 'nearest'")
+    p_miss, p_fa, _ = _curve(blocks if method == "rocch" else bins)
+    difference = p_miss - p_fa  # rises from -1 to 1
+    if method == "nearest":
+        k = int(np.argmin(np.round(np.abs(difference), 12)))  # rounded: the first of equals, as promised
+        return float((p_miss[k] + p_fa[k]) / 2)
+    k = int(np.searchsorted(difference, 0.0))
+    share = difference[k] / (difference[k] - difference[k - 1])
+    return float(p_miss[k] - share * (p_miss[k] - p_miss[k - 1]))
+
+
 def _normalised_cost(bins: Tally, llr: Floats, threshold: Floats, ratio: Floats) -> Floats:
     """Cost of accepting the bins with llr >= threshold = log(ratio); ratio = (1 - p) c_fa / (p c_miss)."""
     p_miss, p_fa, _ = _curve(bins)
@@ -406,8 +468,7 @@ def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
     return float(total / (2 * np.log(2)))
 
 
-def _min_cllr(bins: Tally) -> float:
-    blocks = pool(bins)
+def _min_cllr(blocks: Tally) -> float:
     llr, t, n = block_llr(blocks), blocks.targets > 0, blocks.nontargets > 0
     weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
     return _cllr(np.concatenate((llr[t], llr[n])), np.arange(len(weights)) < t.sum(), weights)

@@ -5,34 +5,52 @@ with a file is a `DuopldaError` of one line that names the file, the place, the 
 h5py and pyarrow are asked for when a format needs them (`pip install duoplda[files]`).
 """
 
-from duoplda.io._atomic import atomic_path
+from duoplda.io._atomic import atomic_path, check_output
 from duoplda.io._coded import Coded
+from duoplda.io.container import is_container, read_container, write_container
 from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
-from duoplda.io.labels import Labels, read_labels, write_labels, write_map
+from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
+from duoplda.io.labels import LabelTable, read_labels, read_map, write_labels, write_map
+from duoplda.io.models import ForeignModel, read_model
+from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
 from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
+from duoplda.io.vbx import write_vbx
 
 __all__ = [
     "Coded",
+    "DiagonalModel",
     "Embeddings",
     "Enrollment",
-    "Labels",
+    "FileRecordings",
+    "ForeignModel",
+    "LabelTable",
     "ScoreMatrix",
     "Scores",
     "Shard",
     "Trials",
     "atomic_path",
+    "check_output",
     "embedding_shards",
+    "is_container",
+    "read_container",
     "read_embeddings",
     "read_enrollment",
     "read_labels",
+    "read_map",
+    "read_model",
+    "read_recordings",
     "read_score_matrix",
     "read_scores",
     "read_trials",
+    "source_files",
+    "write_container",
     "write_embeddings",
+    "write_kaldi_plda",
     "write_labels",
     "write_map",
     "write_scores",
     "write_trials",
+    "write_vbx",
 ]

@@ -1,11 +1,13 @@
-"""Files appear whole or not at all: written under another name in the same folder, then renamed."""
+"""Files appear whole or not at all: they are written under another name in the same folder, and then renamed."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -15,14 +17,15 @@ from duoplda.io._common import PathLike, bad, system_error
 
 @contextmanager
 def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
-    """A temporary file beside `path` that becomes `path` when the block ends well.
+    """Give the block a temporary file beside `path`, which becomes `path` when the block ends well.
 
-    The block writes to the path it is given. At its end the file is flushed to disk and renamed; on
-    any exception, Ctrl-C included, it is removed and what stood under `path` stays as it was.
+    At the end of the block the file is flushed to disk and renamed. On any exception it is removed, and what
+    stood under `path` stays as it was; so it is on Ctrl-C and, in the main thread, when the process is asked to end
+    (SIGTERM), which then exits with status 143.
 
     Parameters
     ----------
-    path : the final name; a symbolic link is followed
+    path : the final name; a symbolic link is followed, to a file that need not be there yet
     force : replace an existing file; otherwise it is an error
 
     Example
@@ -34,46 +37,101 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     ...     Path(folder, "a.txt").read_text()
     'whole'
     """
-    try:
-        final = Path(os.path.realpath(path))
-    except (OSError, ValueError) as e:
-        raise bad(path, "", str(e)) from e
+    final = _final(path)
     _refuse_existing(path, final, force)
-    temporary = final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.tmp")
-    try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except FileNotFoundError as e:
-        raise bad(path, "", "its folder does not exist", f"create it first: mkdir -p {final.parent}") from e
-    except OSError as e:
-        raise system_error(path, e) from e
-    try:
+    temporary = _temporary(final)
+    with _ending_cleanly():
         try:
-            yield temporary
-            _flush(temporary)
-            _refuse_existing(path, final, force)
-            os.replace(temporary, final)
-        except OSError as e:
-            raise system_error(path, e) from e
-        except DuopldaError as e:
-            if str(temporary) not in str(e):
-                raise
-            raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+            _create(path, temporary)
+            try:
+                yield temporary
+                _flush(temporary)
+                _refuse_existing(path, final, force)
+                os.replace(temporary, final)
+            except OSError as e:
+                raise system_error(path, e) from e
+            except DuopldaError as e:
+                if str(temporary) not in str(e):
+                    raise
+                raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
     with suppress(OSError):  # not every file system lets a folder be flushed
         _flush(final.parent)
 
 
 @contextmanager
 def atomic_paths(*paths: PathLike, force: bool = False) -> Iterator[tuple[Path, ...]]:
-    """Several files that belong together: all are written before the last one given gets its name first.
+    """Give the block temporary files for several that belong together.
 
-    They are renamed one after the other, in reverse order.
+    They are renamed after all of them have been written, the last one first.
     """
     with ExitStack() as stack:
         yield tuple(stack.enter_context(atomic_path(p, force=force)) for p in paths)
+
+
+def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[PathLike | None] = ()) -> None:
+    """Raise an error, before any work is done, if `path` could not be written at its end.
+
+    Its folder, or the folder that a link leads to, must exist and be writable. An existing file is an error unless
+    `force` is given, and always where it is one of `inputs`, under whatever name.
+    """
+    if path is None:
+        return
+    final = _final(path)
+    for other in inputs:
+        if other is not None and os.path.exists(final) and os.path.exists(other) and os.path.samefile(final, other):
+            raise bad(path, "", f"is also read by this command, as {os.fspath(other)}", "give another name")
+    if os.path.isdir(final):
+        raise bad(path, "", "is a folder", "give the name of a file")
+    _refuse_existing(path, final, force)
+    temporary = _temporary(final)
+    _create(path, temporary)
+    os.unlink(temporary)
+
+
+@contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit(143) inside the block; a handler that the program has set is called instead."""
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or previous in (None, signal.SIG_IGN):
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        if callable(previous):
+            previous(number, frame)  # type: ignore[arg-type]
+        else:
+            raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _final(path: PathLike) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as e:
+        raise bad(path, "", str(e)) from e
+
+
+def _temporary(final: Path) -> Path:
+    return final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.tmp")
+
+
+def _create(path: PathLike, temporary: Path) -> None:
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except FileNotFoundError as e:
+        raise bad(path, "", "its folder does not exist", f"create it first: mkdir -p {temporary.parent}") from e
+    except OSError as e:
+        raise system_error(path, e) from e
 
 
 def _flush(path: Path) -> None:
@@ -89,8 +147,10 @@ def _refuse_existing(path: PathLike, final: Path, force: bool) -> None:
         mode = os.stat(final).st_mode
     except FileNotFoundError:
         return
-    except (OSError, ValueError) as e:
-        raise (system_error(path, e) if isinstance(e, OSError) else bad(path, "", str(e))) from e
+    except OSError as e:
+        raise system_error(path, e) from e
+    except ValueError as e:  # a zero in the name
+        raise bad(path, "", str(e)) from e
     if not stat.S_ISREG(mode):
         raise bad(path, "", "exists and is not a regular file", "give another name")
     if not force:

@@ -1,74 +1,106 @@
-"""What every format shares: errors with a place, limits, safe opening, the check for repeated ids."""
+"""What all formats share: errors that name a place, limits, opening files safely, checks of ids."""
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
-import re
 import stat
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import UNPRINTABLE, DuopldaError, printable
 
 PathLike = str | os.PathLike[str]
 Chunk = tuple[np.ndarray, np.ndarray]
 
 ROWS = 16384  # rows of a chunk unless the caller says otherwise
 MAX_DIM = 1 << 18  # a larger dimension is taken for a damaged header
-MAX_ID = 512  # bytes; a longer id is taken for damage
-MAX_CHUNK = 1 << 28  # bytes of one chunk of vectors, whatever number of rows was asked for
-
-ODD = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # not in an id
+MAX_ID = 512  # characters; a longer id is taken for damage
+MAX_CHUNK = 1 << 26  # bytes of one chunk of vectors, however many rows were asked for
+MAX_PACKED = 1 << 28  # bytes that a file may make us unpack at once
+BOM = b"\xef\xbb\xbf"
 
 VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
 ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
+SIGNATURES = {"npy": (b"\x93NUMPY",), "zip": (b"PK\3\4", b"PK\5\6"), "parquet": (b"PAR1",)}
+
+# What zipfile, NumPy, h5py and pyarrow raise for damaged files; a lack of memory is not among them.
+PARSER_ERRORS: tuple[type[Exception], ...] = (
+    *(
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RuntimeError,
+        ArithmeticError,
+        SyntaxError,
+    ),
+    *(struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError),
+)
 
 
 def bad(path: PathLike, place: str, cause: str, remedy: str = "") -> DuopldaError:
-    """The error of this room: one line with file, place, cause and remedy."""
+    """Make the error of this package: one line with file, place, cause and remedy."""
     line = f"{os.fspath(path)}: " + (f"{place}: " if place else "") + cause + (f"; {remedy}" if remedy else "")
-    return DuopldaError(" ".join(line.split()))
+    return DuopldaError(printable(" ".join(line.split())))
 
 
 def shown(value: object) -> str:
-    """A value of the user's file, short enough for a one-line message."""
-    text = repr(value)
+    """Show a value of the user's file in a few characters."""
+    text = printable(repr(value[:64] if isinstance(value, str | bytes) else value))
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def optional(module: str) -> Any:
+    """Import an optional library; None where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
 
 
 def need(module: str) -> Any:
     """Import an optional library, or say how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as e:
+    found = optional(module)
+    if found is None:
         name = module.partition(".")[0]
-        raise DuopldaError(f"{name} is not installed; install it with: pip install duoplda[files]") from e
+        raise DuopldaError(f"{name} is not installed; install it with: pip install duoplda[files]")
+    return found
 
 
 @contextmanager
-def guarded(path: PathLike, what: str) -> Iterator[None]:
-    """Turn whatever a third-party parser raises on a damaged file into our error."""
+def guarded(path: PathLike, what: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn what another library raises on a damaged file into our error.
+
+    The block holds calls of that library and nothing else, so that our own mistakes come out as what they are.
+    """
     try:
         yield
-    except DuopldaError:
+    except (DuopldaError, MemoryError):
         raise
-    except Exception as e:
+    except (*PARSER_ERRORS, *more) as e:
         detail = " ".join(f"{type(e).__name__}: {e}".split())[:160]
         raise bad(path, "", f"cannot be read as {what} ({detail})", "the file may be damaged or cut short") from e
 
 
 def system_error(path: PathLike, e: OSError) -> DuopldaError:
-    """The error for a file that the operating system does not let us have."""
+    """Make the error for a file that the operating system does not let us have."""
     remedy = "check the name" if isinstance(e, FileNotFoundError) else ""
     return bad(path, "", (e.strerror or str(e)).lower(), remedy)
 
 
 def open_binary(path: PathLike) -> IO[bytes]:
-    """Open a regular file for reading, unbuffered; anything else is our error."""
+    """Open a regular file for reading, unbuffered; anything else is an error."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -76,10 +108,18 @@ def open_binary(path: PathLike) -> IO[bytes]:
         if not stat.S_ISREG(mode):
             raise bad(path, "", "is not a regular file", "write it to disk first: it is read more than once")
         return open(path, "rb", buffering=0)
-    except (OSError, ValueError) as e:
-        if isinstance(e, DuopldaError):
-            raise
-        raise (system_error(path, e) if isinstance(e, OSError) else bad(path, "", str(e))) from e
+    except OSError as e:
+        raise system_error(path, e) from e
+    except ValueError as e:  # a zero in the name
+        raise e if isinstance(e, DuopldaError) else bad(path, "", str(e)) from e
+
+
+def open_lines(path: PathLike) -> IO[bytes]:
+    """Open a text file for reading line by line, after its byte-order mark."""
+    f = io.BufferedReader(cast(io.RawIOBase, open_binary(path)))
+    if f.read(len(BOM)) != BOM:
+        f.seek(0)
+    return f
 
 
 def read_into(f: IO[bytes], view: memoryview) -> int:
@@ -94,7 +134,7 @@ def read_into(f: IO[bytes], view: memoryview) -> int:
 
 
 def magic(path: PathLike, n: int = 4096) -> bytes:
-    """The first bytes of a regular, non-empty file; compressed and pickled files are refused here."""
+    """Return the first bytes of a regular file; empty, compressed and pickled files are refused here."""
     with open_binary(path) as f:
         start = f.read(n)
     if not start:
@@ -106,11 +146,20 @@ def magic(path: PathLike, n: int = 4096) -> bytes:
     return start
 
 
-def starts_as(start: bytes, kind: str) -> bool:
-    """Do the first bytes say npy, zip, parquet or hdf5 (which may follow a user block)?"""
-    if kind == "hdf5":
-        return any(start[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048))
-    return start.startswith({"npy": (b"\x93NUMPY",), "zip": (b"PK\3\4", b"PK\5\6"), "parquet": (b"PAR1",)}[kind])
+def content(path: PathLike) -> str:
+    """Say by its bytes whether a file is "npy", "zip", "parquet" or "hdf5"; "" where it is something else."""
+    start = magic(path)
+    for kind, marks in SIGNATURES.items():
+        if start.startswith(marks):
+            return kind
+    with open_binary(path) as f:
+        size, at = os.fstat(f.fileno()).st_size, 0
+        while at + 8 <= size and at <= 1 << 30:  # HDF5 may follow a block of the user, of 512 bytes or more
+            f.seek(at)
+            if f.read(8) == b"\x89HDF\r\n\x1a\n":
+                return "hdf5"
+            at = max(512, 2 * at)
+    return ""
 
 
 def chunk_rows(rows: int, row_bytes: int) -> int:
@@ -175,17 +224,18 @@ def _text(path: PathLike, value: object, row: int) -> str:
 
 
 def odd_ids(ids: np.ndarray) -> np.ndarray:
-    """Which ids (a contiguous array of str) are empty or have control characters, (n,) bool."""
+    """Say which ids (a contiguous array of str) are empty or have characters in them that do not print, (n,) bool."""
     width = ids.dtype.itemsize // 4
     if not ids.size or not width:
         return np.ones(ids.size, bool)
     points = ids.view(np.uint32).reshape(ids.size, width)
-    odd = points[:, 0] == 0
-    if points.max() < 127:
-        return odd | ((points > 0) & (points < 32)).any(1) if ((points > 0) & (points < 32)).any() else odd
-    odd |= (((points > 0) & (points < 32)) | (points == 127) | (points == 0x85)).any(1)
-    odd |= ((points == 0x2028) | (points == 0x2029) | (points > 0x10FFFF)).any(1)
-    return odd | ((points >= 0xD800) & (points < 0xE000)).any(1)
+    padding = points == 0
+    odd = padding[:, 0] | ((points < 32) & ~padding).any(1) | (padding[:, :-1] & ~padding[:, 1:]).any(1)
+    if points.max() > 126:
+        odd |= (points > 0x10FFFF).any(1)
+        rows = np.flatnonzero((points > 126).any(1) & ~odd)
+        odd[rows] = [UNPRINTABLE.search(name) is not None for name in ids[rows].tolist()]
+    return odd
 
 
 def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = False) -> np.ndarray:
@@ -197,7 +247,7 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
     odd = odd_ids(ids)
     if odd.any():
         place = f"row {first + int(odd.argmax())}"
-        raise bad(path, place, "the id is empty or has control characters", "give it a printable id")
+        raise bad(path, place, "the id is empty or has control characters in it", "give it a printable id")
     if token:
         spaced = (ids.view(np.uint32).reshape(ids.size, -1) == 32).any(1)
         if spaced.any():

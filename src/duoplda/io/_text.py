@@ -1,53 +1,53 @@
-"""Lists and tables in text, read by columns with pyarrow: no Python loop over lines.
+"""Lists and tables: columns of texts, coded into their different values, and columns of numbers.
 
-A list has lines of fields between white space, as Kaldi writes them; a table has a header and commas or
-tabs. Every column becomes codes into its different values, so that five million lines stay small. Only
-when something is wrong are lines looked at one by one, to say where.
+A list has lines of fields between blanks, as Kaldi writes them; a table has a header and commas or tabs, or is
+Parquet. Text is parsed in blocks of lines: by pyarrow where it is installed and the block is plain, or else here, where
+whatever is wrong is found and named with its line.
 """
 
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from duoplda.errors import DuopldaError
+from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, write_parquet_table
 from duoplda.io._coded import Coded
-from duoplda.io._common import (
-    MAX_ID,
-    PathLike,
-    bad,
-    guarded,
-    listed,
-    magic,
-    need,
-    odd_ids,
-    open_binary,
-    shown,
-    starts_as,
-)
+from duoplda.io._common import BOM, MAX_ID, PathLike, bad, content, listed, magic, odd_ids, open_lines, optional, shown
 
-BLOCK = 1 << 24
-BOM = b"\xef\xbb\xbf"
+BLOCK = 1 << 23
+Part = list[tuple[list[str], np.ndarray]] | np.ndarray  # a column of a block: texts and codes, or numbers
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the lines of a file look like: how many fields, between what, and which of them are wanted."""
+
+    width: int
+    delimiter: str = " "  # a space stands for any run of blanks
+    columns: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    header: bool = False
 
 
 def is_parquet(path: PathLike) -> bool:
-    """Is the file Parquet, by its first bytes?"""
-    return starts_as(magic(path), "parquet")
+    """Is the file Parquet, by its bytes?"""
+    return content(path) == "parquet"
 
 
 def is_hdf5(path: PathLike) -> bool:
-    """Is the file HDF5, by its first bytes?"""
-    return starts_as(magic(path), "hdf5")
+    """Is the file HDF5, by its bytes?"""
+    return content(path) == "hdf5"
 
 
 def first_line(path: PathLike) -> str:
-    """The first line that is not blank."""
+    """Return the first line that is not blank."""
     start = magic(path, 1 << 16).removeprefix(BOM)
     lines = start.split(b"\n")
     line = next((raw for raw in lines if raw.strip()), b"")
@@ -65,48 +65,51 @@ def first_line(path: PathLike) -> str:
 
 
 def words(line: str) -> list[str]:
-    """The fields of a line between ASCII blanks; other blanks belong to the ids."""
+    """Split a line at ASCII blanks; other blanks belong to the ids."""
     return [word.decode("utf-8") for word in line.encode("utf-8").split()]
 
 
-def header_fields(path: PathLike) -> list[str]:
-    """The column names, were the first line a header: split at tabs, or else at commas."""
+def header_fields(path: PathLike) -> tuple[list[str], str]:
+    """Return the column names, were the first line a header, and what stands between them: tabs, or else commas."""
     line = first_line(path)
-    delimiter = delimiter_of(path)
+    if "\t" in line:
+        return line.split("\t"), "\t"
     try:
-        return next(csv.reader([line])) if delimiter == "," else line.split(delimiter)
+        return next(csv.reader([line])), ","
     except csv.Error as e:
         raise bad(path, "line 1", f"is no header ({e})", "write the column names between commas") from e
 
 
-def delimiter_of(path: PathLike) -> str:
-    """Tab where the first line has one, or else comma."""
-    return "\t" if "\t" in first_line(path) else ","
+def is_table(path: PathLike, wanted: Mapping[str, Sequence[str]], meanings: Sequence[str]) -> bool:
+    """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?"""
+    if Path(path).suffix.lower() == ".csv" or is_parquet(path):
+        return True
+    names = [n.strip().lower() for n in header_fields(path)[0]]
+    return len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings)
 
 
-def _blocks(path: PathLike) -> Iterator[bytes]:
-    """The file in blocks of whole lines."""
-    with open_binary(path) as f:
-        rest = f.read(len(BOM)).removeprefix(BOM)
-        while data := f.read(BLOCK):
-            cut = data.rfind(b"\n") + 1
-            if not cut and len(data) == BLOCK:
-                raise bad(path, "", "has a line longer than 16 MB", "not a text list")
-            block, rest = (rest + data[:cut], data[cut:]) if cut else (b"", rest + data)
-            if block and not block.isspace():
-                yield block
-        if rest and not rest.isspace():
-            yield rest
+def longest_line(path: PathLike) -> int:
+    """Count the fields of the longest line."""
+    with open_lines(path) as f:
+        return max((len(line.split()) for line in f), default=0)
 
 
-def _single_spaced(block: bytes) -> bytes:
-    """Runs of blanks become one space; blanks at the ends of lines go."""
-    block = re.sub(rb"[ \t\v\f]+", b" ", block)
-    return re.sub(rb" ?(\r?\n) ?", rb"\1", block).strip(b" ")
+def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
+    """Return the place of a row in a list or table, for messages."""
+    if not is_parquet(path):
+        with open_lines(path) as f:
+            filled = (number for number, line in enumerate(f, 1) if line.strip())
+            number = next((n for i, n in enumerate(filled) if i == row + header), None)
+        if number is not None:
+            return f"line {number}"
+    return f"row {row}"
+
+
+# -- reading
 
 
 def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[int] = (2, 3)) -> list[Any]:
-    """The columns of a list: `Coded` each, float64 arrays for those in `numbers`.
+    """Read the columns of a list: `Coded` each, float64 arrays for those in `numbers`.
 
     Parameters
     ----------
@@ -114,80 +117,11 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     numbers : which columns (counted from 0) hold numbers
     fields : how many fields a line may have; the first line decides, and all others follow it
     """
-    pa = need("pyarrow")
     width = len(words(first_line(path)))
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    tables = []
-    for block in _blocks(path):
-        table = None
-        if not any(blank in block for blank in (b"\t", b"\v", b"\f")):
-            with suppress(pa.ArrowException):  # perhaps only blanks are doubled: see below
-                table = _parsed(block, width, numbers)
-        try:
-            table = _parsed(_single_spaced(block), width, numbers) if table is None else table
-        except pa.ArrowException as e:
-            raise _explained(path, width, numbers, e) from e
-        if table is None:
-            raise bad(path, "", "has an empty field (a lone carriage return?)", "end lines with a line feed")
-        tables.append(table)
-    table = pa.concat_tables(tables)
-    return [column_of(path, table.column(i)) for i in range(width)]
-
-
-def _parsed(block: bytes, width: int, numbers: Sequence[int]) -> Any:
-    """Lines with single spaces as an Arrow table, or None where a field is empty."""
-    pa, pc, csv_ = need("pyarrow"), need("pyarrow.compute"), need("pyarrow.csv")
-    code = pa.dictionary(pa.int32(), pa.string())
-    types = {str(i): pa.float64() if i in numbers else code for i in range(width)}
-    table = csv_.read_csv(
-        pa.BufferReader(block),
-        csv_.ReadOptions(column_names=list(types), block_size=1 << 22),
-        csv_.ParseOptions(delimiter=" ", quote_char=False, double_quote=False),
-        csv_.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
-    )
-    for column in table.columns:
-        for chunk in column.chunks if column.type == code else ():
-            if pc.min(pc.binary_length(chunk.dictionary)).as_py() == 0:
-                return None
-    return table
-
-
-def _explained(path: PathLike, width: int, numbers: Sequence[int], e: Exception) -> DuopldaError:
-    """Which line made the parser fail, and why."""
-    for number, raw in _numbered(path):
-        place = f"line {number}"
-        try:
-            items = words(raw.decode("utf-8"))
-        except UnicodeDecodeError:
-            return bad(path, place, f"is not UTF-8 ({shown(raw[:40])})", "write the list in UTF-8")
-        if len(items) != width:
-            return bad(path, place, f"has {len(items)} fields, the first line {width}", "all must be equal")
-        for i in numbers:
-            try:
-                float(items[i])
-            except ValueError:
-                return bad(path, place, f"{shown(items[i])} is not a number", "write it as 1.5 or -2e-3")
-    return bad(path, "", f"cannot be read as a list ({str(e)[:120]})", "lines have fields between single spaces")
-
-
-def _numbered(path: PathLike) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers; only for messages."""
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        for number, line in enumerate(f, 1):
-            line = line.removeprefix(BOM) if number == 1 else line
-            if line.strip():
-                yield number, line
-
-
-def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
-    """The place of a row in a text list, for messages."""
-    if is_parquet(path):
-        return f"row {row}"
-    for i, (number, _) in enumerate(_numbered(path)):
-        if i == row + header:
-            return f"line {number}"
-    return f"row {row}"
+    parts = _text_parts(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
+    return [_joined(path, column) for column in parts]
 
 
 def read_table(
@@ -199,7 +133,7 @@ def read_table(
     others: bool = False,
     numbers: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Columns of a CSV, TSV or Parquet table by what they mean.
+    """Read columns of a CSV, TSV or Parquet table by what they mean.
 
     Parameters
     ----------
@@ -210,11 +144,35 @@ def read_table(
     others : keep the remaining columns, too, under their own names
     numbers : meanings whose columns are float64
     """
-    given = dict(given or {})
+    parquet = is_parquet(path)
+    names, delimiter = (schema_of(path).names, "") if parquet else header_fields(path)
+    where = _places(path, names, wanted, dict(given or {}), optional)
+    if others:
+        where |= {n: n for n in names if n not in where.values() and n not in where}
+    floats = [where[m] for m in numbers if m in where]
+    if parquet:
+        parts = _parquet_parts(path, list(where.values()), floats)
+    else:
+        columns, marked = (tuple(names.index(n) for n in chosen) for chosen in (where.values(), floats))
+        parts = _text_parts(path, Layout(len(names), delimiter, columns, marked, header=True))
+    if not parts[0]:
+        raise bad(path, "", "has a header and no rows")
+    return {
+        meaning: _joined(path, column, header=True, blank=meaning not in wanted)
+        for meaning, column in zip(where, parts, strict=True)
+    }
+
+
+def _places(
+    path: PathLike,
+    names: Sequence[str],
+    wanted: Mapping[str, Sequence[str]],
+    given: Mapping[str, str],
+    optional: Sequence[str],
+) -> dict[str, str]:
+    """Find the name of the column for each meaning."""
     if set(given) - set(wanted):
         raise DuopldaError(f"columns= knows {', '.join(wanted)}, not {', '.join(set(given) - set(wanted))}")
-    parquet = is_parquet(path)
-    names = _parquet_names(path) if parquet else header_fields(path)
     if len(set(names)) != len(names):
         raise bad(path, "line 1", "two columns have the same name", "rename one")
     where: dict[str, str] = {}
@@ -227,138 +185,204 @@ def read_table(
             raise bad(path, "header", f"has no column {name!r}", f"it has {listed(names)}")
         if name is not None:
             where[meaning] = name
-    if others:
-        where |= {n: n for n in names if n not in where.values() and n not in where}
-    floats = {where[m] for m in numbers if m in where}
-    table = (_read_parquet if parquet else _read_csv)(path, names, list(where.values()), floats)
-    if not table.num_rows:
-        raise bad(path, "", "has a header and no rows")
-    return {
-        meaning: column_of(path, table.column(name), header=True, blank=meaning not in wanted)
-        for meaning, name in where.items()
-    }
+    return where
 
 
-def has_columns(path: PathLike, wanted: Mapping[str, Sequence[str]], meanings: Sequence[str]) -> bool:
-    """Does the file start with a header that names all of `meanings`?"""
-    names = [n.strip().lower() for n in header_fields(path)]
-    return len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings)
-
-
-def _read_csv(path: PathLike, names: list[str], columns: list[str], floats: set[str]) -> Any:
-    pa, pc = need("pyarrow"), need("pyarrow.csv")
-    delimiter = delimiter_of(path)
-    code = pa.dictionary(pa.int32(), pa.string())
-    with open_binary(path) as f:
-        try:
-            return pc.read_csv(
-                pa.PythonFile(f, mode="r"),
-                read_options=pc.ReadOptions(block_size=BLOCK),
-                parse_options=pc.ParseOptions(delimiter=delimiter, quote_char='"' if delimiter == "," else False),
-                convert_options=pc.ConvertOptions(
-                    column_types={n: pa.float64() if n in floats else code for n in names},
-                    include_columns=columns,
-                    null_values=[],
-                    strings_can_be_null=False,
-                ),
-            )
-        except (pa.ArrowException, ValueError, KeyError) as e:
-            raise _explained_table(path, delimiter, names, floats, e) from e
-
-
-def _explained_table(path: PathLike, delimiter: str, names: list[str], floats: set[str], e: Exception) -> DuopldaError:
-    for number, raw in _numbered(path):
-        place = f"line {number}"
-        try:
-            text = raw.decode("utf-8").rstrip("\r\n")
-            items = next(csv.reader([text]), []) if delimiter == "," else text.split(delimiter)
-        except UnicodeDecodeError:
-            return bad(path, place, f"is not UTF-8 ({shown(raw[:40])})", "write the table in UTF-8")
-        except csv.Error as error:
-            return bad(path, place, f"is no row of a table ({error})", "quote the fields")
-        if len(items) != len(names):
-            return bad(path, place, f"has {len(items)} columns, the header {len(names)}", "fill or quote the fields")
-        for name, item in zip(names, items, strict=True):
-            if name in floats and item not in names:
-                try:
-                    float(item)
-                except ValueError:
-                    return bad(path, place, f"{shown(item)} in column {name} is not a number", "write it as 1.5")
-    return bad(path, "", f"cannot be read as a table ({str(e)[:120]})", "give a header and one row per line")
-
-
-def _parquet_names(path: PathLike) -> list[str]:
-    pq = need("pyarrow.parquet")
-    with guarded(path, "Parquet"):
-        return list(pq.read_schema(path).names)
-
-
-def _read_parquet(path: PathLike, names: list[str], columns: list[str], floats: set[str]) -> Any:
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    with guarded(path, "Parquet"):
-        table = pq.read_table(path, columns=columns, partitioning=None)
-        table.validate(full=True)  # UTF-8, and codes within their dictionaries
-        kinds = [pa.float64() if n in floats else pa.string() for n in columns]
-        return table.cast(pa.schema(list(zip(columns, kinds, strict=True))))
-
-
-def column_of(path: PathLike, column: Any, *, header: bool = False, blank: bool = False, first: int = 0) -> Any:
-    """An Arrow column, from row `first` on, as `Coded`, or as a float64 array; missing values are an error."""
-    pa = need("pyarrow")
-    if column.null_count:
-        row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise bad(path, line_of(path, first + row, header=header), "a value is missing", "fill the column")
-    if pa.types.is_floating(column.type):
-        return np.asarray(column, dtype=np.float64)
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries()
-    values = column.chunk(0).dictionary.to_pylist()
-    codes = np.concatenate([np.asarray(c.indices) for c in column.chunks]).astype(np.int32, copy=False)
-    long = next((i for i, v in enumerate(values) if len(v) > MAX_ID), None)
-    if long is not None:
-        row = int((codes == long).argmax())
-        raise bad(
-            path,
-            line_of(path, first + row, header=header),
-            f"{shown(values[long])} is too long",
-            f"at most {MAX_ID} characters",
-        )
-    names = np.array(values, dtype=str)
+def _joined(path: PathLike, parts: list[Part], *, header: bool = False, blank: bool = False) -> Any:
+    """Join the blocks of a column: numbers as one array, texts as one `Coded` after a look at them."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type]
+    seen: dict[str, int] = {}
+    codes = []
+    for names, own in (pair for part in parts for pair in part):
+        codes.append(np.fromiter((seen.setdefault(n, len(seen)) for n in names), np.int32, len(names))[own])
+    found = Coded(np.empty(0, str), np.concatenate(codes))
+    long = next((code for name, code in seen.items() if len(name) > MAX_ID), None)
+    names = np.array(list(seen) if long is None else [], dtype=str)
     odd = odd_ids(names) & ~(blank & (names == ""))
-    if odd.any():
-        row = int((codes == odd.argmax()).argmax())
-        place = line_of(path, first + row, header=header)
-        raise bad(path, place, "an id is empty or has control characters", "give it an id")
-    return Coded(names, codes)
+    if long is not None or odd.any():
+        code = int(odd.argmax()) if long is None else long
+        place = line_of(path, int((found.codes == code).argmax()), header=header)
+        if long is not None:
+            raise bad(path, place, "an id is too long", f"ids have at most {MAX_ID} characters")
+        raise bad(path, place, "an id is empty or has control characters in it", "give it a printable id")
+    return Coded(names, found.codes)
+
+
+def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> list[list[Part]]:
+    found: list[list[Part]] = [[] for _ in columns]
+    for first, batch in batches(path, columns, 1 << 18):
+        for parts, name in zip(found, columns, strict=True):
+            column = batch.column(name)
+            if name not in floats:
+                parts.append([codes_of(path, column, first)])
+                continue
+            if column.null_count:
+                raise bad(path, f"row {first} or after", "a value is missing", "fill the column")
+            with damaged(path):
+                parts.append(np.asarray(column.cast("float64")))
+    return found
+
+
+def _text_parts(path: PathLike, layout: Layout) -> list[list[Part]]:
+    found: list[list[Part]] = [[] for _ in layout.columns]
+    for number, block in _blocks(path, layout.header):
+        for parts, part in zip(found, _by_pyarrow(block, layout) or _by_hand(path, number, block, layout), strict=True):
+            parts.append(part)
+    return found
+
+
+def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, with the number of their first line; not the header, nor blocks of blanks."""
+    with open_lines(path) as f:
+        number, rest = 1, b""
+        while header and (line := f.readline(BLOCK)):
+            number, header = number + 1, line.isspace()
+        while data := f.read(BLOCK):
+            cut = data.rfind(b"\n") + 1
+            if not cut and len(rest) + len(data) > BLOCK:
+                raise bad(path, f"line {number}", f"is longer than {BLOCK >> 20} MB", "not a text list")
+            block, rest = (rest + data[:cut], data[cut:]) if cut else (b"", rest + data)
+            if block and not block.isspace():
+                yield number, block
+            number += block.count(b"\n")
+        if rest and not rest.isspace():
+            yield number, rest
+
+
+def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
+    """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
+    pa, pc = optional("pyarrow"), optional("pyarrow.csv")
+    strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
+    if pc is None or strange or block.count(b"\r") != block.count(b"\r\n"):
+        return None
+    code = pa.dictionary(pa.int32(), pa.string())
+    types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
+    try:
+        table = pc.read_csv(
+            pa.BufferReader(block),
+            # A thread of Arrow that lets go of our bytes while Python shuts down aborts the process: no threads.
+            pc.ReadOptions(column_names=list(types), block_size=1 << 21, use_threads=False),
+            pc.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
+            pc.ConvertOptions(
+                column_types=types,
+                include_columns=[str(i) for i in layout.columns],
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowException:
+        return None
+    found: list[Part] = []
+    for i, column in zip(layout.columns, table.columns, strict=True):
+        if i in layout.numbers:
+            found.append(np.asarray(column))
+            continue
+        part = [(chunk.dictionary.to_pylist(), np.asarray(chunk.indices)) for chunk in column.chunks]
+        if layout.delimiter == " " and any("" in names for names, _ in part):  # two blanks in a row
+            return None
+        found.append(part)
+    return found
+
+
+def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[Part]:
+    """Parse a block of lines, the first of which has this number in the file, or say which of them is wrong."""
+    lines = block.split(b"\n")
+    rows = _rows(path, number, lines, layout.delimiter)
+    if set(map(len, rows)) - {0, layout.width}:
+        i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
+        cause = f"has {len(rows[i])} fields, the {'header' if layout.header else 'first line'} {layout.width}"
+        raise bad(path, f"line {number + i}", cause, "all lines must have the same number of fields")
+    columns: list[tuple[bytes, ...]] = list(zip(*filter(None, rows), strict=True))
+    found: list[Part] = []
+    for k in layout.columns:
+        if k in layout.numbers:
+            try:
+                found.append(np.array(list(map(_number, columns[k]))))
+            except ValueError as e:
+                i, value = next((i, row[k]) for i, row in enumerate(rows) if row and not _is_number(row[k]))
+                cause = f"{shown(value.decode())} is not a number"
+                raise bad(path, f"line {number + i}", cause, "write it as 1.5 or -2e-3") from e
+        else:
+            seen: dict[bytes, int] = {}
+            codes = [seen.setdefault(value, len(seen)) for value in columns[k]]
+            found.append([([name.decode() for name in seen], np.array(codes, np.int32))])
+    return found
+
+
+def _rows(path: PathLike, number: int, lines: list[bytes], delimiter: str) -> list[list[bytes]]:
+    """Split lines into fields; none where a line is blank."""
+    rows: list[list[bytes]] = []
+    for i, line in enumerate(lines):
+        line = line.removesuffix(b"\r")
+        try:
+            text = line.decode()
+            if b"\r" in line:
+                raise csv.Error("a carriage return is in it")
+            if not line.strip():
+                rows.append([])
+            elif delimiter == ",":
+                rows.append([field.encode() for field in next(csv.reader([text], strict=True))])
+            else:
+                rows.append(line.split() if delimiter == " " else line.split(b"\t"))
+        except UnicodeDecodeError as e:
+            cause = f"is not UTF-8 ({shown(line[:40])})"
+            raise bad(path, f"line {number + i}", cause, "write the file in UTF-8") from e
+        except csv.Error as e:
+            remedy = "put fields in quotes, and end lines with a line feed"
+            raise bad(path, f"line {number + i}", f"cannot be split into fields ({e})", remedy) from e
+    return rows
+
+
+def _number(value: bytes) -> float:
+    if b"_" in value:  # Python reads 1_000 as a number
+        raise ValueError(value)
+    return float(value)
+
+
+def _is_number(value: bytes) -> bool:
+    try:
+        return _number(value) is not None
+    except ValueError:
+        return False
+
+
+# -- writing
 
 
 def write_columns(
-    out: Path, batches: Iterable[Sequence[Coded | np.ndarray]], *, delimiter: str, header: Sequence[str] = ()
+    out: Path, suffix: str, blocks: Iterable[Sequence[Coded | np.ndarray]], names: Sequence[str] = ()
 ) -> None:
-    """Write columns (`Coded`, or floats) as text; floats as short as reads back the same."""
-    pa, pc, pcsv = need("pyarrow"), need("pyarrow.compute"), need("pyarrow.csv")
+    """Write columns (`Coded`, or floats), block after block: a table where the suffix names one, or else a list.
+
+    Floats in text have as few digits as it takes to read the same number again.
+    """
+    if suffix in PARQUET:
+        write_parquet_table(out, blocks, names)
+        return
+    delimiter = {".csv": ",", ".tsv": "\t"}.get(suffix, " ")
     with open(out, "wb") as f:
-        if header:
-            f.write((delimiter.join(header) + "\n").encode("utf-8"))
-        for columns in batches:
-            if delimiter == "," and any(_quotable(c) for c in columns):
-                table = pa.table([arrow(c) for c in columns], [str(i) for i in range(len(columns))])
-                pcsv.write_csv(table, f, pcsv.WriteOptions(include_header=False))
-                continue
+        if delimiter != " ":
+            f.write((delimiter.join(names) + "\n").encode())
+        for columns in blocks:
             for i in range(0, len(columns[0]), 1 << 18):
-                texts = [arrow(c[i : i + (1 << 18)]).cast(pa.string()) for c in columns]
-                lines = pc.binary_join_element_wise(*texts, delimiter)
-                f.write(pc.binary_join_element_wise(lines, "\n", "").buffers()[2])
+                f.write(_lines([column[i : i + (1 << 18)] for column in columns], delimiter))
 
 
-def _quotable(column: Coded | np.ndarray) -> bool:
-    return isinstance(column, Coded) and any("," in name or '"' in name for name in column.names.tolist())
+def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> Any:
+    """Write rows out as bytes, with fields in quotes where commas ask for it."""
+    pa, pc = optional("pyarrow"), optional("pyarrow.compute")
+    quotes = delimiter == "," and any(isinstance(c, Coded) and _quotable(c) for c in columns)
+    if pc is not None and not quotes:
+        texts = [arrow(column).cast(pa.string()) for column in columns]
+        return pc.binary_join_element_wise(pc.binary_join_element_wise(*texts, delimiter), "\n", "").buffers()[2]
+    fields = [c.values.tolist() if isinstance(c, Coded) else map(repr, np.asarray(c, float).tolist()) for c in columns]
+    if not quotes:
+        return "".join(delimiter.join(row) + "\n" for row in zip(*fields, strict=True)).encode()
+    text = StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(zip(*fields, strict=True))
+    return text.getvalue().encode()
 
 
-def arrow(column: Coded | np.ndarray) -> Any:
-    """A column as an Arrow array of strings or floats."""
-    pa = need("pyarrow")
-    if not isinstance(column, Coded):
-        return pa.array(np.asarray(column, np.float64))
-    return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
+def _quotable(column: Coded) -> bool:
+    return any("," in name or '"' in name for name in column.names.tolist())

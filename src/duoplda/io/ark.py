@@ -19,7 +19,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoplda.io._common import MAX_ID, ODD, Chunk, PathLike, bad, check_dim, chunk_rows, open_binary, read_into, shown
+from duoplda.errors import UNPRINTABLE
+from duoplda.io._common import MAX_ID, Chunk, PathLike, bad, check_dim, chunk_rows, open_binary, read_into, shown
 from duoplda.io._source import Source
 
 BLOCK = 1 << 20
@@ -158,7 +159,7 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
         key = raw.decode("utf-8")
     except UnicodeDecodeError as e:
         raise bad(path, place, f"key {shown(raw)} is not UTF-8", "write ids in UTF-8") from e
-    if ODD.search(key):
+    if UNPRINTABLE.search(key):
         raise bad(path, place, f"key {shown(key)} has control characters", "not a Kaldi archive, or damaged")
     place = f"entry {shown(key)} at byte {base + pos}"
     try:
@@ -273,7 +274,7 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
     except UnicodeDecodeError:
         return 0, np.empty(0, str), pos
     # an id that is not one clean word is left to `_entry`, which says what is wrong with it
-    if len(joined.split()) != len(keys) or not keys or ODD.search(names.replace("\n", "")):
+    if len(joined.split()) != len(keys) or not keys or UNPRINTABLE.search(names.replace("\n", "")):
         return 0, np.empty(0, str), pos
     X[: len(keys)].reshape(-1).view(np.uint8)[:] = np.frombuffer(b"".join(parts), np.uint8)
     return len(keys), np.array(names.split("\n")), pos

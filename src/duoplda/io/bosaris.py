@@ -17,8 +17,7 @@ import numpy as np
 
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, bad, listed, need, shown
-from duoplda.io._h5text import check_texts, texts
-from duoplda.io.hdf5 import dataset, opened
+from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
 
 if TYPE_CHECKING:
     from duoplda.io.trials import Trials
@@ -34,8 +33,8 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
         d = dataset(path, f, name)
         if len([k for k in d.shape if k != 1]) > 1 or not d.size:
             raise bad(path, name, f"has shape {d.shape}", "give a list of ids")
-        check_texts(path, d)
-        ids = texts(path, d)
+        check_texts(d)
+        ids = np.concatenate(list(d.texts()))
         coded = Coded.of(ids)
         if len(coded.names) != len(ids):
             twice = coded.names[np.bincount(coded.codes).argmax()]
@@ -44,7 +43,7 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
     return axes[0], axes[1]
 
 
-def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Any:
+def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Stored:
     """A matrix of the file with the shape the ids ask for."""
     d = dataset(path, f, name)
     if d.shape != shape:
@@ -67,15 +66,15 @@ def read_bosaris_trials(path: PathLike) -> Trials:
     with opened(path) as f:
         models, segments = _axes(path, f)
         shape = (len(models), len(segments))
-        old = "target_mask" in f
+        old = member(path, f, "target_mask") is not None
         mask = _mask(path, f, "target_mask" if old else "trial_mask", shape)
         other = _mask(path, f, "nontarget_mask", shape) if old else None
-        keyed = old or mask.dtype.kind in "if" or "file_format" in f
+        keyed = old or mask.dtype.kind in "if" or member(path, f, "file_format") is not None
         rows, columns, labels = [], [], []
         for part in _blocks(shape, mask.dtype.itemsize):
-            block = mask[part].astype(np.float32)
+            block = mask.read(part).astype(np.float32)
             if other is not None:
-                block = (block > 0.5).astype(np.float32) - (other[part].astype(np.float32) > 0.5)
+                block = (block > 0.5).astype(np.float32) - (other.read(part).astype(np.float32) > 0.5)
             i, j = np.nonzero(np.abs(block) > 0.5)
             rows.append((i + part.start).astype(np.int32))
             columns.append(j.astype(np.int32))
@@ -124,11 +123,13 @@ def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndar
     with opened(path) as f:
         rows, columns = _axes(path, f)
         shape = (len(rows), len(columns))
-        if "scores" not in f:
-            raise bad(path, "", "has no scores", f"it has {listed(sorted(f))}: give a BOSARIS Scores file")
-        scores = _mask(path, f, "scores", shape)[()].astype(np.float64)
-        mask = _mask(path, f, "score_mask", shape)[()] > 0.5 if "score_mask" in f else np.ones(shape, bool)
-        return rows, columns, scores, mask
+        if member(path, f, "scores") is None:
+            remedy = f"it has {listed(sorted(members(path, f)))}: give a BOSARIS Scores file"
+            raise bad(path, "", "has no scores", remedy)
+        scores = _mask(path, f, "scores", shape).read().astype(np.float64)
+        if member(path, f, "score_mask") is None:
+            return rows, columns, scores, np.ones(shape, bool)
+        return rows, columns, scores, _mask(path, f, "score_mask", shape).read() > 0.5
 
 
 def write_bosaris_scores(

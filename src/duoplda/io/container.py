@@ -1,55 +1,101 @@
-"""The model file: safetensors with a format version and no pickle; written whole or not at all."""
+"""The one file format of duoplda: named arrays and a JSON header in a safetensors file.
+
+Models, calibrations, enrolled speakers and checkpoints of a training are all written and read here. The header is one
+JSON text under the metadata key `duoplda`; its `format` says which of them the file is, its `version` which layout.
+Nothing in such a file is ever executed, and a file is written whole or not at all.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.errors import DuopldaError
+from duoplda.io._atomic import atomic_path
+from duoplda.io._common import PathLike, bad, open_binary
 
-FORMAT, VERSION = "duoplda-plda", 1
+KINDS = {  # kind: the newest version, and what it is called in messages
+    "duoplda-backend": (2, "model"),
+    "duoplda-plda": (1, "model"),  # models of a PLDA alone, which are no longer written
+    "duoplda-calibration": (1, "calibration"),
+    "duoplda-sides": (1, "file of enrolled speakers"),
+    "duoplda-resume": (1, "checkpoint"),
+}
 
 
-def write(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> None:
-    """Write arrays and a JSON header: all or nothing."""
+def write_container(
+    path: PathLike,
+    kind: str,
+    arrays: Mapping[str, NDArray[Any]],
+    header: Mapping[str, Any],
+    *,
+    force: bool = False,
+) -> None:
+    """Write arrays and a header, whole or not at all.
+
+    Parameters
+    ----------
+    path : the new file
+    kind : what the file holds, one of `KINDS`; it is noted in the header with the version of its layout
+    arrays : arrays of numbers by name
+    header : whatever JSON can hold: texts, numbers, lists and dictionaries
+    force : replace an existing file; otherwise it is an error
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_container(folder + "/c", "duoplda-calibration", {"scale": np.array([2.0])}, {"method": "affine"})
+    ...     arrays, header = read_container(folder + "/c", ["duoplda-calibration"])
+    >>> arrays["scale"], header["method"], header["version"]
+    (array([2.]), 'affine', 1)
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save
 
-    from duoplda.io._atomic import atomic_path
-
-    header = {"format": FORMAT, "version": VERSION, **header}
-    data = save({k: np.ascontiguousarray(a) for k, a in arrays.items()}, {"duoplda": json.dumps(header)})
-    with atomic_path(path, force=True) as temporary:
+    whole = {**header, "format": kind, "version": KINDS[kind][0]}
+    try:
+        text = json.dumps(whole)
+        data = save({k: np.asarray(a, order="C") for k, a in arrays.items()}, {"duoplda": text})
+    except (SafetensorError, TypeError) as e:
+        raise bad(path, "", f"cannot hold this ({e})", "names are texts or numbers, arrays hold numbers") from e
+    with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(data)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and header of a model file, or a clear word on why it is none."""
+def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read the arrays and the header of a file of one of these kinds.
+
+    The header has what `write_container` was given, and the kind as `format` and the layout as `version`.
+    """
     from safetensors import SafetensorError, safe_open
 
+    what = KINDS[next(iter(kinds))][1]
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("duoplda", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (
-        SafetensorError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        ValueError,
-        TypeError,
-        KeyError,
-    ) as error:
-        raise DuopldaError(f"{path} is not a model of duoplda, or it is truncated or damaged: {error}") from None
-    except OSError as error:
-        raise DuopldaError(f"cannot read the model {path}: {error.strerror or error}") from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise DuopldaError(f"{path} is a safetensors file, but no model of duoplda")
-    if header.get("version") != VERSION:
-        raise DuopldaError(
-            f"{path} has format version {header.get('version')}, this duoplda reads version {VERSION}: "
-            "use the duoplda that wrote it, or a newer one"
-        )
+    except OSError as e:
+        raise bad(path, "", f"cannot read the {what}: {e.strerror or e}") from e
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise bad(path, "", f"is not a {what} of duoplda, or it is truncated or damaged ({str(e)[:200]})") from e
+    found = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(found, str) or found not in kinds:
+        if isinstance(found, str) and found in KINDS:
+            raise bad(path, "", f"is a {KINDS[found][1]} of duoplda, not a {what}", "give another file")
+        raise bad(path, "", f"is a safetensors file, but no {what} of duoplda", "give another file")
+    version, newest = header.get("version"), KINDS[found][0]
+    if type(version) is not int or not 1 <= version <= newest:
+        reads = f"this duoplda reads version {newest}" if newest == 1 else f"this duoplda reads versions 1 to {newest}"
+        raise bad(path, "", f"has format version {str(version)[:40]}, {reads}", "install the duoplda that wrote it")
     return arrays, header
+
+
+def is_container(path: PathLike) -> bool:
+    """Does a file start as the files of this module do?"""
+    with open_binary(path) as f:
+        return f.read(9)[7:] == b"\0{"  # the length of the header in eight bytes, and the header

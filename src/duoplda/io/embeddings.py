@@ -11,10 +11,10 @@ import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path, atomic_paths
-from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, magic, refuse_repeated, starts_as
+from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io._files import files_of, joined
 from duoplda.io._source import Part, Source, check_count, counted
-from duoplda.io.labels import Labels
+from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids
 
 HDF5 = (".h5", ".hdf5", ".hdf")
@@ -162,14 +162,11 @@ def open_source(
 
 def sniff(path: PathLike) -> str:
     """What a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
-    start, suffix = magic(path), Path(path).suffix.lower()
-    for mark, kind in (("zip", "npz"), ("npy", "npy"), ("hdf5", "hdf5")):
-        if starts_as(start, mark):
-            return kind
-    if suffix in (".ark", ".scp"):
+    start, found, suffix = magic(path), content(path), Path(path).suffix.lower()
+    if suffix in (".ark", ".scp") and found in ("", "parquet"):  # a key may start with PAR1
         return suffix[1:]
-    if starts_as(start, "parquet"):
-        return "parquet"
+    if found:
+        return {"zip": "npz"}.get(found, found)
     for suffixes, kind in (((".npy",), "NumPy"), ((".npz",), "zip"), (HDF5, "HDF5"), (PARQUET, "Parquet")):
         if suffix in suffixes:
             cause = f"is named {suffix} but does not start as {kind} files do"
@@ -190,7 +187,7 @@ def write_embeddings(
     force: bool = False,
     text: bool = False,
     one_per_recording: bool = False,
-    labels: Labels | None = None,
+    labels: LabelTable | None = None,
 ) -> None:
     """Write embeddings in the format the suffix names, whole or not at all.
 

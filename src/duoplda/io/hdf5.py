@@ -1,22 +1,31 @@
 """HDF5: one matrix `embeddings` (n, d) with `ids` (n,), or hyperion's one dataset per recording.
 
 Only datasets that lie in the file itself are read: links to other files, external storage and virtual
-datasets are refused.
+datasets are refused. The matrix and its ids may lie in a group.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from threading import Timer
 from typing import Any
 
 import numpy as np
 
 from duoplda.io._common import (
     ID_NAMES,
+    MAX_ID,
+    MAX_PACKED,
+    ROWS,
     VECTOR_NAMES,
     Chunk,
     PathLike,
@@ -29,158 +38,298 @@ from duoplda.io._common import (
     listed,
     need,
     open_binary,
-    pick,
     shown,
 )
-from duoplda.io._h5text import check_texts, texts
 from duoplda.io._source import Part, Source, row_parts
 
 INFLATION = 2000  # no filter we know packs better than this; more is a header that lies
+WAIT = 60.0  # seconds for a block of strings
+GROUPS = 256  # groups, and members of each, in which a matrix is looked for
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A dataset that lies in the file itself, and whose size can be believed."""
+
+    path: PathLike
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    cache: int  # bytes to keep unpacked, so that reading on does not unpack the same data again
+    _handle: Any
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=object))
+
+    def read(self, index: Any = ()) -> np.ndarray:
+        """Read what NumPy would give for the same index."""
+        with guarded(self.path, "HDF5"):
+            return np.asarray(self._handle[index])
+
+    def texts(self, first: int = 0, stop: int | None = None, rows: int = ROWS) -> Iterator[np.ndarray]:
+        """Yield the ids of a list, in blocks; a list written as (n, 1) or (1, n) is a list."""
+        stop = self.size if stop is None else stop
+        if self.dtype.kind == "O":
+            blocks: Iterable[Any] = _strings(self, first, stop, rows)
+        else:
+            axis = int(np.argmax(self.shape)) if self.shape else 0
+            parts = (slice(i, min(i + rows, stop)) for i in range(first, stop, rows))
+            blocks = (self.read(tuple(p if i == axis else 0 for i in range(len(self.shape)))) for p in parts)
+        for block in blocks:
+            yield as_ids(self.path, np.atleast_1d(block), first)
+            first += rows
 
 
 @contextmanager
-def opened(path: PathLike) -> Iterator[Any]:
-    """The open file; whatever the library raises inside the block is our error."""
+def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
+    """Open a file; `cache` bytes of unpacked data are kept for each dataset."""
     h5py = need("h5py")
     open_binary(path).close()
-    with guarded(path, "HDF5"), h5py.File(path, "r") as f:
+    with guarded(path, "HDF5"):
+        f = h5py.File(path, "r", rdcc_nbytes=cache)
+    try:
         yield f
+    finally:
+        with guarded(path, "HDF5"):
+            f.close()
 
 
-def dataset(path: PathLike, group: Any, name: str) -> Any:
-    """A dataset of this very file, whose declared size can be believed."""
+def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
+    """Return the names in a group, or the first of them."""
+    with guarded(path, "HDF5"):
+        return list(islice(group, most))
+
+
+def member(path: PathLike, group: Any, name: str) -> Any:
+    """Return the group or dataset of this name, None where there is none; links are refused."""
     h5py = need("h5py")
-    node = group
-    for part in name.split("/"):
-        if not isinstance(node, h5py.Group) or part not in node:
-            raise bad(path, "", f"has no dataset {name}", f"it has: {listed(sorted(group))}")
-        if not isinstance(node.get(part, getlink=True), h5py.HardLink):
-            raise bad(path, name, "is a link", "copy the data into the file: links are not followed")
-        node = node[part]
+    with guarded(path, "HDF5"):
+        link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
+        node = group[name] if isinstance(link, h5py.HardLink) else None
+    if link is not None and node is None:
+        raise bad(path, f"entry {shown(name)}", "is a link", "copy the data into the file: links are not followed")
+    return node
+
+
+def find(path: PathLike, group: Any, name: str) -> Any:
+    """Follow a path of groups; None where it leads nowhere."""
+    for part in name.strip("/").split("/"):
+        group = member(path, group, part)
+    return group
+
+
+def dataset(path: PathLike, group: Any, name: str) -> Stored:
+    """Return the dataset of this name, which may be a path of groups."""
+    node = find(path, group, name)
+    if node is None:
+        raise bad(path, "", f"has no dataset {name}", f"it has: {listed(sorted(members(path, group)))}")
+    return stored(path, name, node)
+
+
+def stored(path: PathLike, name: str, node: Any) -> Stored:
+    """Look at a dataset before anything is read from it."""
+    h5py = need("h5py")
     if not isinstance(node, h5py.Dataset):
         raise bad(path, name, "is not a dataset")
-    return believed(path, name, node)
-
-
-def believed(path: PathLike, name: str, d: Any) -> Any:
-    """A dataset that is stored in this file, in about as many bytes as it declares."""
-    if d.is_virtual or d.external:
+    with guarded(path, "HDF5"):
+        elsewhere, shape, dtype, chunks = node.is_virtual or node.external, node.shape, node.dtype, node.chunks
+        held, packed = node.id.get_storage_size(), node.id.get_create_plist().get_nfilters() > 0
+    if elsewhere:
         raise bad(path, name, "keeps its data in other files", "copy the data into the file")
-    if d.shape is None:
+    if shape is None:
         raise bad(path, name, "is empty")
-    declared = d.dtype.itemsize * int(np.prod(d.shape, dtype=object))
-    stored = d.id.get_storage_size()
-    if declared > stored * (INFLATION if d.chunks else 1) + 4096:
-        raise bad(path, name, f"declares {declared} bytes and stores {stored}", "the file is damaged or unfinished")
-    return d
+    declared = dtype.itemsize * int(np.prod(shape, dtype=object))
+    if declared > held * (INFLATION if chunks else 1) + 4096:
+        raise bad(path, name, f"declares {declared} bytes and stores {held}", "the file is damaged or unfinished")
+    piece = dtype.itemsize * int(np.prod(chunks, dtype=object)) if chunks and packed else 0
+    if piece > MAX_PACKED:
+        cause = f"is packed in chunks of {piece} bytes, of which at most {MAX_PACKED} are unpacked at once"
+        raise bad(path, name, cause, "write it with smaller chunks, or copy it with h5repack")
+    cache = piece * -(-shape[1] // chunks[1]) if piece and len(shape) == 2 else piece
+    return Stored(path, name, shape, dtype, min(max(cache, 1 << 20), MAX_PACKED), node)
+
+
+def check_texts(d: Stored) -> None:
+    """Refuse a dataset that cannot hold ids."""
+    if d.dtype.kind not in "SOiu" or d.dtype.itemsize > 4 * MAX_ID:
+        raise bad(d.path, d.name, f"holds {d.dtype}, not ids", "store ids as strings")
+    if d.dtype.kind == "O" and need("h5py").check_string_dtype(d.dtype) is None:
+        raise bad(d.path, d.name, "holds something else than text", "store ids as strings")
+
+
+def _strings(d: Stored, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+    """Yield blocks of strings of variable length, which another process reads: see `_h5strings`."""
+    script, longest = str(Path(__file__).with_name("_h5strings.py")), 4 * MAX_ID
+    command = [sys.executable, "-P", script, os.path.abspath(d.path), d.name, *map(str, (first, stop, rows, longest))]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        child = subprocess.Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
+    except OSError as e:
+        cause = f"needs another process to read strings of variable length ({e})"
+        raise bad(d.path, d.name, cause, "store ids with a fixed length") from e
+    with child:
+        try:
+            for start in range(first, stop, rows):
+                n = min(rows, stop - start)
+                lengths = np.frombuffer(_answer(d, child, start, 4 * n), "<u4").clip(max=longest + 1)
+                ends = np.cumsum(lengths, dtype=np.int64).tolist()
+                text = _answer(d, child, start, ends[-1])
+                yield np.array([text[i:j] for i, j in pairwise([0, *ends])], object)
+        finally:
+            child.kill()
+
+
+def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> bytes:
+    """Read `n` bytes from the process, within the time that is given to it."""
+    assert child.stdout is not None
+    timer = Timer(WAIT, child.kill)
+    timer.start()
+    try:
+        data = child.stdout.read(n)
+    finally:
+        timer.cancel()
+        timer.join()
+    if len(data) < n:
+        cause = "strings cannot be read: the library failed, crashed or did not come to an end"
+        raise bad(d.path, f"{d.name}, row {row} or after", cause, "the file is damaged; write it again")
+    return data
+
+
+# -- embeddings
 
 
 def open_hdf5(
     path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
 ) -> Source:
-    """An HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
+    """Open an HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
     with opened(path) as f:
-        names = list(f)
-        found = pick(path, [*names, *filter(None, [vectors])], vectors, VECTOR_NAMES, "dataset")
-        if found is not None and (vectors is not None or _ndim(f, found) == 2):
-            return _matrix(path, f, found, ids_name or pick(path, names, None, ID_NAMES, "dataset"), part)
-        if not names:
-            raise bad(path, "", "holds no datasets")
+        found = _find_matrix(path, f, vectors, ids_name)
+        if found is not None:
+            return _matrix(path, f, *found, part)
         key, first = next(_walk(path, f), (None, None))
         if key is None:
             raise bad(path, "", "holds no datasets")
-        dim, dtype = _vector(path, key, first)
+        dim, dtype, _ = _vector(path, key, first)
     read, ids = partial(_each, path, dim, dtype), partial(_keys, path)
     return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, ids=ids)
 
 
-def _ndim(f: Any, name: str) -> int:
-    node = f.get(name)
-    return len(node.shape or ()) if hasattr(node, "shape") else 0
+def _find_matrix(path: PathLike, f: Any, vectors: str | None, ids_name: str | None) -> tuple[str, str] | None:
+    """Return the names of a matrix and of its ids; None where the file has a dataset per recording."""
+    if vectors is None:
+        vectors = _known(path, f, "", VECTOR_NAMES, ndim=2) or _only_one(path, f)
+        if vectors is None:
+            return None
+    dataset(path, f, vectors)  # or an error that says what there is
+    group = vectors.strip("/").rpartition("/")[0]
+    prefixes = [f"{group}/", ""] if group else [""]
+    if ids_name is not None:
+        return vectors, next((p + ids_name for p in prefixes if find(path, f, p + ids_name) is not None), ids_name)
+    found = (_known(path, find(path, f, p) if p else f, p, ID_NAMES) for p in prefixes)
+    own = next(filter(None, found), None)
+    if own is None:
+        remedy = f"add `ids`, or name them: it has {listed(members(path, f))}"
+        raise bad(path, "", f"has no ids dataset beside {vectors}", remedy)
+    return vectors, own
 
 
-def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None, part: Part | None) -> Source:
-    d = dataset(path, f, name)
+def _known(path: PathLike, group: Any, prefix: str, names: Iterable[str], ndim: int = 0) -> str | None:
+    """Return the first of these names in a group that is a dataset, of so many dimensions where that matters."""
+    for name in names:
+        node = member(path, group, name)
+        if isinstance(node, need("h5py").Dataset):
+            with guarded(path, "HDF5"):
+                shape = node.shape
+            if not ndim or len(shape or ()) == ndim:
+                return prefix + name
+    return None
+
+
+def _only_one(path: PathLike, f: Any) -> str | None:
+    """Return the one matrix that lies with its ids in a group of the file; None where there is none."""
+    found, queue = [], [("", f)]
+    for prefix, group in queue:
+        for name in members(path, group, GROUPS) if len(queue) < GROUPS else ():
+            node = member(path, group, name)
+            if isinstance(node, need("h5py").Group):
+                queue.append((f"{prefix}{name}/", node))
+        matrix = _known(path, group, prefix, VECTOR_NAMES, ndim=2)
+        if matrix is not None and _known(path, group, prefix, ID_NAMES) is not None:
+            found.append(matrix)
+    if len(found) > 1:
+        raise bad(path, "", f"has {len(found)} matrices: {listed(found)}", "choose one with vectors=")
+    return found[0] if found else None
+
+
+def _matrix(path: PathLike, f: Any, name: str, ids_name: str, part: Part | None) -> Source:
+    d, own = dataset(path, f, name), dataset(path, f, ids_name)
     if len(d.shape) != 2 or not d.shape[0]:
         raise bad(path, name, f"has shape {d.shape}", "embeddings are a matrix: one row per recording")
     n, dim = d.shape[0], check_dim(path, name, d.shape[1])
     dtype = check_float(path, name, d.dtype)
-    if ids_name is None:
-        raise bad(path, "", f"has no ids dataset beside {name}", f"add `ids`, or name it: it has {listed(list(f))}")
-    names = dataset(path, f, ids_name)
-    if names.shape != (n,):
-        raise bad(path, ids_name, f"has shape {names.shape} for {n} vectors", "one id per vector")
-    check_texts(path, names)
-
+    if own.shape not in ((n,), (n, 1), (1, n)):
+        raise bad(path, ids_name, f"has shape {own.shape} for {n} vectors", "one id per vector")
+    check_texts(own)
     row, stop = (0, n) if part is None else (part.first, part.stop)
     step = dim * dtype.itemsize
 
-    def slices(rows: int) -> Iterator[slice]:
-        limit = chunk_rows(rows, step)
-        return (slice(first, min(first + limit, stop)) for first in range(row, stop, limit))
-
     def read(rows: int) -> Iterator[Chunk]:
-        with opened(path) as f:
-            for s in slices(rows):
-                yield texts(path, f[ids_name], s), f[name][s].astype(dtype, copy=False)
+        first, limit = row, chunk_rows(rows, step)
+        with opened(path, d.cache) as f:
+            vectors = dataset(path, f, name)
+            for names in dataset(path, f, ids_name).texts(row, stop, limit):
+                yield names, vectors.read(slice(first, first + len(names))).astype(dtype, copy=False)
+                first += len(names)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         with opened(path) as f:
-            for s in slices(rows):
-                yield texts(path, f[ids_name], s)
+            yield from dataset(path, f, ids_name).texts(row, stop, rows)
 
     return Source("hdf5", dim, dtype, stop - row, read, ids=ids, cuts=partial(row_parts, n, step))
 
 
 def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All datasets below a group; a key with `/` in it is a path of groups."""
-    h5py = need("h5py")
-    for name in group:
-        key = prefix + name
-        if depth > 32 or not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise bad(path, f"entry {shown(key)}", "is a link, or nested too deep", "links are not followed")
-        node = group[name]
-        if isinstance(node, h5py.Group):
-            yield from _walk(path, node, key + "/", depth + 1)
+    """Yield all datasets below a group; a key with `/` in it is a path of groups."""
+    for name in members(path, group):
+        if depth > 32:
+            raise bad(path, f"entry {shown(prefix + name)}", "is nested too deep", "use fewer groups within groups")
+        node = member(path, group, name)
+        if isinstance(node, need("h5py").Group):
+            yield from _walk(path, node, f"{prefix}{name}/", depth + 1)
         else:
-            yield key, node
+            yield prefix + name, node
 
 
-def _vector(path: PathLike, key: str, d: Any) -> tuple[int, np.dtype]:
-    """Dimension and type of one recording's dataset."""
+def _vector(path: PathLike, key: str, node: Any) -> tuple[int, np.dtype, Stored]:
+    """Return dimension and type of one recording's dataset, and the dataset."""
     place = f"entry {shown(key)}"
-    believed(path, place, d)
-    if "data_format" in d.attrs:
+    d = stored(path, place, node)
+    with guarded(path, "HDF5"):
+        compressed = "data_format" in node.attrs
+    if compressed:
         raise bad(path, place, "is compressed as hyperion compresses features", "write it without compression")
-    if len(d.shape) == 2 and d.shape[0] == 1:
-        return check_dim(path, place, d.shape[1]), check_float(path, place, d.dtype)
-    if len(d.shape) != 1:
+    if len(d.shape) != 1 and (len(d.shape) != 2 or d.shape[0] != 1):
         raise bad(path, place, f"has shape {d.shape}", "give one vector per recording")
-    return check_dim(path, place, d.shape[0]), check_float(path, place, d.dtype)
+    return check_dim(path, place, d.shape[-1]), check_float(path, place, d.dtype), d
 
 
 def _each(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
-    limit = chunk_rows(rows, dim * dtype.itemsize)
-    done = 0
+    limit, done = chunk_rows(rows, dim * dtype.itemsize), 0
+    keys: list[str] = []
+    parts: list[np.ndarray] = []
     with opened(path) as f:
-        keys: list[str] = []
-        parts: list[np.ndarray] = []
-
-        def chunk() -> Chunk:
-            return as_ids(path, np.array(keys, object), done), np.stack(parts)
-
-        for key, d in _walk(path, f):
-            size, type_ = _vector(path, key, d)
-            if size != dim or type_ != dtype:
-                place = f"entry {shown(key)}"
-                raise bad(path, place, f"holds {size} {type_}, the first entry {dim} {dtype}", "all must be equal")
-            keys.append(key)
-            parts.append(d[()].reshape(dim).astype(dtype, copy=False))
-            if len(keys) == limit:
-                yield chunk()
-                done, keys, parts = done + limit, [], []
-        if keys:
-            yield chunk()
+        for key, node in chain(_walk(path, f), [("", None)]):
+            if keys and (node is None or len(keys) == limit):
+                yield as_ids(path, np.array(keys, object), done), np.stack(parts).astype(dtype, copy=False)
+                done, keys, parts = done + len(keys), [], []
+            if node is not None:
+                size, type_, d = _vector(path, key, node)
+                if size != dim or type_ != dtype:
+                    cause = f"holds {size} {type_}, the first entry {dim} {dtype}"
+                    raise bad(path, f"entry {shown(key)}", cause, "all must be equal")
+                keys.append(key)
+                parts.append(d.read().reshape(dim))
 
 
 def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:

@@ -11,26 +11,27 @@ of the noise of a recording, and is added to it here, so that every likelihood r
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from duoplda.io._common import PathLike, bad, check_float, listed, shown
 from duoplda.io.hdf5 import dataset, opened
-from duoplda.io.kaldi_plda import Floats, Parameters, check_features
+from duoplda.io.kaldi_plda import Floats, check_features
 
 PARAMETERS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
 MAX_CONFIG = 1 << 20
 ASYMMETRY = 1e-4  # of the largest value: hyperion saves floats
 
 
-def is_hyperion(file: Any) -> bool:
-    """Does an open HDF5 file have the form?"""
-    return "config" in file
+def is_hyperion(names: Collection[str]) -> bool:
+    """Is a file with these names in it a model of hyperion?"""
+    return "config" in names
 
 
-def read_hyperion(path: PathLike) -> tuple[Parameters, str]:
-    """Read a model of hyperion; its parameters and the name of its class there."""
+def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats], str]:
+    """Read a model of hyperion: its parameters, as `DiagonalModel.parameters` has them, and its class there."""
     with opened(path) as f:
         kind, name = _config(path, f)
         prefix = f"{name}/" if name else ""
@@ -50,8 +51,10 @@ def read_hyperion(path: PathLike) -> tuple[Parameters, str]:
             noise = np.linalg.inv(U @ U.T + np.linalg.inv(D))
         except np.linalg.LinAlgError as e:
             raise bad(path, "U", "leaves a within-class covariance that is singular", "train the model again") from e
-        return Parameters(mu, V, None, (noise + noise.T) / 2), kind
-    return Parameters(mu, V, None, _precision(path, "W", arrays["W"], d)), kind
+        W = (noise + noise.T) / 2
+    else:
+        W = _precision(path, "W", arrays["W"], d)
+    return (mu, V, np.zeros((d, 0)), W), kind
 
 
 def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
@@ -60,7 +63,7 @@ def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
     if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > MAX_CONFIG:
         raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
     try:
-        config = json.loads(bytes(np.asarray(text[()]).reshape(-1)[0]))
+        config = json.loads(bytes(text.read().reshape(-1)[0]))
         kind, name = config["class_name"], config.get("name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise bad(path, "config", "is not the JSON text of a model with a class_name", "is it a hyperion model?") from e
@@ -75,7 +78,7 @@ def _array(path: PathLike, f: Any, name: str) -> Floats:
     d = dataset(path, f, name)
     check_float(path, name, d.dtype)
     check_features(path, name, max(d.shape, default=0))
-    array = np.asarray(d[()], np.float64)
+    array = np.asarray(d.read(), np.float64)
     if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
         raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
     return array

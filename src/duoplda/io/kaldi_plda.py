@@ -6,7 +6,7 @@ All three keep a mean, a transform A and a vector psi, so that for a recording p
     within = A^-1 A'^-1,   between = A^-1 diag(psi) A'^-1
 
 which in our letters is V = A^-1 diag(psi)^1/2, no U, and the **precision** W = A'A (what Kaldi and wespeaker call W is
-a covariance). There is no session level: on the way out the sessions' variance is added to the noise, see `collapse`.
+a covariance). There is no session level: `duoplda.model.collapse` adds the sessions' variance to the noise.
 
 A binary file is `\0B<Plda> `, then the mean `DV \4 int32 d` and its numbers, the transform `DM \4 int32 d \4 int32 d`
 and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the numbers are floats. A text file is
@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,100 +34,33 @@ OPEN, CLOSE = b"<Plda>", b"</Plda>"
 AGAIN = "copy or write the file again"
 
 
-class Parameters(NamedTuple):
-    """The arguments of `PLDA.from_parameters`."""
-
-    mean: Floats  # (d,)
-    speaker_loadings: Floats  # (d, ny)
-    session_loadings: Floats | None  # (d, nx)
-    noise_precision: Floats  # (d, d)
-
-
 @dataclass(frozen=True, eq=False)
-class Diagonal:
-    """A model without sessions, in the form of Kaldi: `mean` (d,), `transform` (d, d), `psi` (d,)."""
+class DiagonalModel:
+    """A model without sessions, as Kaldi keeps it: `mean` (d,), `transform` (d, d), `psi` (d,)."""
 
     mean: Floats
     transform: Floats
     psi: Floats
 
-    def parameters(self) -> Parameters:
-        """The same model in our letters; directions without speaker variance get no factor."""
+    def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return mean (d,), speaker loadings (d, ny), session loadings (d, 0) and noise precision (d, d).
+
+        A direction without speaker variance gets no factor.
+        """
         used = np.flatnonzero(self.psi > 0)
         V = np.linalg.solve(self.transform, np.diag(np.sqrt(self.psi))[:, used])
-        return Parameters(self.mean, V, None, self.transform.T @ self.transform)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What `collapse` gave up, as shares of the within-class variance tr(T^-1 (UU' + W^-1)), T the total covariance."""
-
-    session: float  # tr(T^-1 UU'): recordings of one session no longer share it
-    kinds: float  # of how the kinds of channels differ in their means
-    n_kinds: int
-
-    @property
-    def lossless(self) -> bool:
-        return self.session == 0 and self.n_kinds == 1
-
-    def sentence(self, copies: int = 5) -> str:
-        """What that means, in words."""
-        if self.lossless:
-            return "nothing is lost: the model has no session factors and one kind of channel"
-        parts = []
-        if self.session:
-            parts.append(
-                f"{100 * self.session:.1f} % of the within-class variance is the sessions' and is now noise of each "
-                f"recording: copies of a session will be counted as independent, so that {copies} recordings of one "
-                f"session are taken for {1 + (copies - 1) * self.session:.2f} times as precise as they are"
-            )
-        if self.n_kinds > 1:
-            parts.append(
-                f"{self.n_kinds} kinds of channels became one mean noise (their means made {100 * self.kinds:.1f} % of "
-                "the within-class variance)"
-            )
-        return "this is lossy: " + "; ".join(parts)
-
-
-def collapse(plda: Any) -> tuple[Diagonal, Loss]:
-    """A fitted PLDA without its session level, and what that loses.
-
-    between = VV',   within = UU' + sum_k pi_k (W_k^-1 + (mu_k - mean)(mu_k - mean)')
-
-    is what one recording of unknown kind has; one kind leaves UU' + W^-1. The two are diagonalised at once.
-
-    Example
-    -------
-    >>> from duoplda import PLDA
-    >>> model, loss = collapse(PLDA.from_parameters([0.0], [[2.0]], [[1.0]], [[1.0]]))
-    >>> model.psi.round(6).tolist(), round(loss.session, 6)
-    ([2.0], 0.5)
-    """
-    names = ("mean", "speaker_loadings", "session_loadings", "noise_precision", "channel_means", "channel_priors")
-    mean, V, U, W, means, priors = (np.asarray(getattr(plda, f"{n}_"), dtype=np.float64) for n in names)
-    d = len(mean)
-    W = W.reshape(-1, d, d)
-    spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
-    within = U @ U.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
-    C = np.linalg.cholesky((within + within.T) / 2)
-    left, s, _ = np.linalg.svd(np.linalg.solve(C, V))  # (d, d), (min(d, ny),)
-    A = np.linalg.solve(C.T, left).T  # left' C^-1
-    psi = np.zeros(d)
-    psi[: len(s)] = s**2
-    total = 1 + psi  # of A (phi - mean)
-    session, kinds = (float(((A @ x) ** 2 / total[:, None]).sum() / (1 / total).sum()) for x in (U, spread.T))
-    return Diagonal(mean, A, psi), Loss(session, kinds, len(W))
+        return self.mean, V, np.zeros((len(self.mean), 0)), self.transform.T @ self.transform
 
 
 def check_features(path: PathLike, place: str, d: int) -> int:
-    """A number of dimensions for which a square matrix can be made."""
+    """Check that a square matrix can be made of so many dimensions."""
     if not 0 < d <= MAX_FEATURES:
         raise bad(path, place, f"dimension {d} is not in 1..{MAX_FEATURES}", "the file may be damaged")
     return int(d)
 
 
-def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> Diagonal:
-    """Three arrays of a file as a model, after looking at them."""
+def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalModel:
+    """Make a model of the three arrays of a file, after looking at them."""
     mean, psi = np.array(mean, np.float64), np.array(psi, np.float64)
     mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
     transform = np.array(transform, np.float64)
@@ -150,7 +83,7 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> Diagonal:
     if not condition < MAX_CONDITION or not 1e-100 < scale < 1e100 or not high < 1e100 or np.abs(mean).max() > 1e100:
         cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
         raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
-    return Diagonal(mean, transform, psi.clip(0.0))
+    return DiagonalModel(mean, transform, psi.clip(0.0))
 
 
 # -- reading
@@ -161,7 +94,7 @@ def is_kaldi_plda(start: bytes) -> bool:
     return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(OPEN)
 
 
-def read_kaldi_plda(path: PathLike) -> Diagonal:
+def read_kaldi_plda(path: PathLike) -> DiagonalModel:
     r"""Read a Kaldi `Plda`, binary or text.
 
     Example
@@ -194,7 +127,7 @@ def read_kaldi_plda(path: PathLike) -> Diagonal:
 
 
 def _token(path: PathLike, buf: bytearray, at: int, token: bytes) -> int:
-    """Skip white space and a word; where it ends, with the space that follows it."""
+    """Skip white space and a word; return where it ends, with the space that follows it."""
     while at < len(buf) and buf[at] in b" \t\r\n":
         at += 1
     end = at + len(token)
@@ -248,7 +181,7 @@ def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tup
 # -- writing
 
 
-def write_kaldi_plda(path: PathLike, model: Diagonal, *, text: bool = False, force: bool = False) -> None:
+def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False, force: bool = False) -> None:
     """Write a Kaldi `Plda` of doubles, whole or not at all; text has all digits of them."""
     d = len(model.mean)
     parts = []

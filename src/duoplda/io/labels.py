@@ -9,20 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.errors import DuopldaError, MissingIds
+from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, as_ids, bad, check_ids, guarded, listed, need, open_binary, shown
-from duoplda.io._text import (
-    arrow,
-    first_line,
-    has_columns,
-    is_parquet,
-    line_of,
-    read_list,
-    read_table,
-    words,
-    write_columns,
-)
+from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, open_lines, shown
+from duoplda.io._text import first_line, is_table, line_of, longest_line, read_list, read_table, write_columns
 
 COLUMNS = {
     "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),
@@ -30,11 +21,12 @@ COLUMNS = {
     "session": ("session", "session_id", "sessionid", "sess", "sess_id"),
     "channel": ("channel", "channel_id", "chan"),
 }
+TABLES = (".tsv", ".csv", *PARQUET)
 FORMS = ("auto", "utt2spk", "spk2utt", "table")
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
+class LabelTable:
     """Labels of n recordings, all (n,) arrays of str.
 
     `session` is None where no sessions were given: each recording is then a session of its own, which
@@ -57,7 +49,7 @@ def read_labels(
     *,
     columns: Mapping[str, str] | None = None,
     form: str = "auto",
-) -> Labels:
+) -> LabelTable:
     """Read labels from Kaldi maps, or from one table.
 
     Parameters
@@ -78,86 +70,96 @@ def read_labels(
     ['alice', 'bob']
     """
     table = _columns(speakers, "speaker", columns, form)
-    ids = _unique(speakers, table["id"])
+    ids = table["id"].values
     found: dict[str, np.ndarray | None] = {k: table[k].values if k in table else None for k in ("session", "channel")}
     for meaning, path in (("session", sessions), ("channel", channels)):
         if path is not None:
-            other = _columns(path, meaning, columns, "auto")
-            found[meaning] = _aligned(path, ids, _unique(path, other["id"]), other[meaning])
-    return Labels(ids, table["speaker"].values, found["session"], found["channel"])
+            other = _columns(path, meaning, columns)
+            found[meaning] = _aligned(path, ids, other["id"].values, other[meaning])
+    return LabelTable(ids, table["speaker"].values, found["session"], found["channel"])
 
 
-def _columns(path: PathLike, value: str, columns: Mapping[str, str] | None, form: str) -> dict[str, Coded]:
-    """The columns `id` and `value` of a file of any form, and session and channel where a table has them."""
+def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
+    """Read what a list says of each recording: lines `id value`, or a table with the columns id and `column`.
+
+    Returns id -> value, or None where no list is given.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "utt2sess").write_text("a monday\\nb tuesday\\n")
+    ...     read_map(folder + "/utt2sess", "session")
+    {'a': 'monday', 'b': 'tuesday'}
+    """
+    if path is None:
+        return None
+    found = _columns(path, column)
+    return dict(zip(found["id"].values.tolist(), found[column].values.tolist(), strict=True))
+
+
+def _columns(
+    path: PathLike, value: str, columns: Mapping[str, str] | None = None, form: str = "auto"
+) -> dict[str, Coded]:
+    """Read the columns `id`, each of which occurs once, and `value`; session and channel, too, where a table has them."""
     if form not in FORMS:
         raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    if form == "auto":
-        form = _form(path, value, columns)
+    form = _form(path, value, columns) if form == "auto" else form
     if form == "table":
-        wanted = {m: COLUMNS[m] for m in ("id", value, *(m for m in ("session", "channel") if m != value))}
+        wanted = {m: COLUMNS.get(m, (m.lower(),)) for m in dict.fromkeys(["id", value, "session", "channel"])}
         mine = {m: name for m, name in (columns or {}).items() if m in wanted}
         unknown = set(columns or {}) - set(COLUMNS)
         if unknown:
             raise DuopldaError(f"columns= knows {', '.join(COLUMNS)}, not {', '.join(sorted(unknown))}")
-        return read_table(path, wanted, mine, optional=("session", "channel"))
-    if form == "spk2utt":
-        owner, members = read_groups(path)
-        return {"id": members, value: owner}
-    first, second = read_list(path, fields=(2,))
-    return {"id": first, value: second}
-
-
-def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
-    suffix, name = Path(path).suffix.lower(), Path(path).name.lower()
-    if is_parquet(path) or suffix in (".csv", ".tsv") or columns or has_columns(path, COLUMNS, ("id", value)):
-        return "table"
-    if "2utt" in name:
-        return "spk2utt"
-    if name.startswith("utt2"):
-        return "utt2spk"
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        return "spk2utt" if any(len(line.split()) > 2 for line in f) else "utt2spk"
-
-
-def read_groups(path: PathLike) -> tuple[Coded, Coded]:
-    """Lines `owner member member ...` as two columns, a row per member; one Python step per line."""
-    first_line(path)
-    owners: list[str] = []
-    counts: list[int] = []
-    members: list[str] = []
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        for number, line in enumerate(f, 1):
-            try:
-                fields = words(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except UnicodeDecodeError as e:
-                raise bad(path, f"line {number}", "is not UTF-8", "write the list in UTF-8") from e
-            if len(fields) == 1:
-                raise bad(path, f"line {number}", f"{shown(fields[0])} has no members", "lines are `owner member ...`")
-            if fields:
-                owners.append(fields[0])
-                counts.append(len(fields) - 1)
-                members += fields[1:]
-    names = as_ids(path, np.array(owners, object))
-    coded = Coded.of(names)
-    if len(coded.names) != len(owners):
-        twice = names[np.flatnonzero(np.bincount(coded.codes) > 1)[0] == coded.codes][0]
-        raise bad(path, "", f"{shown(str(twice))} starts two lines", "put its members on one line")
-    checked = as_ids(path, np.array(members, object))
-    return Coded(coded.names, np.repeat(coded.codes, counts)), Coded.of(checked)
-
-
-def _unique(path: PathLike, ids: Coded) -> np.ndarray:
-    """Ids as an array, each of which occurs once."""
+        found = read_table(path, wanted, mine, optional={"session", "channel"} - {value})
+    elif form == "spk2utt":
+        found = dict(zip((value, "id"), read_groups(path), strict=True))
+    else:
+        found = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
+    ids = found["id"]
     if len(ids.names) != len(ids):
         code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
         row = int(np.flatnonzero(ids.codes == code)[1])
-        name = shown(str(ids.names[code]))
-        raise bad(path, line_of(path, row), f"id {name} is there already", "each recording has one line")
-    return ids.values
+        place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=form == "table")
+        cause = f"id {shown(str(ids.names[code]))} is there already"
+        raise bad(path, place, cause, "each recording has one line")
+    return found
+
+
+def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
+    name = Path(path).name.lower()
+    if (
+        columns
+        or name.endswith(".tsv")
+        or is_table(path, {**COLUMNS, value: COLUMNS.get(value, (value,))}, ("id", value))
+    ):
+        return "table"
+    if "2utt" in name or name.startswith("utt2"):
+        return "spk2utt" if "2utt" in name else "utt2spk"
+    return "spk2utt" if longest_line(path) > 2 else "utt2spk"
+
+
+def read_groups(path: PathLike) -> tuple[Coded, Coded]:
+    """Read lines `owner member member ...` as two columns with a row per member."""
+    first_line(path)
+    lines: list[list[bytes]] = []
+    with open_lines(path) as f:
+        for number, fields in enumerate(map(bytes.split, f), 1):
+            if len(fields) == 1:
+                cause = f"{shown(fields[0].decode(errors='replace'))} has no members"
+                raise bad(path, f"line {number}", cause, "lines are `owner member ...`")
+            if fields:
+                lines.append(fields)
+    owners = Coded.of(as_ids(path, np.array([line[0] for line in lines], object)))
+    if len(owners.names) != len(owners):
+        twice = owners.names[np.flatnonzero(np.bincount(owners.codes) > 1)[0]]
+        raise bad(path, "", f"{shown(str(twice))} starts two lines", "put its members on one line")
+    members = as_ids(path, np.array([member for line in lines for member in line[1:]], object))
+    return Coded(owners.names, np.repeat(owners.codes, [len(line) - 1 for line in lines])), Coded.of(members)
 
 
 def _aligned(path: PathLike, ids: np.ndarray, theirs: np.ndarray, values: Coded) -> np.ndarray:
-    """The values of `theirs` in the order of `ids`."""
+    """Put the values of `theirs` in the order of `ids`."""
     where = {name: i for i, name in enumerate(theirs.tolist())}
     rows = np.array([where.get(name, -1) for name in ids.tolist()])
     if (rows < 0).any():
@@ -174,10 +176,10 @@ def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, for
     for column in (first, second):
         check_ids(path, column, token=True)
     with atomic_path(path, force=force) as temporary:
-        write_columns(temporary, [[Coded.of(first), Coded.of(second)]], delimiter=" ")
+        write_columns(temporary, "", [[Coded.of(first), Coded.of(second)]])
 
 
-def write_labels(path: PathLike, labels: Labels, *, force: bool = False) -> None:
+def write_labels(path: PathLike, labels: LabelTable, *, force: bool = False) -> None:
     """Write labels as one table: `.csv`, `.tsv` or `.parquet` with columns id, speaker, ..."""
     parts = {"id": labels.ids, "speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
     columns = {k: Coded.of(as_ids(path, v)) for k, v in parts.items() if v is not None}
@@ -187,13 +189,7 @@ def write_labels(path: PathLike, labels: Labels, *, force: bool = False) -> None
 def write_table(path: PathLike, columns: Mapping[str, Coded | np.ndarray], *, force: bool = False) -> None:
     """Write columns as a table with a header: `.csv`, `.tsv` or `.parquet`."""
     suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", ".tsv", ".parquet", ".pq"):
+    if suffix not in TABLES:
         raise bad(path, "", f"suffix {suffix!r} names no table", "use .csv, .tsv or .parquet")
     with atomic_path(path, force=force) as temporary:
-        if suffix in (".csv", ".tsv"):
-            delimiter = "," if suffix == ".csv" else "\t"
-            write_columns(temporary, [list(columns.values())], delimiter=delimiter, header=list(columns))
-        else:
-            with guarded(path, "Parquet"):
-                table = need("pyarrow").table({k: arrow(c) for k, c in columns.items()})
-                need("pyarrow.parquet").write_table(table, temporary, compression="zstd")
+        write_columns(temporary, suffix, [list(columns.values())], list(columns))

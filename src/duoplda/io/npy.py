@@ -22,6 +22,7 @@ from duoplda.io._common import (
     chunk_rows,
     guarded,
     open_binary,
+    open_lines,
     read_into,
     shown,
 )
@@ -32,21 +33,21 @@ PIECE = 1 << 24
 
 
 def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and type of a `.npy` stream, which then stands at the first number."""
-    version = np.lib.format.read_magic(f)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(f)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(f)
-    else:
+    """Read shape, Fortran order and type of a `.npy` stream, which then stands at the first number."""
+    with guarded(path, "a NumPy array"):
+        version = np.lib.format.read_magic(f)
+    if version not in ((1, 0), (2, 0)):
         raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
+    with guarded(path, "a NumPy array"):
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(f)
     if any(not isinstance(n, int) or n < 0 for n in shape):
         raise bad(path, place, f"has the impossible shape {shape}", "the file may be damaged")
     return shape, fortran, dtype
 
 
 def matrix(path: PathLike, place: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, np.dtype]:
-    """Rows, dimension and type of an array that must be a matrix of floats."""
+    """Return rows, dimension and type of an array that must be a matrix of floats."""
     native = check_float(path, place, dtype)
     if len(shape) != 2:
         raise bad(path, place, f"has shape {shape}", "embeddings are a matrix: one row per recording")
@@ -56,10 +57,11 @@ def matrix(path: PathLike, place: str, shape: tuple[int, ...], dtype: np.dtype) 
 
 
 def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
-    """The next `nbytes` of a stream, in pieces: a header that lies allocates no more than there is."""
+    """Read the next `nbytes` of a stream, in pieces, so that a header that lies allocates no more than there is."""
     data = bytearray()
     while len(data) < nbytes:
-        piece = f.read(min(PIECE, nbytes - len(data)))
+        with guarded(path, "NumPy arrays"):
+            piece = f.read(min(PIECE, nbytes - len(data)))
         if not piece:
             raise bad(path, place, f"is cut short by {nbytes - len(data)} bytes", "copy or write the file again")
         data += piece
@@ -68,7 +70,7 @@ def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
 
 def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> Source:
     """A `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
-    with open_binary(path) as f, guarded(path, "a NumPy array"):
+    with open_binary(path) as f:
         shape, fortran, dtype = header(path, f, "header")
         start, size = f.tell(), os.fstat(f.fileno()).st_size
     n, dim, native = matrix(path, "header", shape, dtype)
@@ -136,8 +138,9 @@ def starts_of(ids: Ids) -> Callable[[int], list[int]] | None:
         return None
 
     def starts(every: int) -> list[int]:
-        found, at = [], 0
-        with open_binary(ids) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+        found = []
+        with open_lines(ids) as f:
+            at = f.tell()
             for i, line in enumerate(f):
                 if i % every == 0:
                     found.append(at)
@@ -158,9 +161,10 @@ def _count_lines(path: PathLike) -> int:
 
 def _lines(path: PathLike, limit: int, part: Part | None = None) -> Iterator[np.ndarray]:
     """A text file with one id per line, in blocks of `limit` ids."""
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+    with open_lines(path) as f:
         done = 0 if part is None else part.first
-        f.seek(0 if part is None else part.at)
+        if part is not None:
+            f.seek(part.at)
         lines = islice(f, None if part is None else part.n)
         while block := list(islice(lines, limit)):
             names = [line.strip() for line in block]

@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -34,28 +34,36 @@ from duoplda.io._common import (
 from duoplda.io._source import Part, Source, row_parts
 from duoplda.io.npy import Ids, exactly, header, matrix, outside_ids, starts_of, write_npy
 
+WHAT = "a NumPy .npz file"
 INFLATION = 1032  # deflate makes nothing smaller than this
-MAX_SMALL = 1 << 30  # bytes of an array that is read whole
 
 
 @contextmanager
 def _member(path: PathLike, name: str, row: int = 0) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
-    """One array of the file: a stream at the first number of a row, and what its header says, checked."""
-    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
-        info = z.getinfo(name + ".npy")
-        with z.open(info) as f:
-            shape, fortran, dtype = header(path, f, name)
-            if dtype.hasobject:
-                raise bad(path, name, "holds pickled objects, which are never loaded", "save plain arrays")
-            nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
-            if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
-                raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
-            skip = row * nbytes // max(shape[0], 1) if row else 0
-            yield _further(raw, info, f, skip) if skip else f, shape, fortran, dtype
+    """Open one array of the file: a stream at the first number of a row, and what its header says, checked."""
+    with open_binary(path) as raw, ExitStack() as stack:
+        with guarded(path, WHAT):
+            info, f = _opened(stack, raw, name)
+        shape, fortran, dtype = header(path, f, name)
+        if dtype.hasobject:
+            raise bad(path, name, "holds pickled objects, which are never loaded", "save plain arrays")
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
+            raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
+        if row:
+            with guarded(path, WHAT):
+                f = _further(raw, info, f, row * nbytes // max(shape[0], 1))
+        yield f, shape, fortran, dtype
+
+
+def _opened(stack: ExitStack, raw: IO[bytes], name: str) -> tuple[zipfile.ZipInfo, IO[bytes]]:
+    z = stack.enter_context(zipfile.ZipFile(raw))
+    info = z.getinfo(name + ".npy")
+    return info, stack.enter_context(z.open(info))
 
 
 def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> IO[bytes]:
-    """The stream `skip` bytes further on; what is not compressed is read from the file itself, from there."""
+    """Go `skip` bytes further on; what is not compressed is read from the file itself, from there."""
     if info.compress_type != zipfile.ZIP_STORED:
         f.seek(skip, os.SEEK_CUR)
         return f
@@ -67,17 +75,17 @@ def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> 
 
 def _stored(path: PathLike, name: str) -> bool:
     """Is the array in the file as it is, so that any row of it can be found?"""
-    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
+    with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
         return z.getinfo(name + ".npy").compress_type == zipfile.ZIP_STORED
 
 
 def names_in(path: PathLike) -> list[str]:
     """The names of the arrays in the file."""
-    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
-        names = [n.removesuffix(".npy") for n in z.namelist() if n.endswith(".npy")]
-        others = z.namelist()
+    with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
+        found = z.namelist()
+    names = [n.removesuffix(".npy") for n in found if n.endswith(".npy")]
     if not names:
-        raise bad(path, "", f"is a zip file without arrays ({listed(others)})", "save it with numpy.savez")
+        raise bad(path, "", f"is a zip file without arrays ({listed(found)})", "save it with numpy.savez")
     return names
 
 

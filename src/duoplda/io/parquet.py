@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from duoplda.io._arrow import batches, codes_of, damaged, opened
 from duoplda.io._common import (
     ID_NAMES,
+    ROWS,
     VECTOR_NAMES,
     Chunk,
     PathLike,
@@ -22,75 +24,59 @@ from duoplda.io._common import (
     bad,
     check_dim,
     chunk_rows,
-    guarded,
     listed,
     need,
-    open_binary,
     pick,
     shown,
 )
 from duoplda.io._source import Part, Source, check_count, label
-from duoplda.io._text import column_of
-from duoplda.io.labels import COLUMNS, Labels
+from duoplda.io.labels import COLUMNS, LabelTable
 
-# one piece of one row group at a time: without these the whole file is fetched ahead
-STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
 LABELS = ("speaker", "session", "channel")
 
 
 def open_parquet(
     path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
 ) -> Source:
-    """A Parquet file, or some of its row groups, as a source of chunks."""
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    open_binary(path).close()
-    with guarded(path, "Parquet"), pq.ParquetFile(path, **STREAMED) as f:
-        schema, n = f.schema_arrow, f.metadata.num_rows
-        column = pick(path, schema.names, vectors, VECTOR_NAMES, "column")
-        ids_column = pick(path, schema.names, ids_name, ID_NAMES, "column")
-        for name, what in ((column, "vector"), (ids_column, "id")):
-            if name is None:
-                raise bad(path, "", f"has no known {what} column", f"name it: it has {listed(schema.names)}")
-        if n < 1:
-            raise bad(path, "", "holds no rows")
-        kind = schema.field(column).type
-        types = pa.types
-        if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
-            raise bad(path, f"column {column}", f"holds {kind}, not lists of floats", "write a list column")
-        if not types.is_floating(kind.value_type):
-            raise bad(path, f"column {column}", f"holds {kind}, not lists of floats", "write float lists")
-        dtype = np.dtype(kind.value_type.to_pandas_dtype())
-        if types.is_fixed_size_list(kind):
-            dim = kind.list_size
-        else:
-            first = next(f.iter_batches(1, columns=[column]))[0]
-            dim = len(first[0]) if first[0].is_valid else 0
-        dim = check_dim(path, f"column {column}, row 0", dim)
-        sizes = [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
+    """Open a Parquet file, or some of its row groups, as a source of chunks."""
+    with opened(path) as f, damaged(path):
+        schema, metadata = f.schema_arrow, f.metadata
+        n, sizes = metadata.num_rows, [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    column = pick(path, schema.names, vectors, VECTOR_NAMES, "column")
+    ids_column = pick(path, schema.names, ids_name, ID_NAMES, "column")
+    for name, what in ((column, "vector"), (ids_column, "id")):
+        if name is None:
+            raise bad(path, "", f"has no known {what} column", f"name it: it has {listed(schema.names)}")
+    if n < 1:
+        raise bad(path, "", "holds no rows")
+    assert column is not None
+    assert ids_column is not None
+    dim, dtype = _shape(path, column, schema.field(column).type)
     step = dim * dtype.itemsize
 
-    def batches(rows: int, columns: Sequence[str | None]) -> Iterator[tuple[int, Any]]:
-        groups, done = (None, 0) if part is None else (range(part.first, part.stop), part.at)
-        with pq.ParquetFile(path, **STREAMED) as f:
-            for batch in f.iter_batches(
-                chunk_rows(rows, step), row_groups=groups, columns=list(columns), use_threads=False
-            ):
-                batch.validate(full=True)
-                yield done, batch
-                done += len(batch)
-
     def read(rows: int) -> Iterator[Chunk]:
-        with guarded(label(path, part), "Parquet"):
-            for done, batch in batches(rows, (ids_column, column)):
-                names = _names(path, batch.column(ids_column), done)
-                yield names, _rows(path, batch.column(column), dim, dtype, done)
+        for first, batch in batches(path, [ids_column, column], chunk_rows(rows, step), part):
+            yield _names(path, batch.column(ids_column), first), _rows(path, batch.column(column), dim, dtype, first)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
-        with guarded(label(path, part), "Parquet"):
-            for done, batch in batches(rows, (ids_column,)):
-                yield _names(path, batch.column(ids_column), done)
+        for first, batch in batches(path, [ids_column], rows, part):
+            yield _names(path, batch.column(ids_column), first)
 
     return Source("parquet", dim, dtype, n if part is None else part.n, read, ids=ids, cuts=partial(_cuts, sizes, step))
+
+
+def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
+    """Return dimension and type of the vectors in a column of this Arrow type."""
+    types, place = need("pyarrow").types, f"column {column}"
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if not lists or not types.is_floating(kind.value_type):
+        raise bad(path, place, f"holds {kind}, not lists of floats", "write a column of float lists")
+    dtype = np.dtype(kind.value_type.to_pandas_dtype())
+    if types.is_fixed_size_list(kind):
+        return check_dim(path, f"{place}, row 0", kind.list_size), dtype
+    _, batch = next(batches(path, [column], 1))
+    first = batch.column(0)[0]
+    return check_dim(path, f"{place}, row 0", len(first) if first.is_valid else 0), dtype
 
 
 def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
@@ -105,35 +91,30 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
 
 
 def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
-    """A column of ids, none of which is missing."""
-    if column.null_count:
-        raise bad(path, f"row {first} or after", "an id is missing", "fill the id column")
-    text = column.cast(need("pyarrow").string())
-    return as_ids(path, text.to_numpy(zero_copy_only=False), first)
+    """Return a column of ids, none of which is missing."""
+    names, codes = codes_of(path, column, first)
+    ids = np.array(names, dtype=str)[codes]
+    return as_ids(path, ids, first)
 
 
-def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> Labels:
-    """The labels in the same rows as the vectors, which are not read."""
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    open_binary(path).close()
-    with guarded(label(path, part), "Parquet"), pq.ParquetFile(path, **STREAMED) as f:
+def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelTable:
+    """Read the labels that stand in the same rows as the vectors, which are not read."""
+    with opened(path) as f, damaged(path):
         names = f.schema_arrow.names
-        own = pick(path, names, ids_name, ID_NAMES, "column")
-        where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
-        if own is None or where["speaker"] is None:
-            known = " or ".join(COLUMNS["speaker"][:4])
-            remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
-            raise bad(path, "header", f"has no speaker column ({known})", remedy)
-        columns = list(dict.fromkeys([own, *filter(None, where.values())]))
-        table = f.read_row_groups(range(part.first, part.stop), columns=columns, use_threads=False)
-        table.validate(full=True)
-        check_count(label(path, part), part.n, table.num_rows)
-        texts = {
-            m: column_of(path, table.column(n).cast(pa.string()), first=part.at).values
-            for m, n in where.items()
-            if n is not None
-        }
-        return Labels(_names(path, table.column(own), part.at), **texts)
+    own = pick(path, names, ids_name, ID_NAMES, "column")
+    where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
+    if own is None or where["speaker"] is None:
+        known = " or ".join(COLUMNS["speaker"][:4])
+        remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
+        raise bad(path, "header", f"has no speaker column ({known})", remedy)
+    wanted = {"ids": own} | {m: n for m, n in where.items() if n is not None}
+    found: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
+    columns = list(dict.fromkeys(wanted.values()))
+    for first, batch in batches(path, columns, ROWS, part):
+        for meaning, name in wanted.items():
+            found[meaning].append(_names(path, batch.column(name), first))
+    check_count(label(path, part), part.n, sum(map(len, found["ids"])))
+    return LabelTable(**{meaning: np.concatenate(parts) for meaning, parts in found.items()})
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
@@ -149,7 +130,7 @@ def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> 
     return np.array(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
-def write_parquet(out: Path, chunks: Iterable[Chunk], labels: Labels | None = None) -> None:
+def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None = None) -> None:
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     columns = {} if labels is None else _label_columns(out, labels)
@@ -180,7 +161,7 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: Labels | None = No
             writer.close()
 
 
-def _label_columns(out: Path, labels: Labels) -> dict[str, np.ndarray]:
+def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:
     """The columns that are there, all as long as the ids."""
     found = {name: getattr(labels, name) for name in LABELS}
     columns = {name: as_ids(out, values) for name, values in found.items() if values is not None}

@@ -17,12 +17,13 @@ import numpy as np
 
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, as_ids, bad, check_ids, guarded, magic, need, pick, starts_as
-from duoplda.io._text import arrow, has_columns, is_hdf5, is_parquet, read_list, read_table, write_columns
+from duoplda.io._common import PathLike, as_ids, bad, check_ids, content, pick
+from duoplda.io._text import is_hdf5, is_table, read_list, read_table, write_columns
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
+from duoplda.io.labels import TABLES
 from duoplda.io.npz import load_array, names_in, write_arrays
 from duoplda.io.trials import COLUMNS as TRIAL_COLUMNS
-from duoplda.io.trials import HDF5, TABLES
+from duoplda.io.trials import HDF5
 
 COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
 HEADER = ("modelid", "segmentid", "LLR")
@@ -78,8 +79,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
         return Scores(Coded(rows, i.astype(np.int32)), Coded(labels, j.astype(np.int32)), scores[i, j])
     if _is_zip(path):
         return read_score_matrix(path).to_list()
-    table = columns or is_parquet(path) or Path(path).suffix.lower() == ".csv"
-    if table or has_columns(path, COLUMNS, ("enroll", "test", "score")):
+    if columns or is_table(path, COLUMNS, ("enroll", "test", "score")):
         found = read_table(path, COLUMNS, columns, numbers=("score",))
         return Scores(found["enroll"], found["test"], found["score"])
     return Scores(*read_list(path, fields=(3,), numbers=(2,)))
@@ -112,7 +112,7 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
 
 
 def _is_zip(path: PathLike) -> bool:
-    return starts_as(magic(path), "zip")
+    return content(path) == "zip"
 
 
 def _ids(path: PathLike, values: np.ndarray) -> np.ndarray:
@@ -157,12 +157,7 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
                 write_bosaris_scores(temporary, m.enroll_ids, m.test_ids, np.where(there, m.score, 0.0), there)
             return
         parts = _batches(path, scores, token=suffix not in TABLES)
-        if suffix in (".parquet", ".pq"):
-            _write_parquet(temporary, parts)
-        else:
-            delimiter = {".tsv": "\t", ".csv": ","}.get(suffix, " ")
-            rows = ((p.enroll, p.test, p.score) for p in parts)
-            write_columns(temporary, rows, delimiter=delimiter, header=HEADER if suffix in TABLES else ())
+        write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), HEADER)
 
 
 def _parts(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Iterator[Scores]:
@@ -179,6 +174,7 @@ def _parts(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Iterator[Scores]:
 
 
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
+    n = 0
     for part in _parts(scores):
         if not len(part.enroll) == len(part.test) == len(part.score):
             cause = f"{len(part.enroll)} models, {len(part.test)} recordings and {len(part.score)} scores"
@@ -188,6 +184,9 @@ def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *,
         for i in range(0, len(part), BATCH):
             rows = slice(i, i + BATCH)
             yield Scores(part.enroll[rows], part.test[rows], np.asarray(part.score[rows], np.float64))
+        n += len(part)
+    if not n:
+        raise bad(path, "", "there are no scores to write")
 
 
 def _joined(path: PathLike, scores: Scores | Iterable[Scores]) -> Scores:
@@ -208,13 +207,3 @@ def _check(path: PathLike, m: ScoreMatrix) -> None:
         raise bad(path, "", f"scores of shape {np.shape(m.score)} for {shape[0]} x {shape[1]} ids", "they must agree")
     for ids in (m.enroll_ids, m.test_ids):
         _ids(path, np.asarray(ids))
-
-
-def _write_parquet(out: Path, parts: Iterable[Scores]) -> None:
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    code = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema([(HEADER[0], code), (HEADER[1], code), (HEADER[2], pa.float64())])
-    with guarded(out, "Parquet"), pq.ParquetWriter(out, schema, compression="zstd") as writer:
-        for p in parts:
-            columns = [arrow(c).dictionary_encode() for c in (p.enroll, p.test)]
-            writer.write_table(pa.table([*columns, arrow(p.score)], schema=schema))

@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import Chunk, PathLike, bad, check_ids, chunk_rows, open_binary, read_into, shown
+from duoplda.io._common import Chunk, PathLike, bad, check_ids, chunk_rows, open_binary, open_lines, read_into, shown
 from duoplda.io._source import Part, Source
 from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
 
@@ -68,9 +68,10 @@ Item = tuple[str, str, int, int]  # key, archive, offset, line number
 def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
     """The lines of a list, or of a part of it, one by one."""
     names: dict[bytes, str] = {}  # of archives: few, and decoded once
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
+    with open_lines(path) as f:
         number, last = (0, None) if part is None else (part.first, part.stop)
-        f.seek(0 if part is None else part.at)
+        if part is not None:
+            f.seek(part.at)
         while number != last and (line := f.readline(MAX_LINE)):
             number += 1
             key, _, where = line.strip().partition(b" ")
@@ -126,8 +127,9 @@ def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: Part | None = None
 def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
     """Runs of lines that point to about `size` bytes of vectors."""
     each, parts = max(1, size // row_bytes), []
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        first = number = n = start = at = 0
+    with open_lines(path) as f:
+        first = number = n = 0
+        start = at = f.tell()
         while line := f.readline(MAX_LINE):
             number, n, at = number + 1, n + (not line.isspace()), at + len(line)
             if n == each:

@@ -13,7 +13,7 @@ from duoplda.errors import DuopldaError
 from duoplda.io._common import Chunk, PathLike, bad, open_binary
 from duoplda.io._source import Part, label
 from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
-from duoplda.io.labels import Labels
+from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids, ids_beside
 
 
@@ -66,7 +66,7 @@ class Shard:
         """The ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
         return self._open().ids()
 
-    def labels(self) -> Labels:
+    def labels(self) -> LabelTable:
         """Speaker and, where there are such columns, session and channel of each vector, from the file itself."""
         self._check_size()
         if self.kind != "parquet" or self.part is None:

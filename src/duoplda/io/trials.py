@@ -19,19 +19,19 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, check_ids, open_binary, shown
+from duoplda.io._common import PathLike, bad, check_ids, shown
 from duoplda.io._text import (
     first_line,
-    has_columns,
     is_hdf5,
-    is_parquet,
+    is_table,
     line_of,
+    longest_line,
     read_list,
     read_table,
     words,
     write_columns,
 )
-from duoplda.io.labels import read_groups, write_table
+from duoplda.io.labels import TABLES, read_groups, write_table
 
 COLUMNS = {
     "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),
@@ -40,7 +40,6 @@ COLUMNS = {
 }
 TARGET = ("target", "tgt", "tar", "true", "1")
 NONTARGET = ("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0")
-TABLES = (".tsv", ".csv", ".parquet", ".pq")
 HDF5 = (".h5", ".hdf5", ".hdf")
 FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
 
@@ -100,7 +99,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
         from duoplda.io.bosaris import read_bosaris_trials
 
         return read_bosaris_trials(path)
-    if form == "table" or (form == "auto" and (columns or _is_table(path))):
+    if form == "table" or (form == "auto" and (columns or is_table(path, COLUMNS, ("enroll", "test")))):
         table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
         target = table.pop("target", None)
         rest = {k: c for k, c in table.items() if k not in ("enroll", "test")}
@@ -114,11 +113,6 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     if _first_label(path, parts, form) == 0:
         return Trials(parts[1], parts[2], _labels(path, parts[0]))
     return Trials(parts[0], parts[1], _labels(path, parts[2]))
-
-
-def _is_table(path: PathLike) -> bool:
-    suffix = Path(path).suffix.lower()
-    return is_parquet(path) or suffix == ".csv" or has_columns(path, COLUMNS, ("enroll", "test"))
 
 
 def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
@@ -175,7 +169,7 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
         elif label is not None:
             parts.append(Coded(np.array(["nontarget", "target"]), label))
         with atomic_path(path, force=force) as temporary:
-            write_columns(temporary, [parts], delimiter=" ")
+            write_columns(temporary, "", [parts])
 
 
 def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None) -> Enrollment:
@@ -194,11 +188,10 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     ['m1', 'm1', 'm2']
     """
     wanted = {"model": COLUMNS["enroll"], "recording": (*COLUMNS["test"], "recording", "utt", "utterance", "id")}
-    table = columns or is_parquet(path) or Path(path).suffix.lower() == ".csv"
-    if table or has_columns(path, wanted, ("model", "recording")):
+    if columns or is_table(path, wanted, ("model", "recording")):
         found = read_table(path, wanted, columns)
         result = Enrollment(found["model"], found["recording"])
-    elif len(words(first_line(path))) == 2 and _two_fields(path):
+    elif len(words(first_line(path))) == longest_line(path) == 2:
         result = Enrollment(*read_list(path, fields=(2,)))
     else:
         result = Enrollment(*read_groups(path))
@@ -210,9 +203,3 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
         name = " ".join(str(c.names[c.codes[row]]) for c in (result.model, result.recording))
         raise bad(path, f"pair {row + 1}", f"{shown(name)} is there already", "give each recording once per model")
     return result
-
-
-def _two_fields(path: PathLike) -> bool:
-    """Do all lines have two fields?"""
-    with open_binary(path) as raw, open(raw.fileno(), "rb", closefd=False) as f:
-        return all(len(line.split()) in (0, 2) for line in f)

@@ -12,14 +12,14 @@ import numpy as np
 
 from duoplda.io._atomic import atomic_path
 from duoplda.io._common import PathLike, bad, check_float, listed
-from duoplda.io.kaldi_plda import Diagonal, checked
+from duoplda.io.kaldi_plda import DiagonalModel, checked
 from duoplda.io.npz import load_array, names_in, write_arrays
 
 NAMES = ("mu", "tr", "psi")
 FLOOR = 1e-6  # of the largest psi: both readers divide by every psi
 
 
-def read_vbx(path: PathLike) -> Diagonal:
+def read_vbx(path: PathLike) -> DiagonalModel:
     """Read a `plda.npz`."""
     names = names_in(path)
     if {"mean1", "lda"} <= set(names):
@@ -38,7 +38,7 @@ def read_vbx(path: PathLike) -> Diagonal:
     return checked(path, *arrays)
 
 
-def write_vbx(path: PathLike, model: Diagonal, *, force: bool = False) -> int:
+def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
     """Write a `plda.npz`, whole or not at all; returns how many values of psi were raised.
 
     Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.

@@ -7,13 +7,14 @@ does with a vector before; that is no part of the PLDA and is handed on as notes
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import PathLike, bad, check_float, open_binary
-from duoplda.io.hdf5 import dataset, opened
-from duoplda.io.kaldi_plda import Diagonal, check_features, checked
+from duoplda.io._common import PARSER_ERRORS, PathLike, bad, check_float, open_binary
+from duoplda.io.hdf5 import dataset, members, opened
+from duoplda.io.kaldi_plda import DiagonalModel, check_features, checked
 
 NAMES = ("mu", "transform", "psi")
 STEPS = {
@@ -22,12 +23,12 @@ STEPS = {
 }
 
 
-def is_wespeaker(file: Any) -> bool:
-    """Does an open HDF5 file have the form?"""
-    return set(NAMES) <= set(file)
+def is_wespeaker(names: Collection[str]) -> bool:
+    """Is a file with these names in it a model of wespeaker?"""
+    return set(NAMES) <= set(names)
 
 
-def read_wespeaker(path: PathLike) -> tuple[Diagonal, list[str]]:
+def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
     """Read a model of wespeaker, and notes on what its vectors went through before."""
     with opened(path) as f:
         arrays = []
@@ -35,9 +36,10 @@ def read_wespeaker(path: PathLike) -> tuple[Diagonal, list[str]]:
             d = dataset(path, f, name)
             check_float(path, name, d.dtype)
             check_features(path, name, max(d.shape, default=0))
-            arrays.append(d[()])
-        offset = _offset(path, f, arrays[0].shape) if "offset" in f else None
-        notes = [text for name, text in STEPS.items() if name in f and _flag(path, f, name)]
+            arrays.append(d.read())
+        names = members(path, f)
+        offset = _offset(path, f, arrays[0].shape) if "offset" in names else None
+        notes = [text for name, text in STEPS.items() if name in names and _flag(path, f, name)]
     model = checked(path, *arrays)
     if offset is not None:
         expected = -model.transform @ model.mean
@@ -52,14 +54,14 @@ def _offset(path: PathLike, f: Any, shape: tuple[int, ...]) -> Any:
     check_float(path, "offset", d.dtype)
     if d.shape != shape:
         raise bad(path, "offset", f"has shape {d.shape}, the mean {shape}", "they must agree")
-    return d[()]
+    return d.read()
 
 
 def _flag(path: PathLike, f: Any, name: str) -> bool:
     d = dataset(path, f, name)
     if d.size != 1 or d.dtype.kind not in "iub":
         raise bad(path, name, f"is {d.dtype} of shape {d.shape}, not 0 or 1")
-    return bool(np.asarray(d[()]).item())
+    return bool(d.read().item())
 
 
 def refuse_torch(path: PathLike) -> None:
@@ -68,7 +70,7 @@ def refuse_torch(path: PathLike) -> None:
         try:
             with zipfile.ZipFile(f) as z:
                 pickled = any(name.endswith("data.pkl") for name in z.namelist())
-        except Exception:  # not a sound zip file: the reader of zip files says what is wrong
+        except PARSER_ERRORS:  # not a sound zip file: the reader of zip files says what is wrong
             return
     if pickled:
         cause = "is a torch checkpoint, that is a pickle, which can run code when it is loaded"

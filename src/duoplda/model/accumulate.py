@@ -329,6 +329,7 @@ class Sums:
             within[k] = to_float(gram(xp.reshape(rest, (-1, d))), xp)
         return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
 
+    @np.errstate(invalid="ignore", over="ignore")
     def _close(self, block: _Block) -> None:
         """Give the sums of complete sessions, sorted by pair, to their speakers."""
         b, F = block.bin, block.F

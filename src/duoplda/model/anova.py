@@ -1,4 +1,14 @@
-"""Analysis of variance from the statistics: scatters by level, and what can be learnt from them."""
+"""Analysis of variance of nested, ragged data, from their statistics: scatters by level, and what they can tell apart.
+
+With M speakers, H sessions and N recordings, F_ij the sum of the L_ij recordings of a session and F_i of the N_i of a
+speaker, all about the means of their kinds of channels:
+
+    within  = sum phi phi' - sum_ij F_ij F_ij' / L_ij      E[within]  = (N - H) W^-1
+    session = sum_ij F_ij F_ij' / L_ij - sum_i F_i F_i' / N_i    E[session] = (H - M) W^-1 + a UU'
+    speaker = sum_i F_i F_i' / N_i                         E[speaker] = (M - 1) W^-1 + b UU' + e VV'
+
+    a = N - sum_ij L_ij^2 / N_i,   b = sum_ij L_ij^2 / N_i - sum_ij L_ij^2 / N,   e = N - sum_i N_i^2 / N
+"""
 
 from __future__ import annotations
 
@@ -6,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duoplda.arrays import Array, add_rows, gram, namespace, put, to_numpy, zeros
+from duoplda.arrays import Array, add_rows, gram, namespace, put, reproducible, to_numpy, zeros
 from duoplda.errors import DuopldaError, some
 from duoplda.model.statistics import Statistics
 
 
 def by_kind(stats: Statistics, stacked: list[Array]) -> Array:
-    """(K, d) sums over types of stacked vectors."""
+    """(K, d) sums over types of vectors that are stacked over the kinds present."""
     out = zeros((stats.K, stats.d), stats.offset)
     for b, f in zip(stats.blocks, stacked, strict=True):
         for at, k in enumerate(b.present.tolist()):
@@ -22,10 +32,7 @@ def by_kind(stats: Statistics, stacked: list[Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Scatters:
-    """Analysis of variance of nested, ragged data: scatters, degrees of freedom, and what they are expected to hold.
-
-    E[session] = df_session W^-1 + a UU',   E[speaker] = df_speaker W^-1 + b UU' + e VV'
-    """
+    """Scatters by level, their degrees of freedom, and the factors a, b and e of the formulas above."""
 
     within: Array  # (d, d) of recordings about their session
     session: Array  # (d, d) of sessions about their speaker
@@ -36,51 +43,58 @@ class Scatters:
     e: float
 
 
+@reproducible()
 def scatters(stats: Statistics) -> Scatters:
-    """All kinds together, each about its own mean."""
-    f = by_kind(stats, stats.f)
+    """All kinds of channels together, each about its own mean."""
+    f, d = by_kind(stats, stats.f), stats.d
     xp = namespace(f)
     means = f / put(np.maximum(stats.N, 1e-300), f)[:, None]
-    sizes = stats.types.sum(axis=1)
-    Q = zeros((stats.d, stats.d), f)  # sum F F' / L over sessions
+    Q = zeros((d, d), f)  # sum F F' / L over sessions
     within = xp.sum(stats.within, axis=0)
-    total_sums = zeros((len(stats.speaker_ids), stats.d), f)
+    F = zeros((len(stats.speaker_ids), d), f)  # of speakers
     for b, fc, H in zip(stats.blocks, stats.f, stats.H, strict=True):
-        d, n = stats.d, len(b.present)
         m = xp.concat([int(b.counts[k]) * means[k, ...] for k in b.present.tolist()])
         T = b.T - fc[:, None] * m[None, :] - m[:, None] * fc[None, :] + float(H) * m[:, None] * m[None, :]
-        parts = [[T[i * d : (i + 1) * d, j * d : (j + 1) * d] for j in range(n)] for i in range(n)]
-        whole = sum(sum(row) for row in parts)
-        within = within + sum(parts[i][i] / int(b.counts[k]) for i, k in enumerate(b.present.tolist())) - whole / b.size
-        Q = Q + whole / b.size
+        of = [slice(i * d, (i + 1) * d) for i in range(len(b.present))]  # rows of each kind present
+        whole = sum(T[i, j] for i in of for j in of) / b.size
+        within = within - whole + sum(T[i, i] / int(b.counts[k]) for i, k in zip(of, b.present.tolist(), strict=True))
+        Q = Q + whole
         A = b.A - put(b.n.astype(float), f)[:, None] * m[None, :]
-        add_rows(total_sums, b.speaker, sum(A[:, i * d : (i + 1) * d] for i in range(n)))
-    n_i = np.maximum(stats.counts @ sizes, 1e-300)
-    squares = stats.counts @ sizes**2
-    w = stats.weights
-    means_i = put(np.sqrt(w / n_i), f)[:, None] * total_sums
-    B = gram(means_i)
+        add_rows(F, b.speaker, sum(A[:, i] for i in of))
+    w, sizes = stats.weights, stats.types.sum(axis=1)
+    N_i, squares = np.maximum(stats.counts @ sizes, 1e-300), stats.counts @ sizes**2
+    speaker = gram(put(np.sqrt(w / N_i), f)[:, None] * F)
     N, H, M = stats.n_recordings, stats.n_sessions, stats.n_speakers
-    b_ = float(np.sum(w * squares / n_i))
-    return Scatters(
-        within,
-        Q - B,
-        B,  # about the mean: kinds are centred already
-        (N - H, H - M, M - 1),
-        N - b_,
-        b_ - float(np.sum(w * squares)) / N,
-        N - float(np.sum(w * n_i**2)) / N,
-    )
+    shared = float(np.sum(w * squares / N_i))
+    b_, e = shared - float(np.sum(w * squares)) / N, N - float(np.sum(w * N_i**2)) / N
+    return Scatters(within, Q - speaker, speaker, (N - H, H - M, M - 1), N - shared, b_, e)
 
 
 def total_covariance(stats: Statistics) -> Array:
-    """(d, d) covariance of all recordings, each kind about its mean."""
+    """(d, d) covariance of all recordings, each about the mean of its kind."""
     s = scatters(stats)
     return (s.within + s.session + s.speaker) / stats.n_recordings
 
 
+# -- what can be learnt
+
+
+def _counts(stats: Statistics) -> tuple[int, int, int, str]:
+    M, H = len(stats.speaker_ids), int(stats.counts.sum())
+    N = int((stats.counts @ stats.types.sum(axis=1)).sum())
+    return M, H, N, f"{N} recordings in {H} sessions of {M} speakers"
+
+
+def session_rank(stats: Statistics, n_session_factors: int | None) -> int:
+    """The number of session factors; None: full rank if they can be told from noise and speakers, otherwise none."""
+    if n_session_factors is not None:
+        return n_session_factors
+    M, H, N, _ = _counts(stats)
+    return stats.d if N > H > M else 0
+
+
 def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
-    """Refuse data from which the asked-for parameters cannot be told apart, with the counts and what to do."""
+    """Refuse data from which the parameters asked for cannot be told apart, with the counts and what to do."""
     M, H, N, counts = _counts(stats)
     if nx and N == H:
         raise DuopldaError(
@@ -96,6 +110,7 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
         raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
 
 
+@reproducible()
 def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     """Why maximum likelihood has no answer for these data: the noise covariance would be singular. None if it has."""
     M, H, N, counts = _counts(stats)
@@ -129,18 +144,3 @@ def singular(stats: Statistics, ny: int, nx: int) -> str | None:
         f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} "
         f"directions (mostly columns {some(most)}): duplicated recordings, or dependent columns"
     )
-
-
-def _counts(stats: Statistics) -> tuple[int, int, int, str]:
-    M, H = len(stats.speaker_ids), int(stats.counts.sum())
-    N = int((stats.counts @ stats.types.sum(axis=1)).sum())
-    return M, H, N, f"{N} recordings in {H} sessions of {M} speakers"
-
-
-def session_rank(stats: Statistics, n_session_factors: int | None) -> int:
-    """The number of session factors; None: full rank if they can be told from noise and speakers, otherwise none."""
-    if n_session_factors is not None:
-        return n_session_factors
-    sessions = int(stats.counts.sum())
-    recordings = int((stats.counts @ stats.types.sum(axis=1)).sum())
-    return stats.d if recordings > sessions > len(stats.speaker_ids) else 0

@@ -2,12 +2,12 @@
 
 One iteration is an E-step, then the ML step for (mu, V, U, W) and the MD step (minimum divergence) for the prior of the
 hidden variables, both from the same expectations: they maximise separate terms of the auxiliary function, so that the
-likelihood never falls. Names are those of `model`; `m` is a mean about the statistics' offset.
+likelihood never falls. The letters are those of `duoplda.model.parameters`; `m` is a mean about the statistics' offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,21 +16,31 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import (
     Array,
+    NotPositiveDefinite,
     add_rows,
+    cholesky,
     gram,
+    in_order,
     namespace,
     put,
+    reproducible,
+    row_blocks,
+    solve,
     spd_inverse,
     symmetric,
     take,
+    tall_product,
     to_numpy,
     zeros,
 )
 from duoplda.errors import DuopldaError
+from duoplda.model.accumulate import TypeBlock
 from duoplda.model.anova import by_kind, scatters, total_covariance
 from duoplda.model.parameters import Model, Terms
-from duoplda.model.ragged import Diagonals, Patterns, speakers, speakers_by_rank
+from duoplda.model.ragged import Diagonals, Patterns, Speakers, speakers, speakers_by_rank
 from duoplda.model.statistics import Statistics
+
+# -- E-step
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +57,34 @@ class Moments:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    model: Model
-    log_likelihoods: NDArray[np.float64]  # after each iteration, the start's first
-    converged: bool
-    n_evaluations: int  # E-steps, those of rejected accelerated steps included
+class _Type:
+    """The sessions of one type under a model; vectors and rows are stacked over the kinds present, K_c d in all."""
+
+    block: TypeBlock
+    H: float  # how many sessions
+    f: Array  # (K_c d,) their sum
+    mean: Array  # (K_c d,) what is expected of a session
+    WU: Array  # (K_c d, nx)
+    B: Array  # (K_c d, ny)
+    J: Array  # (nx, ny)
+    P: Array  # (nx, nx)
+    ln_P: float
+
+
+@dataclass(frozen=True, eq=False)
+class _SpeakerSums:
+    """Sums over the speakers who have sessions of one type."""
+
+    y: Array  # (ny,)        sum n E[y]
+    yy: Array  # (ny, ny)    sum n E[y y']
+    Ay: Array  # (K_c d, ny) sum A E[y]'
 
 
 class EStep:
     """Expectations under a model, for statistics whose grouping by pattern is worked out once."""
 
     def __init__(self, stats: Statistics):
-        self.stats = stats
+        self.stats, self.host = stats, namespace(stats.offset) is np
         self.patterns = Patterns(stats.counts, stats.types.sum(axis=1))
         p = self.patterns
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
@@ -68,71 +94,114 @@ class EStep:
         """The likelihood alone, at a fraction of the cost."""
         return self(model, moments=False).ln_likelihood
 
+    @reproducible()
     def __call__(self, model: Model, moments: bool = True) -> Moments:
-        stats, ny, nx, d, K = self.stats, model.ny, model.nx, model.d, model.K
-        xp = namespace(model.V)
+        stats, xp, d, q = self.stats, namespace(model.V), model.d, model.ny + model.nx + 1
         terms = Terms(model, stats.types)
-        m = model.mu - stats.offset
-        means = [xp.concat([int(b.counts[k]) * m[k, ...] for k in b.present.tolist()]) for b in stats.blocks]
-        loads = [terms.stacked(b.present, c) for c, b in enumerate(stats.blocks)]
-
-        gamma = zeros((len(stats.speaker_ids), ny), model.V)
-        for b, mean, (_, B) in zip(stats.blocks, means, loads, strict=True):
-            add_rows(gamma, b.speaker, b.A @ B - put(b.n.astype(float), B)[:, None] * (mean @ B)[None, :])
-        weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
-        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
-        if parts is not None and parts.pays(self.patterns):
-            post = speakers_by_rank(parts, self.patterns, gamma, weights)
-        else:
-            post = speakers(terms.G, self.patterns, gamma, weights)
-        y, w = post.mean, put(stats.weights, gamma)
-
-        ln = -0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
-        ln += 0.5 * float(xp.sum(w[:, None] * gamma * y))
-        S, f = stats.S, by_kind(stats, stats.f)
-        for k in range(K):
-            N, mk, fk = float(stats.N[k]), m[k, ...], f[k, ...]
-            mf = mk[:, None] * fk[None, :]
-            ln += 0.5 * N * float(model.ln_W[k])
-            ln -= 0.5 * float(xp.sum(model.W[k, ...] * (S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :])))
-
-        R, C = zeros((K, ny + nx + 1, ny + nx + 1), gamma), zeros((K, d, ny + nx + 1), gamma)
-        rho = zeros((ny + nx + 1, ny + nx + 1), gamma)
-        for c, (b, mc, (WU, _)) in enumerate(zip(stats.blocks, means, loads, strict=True)):
-            H, fc, P = float(stats.H[c]), stats.f[c], terms.P[c, ...]
-            mWU, fWU = mc @ WU, fc @ WU
-            TU = b.times(WU) - fc[:, None] * mWU[None, :]  # sum F (F - m)' WU
-            UTU = symmetric(WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
-            ln += 0.5 * (H * float(terms.ln_P[c]) + float(xp.sum(P * UTU)))
+        types = self._types(model, terms)
+        gamma = zeros((len(stats.speaker_ids), model.ny), model.V)
+        for t in types:
+            b, n = t.block, put(t.block.n.astype(float), gamma)
+            add_rows(gamma, b.speaker, tall_product(b.A, t.B) - n[:, None] * (t.mean @ t.B)[None, :])
+        post = self._speakers(terms, gamma, moments)
+        sums = self._speaker_sums(types, post) if moments else [None] * len(types)
+        w = put(stats.weights, gamma)
+        ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
+        ln -= 0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
+        R, C, rho = zeros((model.K, q, q), gamma), zeros((model.K, d, q), gamma), zeros((q, q), gamma)
+        cost = float(sum(2 * model.nx * (len(t.mean) + q) ** 2 for t in types)) if self.host else 0.0
+        for t, (ln_t, E, Ft) in zip(types, in_order(_sessions, zip(types, sums, strict=True), cost), strict=True):
+            ln += ln_t
             if not moments:
                 continue
-            wn = stats.weights[b.speaker] * b.n
-            own = take(y, b.speaker)
-            y1 = put(wn, own) @ own  # sum n y
-            Y = post.covariance[c, ...] + gram(put(np.sqrt(wn), own)[:, None] * own)  # sum n E[yy']
-            D = b.A.T @ (put(stats.weights[b.speaker], own)[:, None] * own)  # sum A y'
-            J = terms.J[c, ...]
-            UD = WU.T @ D - mWU[:, None] * y1[None, :]  # U'W sum (F - m) y'
-            x1 = P @ (fWU - H * mWU - J @ y1)
-            XY = P @ (UD - J @ Y)
-            UDJ = UD @ J.T
-            XX = H * P + P @ symmetric(UTU - UDJ - UDJ.T + J @ Y @ J.T) @ P
-            FX = (TU - D @ J.T) @ P
-
-            E = xp.concat(
-                [
-                    xp.concat([Y, XY.T, y1[:, None]], axis=1),
-                    xp.concat([XY, XX, x1[:, None]], axis=1),
-                    xp.concat([y1, x1, put([H], y1)])[None, :],
-                ]
-            )
-            Ft = xp.concat([D, FX, fc[:, None]], axis=1)
             rho += E
-            for at, k in enumerate(b.present.tolist()):
-                R[k, ...] += int(b.counts[k]) * E
+            for at, k in enumerate(t.block.present.tolist()):
+                R[k, ...] += int(t.block.counts[k]) * E
                 C[k, ...] += Ft[at * d : (at + 1) * d, :]
-        yy = (post.covariance[-1, ...] if moments else 0.0) + gram(xp.sqrt(w)[:, None] * y)
-        return Moments(ln, R, C, rho, w @ y, yy, stats.n_speakers)
+        yy = (post.covariance[-1, ...] if moments else 0.0) + gram(xp.sqrt(w)[:, None] * post.mean)
+        return Moments(ln, R, C, rho, w @ post.mean, yy, stats.n_speakers)
+
+    def _types(self, model: Model, terms: Terms) -> list[_Type]:
+        xp, m, types = namespace(model.V), model.mu - self.stats.offset, []
+        for c, b in enumerate(self.stats.blocks):
+            mean = xp.concat([int(b.counts[k]) * m[k, ...] for k in b.present.tolist()])
+            WU, B = terms.stacked(b.present, c)
+            H, ln_P = float(self.stats.H[c]), float(terms.ln_P[c])
+            types.append(_Type(b, H, self.stats.f[c], mean, WU, B, terms.J[c, ...], terms.P[c, ...], ln_P))
+        return types
+
+    def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
+        """q(y_i), and the sums of Lambda^-1 over patterns that the moments need."""
+        weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
+        ny, nx = gamma.shape[1], terms.J.shape[1]
+        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
+        if parts is not None and parts.pays(self.patterns):
+            return speakers_by_rank(parts, self.patterns, gamma, weights)
+        return speakers(terms.G, self.patterns, gamma, weights)
+
+    def _speaker_sums(self, types: list[_Type], post: Speakers) -> list[_SpeakerSums]:
+        """By type; rows of A are taken in blocks, which the threads share and which are added in their order."""
+        weights = self.stats.weights
+        parts = [(c, rows) for c, t in enumerate(types) for rows in row_blocks(len(t.block.n), post.mean)]
+
+        def work(part: tuple[int, slice]) -> tuple[Array, Array, Array]:
+            b, rows = types[part[0]].block, part[1]
+            own, w = take(post.mean, b.speaker[rows]), weights[b.speaker[rows]]
+            wn = w * b.n[rows]
+            weighted = put(w, own)[:, None] * own
+            return put(wn, own) @ own, gram(put(np.sqrt(wn), own)[:, None] * own), b.A[rows, :].T @ weighted
+
+        ny = post.mean.shape[1]
+        cost = float(sum(len(t.block.n) * ny * (2 * len(t.mean) + ny) for t in types)) if self.host else 0.0
+        found: list[list[Array]] = [[] for _ in types]
+        for (c, _), part in zip(parts, in_order(work, parts, cost), strict=True):
+            found[c] = [a + b for a, b in zip(found[c], part, strict=True)] if found[c] else list(part)
+        return [_SpeakerSums(y, post.covariance[c, ...] + yy, Ay) for c, (y, yy, Ay) in enumerate(found)]
+
+    def _ln_noise(self, model: Model) -> float:
+        """Sum over recordings of ln N(phi; mu_k, W_k^-1)."""
+        stats, xp, ln = self.stats, namespace(model.V), 0.0
+        f = by_kind(stats, stats.f)
+        for k in range(model.K):
+            N, mk = float(stats.N[k]), model.mu[k, ...] - stats.offset
+            mf = mk[:, None] * f[k, ...][None, :]
+            S = stats.S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :]
+            ln += 0.5 * N * float(model.ln_W[k]) - 0.5 * float(xp.sum(model.W[k, ...] * S))
+        return ln
+
+
+def _sessions(given: tuple[_Type, _SpeakerSums | None]) -> tuple[float, Array | None, Array | None]:
+    """Sums over the sessions of a type: (ln|P| + z'Pz) / 2, E[t t'] (q, q) and F E[t]' (K_c d, q).
+
+    sum E[x]    = P (U'W sum (F - m) - J sum n y),   sum E[x y'] = P (U'W sum (F - m) y' - J sum n yy')
+    sum E[x x'] = P (U'W sum (F - m)(F - m)' WU - U'W sum (F - m) y' J' - (..)' + J sum n yy' J') P + H P
+    sum F E[x]' = (sum F (F - m)' WU - sum F y' J') P
+    """
+    t, s = given
+    xp, H, P, J = namespace(t.P), t.H, t.P, t.J
+    mWU, fWU = t.mean @ t.WU, t.f @ t.WU
+    TU = t.block.times(t.WU) - t.f[:, None] * mWU[None, :]  # sum F (F - m)' WU
+    UTU = symmetric(t.WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
+    ln = 0.5 * (H * t.ln_P + float(xp.sum(P * UTU)))
+    if s is None:
+        return ln, None, None
+    UD = t.WU.T @ s.Ay - mWU[:, None] * s.y[None, :]  # U'W sum (F - m) y'
+    x = P @ (fWU - H * mWU - J @ s.y)
+    XY = P @ (UD - J @ s.yy)
+    UDJ = UD @ J.T
+    XX = H * P + P @ symmetric(UTU - UDJ - UDJ.T + J @ s.yy @ J.T) @ P
+    FX = (TU - s.Ay @ J.T) @ P
+    E = xp.concat(
+        [
+            xp.concat([s.yy, XY.T, s.y[:, None]], axis=1),
+            xp.concat([XY, XX, x[:, None]], axis=1),
+            xp.concat([s.y, x, put([H], x)])[None, :],
+        ]
+    )
+    return ln, E, xp.concat([s.Ay, FX, t.f[:, None]], axis=1)
+
+
+# -- M-steps
 
 
 def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.0, nu: float = 0.0) -> Model:
@@ -140,55 +209,33 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 
     With `nu`, kinds of channels have a common prior worth nu recordings (see `ln_prior`).
     """
-    xp = namespace(model.V)
-    K, ny = model.K, model.ny
-    R, C = moments.R, moments.C
-    if K == 1:
-        Z1 = xp.linalg.solve(R[0, ...], C[0, ...].T).T
+    xp, ny = namespace(model.V), model.ny
+    if model.K == 1:
+        C = moments.C[0, ...]
+        Z1 = solve(moments.R[0, ...], C.T).T
         Z, m = Z1[:, :-1], Z1[:, -1][None, :]
-        noise = [symmetric(stats.S[0, ...] - Z1 @ C[0, ...].T) / float(stats.N[0])]
+        noise = symmetric(stats.S[0, ...] - Z1 @ C.T)[None, ...] / float(stats.N[0])
     else:
-        N = put(np.maximum(stats.N, 1e-300), model.V)[:, None]
-        r, f = R[:, :-1, -1], C[:, :, -1]
-        Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N)[:, None, :]
-        Cc = C[:, :, :-1] - f[:, :, None] * (r / N)[:, None, :]
-        Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N)
-        m = (f - r @ Z.T) / N
-        noise = []
-        for k in range(K):
-            CZ = Cc[k, ...] @ Z.T
-            Sc = stats.S[k, ...] - f[k, :][:, None] * (f[k, :] / N[k, 0])[None, :]
-            noise.append(symmetric(Sc - CZ - CZ.T + Z @ Rc[k, ...] @ Z.T) / N[k, 0])
+        Z, m, noise = _regression_by_kind(model, moments, stats)
         if nu:
-            prior = nu * spd_inverse(xp.mean(model.W, axis=0))[0]
-            noise = [(n * N[k, 0] + prior) / (N[k, 0] + nu) for k, n in enumerate(noise)]
+            N = put(stats.N, noise)[:, None, None]
+            noise = (noise * N + nu * spd_inverse(xp.mean(model.W, axis=0))[0]) / (N + nu)
     if floor:
-        noise = [_floored(n, floor) for n in noise]
-    try:
-        W = xp.stack([spd_inverse(n[None, ...])[0][0, ...] for n in noise])
-    except Exception as error:
-        if "LinAlg" not in type(error).__name__:
-            raise
-        raise DuopldaError(
-            "the noise covariance became singular: there are too few recordings for the dimensions, or recordings or "
-            "columns repeat. Set noise_floor (for example 1e-4), or reduce the dimensions first"
-        ) from None
-    return replace(model, mu=m + stats.offset, V=Z[:, :ny], U=Z[:, ny:], W=W)
+        noise = _floored(noise, floor)
+    return replace(model, mu=m + stats.offset, V=Z[:, :ny], U=Z[:, ny:], W=spd_inverse(noise)[0])
 
 
-def ln_prior(model: Model, nu: float) -> float:
-    """ln p(W_1 .. W_K), a Wishart prior worth nu recordings about a common covariance Sigma_0, itself at its best.
-
-        sum_k nu/2 (ln|W_k| - tr(Sigma_0 W_k)) + K nu/2 ln|Sigma_0|,   Sigma_0^-1 = mean of W_k
-
-    up to a constant: 0 where all kinds are alike. It keeps kinds with few recordings from being singular.
-    """
-    if not nu or model.K == 1:
-        return 0.0
-    xp = namespace(model.W)
-    _, ln = spd_inverse(model.W)
-    _, ln_mean = spd_inverse(xp.mean(model.W, axis=0))
-    return nu / 2 * float(xp.sum(ln) - model.K * ln_mean)
+def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tuple[Array, Array, Array]:
+    """Loadings Z = [V U] that all kinds share; means (about the offset) and noise covariances by kind."""
+    xp, R, C = namespace(model.V), moments.R, moments.C
+    N = put(np.maximum(stats.N, 1e-300), model.V)[:, None]
+    r, f = R[:, :-1, -1], C[:, :, -1]
+    Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N)[:, None, :]
+    Cc = C[:, :, :-1] - f[:, :, None] * (r / N)[:, None, :]
+    Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N)
+    CZ = Cc @ Z.T
+    Sc = stats.S - f[:, :, None] * (f / N)[:, None, :]
+    return Z, (f - r @ Z.T) / N, symmetric(Sc - CZ - CZ.mT + Z @ Rc @ Z.T) / N[:, :, None]
 
 
 def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
@@ -214,11 +261,26 @@ def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
     return Z
 
 
-def _floored(covariance: Array, floor: float) -> Array:
-    """The best covariance with no eigenvalue below the floor: still the maximiser, under that constraint."""
-    xp = namespace(covariance)
-    s, T = xp.linalg.eigh(covariance)
-    return symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[None, :]) @ T.T)
+def _floored(covariances: Array, floor: float) -> Array:
+    """The best covariances (..., d, d) with no eigenvalue below the floor: the maximiser under that constraint."""
+    xp = namespace(covariances)
+    s, T = xp.linalg.eigh(covariances)
+    return symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
+
+
+def ln_prior(model: Model, nu: float) -> float:
+    """ln p(W_1 .. W_K), a Wishart prior worth nu recordings about a common covariance Sigma_0, itself at its best.
+
+        sum_k nu/2 (ln|W_k| - tr(Sigma_0 W_k)) + K nu/2 ln|Sigma_0|,   Sigma_0^-1 = mean of W_k
+
+    up to a constant: 0 where all kinds are alike. It keeps kinds with few recordings from being singular.
+    """
+    if not nu or model.K == 1:
+        return 0.0
+    xp = namespace(model.W)
+    _, ln = spd_inverse(model.W)
+    _, ln_mean = spd_inverse(xp.mean(model.W, axis=0))
+    return nu / 2 * float(xp.sum(ln) - model.K * ln_mean)
 
 
 def md_step(model: Model, moments: Moments) -> Model:
@@ -226,7 +288,6 @@ def md_step(model: Model, moments: Moments) -> Model:
 
     With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x.
     """
-    xp = namespace(model.V)
     ny, nx, M = model.ny, model.nx, moments.M
     mu_y = moments.y / M
     Sigma_y = symmetric(moments.yy / M - mu_y[:, None] * mu_y[None, :])
@@ -235,26 +296,26 @@ def md_step(model: Model, moments: Moments) -> Model:
         rho, H = moments.rho, float(moments.rho[-1, -1])
         one = rho[:-1, -1]
         centred = rho[:-1, :-1] - one[:, None] * (one / H)[None, :]
-        slope = xp.linalg.solve(centred[:ny, :ny], centred[:ny, ny:]).T if ny else zeros((nx, 0), V)
+        slope = solve(centred[:ny, :ny], centred[:ny, ny:]).T if ny else zeros((nx, 0), V)
         mu_x = (one[ny:] - slope @ one[:ny]) / H
         Sigma_x = symmetric(centred[ny:, ny:] - slope @ centred[:ny, ny:]) / H
         V = V + U @ slope
         mu = mu + U @ mu_x
-        U = U @ xp.linalg.cholesky(Sigma_x)
+        U = U @ cholesky(Sigma_x)
     if ny:
         mu = mu + V @ mu_y
-        V = V @ xp.linalg.cholesky(Sigma_y)
+        V = V @ cholesky(Sigma_y)
     return replace(model, mu=mu, V=V, U=U)
 
 
 # -- start
 
 
+@reproducible()
 def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Model:
     """W^-1 from within sessions, UU' from between sessions less its share of noise, VV' likewise; leading parts."""
     s = scatters(stats)
     noise = s.within / max(s.df[0], 1.0) if nx else (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
-    xp = namespace(noise)
     if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
         noise = s.speaker / max(stats.n_recordings, 1.0) / 2
     if floor:
@@ -264,11 +325,25 @@ def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Mod
         UU = noise
     U = _leading(UU, noise, nx)
     VV = (s.speaker - s.df[2] * noise - s.b * (U @ U.T)) / max(s.e, 1.0)
-    V = _leading(VV, noise, ny)
-    W = spd_inverse(noise[None, ...])[0]
+    return _start(stats, _leading(VV, noise, ny), U, noise)
+
+
+@reproducible()
+def random_start(stats: Statistics, ny: int, nx: int, rng: np.random.Generator, floor: float = 0.0) -> Model:
+    """Loadings drawn at random, on the scale of the data; noise a third of the total covariance."""
+    T = total_covariance(stats)
+    if floor:
+        T = _floored(T, 3 * floor)
+    C = cholesky(T)
+    V, U = (C @ put(rng.standard_normal((stats.d, n)), T) / max(3.0 * n, 1.0) ** 0.5 for n in (ny, nx))
+    return _start(stats, V, U, T / 3)
+
+
+def _start(stats: Statistics, V: Array, U: Array, noise: Array) -> Model:
+    """Each kind has its own mean, and the noise that is given."""
     f = by_kind(stats, stats.f)
     mu = f / put(np.maximum(stats.N, 1e-300), f)[:, None] + stats.offset
-    return Model(mu, V, U, xp.concat([W] * stats.K), stats.kinds)
+    return Model(mu, V, U, namespace(f).concat([spd_inverse(noise[None, ...])[0]] * stats.K), stats.kinds)
 
 
 def _leading(covariance: Array, noise: Array, n: int) -> Array:
@@ -277,90 +352,162 @@ def _leading(covariance: Array, noise: Array, n: int) -> Array:
     (A loading of zero stays zero under EM.)
     """
     xp = namespace(covariance)
-    C = xp.linalg.cholesky(noise)
+    C = cholesky(noise)
     half = xp.linalg.solve(C, covariance)
     s, T = xp.linalg.eigh(symmetric(xp.linalg.solve(C, half.T)))
     s, T = s[s.shape[0] - n :], T[:, T.shape[1] - n :]
     return (C @ T) * xp.sqrt(xp.where(s < 1e-2, xp.full_like(s, 1e-2), s))[None, :]
 
 
-def random_start(stats: Statistics, ny: int, nx: int, rng: np.random.Generator, floor: float = 0.0) -> Model:
-    """Loadings drawn at random, on the scale of the data; noise a third of the total covariance."""
-    T = total_covariance(stats)
-    if floor:
-        T = _floored(T, 3 * floor)
-    xp = namespace(T)
-    C = xp.linalg.cholesky(T)
-    draw = [put(rng.standard_normal((stats.d, n)), T) / max(3.0 * n, 1.0) ** 0.5 for n in (ny, nx)]
-    f = by_kind(stats, stats.f)
-    mu = f / put(np.maximum(stats.N, 1e-300), f)[:, None] + stats.offset
-    W = spd_inverse((T / 3)[None, ...])[0]
-    return Model(mu, C @ draw[0], C @ draw[1], xp.concat([W] * stats.K), stats.kinds)
-
-
-# -- what can be learnt
-
-
 # -- the loop
 
 
+@dataclass(frozen=True, eq=False)
+class State:
+    """EM after an iteration, with all that later iterations depend on: `fit` goes on from it to the very same bits.
+
+    The acceleration remembers up to 9 pairs of vectors as long as all parameters together, K d + d (ny + nx) + K d^2
+    numbers, so that a saved state is up to 19 times as large as the model (57 MB with d = 512 and 150 + 100 factors).
+    """
+
+    model: Model
+    trace: tuple[float, ...] = ()  # log-likelihoods: of the start, then after each iteration
+    n_evaluations: int = 0  # E-steps, those of rejected accelerated steps included
+    steps: tuple[Array, ...] = ()  # g(t) - t of the last iterations t -> g(t), up to 9
+    images: tuple[Array, ...] = ()  # g(t)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state as arrays of the host."""
+        found = {name: to_numpy(getattr(self.model, name)) for name in ("mu", "V", "U", "W")}
+        for name in ("steps", "images"):
+            rows = [to_numpy(row) for row in getattr(self, name)]
+            found[name] = np.stack(rows) if rows else np.zeros((0, 0))
+        return found | {"trace": np.array(self.trace), "n_evaluations": np.array(self.n_evaluations)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], kinds: Any) -> State:
+        """What `arrays` gave, and the names of the kinds of channels. ValueError if they do not belong together."""
+        model = Model(*(arrays[name] for name in ("mu", "V", "U", "W")), kinds=np.asarray(kinds))
+        (K, d), ny, nx = model.mu.shape, model.V.shape[1], model.U.shape[1]
+        size, n = model.mu.size + model.V.size + model.U.size + model.W.size, len(arrays["steps"])
+        found = [arrays[name].shape for name in ("V", "U", "W", "steps", "images")]
+        if found != [(d, ny), (d, nx), (K, d, d), *[(n, size if n else 0)] * 2] or model.kinds.shape != (K,):
+            raise ValueError("the sizes of its arrays do not fit together")
+        trace, n_evaluations = tuple(arrays["trace"].tolist()), int(arrays["n_evaluations"])
+        return cls(model, trace, n_evaluations, tuple(arrays["steps"]), tuple(arrays["images"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    model: Model
+    log_likelihoods: NDArray[np.float64]  # after each iteration, the start's first
+    converged: bool
+    n_evaluations: int  # E-steps, those of rejected accelerated steps included
+
+
 class _Anderson:
-    """Extrapolates a fixed-point iteration from its last steps (Anderson's mixing, type II).
+    """Extrapolates EM from its last steps t -> g(t), parameters being one vector (Anderson's mixing, type II).
 
     With f = g(t) - t, the next point is g - sum_i a_i (g_{i+1} - g_i), a the least-squares fit of f by f_{i+1} - f_i.
     """
 
-    def __init__(self, depth: int):
-        self.depth = depth
-        self.clear()
+    def __init__(self, state: State, like: Array, depth: int, floor: float):
+        self.depth, self.floor = depth, floor
+        self.f, self.g = (tuple(put(v, like) for v in given) for given in (state.steps, state.images))
 
     def clear(self) -> None:
-        self.f: list[Array] = []
-        self.g: list[Array] = []
+        self.f = self.g = ()
 
-    def __call__(self, t: Array, g: Array) -> Array | None:
-        self.f, self.g = [*self.f, g - t][-self.depth - 1 :], [*self.g, g][-self.depth - 1 :]
+    def __call__(self, model: Model, plain: Model) -> Model | None:
+        """A model ahead of the plain step; None where there is none."""
+        if not self.depth:
+            return None
+        t, g = _pack(model), _pack(plain)
+        self.f, self.g = (*self.f, g - t)[-self.depth - 1 :], (*self.g, g)[-self.depth - 1 :]
         if len(self.f) < 2:
             return None
-        xp = namespace(t)
-        dF = xp.stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
-        inner = to_numpy(dF @ dF.T)
-        rhs = to_numpy(dF @ self.f[-1])
+        dF = namespace(t).stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
+        inner, rhs = to_numpy(dF @ dF.T), to_numpy(dF @ self.f[-1])
         scale = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
         a = np.linalg.lstsq(inner / np.outer(scale, scale), rhs / scale, rcond=1e-12)[0] / scale
-        out = g
         for ai, g0, g1 in zip(a.tolist(), self.g[:-1], self.g[1:], strict=True):
-            out = out - ai * (g1 - g0)
-        return out
+            g = g - ai * (g1 - g0)
+        try:
+            return _unpack(g, plain, self.floor)
+        except NotPositiveDefinite:
+            return None
 
 
 def _pack(model: Model) -> Array:
+    """The parameters as one vector, W_k by the Cholesky factor of its inverse."""
     xp = namespace(model.V)
-    factor = xp.linalg.cholesky(spd_inverse(model.W)[0])
-    return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
+    return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, cholesky(spd_inverse(model.W)[0]))])
 
 
-def _unpack(t: Array, like: Model, floor: float = 0.0) -> Model | None:
+def _unpack(t: Array, like: Model, floor: float = 0.0) -> Model:
     xp = namespace(t)
     K, d, ny, nx = like.K, like.d, like.ny, like.nx
     ends = np.cumsum([K * d, d * ny, d * nx, K * d * d]).tolist()
     mu, V, U = xp.reshape(t[: ends[0]], (K, d)), t[ends[0] : ends[1]], t[ends[1] : ends[2]]
     factor = xp.reshape(t[ends[2] :], (K, d, d))
-    try:
-        noise = factor @ factor.mT
-        if floor:
-            noise = xp.stack([_floored(noise[k, ...], floor) for k in range(K)])
-        W = spd_inverse(noise)[0]
-    except Exception as error:
-        if "LinAlg" in type(error).__name__:
-            return None
-        raise
+    noise = factor @ factor.mT
+    W = spd_inverse(_floored(noise, floor) if floor else noise)[0]
     return replace(like, mu=mu, V=xp.reshape(V, (d, ny)), U=xp.reshape(U, (d, nx)), W=W)
 
 
+def _as_stored(model: Model, like: Array) -> Model:
+    """The model in contiguous arrays where `like` is: products of others may differ in the last bit."""
+    xp = namespace(like)
+    there = {name: put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
+    return replace(model, **{name: xp.reshape(xp.reshape(a, (-1,)), a.shape) for name, a in there.items()})
+
+
+def _states(
+    e_step: EStep, state: State, step: Callable[[Model, Moments], Model], ahead: _Anderson, nu: float, least: float
+) -> Iterator[State]:
+    """The given state, then that after each iteration, without end. A step ahead must gain more than `least`."""
+    like, model = e_step.stats.offset, _as_stored(state.model, e_step.stats.offset)
+    moments = e_step(model)
+    if not state.trace:
+        state = State(model, (moments.ln_likelihood + ln_prior(model, nu),), 1)
+    yield state
+    trace, evaluations = state.trace, state.n_evaluations
+    while True:
+        plain = _as_stored(step(model, moments), like)
+        bold = ahead(model, plain)
+        if bold is not None:
+            evaluations += 1
+            found = _try(e_step, bold)
+            if found is None or not found.ln_likelihood + ln_prior(bold, nu) > trace[-1] + least:
+                ahead.clear()
+                bold = None
+            else:
+                model, moments = bold, found
+        if bold is None:
+            model, moments, evaluations = plain, e_step(plain), evaluations + 1
+        trace = (*trace, moments.ln_likelihood + ln_prior(model, nu))
+        yield State(model, trace, evaluations, ahead.f, ahead.g)
+
+
+def _try(e_step: EStep, model: Model) -> Moments | None:
+    """Expectations under an extrapolated model, which may be no model at all."""
+    try:
+        moments = e_step(model)
+    except NotPositiveDefinite:
+        return None
+    return moments if np.isfinite(moments.ln_likelihood) else None
+
+
+SINGULAR = (
+    "the noise covariance became singular: there are too few recordings for the dimensions, or recordings or columns "
+    "repeat. Set noise_floor (for example 1e-4), or reduce the dimensions first"
+)
+
+
+@reproducible()
 def fit(
     stats: Statistics,
-    start: Model,
+    start: Model | State,
     *,
     tol: float = 1e-6,
     max_iter: int = 500,
@@ -374,51 +521,29 @@ def fit(
 
     With `accelerate`, Anderson steps (depth 8 on mu, V, U and the factor of W^-1) are taken where they raise the
     likelihood, else the plain step is taken and the memory cleared. With `nu`, likelihood times prior is meant.
-    `callback(iteration, log-likelihood, model)` ends the loop by returning True.
+
+    After each iteration `callback(iteration, log-likelihood, model)` is called; it ends the loop by returning True. If
+    it has a method `state`, that is called with the `State` first: with this as the start, EM goes on where it was, and
+    ends with the same bits as if it had not been interrupted.
     """
-    e_step, extrapolate = EStep(stats), _Anderson(8)
-    model, moments = start, e_step(start)
-    value = moments.ln_likelihood + ln_prior(model, nu)
-    trace, evaluations, converged = [value], 1, False
-    for iteration in range(1, max_iter + 1):
+
+    def step(model: Model, moments: Moments) -> Model:
         plain = ml_step(model, moments, stats, floor, nu)
-        if minimum_divergence:
-            plain = md_step(plain, moments)
-        bold = None
-        if accelerate:
-            t = extrapolate(_pack(model), _pack(plain))
-            bold = None if t is None else _unpack(t, plain, floor)
-        following = None
-        if bold is not None:
-            following = _try(e_step, bold)
-            evaluations += 1
-            least = value + max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
-            if following is None or not following.ln_likelihood + ln_prior(bold, nu) > least:
-                extrapolate.clear()
-                bold = following = None
-        model = plain if bold is None else bold
-        if following is None:
-            following = e_step(model)
-            evaluations += 1
-        moments, before = following, value
-        value = moments.ln_likelihood + ln_prior(model, nu)
-        gain = value - before
-        trace.append(value)
-        stop = callback(iteration, value, model) if callback is not None else False
-        if gain < tol * stats.n_recordings:
-            converged = True
-            break
-        if stop is not None and bool(stop):
-            break
-    return Fit(model, np.array(trace), converged, evaluations)
+        return md_step(plain, moments) if minimum_divergence else plain
 
-
-def _try(e_step: EStep, model: Model) -> Moments | None:
-    """Expectations under an extrapolated model, which may be no model at all."""
+    first = start if isinstance(start, State) else State(start)
+    ahead = _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
+    least = max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
     try:
-        moments = e_step(model)
-    except Exception as error:
-        if "LinAlg" in type(error).__name__:
-            return None
-        raise
-    return moments if np.isfinite(moments.ln_likelihood) else None
+        for state in _states(EStep(stats), first, step, ahead, nu, least):
+            iteration, stop = len(state.trace) - 1, False
+            if iteration and state is not first:
+                if hasattr(callback, "state"):
+                    callback.state(state)
+                stop = callback is not None and bool(callback(iteration, state.trace[-1], state.model))
+            converged = iteration > 0 and state.trace[-1] - state.trace[-2] < tol * stats.n_recordings
+            if converged or stop or iteration >= max_iter:
+                break
+    except NotPositiveDefinite:
+        raise DuopldaError(SINGULAR) from None
+    return Fit(state.model, np.array(state.trace), converged, state.n_evaluations)

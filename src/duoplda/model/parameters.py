@@ -26,10 +26,13 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import (
     Array,
+    cholesky,
     eye,
+    in_order,
     logdet_cholesky,
     namespace,
     put,
+    reproducible,
     spd_inverse,
     symmetric,
     to_float,
@@ -68,7 +71,7 @@ class Model:
     @cached_property
     def W_factor(self) -> Array:
         """(K, d, d) lower triangular C_k with W_k = C_k C_k'."""
-        return namespace(self.W).linalg.cholesky(self.W)
+        return cholesky(self.W)
 
     @cached_property
     def ln_W(self) -> Array:
@@ -84,12 +87,14 @@ def _real(array: Any) -> Any:
 
 
 def same(a: Model, b: Model) -> bool:
-    """Whether two models of one array library have the same parameters."""
-    if a.V is b.V and a.U is b.U:
+    """Whether two models of one array library have the same parameters, the names of their kinds included."""
+    if a is b:
         return True
     xp = namespace(a.V)
+    if a.K != b.K or not np.array_equal(a.kinds, b.kinds):
+        return False
     pairs = ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
-    return all(x.shape == y.shape and bool(xp.all(x == y)) for x, y in pairs)
+    return all(x is y or (x.shape == y.shape and bool(xp.all(x == y))) for x, y in pairs)
 
 
 def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
@@ -139,18 +144,31 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
 class Terms:
     """What sessions of given types (C, K) add: P_c, J_c, G_c and their like, as stacks over the types."""
 
+    @reproducible()
     def __init__(self, model: Model, types: Ints):
-        xp = namespace(model.V)
-        V, U, W = model.V, model.U, model.W
-        self.WV, self.WU = W @ V, W @ U  # (K, d, ny), (K, d, nx)
-        VWV, J, UWU = V.T @ self.WV, U.T @ self.WV, symmetric(U.T @ self.WU)  # of each kind
-        c = put(types.astype(float), V)  # (C, K)
-        self.J = xp.tensordot(c, J, axes=1)  # (C, nx, ny)
-        self.P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
-        self.ln_P = -ln  # (C,)
-        self.PJ = self.P @ self.J
-        self.G = symmetric(xp.tensordot(c, VWV, axes=1) - self.J.mT @ self.PJ)  # (C, ny, ny)
-        self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and xp is np else None
+        xp, V, U = namespace(model.V), model.V, model.U
+        host, size = xp is np, model.ny + model.nx
+
+        def of_kind(k: int) -> tuple[Array, ...]:
+            WV, WU = model.W[k, ...] @ V, model.W[k, ...] @ U
+            return WV, WU, V.T @ WV, U.T @ WV, symmetric(U.T @ WU)
+
+        found = in_order(of_kind, range(model.K), 2.0 * model.K * model.d**2 * size if host else 0)
+        self.WV, self.WU, VWV, J, UWU = (xp.stack(a) for a in zip(*found, strict=True))  # (K, d, ny), (K, d, nx), ...
+
+        def of_types(part: slice) -> tuple[Array, ...]:
+            c = put(types[part].astype(float), V)  # (C, K)
+            Jc = xp.tensordot(c, J, axes=1)
+            P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
+            PJ = P @ Jc
+            return Jc, P, -ln, PJ, symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
+
+        step = max(1, (1 << 20) // (8 * size**2 + 1)) if host else max(len(types), 1)
+        parts = [slice(a, a + step) for a in range(0, max(len(types), 1), step)]
+        found = in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
+        # (C, nx, ny), (C, nx, nx), (C,), (C, nx, ny), (C, ny, ny)
+        self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*found, strict=True))
+        self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and host else None
 
     def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""

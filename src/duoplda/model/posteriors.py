@@ -1,10 +1,11 @@
-"""Recordings as the model sees them: densities, posteriors of the hidden variables, kinds of channels.
+"""Recordings as the model sees them: densities, posteriors of the hidden variables, and kinds of channels.
 
 The letters and the formulas are those at the head of `duoplda.model.parameters`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,15 +17,17 @@ from duoplda.arrays import (
     Array,
     add_rows,
     check_finite,
+    cholesky,
     eye,
-    logdet_cholesky,
+    in_order,
     namespace,
     put,
+    reproducible,
     segment_sums,
-    solve_triangular,
     spd_inverse,
     streamed,
     take,
+    tall_product,
     to_float,
     zeros,
 )
@@ -33,6 +36,11 @@ from duoplda.errors import DuopldaError
 from duoplda.model.accumulate import CHUNK_BYTES, STREAM_BYTES
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Patterns, speakers
+
+TOO_LARGE = "recordings have values too large to add up: are they on the scale of the training data?"
+
+
+# -- sessions
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,75 +62,94 @@ class Sessions:
 
     def by_speaker(self, rows: Array) -> Array:
         """Sums over the sessions of each speaker of rows (H, n)."""
-        order = np.argsort(self.labels.session_speaker, kind="stable")
-        return segment_sums(take(rows, order), np.flatnonzero(np.diff(self.labels.session_speaker[order], prepend=-1)))
+        return _sums_by(self.labels.session_speaker, rows)[1]
 
     def gamma(self, terms: Terms) -> Array:
         """(M, ny)"""
         out = self.v + 0.0
-        for c in range(len(self.types)):
-            of = np.flatnonzero(self.type == c)
-            if self.z.shape[1]:
-                add_rows(out, of, -(take(self.z, of) @ terms.PJ[c, ...]))
+        for c, of in _by_type(self.type) if self.z.shape[1] else ():
+            add_rows(out, of, -tall_product(take(self.z, of), terms.PJ[c, ...]))
         return self.by_speaker(out)
 
 
-TOO_LARGE = "recordings have values too large to add up: are they on the scale of the training data?"
+def _sums_by(owner: Ints, rows: Array) -> tuple[Ints, Array]:
+    """The distinct owners of rows, sorted, and the sums of their rows."""
+    order = np.argsort(owner, kind="stable")
+    starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    return owner[order][starts], segment_sums(take(rows, order), starts)
+
+
+def _by_type(types: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each type that occurs, and the indices of its sessions."""
+    for c in np.unique(types).tolist():
+        yield c, np.flatnonzero(types == c)
 
 
 @np.errstate(invalid="ignore", over="ignore")
+@reproducible()
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
     """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too.
 
     Recordings of the host are streamed to where the model is.
     """
-    xp = namespace(model.V)
-    if X.shape[1] != model.d:
-        raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {model.d} features as input")
-    H, M = labels.n_sessions, len(labels.speaker_ids)
+    xp, d = namespace(model.V), model.d
+    if X.shape[1] != d:
+        raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {d} features as input")
     types, session_type, _ = labels.types
-    terms_v, terms_z = model.W @ model.V, model.W @ model.U
-    v, z = zeros((H, model.ny), model.V), zeros((H, model.nx), model.V)
-    ln = zeros((M, 1), model.V)
+    WV, WU = model.W @ model.V, model.W @ model.U
+    v, z = zeros((labels.n_sessions, model.ny), model.V), zeros((labels.n_sessions, model.nx), model.V)
+    ln = zeros((len(labels.speaker_ids), 1), model.V)
     away = namespace(X) is not xp
-    step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * model.d))
+    step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * d))
     order = np.argsort(labels.session, kind="stable")
-    for k in range(model.K):
-        rows = order if model.K == 1 else order[labels.kind[order] == k]
-        parts = [rows[a : a + step] for a in range(0, len(rows), step)]
-        blocks = streamed(X, parts, model.V) if away and parts else (take(X, part) for part in parts)
-        for part, block in zip(parts, blocks, strict=True):
-            G = to_float(block, xp) - model.mu[k, ...]
-            session = labels.session[part]
-            starts = np.flatnonzero(np.diff(session, prepend=-1))
-            F = segment_sums(G, starts)
-            if not bool(xp.all(xp.isfinite(F))):
-                check_finite(X)
-                raise DuopldaError(TOO_LARGE)
-            add_rows(v, session[starts], F @ terms_v[k, ...])
-            add_rows(z, session[starts], F @ terms_z[k, ...])
-            if density:
-                q = xp.sum((G @ model.W_factor[k, ...]) ** 2, axis=1)
-                ln_rows = (float(model.ln_W[k]) - q) / 2
-                speaker = labels.speaker[part]
-                by = np.argsort(speaker, kind="stable")
-                first = np.flatnonzero(np.diff(speaker[by], prepend=-1))
-                add_rows(ln, speaker[by][first], segment_sums(take(ln_rows, by)[:, None], first))
+    ln_W = [float(model.ln_W[k]) for k in range(model.K)] if density else []
+
+    def blocks() -> Iterator[tuple[int, Ints, Array | None]]:
+        for k in range(model.K):
+            rows = order if model.K == 1 else order[labels.kind[order] == k]
+            parts = [rows[a : a + step] for a in range(0, len(rows), step)]
+            found = streamed(X, parts, model.V) if away and parts else parts
+            yield from zip([k] * len(parts), parts, found, strict=True)
+
+    def project(given: tuple[int, Ints, Array]) -> tuple[Any, ...]:
+        k, part, block = given
+        G = to_float(block if away else take(X, part), xp) - model.mu[k, ...]
+        session = labels.session[part]  # sorted
+        starts = np.flatnonzero(np.diff(session, prepend=-1))
+        F = segment_sums(G, starts)
+        if not bool(xp.all(xp.isfinite(F))):
+            check_finite(X)
+            raise DuopldaError(TOO_LARGE)
+        found = session[starts], F @ WV[k, ...], F @ WU[k, ...]
+        if not density:
+            return found
+        q = xp.sum((G @ model.W_factor[k, ...]) ** 2, axis=1)
+        return *found, *_sums_by(labels.speaker[part], (ln_W[k] - q)[:, None] / 2)
+
+    cost = 2.0 * X.shape[0] * d * (model.ny + model.nx + d * density) if xp is np else 0
+    for session, of_v, of_z, *rest in in_order(project, blocks(), cost):
+        add_rows(v, session, of_v)
+        add_rows(z, session, of_z)
+        if rest:
+            add_rows(ln, *rest)
     return Sessions(labels, types, session_type, v, z, ln[:, 0] if density else None)
 
 
 def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
     """(ln|P_c| + z'P_c z) / 2 of each session, (H,); `types` are indices into the terms."""
-    xp = namespace(z)
     out = zeros((z.shape[0], 1), z)
-    for c in np.unique(types).tolist():
-        of = np.flatnonzero(types == c)
+    for c, of in _by_type(types):
         zc = take(z, of)
-        add_rows(out, of, (terms.ln_P[c] + xp.sum((zc @ terms.P[c, ...]) * zc, axis=1))[:, None] / 2)
+        quadratic = namespace(z).sum(tall_product(zc, terms.P[c, ...]) * zc, axis=1)
+        add_rows(out, of, (terms.ln_P[c] + quadratic)[:, None] / 2)
     return out[:, 0]
 
 
+# -- densities
+
+
 @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
+@reproducible()
 def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
     """(M,) ln P(Phi_i | model)."""
     xp = namespace(X)
@@ -145,14 +172,16 @@ def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array
         ("y", y, (len(labels.speaker_ids), model.ny)),
         ("x", x, (labels.n_sessions, model.nx)),
     ):
-        if tuple(given.shape) == shape and not bool(xp.all(xp.isfinite(given))):
-            raise DuopldaError(f"{name} contains NaN or infinity")
         if tuple(given.shape) != shape:
             raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
+        if not bool(xp.all(xp.isfinite(given))):
+            raise DuopldaError(f"{name} contains NaN or infinity")
     located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
     still = Model(model.mu, zeros((model.d, 0), model.V), zeros((model.d, 0), model.V), model.W, model.kinds)
-    s = sessions(still, to_float(X, xp) - located, labels, density=True)
-    return s.ln_noise
+    return sessions(still, to_float(X, xp) - located, labels, density=True).ln_noise
+
+
+# -- posteriors
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,69 +194,69 @@ class Posterior:
     speaker_ids: NDArray[Any]
     session_ids: NDArray[Any] | None
     speaker_mean: Array  # (M, ny) E[y_i]
-    session_mean: Array  # (H, nx) E[x_ij], y_i integrated out
     session_speaker: Ints  # (H,) index into speaker_ids
     _counts: Ints
     _type: Ints
     _terms: Terms
     _z: Array
 
+    @cached_property
+    def session_mean(self) -> Array:
+        """(H, nx) E[x_ij], y_i integrated out."""
+        return self.session_mean_given(self.speaker_mean)
+
     @property
     def speaker_precision(self) -> Array:
         """(M, ny, ny) Lambda_i, made when asked for."""
         G = self._terms.G
-        xp = namespace(G)
-        return eye(G.shape[-1], G) + xp.tensordot(put(self._counts.astype(float), G), G, axes=1)
+        return eye(G.shape[-1], G) + namespace(G).tensordot(put(self._counts.astype(float), G), G, axes=1)
 
     @property
     def session_precision(self) -> Array:
         """(H, nx, nx) precision of x_ij given y_i, made when asked for."""
         return take(spd_inverse(self._terms.P)[0], self._type)
 
+    @reproducible()
     def session_mean_given(self, y: Array) -> Array:
         """(H, nx) E[x_ij | y_i] for speaker factors y (M, ny)."""
-        J = take(self._terms.J, self._type)
-        zeta = self._z[:, :, None] - J @ take(y, self.session_speaker)[:, :, None]
-        return (take(self._terms.P, self._type) @ zeta)[:, :, 0]
+        out = zeros(self._z.shape, self._z)
+        for c, of in _by_type(self._type):
+            zeta = take(self._z, of) - tall_product(take(y, self.session_speaker[of]), self._terms.J[c, ...].T)
+            add_rows(out, of, tall_product(zeta, self._terms.P[c, ...]))
+        return out
 
 
+@reproducible()
 def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
     s = sessions(model, X, labels)
     terms = Terms(model, s.types)
     y = speakers(terms.G, Patterns(s.counts), s.gamma(terms)).mean
-    empty = zeros(s.z.shape, s.z)
-    out = Posterior(
-        labels.speaker_ids, labels.session_ids, y, empty, labels.session_speaker, s.counts, s.type, terms, s.z
-    )
-    for c in range(len(s.types)):  # as session_mean_given, without a stack of matrices
-        of = np.flatnonzero(s.type == c)
-        own = take(y, labels.session_speaker[of])
-        add_rows(empty, of, (take(s.z, of) - own @ terms.J[c, ...].T) @ terms.P[c, ...])
-    return out
+    return Posterior(labels.speaker_ids, labels.session_ids, y, labels.session_speaker, s.counts, s.type, terms, s.z)
 
 
 @np.errstate(invalid="ignore", over="ignore")
+@reproducible()
 def transform(model: Model, X: Array, kind: Ints) -> Array:
     """(N, ny) E[y | one recording]."""
     terms = Terms(model, np.eye(model.K, dtype=np.int64))
     out = zeros((X.shape[0], model.ny), X)
-    for k in range(model.K):
-        of = np.flatnonzero(kind == k)
+    for k, of in _by_type(kind):
         _, B = terms.stacked(np.array([k]), k)
-        cov, _ = spd_inverse(eye(model.ny, B) + terms.G[k, ...])
-        add_rows(out, of, (take(X, of) - model.mu[k, ...]) @ (B @ cov))
+        covariance, _ = spd_inverse(eye(model.ny, B) + terms.G[k, ...])
+        add_rows(out, of, tall_product(take(X, of) - model.mu[k, ...], B @ covariance))
     return out
 
 
+@reproducible()
 def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
     """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
     xp = namespace(X)
     common = model.V @ model.V.T + model.U @ model.U.T
     columns = []
     for k in range(model.K):
-        C = xp.linalg.cholesky(common + spd_inverse(model.W[k, ...])[0])
-        e = solve_triangular(C, (X - model.mu[k, ...]).T)
-        columns.append(xp.log(priors[k]) - (xp.sum(e * e, axis=0) + logdet_cholesky(C)) / 2)
+        precision, ln = spd_inverse(common + spd_inverse(model.W[k, ...])[0])
+        e = tall_product(X - model.mu[k, ...], cholesky(precision))
+        columns.append(xp.log(priors[k]) - (xp.sum(e * e, axis=1) + ln) / 2)
     ln = xp.stack(columns, axis=1)
     top = xp.max(ln, axis=1, keepdims=True)
     return ln - top - xp.log(xp.sum(xp.exp(ln - top), axis=1, keepdims=True))

@@ -1,9 +1,14 @@
-"""Speakers with ragged counts of sessions: nearly each of them has a Lambda of its own to be inverted."""
+"""Posteriors of the speaker factors when speakers have ragged counts of sessions.
+
+    y_i | Phi ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1),   Lambda_i = I + sum_c n_ic G_c
+
+Nearly every speaker then has a row of counts n_i, and so a Lambda_i to be inverted, of its own.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import (
+    ROWS,
     Array,
     SpdInverse,
     eye,
+    in_order,
     namespace,
-    one_thread_each,
     put,
+    reproducible,
     set_rows,
     spd_inverse,
     symmetric,
     take,
+    tall_product,
     zeros,
 )
 from duoplda.data.labels import Ints
 
 
 class Patterns:
-    """Speakers with the same counts of sessions by type have the same Lambda: each is factored once."""
+    """Speakers with the same counts of sessions by type have the same Lambda: each is inverted once."""
 
     def __init__(self, counts: Ints, sizes: Ints | None = None):
         rows, index, multiplicity = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
@@ -37,7 +45,7 @@ class Patterns:
         rank[order] = np.arange(len(order))
         self.rows: Ints = rows[order]  # (P, C)
         self.recordings: Ints = recordings[order]  # (P,) of a speaker, where the sizes of the types are known
-        self.multiplicity: Ints = multiplicity[order]  # (P,) increasing
+        self.multiplicity: Ints = multiplicity[order]  # (P,) speakers with that pattern, increasing
         self.index: Ints = rank[index.reshape(-1)]  # (M,) pattern of each speaker
         self.speakers: Ints = np.argsort(self.index, kind="stable")  # speakers in the order of the patterns
         self.start: Ints = np.concatenate([[0], np.cumsum(self.multiplicity)])
@@ -45,12 +53,24 @@ class Patterns:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Runs of patterns with as many speakers each."""
+    def batches(self, most: int) -> Iterator[range]:
+        """Consecutive patterns, at most so many, that have equally many speakers."""
         edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
         for a, b in itertools.pairwise(edges):
             for p in range(a, b, most):
-                yield p, min(p + most, b)
+                yield range(p, min(p + most, b))
+
+
+def _runs(batches: Iterable[Any], least: int) -> Iterator[list[Any]]:
+    """Consecutive batches until they hold at least so many patterns: one item of work, whose sums are added at once."""
+    run: list[Any] = []
+    for batch in batches:
+        run.append(batch)
+        if sum(map(len, run)) >= least:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,46 +82,56 @@ class Speakers:
     covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
 
 
+def inverses(G: Array, counts: Ints, invert: SpdInverse) -> tuple[Array, Array]:
+    """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C).
+
+    The next call with the same `invert` overwrites NumPy's Lambda^-1.
+    """
+    (C, ny, _), m = G.shape, len(counts)
+    xp = namespace(G)
+    flat, n = xp.reshape(G, (C, ny * ny)), put(counts.astype(float), G)
+    if xp is not np:
+        return spd_inverse(eye(ny, G) + xp.reshape(n @ flat, (m, ny, ny)))
+    out = invert.buffer(-1, m, ny, ny)
+    np.matmul(n, flat, out=out.reshape(m, ny * ny))
+    out.reshape(m, ny * ny)[:, :: ny + 1] += 1.0
+    return out, invert(out)
+
+
 def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
-    """Factor Lambda_p = I + sum_c n_pc G_c for every pattern, and solve for its speakers' means."""
+    """The posteriors, one Lambda after another; `weights` (P, Q) are for Q weighted sums of the Lambda^-1."""
     xp = namespace(G)
     ny, P = gamma.shape[1], len(patterns)
     weights = np.zeros((P, 0)) if weights is None else weights
+    Q = weights.shape[1]
     ordered = take(gamma, patterns.speakers)
     mean, ln = zeros(ordered.shape, gamma), zeros((P,), gamma)
-    flat_G = xp.reshape(G, (G.shape[0], ny * ny))
+    covariance, kept = zeros((Q, ny * ny), gamma), {}
 
-    def work(batches: list[tuple[int, int]]) -> Array:
-        invert, buffer = SpdInverse(), None
-        total = zeros((weights.shape[1], ny * ny), gamma)
-        for a, b in batches:
-            r, s = int(patterns.multiplicity[a]), slice(int(patterns.start[a]), int(patterns.start[b]))
-            n = put(patterns.rows[a:b].astype(float), gamma)
-            if xp is np:
-                if buffer is None or buffer.shape[0] != b - a:
-                    buffer = np.empty((b - a, ny * ny))
-                np.matmul(n, flat_G, out=buffer)
-                buffer[:, :: ny + 1] += 1.0
-                cov = buffer.reshape(b - a, ny, ny)
-                ln[a:b] = invert(cov)
+    def work(run: list[range], invert: SpdInverse) -> Array:
+        total = 0.0
+        for p in run:
+            m, r = len(p), int(patterns.multiplicity[p[0]])
+            own, of = slice(p.start, p.stop), slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
+            cov, ln[own] = inverses(G, patterns.rows[own], invert)
+            if r > ROWS:  # too many speakers for one thread
+                kept.update({(of.start + i * r, of.start + (i + 1) * r): cov[i, ...] + 0.0 for i in range(m)})
             else:
-                cov, ln[a:b] = spd_inverse(eye(ny, gamma) + xp.reshape(n @ flat_G, (b - a, ny, ny)))
-            mean[s, :] = xp.reshape(xp.reshape(ordered[s, :], (b - a, r, ny)) @ cov, ((b - a) * r, ny))
-            if weights.shape[1]:
-                total += put(weights[a:b].T, gamma) @ xp.reshape(cov, (b - a, ny * ny))
+                mean[of, :] = xp.reshape(xp.reshape(ordered[of, :], (m, r, ny)) @ cov, (m * r, ny))
+            if Q:
+                total = total + put(weights[own].T, gamma) @ xp.reshape(cov, (m, ny * ny))
         return total
 
-    if ny == 0:
-        covariance = zeros((weights.shape[1], 0), gamma)
-    elif xp is np:
-        todo = list(patterns.batches(max(1, (1 << 21) // (8 * ny * ny))))
-        with one_thread_each(P * ny**3) as (threads, run):
-            covariance = sum(run(work, [todo[i::threads] for i in range(threads)]))
-    else:
-        covariance = work(list(patterns.batches(max(1, (1 << 28) // (8 * ny * ny)))))
+    if ny:
+        most = max(1, (1 << 21 if xp is np else 1 << 28) // (8 * ny * ny))
+        runs = _runs(patterns.batches(most), max(most, 2 * Q))
+        for total in in_order(work, runs, P * ny**3 if xp is np else 0, SpdInverse):
+            covariance += total
+    for (a, b), cov in kept.items():
+        mean[a:b, :] = tall_product(ordered[a:b, :], cov)
     out = zeros(ordered.shape, gamma)
     set_rows(out, patterns.speakers, mean)
-    return Speakers(out, ln, xp.reshape(covariance, (weights.shape[1], ny, ny)))
+    return Speakers(out, ln, xp.reshape(covariance, (Q, ny, ny)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +163,10 @@ class Diagonals:
         return P * nx**3 + 1.5 * D * C * nx * ny * (nx + ny) < 0.6 * P * ny**3
 
 
-GROUP = 64  # patterns inverted at a time
+GROUP = 64  # patterns whose matrices are inverted at a time
 
 
+@reproducible()
 def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], weights: NDArray[Any]) -> Speakers:
     """As `speakers`, by Woodbury's formula: matrices of nx rows are inverted instead of ny.
 
@@ -146,43 +177,47 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1.
     """
     P, Qn, (nx, ny) = len(patterns), weights.shape[1], parts.Z.shape
+    k, Q = np.linalg.eigh(parts.K)
+    k, Z, g = np.maximum(k, 0.0), parts.Z @ Q, tall_product(gamma, Q)
     ln, solved = np.empty(P), np.empty((len(gamma), ny))
+    covariance = np.zeros((Qn, ny, ny))
+    w = patterns.rows @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
     order = np.lexsort((patterns.multiplicity, patterns.recordings))
-    share = parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e)  # (C, nx)
-    w = patterns.rows @ share  # (P, nx)
     edges = [0, *(np.flatnonzero(np.diff(patterns.recordings[order])) + 1).tolist(), P]
-    groups = [order[a:b] for a, b in itertools.pairwise(edges)]  # of one number of recordings each
 
-    def work(groups: list[NDArray[Any]]) -> NDArray[Any]:
-        invert, buffer = SpdInverse(), np.empty((GROUP, nx, nx))
-        total, diagonal = np.zeros((Qn, ny, ny)), np.zeros((Qn, ny))
-        for group in groups:
+    def solve(of: Ints, inner: NDArray[Any], d: NDArray[Any], ZD: NDArray[Any]) -> None:
+        """The means of the speakers with these patterns."""
+        runs = [0, *(np.flatnonzero(np.diff(patterns.multiplicity[of])) + 1).tolist(), len(of)]
+        for i, j in itertools.pairwise(runs):  # equally many speakers in each pattern
+            r = int(patterns.multiplicity[of[i]])
+            who = patterns.speakers[(patterns.start[of[i:j], None] + np.arange(r)).ravel()]
+            Dg = g[who] * d
+            x = ((Dg @ Z.T).reshape(j - i, r, nx) @ inner[i:j]).reshape(-1, nx)
+            solved[who] = Dg - x @ ZD
+
+    def work(run: list[Ints], invert: SpdInverse) -> tuple[Any, Any]:
+        total, diagonal = 0.0, 0.0
+        for group in run:
             d = 1 / (1 + patterns.recordings[group[0]] * k)
             ZD = Z * d
             ZDZ, sums = ZD @ Z.T, np.zeros((Qn, nx * nx))
-            ln[group] = -np.log(d).sum()
             for of in (group[i : i + GROUP] for i in range(0, len(group), GROUP)):
-                inner = buffer[: len(of)]
+                inner = invert.buffer(-1, len(of), nx, nx)
                 inner[...] = ZDZ
                 inner.reshape(len(of), -1)[:, :: nx + 1] += 1 / w[of]
-                ln[of] += invert(inner)
-                runs = [0, *(np.flatnonzero(np.diff(patterns.multiplicity[of])) + 1).tolist(), len(of)]
-                for i, j in itertools.pairwise(runs):  # as many speakers in each pattern
-                    r = int(patterns.multiplicity[of[i]])
-                    who = patterns.speakers[(patterns.start[of[i:j], None] + np.arange(r)).ravel()]
-                    Dg = g[who] * d
-                    x = ((Dg @ Z.T).reshape(j - i, r, nx) @ inner[i:j]).reshape(-1, nx)
-                    solved[who] = Dg - x @ ZD
+                ln[of] = invert(inner) - np.log(d).sum()
+                solve(of, inner, d, ZD)
                 sums += weights[of].T @ inner.reshape(len(of), -1)
             if Qn:
-                total -= ZD.T @ (sums.reshape(Qn, nx, nx) @ ZD)
-                diagonal += weights[group].sum(axis=0)[:, None] * d
-        total[:, np.arange(ny), np.arange(ny)] += diagonal
-        return total
+                total = total + ZD.T @ (sums.reshape(Qn, nx, nx) @ ZD)
+                diagonal = diagonal + weights[group].sum(axis=0)[:, None] * d
+        return total, diagonal
 
-    with one_thread_each(P * nx**3) as (threads, run):
-        k, Q = np.linalg.eigh(parts.K)
-        k, Z, g = np.maximum(k, 0.0), parts.Z @ Q, gamma @ Q
-        covariance = sum(run(work, [groups[i::threads] for i in range(threads)]))
+    groups = (  # of one number of recordings each
+        order[i : min(i + 8 * GROUP, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, 8 * GROUP)
+    )
+    for total, diagonal in in_order(work, _runs(groups, GROUP), P * nx**3 + 4 * gamma.size * nx, SpdInverse):
+        covariance -= total
+        covariance[:, np.arange(ny), np.arange(ny)] += diagonal
     ln += np.log(w).sum(axis=1)
-    return Speakers(solved @ Q.T, ln, symmetric(Q @ covariance @ Q.T))
+    return Speakers(tall_product(solved, Q.T), ln, symmetric(Q @ covariance @ Q.T))

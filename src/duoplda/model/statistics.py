@@ -105,6 +105,8 @@ class Statistics:
 
         With `close=False` all sessions stay open, as other shards may have further recordings of them.
         """
+        if speaker is None:
+            raise DuopldaError("speaker is None: give the speaker of each row of X")
         recordings = ArrayRecordings(X, speaker, session, channel)
         if close:
             return cls.of(recordings, **options)
@@ -427,7 +429,7 @@ def _gather(
             sums.add(X, slice(0, labels.n_recordings))
     else:
         sums = _by_chunks(part, transform, device, options)
-    found = [Statistics(*g) for g in sums.result(partial(_name_rows, part))]
+    found = [Statistics(*g) for g in sums.result(partial(name_rows, part))]
     loose = []
     nobody: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
     for b in range(buckets) if any(s.open is not None for s in found) else ():
@@ -443,13 +445,14 @@ def _gather(
 
 def _by_chunks(part: Recordings, transform: Any, device: str | None, options: dict[str, Any]) -> Sums:
     sums, labels = None, part.labels()
+    labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     for chunk in part.chunks():
         X = chunk.X
         if transform is not None:
             try:
                 X = transform(X, labels.kinds[labels.kind[chunk.index]])
             except DuopldaError:
-                _name_rows(part)  # which names the recordings, not the rows of the chunk
+                name_rows(part)  # which names the recordings, not the rows of the chunk
                 raise
         X = X if device is None else on_device(X, device)
         if sums is None:
@@ -460,7 +463,7 @@ def _by_chunks(part: Recordings, transform: Any, device: str | None, options: di
     return sums
 
 
-def _name_rows(part: Recordings) -> Any:
+def name_rows(part: Recordings) -> Any:
     """Read again and raise an error that names the recordings that are not finite, if any."""
     for chunk in part.chunks():
         bad = np.flatnonzero(~np.isfinite(to_numpy(chunk.X)).all(axis=1))

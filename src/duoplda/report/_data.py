@@ -1,4 +1,4 @@
-"""The numbers of the report: metrics, and curves thin enough for a page but exact wherever a slider can stop.
+"""The data of the page's script: curves thin enough for a page but exact wherever a slider can stop.
 
 The sliders stop at the values of a grid, so only the thresholds log(ratio), ratio = (1 - p) c_fa / (p c_miss), of its
 triples can be asked for. For each distinct ratio the page gets the counts of misses and false alarms; the least
@@ -12,100 +12,65 @@ its differences.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from duoplda.evaluation import metrics
 from duoplda.evaluation.metrics import Booleans, Floats
-from duoplda.report.plots import det_limits, score_range, thin, tippett_curve
+from duoplda.report._html import plain
+from duoplda.report.plots import VarianceShares, det_limits, score_range, thin, tippett_curve
 
 UNITS = 4000
 CELL = 4  # units; a chart is less than 1000 pixels wide
 BINS = 60
-PRIORS: tuple[float, ...] = (
-    1e-4,
-    2e-4,
-    5e-4,
-    1e-3,
-    2e-3,
-    5e-3,
-    0.01,
-    0.02,
-    0.03,
-    0.04,
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.25,
-    0.3,
-    0.4,
-    0.5,
-)
-PRIORS += (0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+PRIORS: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.15, 0.2)
+PRIORS += (0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 COSTS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 BAYES_LIMIT, BAYES_POINTS = 7.0, 141
-METRICS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")
 
 
 class Grid(NamedTuple):
     """Where the sliders stop, and where they start."""
 
-    prior: list[float]
+    p_target: list[float]
     c_miss: list[float]
     c_fa: list[float]
     start: tuple[int, int, int]
 
     @classmethod
-    def around(cls, prior: float, c_miss: float, c_fa: float) -> Grid:
-        """The usual values and the given ones."""
-        given = (float(prior), float(c_miss), float(c_fa))
+    def around(cls, p_target: float, c_miss: float, c_fa: float) -> Grid:
+        """Return the usual values and the given ones."""
+        given = (p_target, c_miss, c_fa)
         lists = [sorted({*usual, value}) for usual, value in zip((PRIORS, COSTS, COSTS), given, strict=True)]
         i, j, k = (values.index(value) for values, value in zip(lists, given, strict=True))
         return cls(lists[0], lists[1], lists[2], (i, j, k))
 
     def ratios(self) -> Floats:
-        """The distinct values of (1 - p) / p * (c_fa / c_miss), rising."""
+        """Return the distinct values of (1 - p) / p * (c_fa / c_miss), rising."""
         p, c_miss, c_fa = np.meshgrid(*self[:3])
         return np.unique((1 - p) / p * (c_fa / c_miss))
 
 
-def summary(
-    scores: Any, labels: Any, weights: Any = None, *, prior: float, c_miss: float, c_fa: float
-) -> NDArray[np.float64]:
-    """The METRICS; those that only need the hull are taken from its few blocks, which are as good as the trials."""
-    s, y, w = metrics.check_trials(scores, labels, weights)
-    if not np.all(s[:-1] <= s[1:]):  # sorted here once, and not again below
-        order = np.argsort(s)
-        s, y, w = s[order], y[order], w[order]
-    blocks = metrics.pool(metrics.tally(s, y, w))
-    h = len(blocks.scores)
-    hull = (np.tile(np.arange(float(h)), 2), np.arange(2 * h) < h)
-    both = np.concatenate((blocks.targets, blocks.nontargets))
-    cllr, least = metrics.cllr(s, y, weights=w), metrics.min_cllr(*hull, weights=both)
-    min_dcf = metrics.min_dcf(*hull, prior, c_miss, c_fa, weights=both)
-    act_dcf = metrics.act_dcf(s, y, prior, c_miss, c_fa, weights=w)
-    return np.array([metrics.eer(*hull, weights=both), min_dcf, act_dcf, cllr, least, max(0.0, cllr - least)])
-
-
-def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid) -> dict[str, Any]:
-    """All that the page's script needs, ready for JSON."""
+def page_data(
+    systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None = None
+) -> dict[str, Any]:
+    """Return all that the page's script needs, ready for JSON."""
     x, y = det_limits([(labels, labels)], high=0.98)
     span = score_range(systems.values())
-    return {
+    drawn = {} if shares is None else {"shares": [[_rounded(v) for v in share] for share in shares[:3]]}
+    return drawn | {
         "targets": int(labels.sum()),
         "nontargets": int((~labels).sum()),
         "units": UNITS,
-        "grid": {"prior": grid.prior, "miss": grid.c_miss, "fa": grid.c_fa, "start": grid.start},
+        "grid": {"prior": grid.p_target, "miss": grid.c_miss, "fa": grid.c_fa, "start": grid.start},
         "det": {"x": ndtri(x).tolist(), "y": ndtri(y).tolist()},
         "tippett": [v / math.log(10) for v in span],
         "bayes": BAYES_LIMIT,
         "systems": [
-            {"name": name, **_system(scores, labels, np.log(grid.ratios()), (ndtri(x), ndtri(y)), span)}
+            {"name": plain(name), **_system(scores, labels, np.log(grid.ratios()), (ndtri(x), ndtri(y)), span)}
             for name, scores in systems.items()
         ],
     }
@@ -167,8 +132,3 @@ def _drawn(
 
 def _rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
-
-
-def share_data(shares: Iterable[Floats]) -> list[list[float]]:
-    """Variance shares of speaker, session and channel, rounded."""
-    return [[_rounded(v) for v in share] for share in shares]

@@ -15,34 +15,25 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh
 from scipy.special import ndtr, ndtri
 
-from duoplda.arrays import to_numpy
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, printable
 from duoplda.evaluation import metrics
 from duoplda.evaluation.calibration import PAVCalibration
+from duoplda.io import atomic_path
+from duoplda.model import summary
+from duoplda.model.summary import VarianceShares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "bayes_error",
-    "det",
-    "histogram",
-    "likelihood_trace",
-    "reliability",
-    "save",
-    "shrinkage_path",
-    "speaker_map",
-    "tippett",
-]
+__all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
-__all__ += ["variance_directions", "variance_shares"]
+__all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
 
 Floats = NDArray[np.float64]
 Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
@@ -59,15 +50,6 @@ _LN10 = float(np.log(10.0))
 
 
 # -- what the pictures are made of; no matplotlib from here to `det`
-
-
-class VarianceShares(NamedTuple):
-    """Shares of the variance along each direction, and over all: they add up to 1."""
-
-    speaker: Floats  # (d,), falling
-    session: Floats  # (d,)
-    channel: Floats  # (d,)
-    total: tuple[float, float, float]  # traces: speaker, session, channel
 
 
 def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> NDArray[np.intp]:
@@ -105,10 +87,10 @@ def score_range(all_scores: Iterable[ArrayLike], tail: float = 5e-4) -> tuple[fl
         s = np.sort(s[np.isfinite(s)])
         if len(s):
             cut = int(tail * len(s))
-            ends.append((s[cut], s[-1 - cut]))
+            ends.append((float(s[cut]), float(s[-1 - cut])))
     low, high = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0.0, 0.0)
     margin = 0.03 * (high - low) if high > low else max(1.0, abs(low) * 0.1)
-    return float(low - margin), float(high + margin)
+    return low - margin, high + margin
 
 
 def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6) -> tuple[Floats, Floats]:
@@ -132,41 +114,15 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
 def variance_directions(speaker: Any, session: Any = None, noise: Any = None) -> VarianceShares:
     """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
 
-    With B, S, N the three covariances and T = B + S + N, the directions v solve B v = lambda T v with v'Tv = 1. Along
-    v the speaker's share is v'Bv = lambda, the session's v'Sv and the channel's v'Nv. They come by falling lambda;
-    where lambda is 0 the directions solve S v = lambda T v instead, so that they are well defined.
-
-    Parameters: a fitted PLDA (with several kinds of channels N is their mean, weighted by their priors), or the
-    covariances `speaker`, `session`, `noise`, each (d, d).
-
-    >>> s = variance_directions(np.diag([1.0, 0.0]), np.diag([0.0, 3.0]), np.eye(2))
-    >>> s.speaker.round(3).tolist(), s.session.round(3).tolist(), s.channel.round(3).tolist()
-    ([0.5, 0.0], [0.0, 0.75], [0.5, 0.25])
+    Parameters: a fitted PLDA (with several kinds of channels the noise is their mean, weighted by their priors), or
+    the covariances `speaker`, `session`, `noise`, each (d, d). See `duoplda.model.summary.variance_directions`.
     """
     if hasattr(speaker, "speaker_loadings_"):
-        names = ("speaker_loadings_", "session_loadings_", "noise_precision_")
-        V, U, W = (to_numpy(getattr(speaker, name)).astype(np.float64) for name in names)
-        noise = np.linalg.inv(W)
-        if noise.ndim == 3:
-            noise = np.tensordot(to_numpy(speaker.channel_priors_).astype(np.float64), noise, 1)
-        speaker, session = V @ V.T, U @ U.T
+        names = ("speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
+        speaker, session, noise = summary.level_covariances(*(getattr(speaker, name) for name in names))
     if session is None or noise is None:
         raise DuopldaError("give a fitted PLDA, or the speaker, the session and the noise covariance")
-    B, S, N = (np.asarray(a, dtype=np.float64) for a in (speaker, session, noise))
-    if B.ndim != 2 or B.shape[0] != B.shape[1] or not B.shape == S.shape == N.shape:
-        raise DuopldaError(f"the covariances have shapes {B.shape}, {S.shape}, {N.shape}; each must be (d, d)")
-    try:
-        values, v = eigh(B, B + S + N)
-    except np.linalg.LinAlgError:
-        raise DuopldaError("the sum of the covariances is not positive definite") from None
-    v = v[:, ::-1]
-    idle = v[:, values[::-1] < 1e-9]
-    v[:, v.shape[1] - idle.shape[1] :] = idle @ eigh(idle.T @ S @ idle)[1][:, ::-1]
-    shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in (B, S, N)]).clip(0, 1)
-    shares /= shares.sum(axis=0)
-    traces = np.array([np.trace(a) for a in (B, S, N)])
-    a, b, c = (traces / traces.sum()).tolist()
-    return VarianceShares(shares[0], shares[1], shares[2], (a, b, c))
+    return summary.variance_directions(speaker, session, noise)
 
 
 # -- scores
@@ -197,7 +153,7 @@ def det(
         ticks = det_ticks(limits, 0.065 if axis is ax.xaxis else 0.05)
         axis.set_ticks(ticks, [f"{100 * r:.12g}" for r in ticks])
         axis.set_ticks([], minor=True)
-    for (name, curve), color, dash in zip(curves.items(), _colors(), cycle(_DASHES), strict=False):
+    for (name, curve), color, dash in zip(curves.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
         x, y = (np.clip(p, limits[0] / 2, 1 - 1e-3) for p, limits in ((curve.p_fa, x_limits), (curve.p_miss, y_limits)))
         kept = thin(ndtri(x), ndtri(y), 0.004, 0.004)
         label = f"{_short(name, 30)} (EER {100 * metrics.eer(*systems[name]):.2f} %)"
@@ -215,7 +171,7 @@ def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
     _check_systems(systems)
     low, high = (v / _LN10 for v in score_range(s for s, _ in systems.values()))
     ax = _axes(ax)
-    for (name, trials), color, dash in zip(systems.items(), _colors(), cycle(_DASHES), strict=False):
+    for (name, trials), color, dash in zip(systems.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
         x, targets, nontargets = tippett_curve(*trials)
         x = np.concatenate(([low], np.clip(x / _LN10, low, high), [high]))
         for share, width, label in ((targets, 1.3, _short(name)), (nontargets, 0.8, None)):
@@ -250,12 +206,12 @@ def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) ->
     odds = np.linspace(-limit, limit, 141)
     ax = _axes(ax)
     top = 1.0
-    for (name, trials), color, marker in zip(systems.items(), _colors(), cycle(_MARKERS), strict=False):
+    for (name, trials), color, marker in zip(systems.items(), cycle(OKABE_ITO), cycle(_MARKERS), strict=False):
         actual, least = metrics.bayes_error(*trials, odds)
         style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3, "lw": 1.2}
         ax.plot(odds, actual, label=_short(name), markevery=(7, 14), **style)
         ax.plot(odds, least, ls=(0, (3, 1.5)), markevery=(0, 14), mfc="white", **style)
-        top = max(top, float(actual.max()))
+        top = max(top, float(np.max(actual)))
     ax.axhline(1.0, color="0.6", lw=0.6, zorder=0)
     ax.set_xlim(-limit, limit)
     ax.set_ylim(0.0, min(1.05 * top, 1.5))
@@ -272,7 +228,7 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
     ax = _axes(ax, _WIDTH * 0.92)
     ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
     low, high = 0.0, 0.0
-    for (name, trials), color, dash in zip(systems.items(), _colors(), cycle(_DASHES), strict=False):
+    for (name, trials), color, dash in zip(systems.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
         s, y, _ = metrics.check_trials(*trials, None)
         pav = PAVCalibration().fit(s.clip(*limits), y)
         given = np.stack((pav.low_, pav.high_), axis=1).ravel()
@@ -302,7 +258,7 @@ def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
 
 
 def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
-    """Log-likelihood of held-out speakers where `shrinkage="auto"` looked: along each number, the others as chosen."""
+    """Held-out log-likelihood at the shrinkages that `shrinkage="auto"` tried: one varies, the others are as chosen."""
     path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
     if chosen is None or chosen not in path:
         raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
@@ -366,17 +322,12 @@ def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, for
     """Write a figure as PNG, PDF or SVG, by the suffix of `path`: whole or not at all, the same bytes every time."""
     import matplotlib
 
-    from duoplda.io._atomic import atomic_path
-
     kind = Path(path).suffix.lower().lstrip(".")
     if kind not in ("png", "pdf", "svg"):
         raise DuopldaError(f"{path}: the suffix must be .png, .pdf or .svg")
     figure = getattr(ax_or_figure, "figure", None) or ax_or_figure
     metadata = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
-    options: dict[Any, Any] = {
-        "pdf.fonttype": 42,
-        "svg.hashsalt": "duoplda",
-    }  # fonts stay text in a PDF, as journals ask
+    options: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "duoplda"}  # a PDF's fonts stay text for journals
     with matplotlib.rc_context(options), atomic_path(path, force=force) as temporary:
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
 
@@ -390,10 +341,8 @@ def _check_systems(systems: Systems) -> None:
     for name, trials in systems.items():
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
             raise DuopldaError(f"system {name!r} must be a pair (scores, labels)")
-        try:
+        with metrics.named(f"system {name!r}"):
             metrics.check_trials(*trials, None)
-        except DuopldaError as error:
-            raise DuopldaError(f"system {name!r}: {error}") from None
 
 
 def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa: float) -> tuple[Any, Any]:
@@ -412,7 +361,7 @@ def _probit(p: Any) -> Any:
 
 def _short(name: Any, most: int = 44) -> str:
     """A name that fits in a legend, and in which `$` and a leading `_` mean nothing to matplotlib."""
-    text = str(name)
+    text = printable(name)
     text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return ("\N{ZERO WIDTH SPACE}" + text if text.startswith("_") else text).replace("$", r"\$")
 
@@ -421,10 +370,6 @@ def _whole() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True)
-
-
-def _colors() -> Iterable[str]:
-    return cycle(OKABE_ITO)
 
 
 def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:

@@ -1,9 +1,13 @@
-"""The likelihood ratio between sides of trials: all, in blocks, the best few, listed pairs."""
+"""Scores of enrolled sides and test sides: all of them, in blocks, the highest of each test, or listed pairs."""
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Integral
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,27 +16,180 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
-from duoplda.trials.ratios import CELLS, Scorer, gathered, merged
+from duoplda.trials import ratios
+from duoplda.trials.ratios import Product, Rows, dots, empty, merged, put_cells
 from duoplda.trials.sides import Sides, enroll, shared
 
-__all__ = ["Sides", "best", "blocks", "enroll", "matrix", "pairs", "top"]
+__all__ = ["Scorer", "Sides", "best", "blocks", "enroll", "matrix", "pairs", "top"]
+
+CELLS = 1 << 23  # of a block
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How the patterns of two sets of sides are brought together."""
+
+    products: list[Product]
+    merged: list[tuple[Rows, range]]  # ragged sides of the first set, and patterns of the second: pair by pair
+
+    @property
+    def size(self) -> int:
+        return sum(product.size for product in self.products)
+
+
+class Scorer:
+    """Ln likelihood ratios of enrolled sides and any number of sets of test sides.
+
+    What depends on the enrolled sides and on the patterns of the tests is computed once, and kept for all sets of tests
+    that have the same patterns (up to `ratios.KEEP` bytes, and always for the last one). When sides are added to the
+    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead.
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+    >>> scorer = Scorer(plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"]))
+    >>> [scorer.columns(plda.enroll([[x]], ["test"])).argmax().item() for x in (-2.0, 0.1, 3.0)]
+    [0, 1, 2]
+    """
+
+    def __init__(self, enrolled: Sides, cosine: bool = False):
+        self.a, self.version, self.lock = enrolled, enrolled.version, Lock()
+        self.cosine = cosine
+        self.plans: OrderedDict[Any, _Plan] = OrderedDict()
+
+    def plan(self, b: Sides, whole: bool = False) -> _Plan:
+        """What has been computed for the patterns of b; `whole`: in one product, however ragged sides are."""
+        with self.lock:
+            if self.version != self.a.version:
+                self.plans.clear()
+                self.version = self.a.version
+            ragged = any(rare for side in (self.a, b) for _, rare in side.groups.parts)
+            key = (whole and ragged, b.groups.key)
+            if key not in self.plans:
+                self.plans[key] = self._make(b, whole)
+            self.plans.move_to_end(key)
+            size = sum(plan.size for plan in self.plans.values())
+            while size > ratios.KEEP and len(self.plans) > 1:
+                size -= self.plans.popitem(last=False)[1].size
+            return self.plans[key]
+
+    def _make(self, b: Sides, whole: bool) -> _Plan:
+        plan, ny = _Plan([], []), self.a.gamma.shape[1]
+        parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (self.a, b)]
+        for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
+            ours = Rows(self.a, pa)
+            cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
+            if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
+                plan.merged.append((ours, pb))
+            else:
+                flip = len(pb) == 1 or (rare_a > rare_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= ratios.KEEP)
+                plan.products.append(Product(ours, b.groups, pb, flip))
+        return plan
+
+    def columns(self, tests: Sides, part: slice | None = None) -> Array:
+        """(enrolled, k) scores of some of the tests; of all, unless told."""
+        part = part or slice(0, len(tests))
+        if self.cosine:
+            return _unit(self.a.gamma) @ _unit(tests.gamma[part, ...]).T
+        plan, out = self.plan(tests), empty((len(self.a), part.stop - part.start), self.a.gamma)
+        for product in plan.products:
+            product.fill(out, tests, part)
+        for ours, pb in plan.merged:
+            theirs = Rows(tests, pb, part).rows
+            step = max(1, CELLS // 8 // len(ours.rows))
+            for t in range(0, len(theirs), step):
+                i, j = (x.reshape(-1) for x in np.meshgrid(ours.rows, theirs[t : t + step]))
+                put_cells(out, i, j - part.start, merged(self.a, tests, i, j))
+        both = shared(self.a, tests, part)
+        if both is not None:
+            i, j, values = both
+            put_cells(out, i, j - part.start, values)
+        return out
+
+    def blocks(self, tests: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
+        """All columns in blocks of about `cells` scores: (slice of tests, (enrolled, k) scores).
+
+        With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
+        """
+        cells = cells or (CELLS if namespace(self.a.gamma) is np else 16 * CELLS)
+        step = max(1, cells // max(len(self.a), 1))
+        parts = (slice(i, min(i + step, len(tests))) for i in range(0, len(tests), step))
+        computed = ((part, self.columns(tests, part)) for part in parts)
+        return _on_host(computed) if host else computed
+
+    def top(self, tests: Sides, k: int) -> tuple[Array, Array]:
+        """The k highest-scoring rows of the enrolled for each test, highest first, and their scores: (tests, k) twice.
+
+        Where fewer than k are enrolled, all of them come. Of equal scores, that of the lower row comes first. The
+        matrix of all scores is never in memory.
+        """
+        if not isinstance(k, Integral) or k < 1:
+            raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
+        k = min(int(k), len(self.a))
+        found = [best(block, k) for _, block in self.blocks(tests)] if k else []
+        none = np.zeros((len(tests), k), np.int64), np.zeros((len(tests), k))
+        rows, scores = (np.concatenate(x) for x in zip(*found, strict=True)) if found else none
+        return put(rows, self.a.gamma), put(scores, self.a.gamma)
+
+    def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
+        """(n,) scores of listed pairs (n, 2) of rows of the enrolled and of the tests.
+
+        `expected` is how many pairs there will be in all, where others of the same enrolled sides follow.
+        """
+        index = _checked(index, (len(self.a), len(tests)))
+        if self.cosine:
+            return dots(_unit(self.a.gamma), _unit(tests.gamma), index[:, 0], index[:, 1])
+        out = self._unshared(*_used(tests, index), expected)
+        both = shared(self.a, tests, only=index)
+        if both is not None:
+            rows, columns, values = both  # sorted by trial
+            trial, cell = rows * len(tests) + columns, index[:, 0] * len(tests) + index[:, 1]
+            place = np.minimum(np.searchsorted(trial, cell), len(trial) - 1)
+            hit = np.flatnonzero(trial[place] == cell)
+            set_rows(out, hit, take(values, place[hit]))
+        return out
+
+    def _unshared(self, tests: Sides, index: Ints, expected: int) -> Array:
+        """Ratios of pairs as if no session were shared.
+
+        The work is counted in solutions of Lambda_3: to merge pairs takes one for each; the factors of the tests take
+        one for each pattern of the enrolled, those of the enrolled (which serve all pairs that are expected) one for
+        each pattern of the tests.
+        """
+        of_tests, of_enrolled = len(self.a.groups) * len(tests), len(tests.groups) * len(self.a)
+        if of_tests + of_enrolled * len(index) / max(expected, len(index), 1) <= len(index):
+            return self.plan(tests, whole=True).products[0].gather(tests, index[:, 0], index[:, 1])
+        used = np.zeros(len(self.a), bool)
+        used[index[:, 0]] = True
+        if 2 * used.sum() < len(self.a):
+            rows = np.column_stack([(np.cumsum(used) - 1)[index[:, 0]], index[:, 1]])
+            return Scorer(self.a.select(used))._unshared(tests, rows, 0)
+        return merged(self.a, tests, index[:, 0], index[:, 1])
+
+
+def _unit(rows: Array) -> Array:
+    xp = namespace(rows)
+    length = xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
+    return rows / xp.where(length > 0, length, xp.ones_like(length))
 
 
 def matrix(a: Sides, b: Sides) -> Array:
     """(len(a), len(b)) ln likelihood ratios."""
-    return Scorer(a, b).columns(slice(0, len(b)))
+    return Scorer(a).columns(b)
 
 
 def blocks(a: Sides, b: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
-    """Columns of `matrix`, about so many cells at a time: (slice of b's rows, (len(a), k) ratios).
+    """Columns of `matrix` in blocks, as `Scorer.blocks` gives them."""
+    return Scorer(a).blocks(b, cells, host)
 
-    With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
-    """
-    cells = cells or (CELLS if namespace(a.gamma) is np else 16 * CELLS)
-    scorer, step = Scorer(a, b), max(1, cells // max(len(a), 1))
-    parts = (slice(i, min(i + step, len(b))) for i in range(0, len(b), step))
-    computed = ((part, scorer.columns(part)) for part in parts)
-    return _on_host(computed) if host else computed
+
+def top(a: Sides, b: Sides, k: int) -> tuple[Array, Array]:
+    """The k highest-scoring rows of `a` for each of `b`, and their ratios, as `Scorer.top` gives them."""
+    return Scorer(a).top(b, k)
+
+
+def pairs(a: Sides, b: Sides, index: Any) -> Array:
+    """(n,) ln likelihood ratios of listed pairs (n, 2) of rows of a and of b."""
+    return Scorer(a).pairs(b, index)
 
 
 def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, NDArray[Any]]]:
@@ -61,19 +218,6 @@ def _arrived(part: slice, there: Array, event: Any) -> tuple[slice, NDArray[Any]
     return part, there.numpy()
 
 
-def top(a: Sides, b: Sides, k: int) -> tuple[Array, Array]:
-    """The k best rows of `a` (all, if it has fewer) for each of `b`, and their ratios: (len(b), k) twice, best first.
-
-    Of equal ratios that of the lower row comes first. The matrix is never whole.
-    """
-    if not isinstance(k, Integral) or k < 1:
-        raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
-    k = min(int(k), len(a))
-    found = [best(block, k) for _, block in blocks(a, b)] if k else []
-    rows, ratios = zip(*found, strict=True) if found else ([np.zeros((len(b), k), np.int64)], [np.zeros((len(b), k))])
-    return put(np.concatenate(rows), a.gamma), put(np.concatenate(ratios), a.gamma)
-
-
 def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     """Rows and values of the k largest of each column (of equal ones, the first): (columns, k), on the host.
 
@@ -98,8 +242,8 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     return row[chosen], value[chosen]
 
 
-def pairs(a: Sides, b: Sides, index: Any) -> Array:
-    """(n,) ln likelihood ratios of listed pairs (n, 2) of rows of a and of b."""
+def _checked(index: Any, sizes: tuple[int, int]) -> Ints:
+    """Pairs (n, 2) of rows as integers, all of which are there."""
     try:
         index = to_numpy(index)
     except ValueError:
@@ -107,27 +251,19 @@ def pairs(a: Sides, b: Sides, index: Any) -> Array:
     if index.ndim != 2 or index.shape[1] != 2 or index.dtype.kind not in "iu":
         raise DuopldaError(f"pairs must be integers of shape (n, 2), got {index.dtype} of shape {index.shape}")
     index = index.astype(np.int64, copy=False)  # row * columns + column must not wrap round
-    for column, side in ((0, a), (1, b)):
-        bad = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= len(side)))
+    for column, n in enumerate(sizes):
+        bad = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= n))
         if len(bad):
             raise DuopldaError(
-                f"{len(bad)} pairs name rows that are not there (side {column + 1} has {len(side)}): {some(bad)}"
+                f"{len(bad)} pairs name rows that are not there (side {column + 1} has {n}): {some(bad)}"
             )
-    (used_a, i), (used_b, j) = _used(a, index[:, 0]), _used(b, index[:, 1])
-    factors = len(used_a.patterns) * len(used_b) + len(used_b.patterns) * len(used_a)
-    out = merged(used_a, used_b, i, j) if factors > len(index) else gathered(used_a, used_b, i, j)
-    both = shared(a, b, index)
-    if both is not None:
-        rows, columns, values = both  # sorted by trial
-        trial, cell = rows * len(b) + columns, index[:, 0] * len(b) + index[:, 1]
-        place = np.minimum(np.searchsorted(trial, cell), len(trial) - 1)
-        hit = np.flatnonzero(trial[place] == cell)
-        set_rows(out, hit, take(values, place[hit]))
-    return out
+    return index
 
 
-def _used(side: Sides, rows: Ints) -> tuple[Sides, Ints]:
-    """The sides that are used, unless these are most of them, and the rows among them."""
-    used = np.zeros(len(side), bool)
-    used[rows] = True
-    return (side.select(used), (np.cumsum(used) - 1)[rows]) if 2 * used.sum() < len(side) else (side, rows)
+def _used(tests: Sides, index: Ints) -> tuple[Sides, Ints]:
+    """The tests that occur in the pairs, unless these are most of them, and the pairs with their rows."""
+    used = np.zeros(len(tests), bool)
+    used[index[:, 1]] = True
+    if 2 * used.sum() >= len(tests):
+        return tests, index
+    return tests.select(used), np.column_stack([index[:, 0], (np.cumsum(used) - 1)[index[:, 1]]])

@@ -14,40 +14,97 @@ z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.sess
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import os
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, namespace, segment_sums, take, zeros
+from duoplda.arrays import (
+    Array,
+    add_rows,
+    add_segments,
+    namespace,
+    put,
+    segment_sums,
+    set_rows,
+    take,
+    to_numpy,
+    zeros,
+)
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError, some
-from duoplda.model.parameters import Model, Terms
+from duoplda.io import read_container, write_container
+from duoplda.model.parameters import Model, Terms, same
 from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
+from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
+
+MOST_PATTERNS = 64  # that stand side by side in a product, each with a unit vector of its own
+FEW = 64  # a pattern of fewer sides is rare; where more than MOST_PATTERNS patterns are rare, sides are ragged
 
 
-@dataclass(frozen=True, eq=False)
 class Sides:
-    """Sets of recordings, each one side of trials: their ids (sorted, unless selected), sessions by type, and gamma."""
+    """Sets of recordings, each of which is one side of trials.
 
-    ids: NDArray[Any]  # (n,)
-    types: Ints  # (C, K) types of sessions: recordings by kind
-    counts: Ints  # (n, C) sessions of each side by type
-    gamma: Array  # (n, ny)
-    model: Model
-    # Named sessions of each side, to see when two sides share one; None where sessions have no names.
-    session_ids: NDArray[Any] | None  # (names,) sorted
-    session: Ints  # (h,) index into session_ids
-    session_side: Ints  # (h,)
-    session_type: Ints  # (h,)
-    z: Array  # (h, nx)
+    They are made by `PLDA.enroll` or `Backend.enroll`, and can be added to, removed from, saved, and loaded again by
+    `load_sides` of the model that made them.
+
+    Attributes
+    ----------
+    ids : (n,) the names of the sides
+    types : (C, K) types of sessions: how many recordings of each kind of channel they have
+    counts : (n, C) sessions of each side by type
+    gamma : (n, ny)
+    model : the parameters with which recordings were summed up
+    session, session_side, session_type, z : (h,), (h,), (h,), (h, nx) the sessions that have names: their name, the
+        row of their side, their type and their z. They tell when the two sides of a trial share a session.
+    version : counts the changes by `add` and `remove`
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        ids: NDArray[Any],
+        types: Ints,
+        counts: Ints,
+        gamma: Array,
+        session: NDArray[Any],
+        session_side: Ints,
+        session_type: Ints,
+        z: Array,
+    ):
+        self.model, self.types, self.version = model, types, 0
+        self._people = Table(ids=ids, counts=counts, gamma=gamma)
+        self._sessions = Table(name=session, side=session_side, type=session_type, z=z)
+
+    ids = property(lambda self: self._people["ids"])
+    counts = property(lambda self: self._people["counts"])
+    gamma = property(lambda self: self._people["gamma"])
+    session = property(lambda self: self._sessions["name"])
+    session_side = property(lambda self: self._sessions["side"])
+    session_type = property(lambda self: self._sessions["type"])
+    z = property(lambda self: self._sessions["z"])
+
+    @classmethod
+    def empty(cls, model: Model, ids: Any = ()) -> Self:
+        """Sides without recordings, to which recordings are added later."""
+        names, none = as_names(np.asarray(ids)), np.zeros(0, np.int64)
+        counts, types = np.zeros((len(names), 0), np.int64), np.zeros((0, model.K), np.int64)
+        gamma, z = zeros((len(names), model.ny), model.V), zeros((0, model.nx), model.V)
+        return cls(model, names, types, counts, gamma, np.zeros(0, "U1"), none, none, z)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._people.n
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: self.__dict__[k] for k in ("model", "types", "version", "_people", "_sessions")}
+
+    # -- what is computed once, and forgotten when sides change
 
     @cached_property
     def terms(self) -> Terms:
@@ -56,6 +113,10 @@ class Sides:
     @cached_property
     def patterns(self) -> Patterns:
         return Patterns(self.counts)
+
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(self)
 
     @cached_property
     def posterior(self) -> Speakers:
@@ -71,24 +132,39 @@ class Sides:
         """(n,) (gamma' Lambda^-1 gamma - ln|Lambda|) / 2."""
         return (self.quadratic - take(self.posterior.ln_Lambda, self.patterns.index)) / 2
 
+    @cached_property
+    def _by_side(self) -> tuple[Ints, Ints]:
+        """Named sessions in the order of their sides, and where those of each side begin, (n + 1,)."""
+        order = np.argsort(self.session_side, kind="stable")
+        return order, np.searchsorted(self.session_side[order], np.arange(len(self) + 1))
+
+    # -- what grows with the sides
+
+    @cached_property
+    def _places(self) -> Index:
+        return Index(self.ids)
+
+    @cached_property
+    def named(self) -> Index:
+        """Named sessions by name."""
+        return Index(self.session)
+
+    # -- use
+
+    def rows(self, ids: Any) -> Ints:
+        """Rows of sides by id, -1 where there is none."""
+        return self._places.last(np.asarray(ids).reshape(-1))
+
     def find(self, ids: Any) -> Ints:
-        """Rows of sides by id."""
+        """Rows of sides by id, all of which must be there."""
         wanted = np.asarray(ids).reshape(-1)
-        if wanted.dtype.kind in "OT":
-            place = {v: i for i, v in enumerate(self.ids.tolist())}
-            unknown = list(dict.fromkeys(v for v in wanted.tolist() if v not in place))
-            if unknown:
-                raise DuopldaError(f"{len(unknown)} ids are not among the {len(self.ids)} enrolled: {some(unknown)}")
-            return np.array([place[v] for v in wanted.tolist()], np.int64)
-        order = np.argsort(self.ids, kind="stable")
-        rows = np.minimum(np.searchsorted(self.ids, wanted, sorter=order), max(len(self.ids) - 1, 0))
-        rows = order[rows] if len(order) else rows
-        missing = np.unique(wanted[self.ids[rows] != wanted]) if len(self.ids) else np.unique(wanted)
-        if len(missing):
-            raise DuopldaError(f"{len(missing)} ids are not among the {len(self.ids)} enrolled: {some(missing)}")
+        rows = self.rows(wanted)
+        if (rows < 0).any():
+            unknown = list(dict.fromkeys(wanted[rows < 0].tolist()))
+            raise DuopldaError(f"{len(unknown)} ids are not among the {len(self)} enrolled: {some(unknown)}")
         return rows
 
-    def select(self, rows: Any) -> Sides:
+    def select(self, rows: Any) -> Self:
         """Some of the sides (a slice, or row numbers in any order), their sessions with them.
 
         >>> from duoplda import PLDA
@@ -97,104 +173,287 @@ class Sides:
         ['c', 'a']
         """
         rows = np.ascontiguousarray(np.arange(len(self))[rows])
-        first, end = np.searchsorted(self.session_side, [rows, rows + 1])
-        n = end - first
-        at = np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())  # sessions are in the order of their sides
-        return replace(
-            self,
-            ids=self.ids[rows],
-            counts=self.counts[rows],
-            gamma=take(self.gamma, rows),
-            session=self.session[at],
-            session_side=np.repeat(np.arange(len(rows)), n),
-            session_type=self.session_type[at],
-            z=take(self.z, at),
+        order, start = self._by_side
+        n = start[rows + 1] - start[rows]
+        at = order[np.repeat(start[rows] - np.cumsum(n) + n, n) + np.arange(n.sum())]
+        return type(self)(
+            self.model,
+            self.ids[rows],
+            self.types,
+            self.counts[rows],
+            take(self.gamma, rows),
+            self.session[at],
+            np.repeat(np.arange(len(rows)), n),
+            self.session_type[at],
+            take(self.z, at),
         )
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = True) -> None:
+        """Write the sides to a safetensors file, whole or not at all, with a fingerprint of their model.
+
+        `PLDA.load_sides` and `Backend.load_sides` of that model read them again.
+        """
+        arrays = {"ids": packed(self.ids), "types": self.types, "counts": self.counts, "gamma": to_numpy(self.gamma)}
+        arrays |= {"session": packed(self.session), "z": to_numpy(self.z)}
+        arrays |= {"session_side": self.session_side, "session_type": self.session_type}
+        write_container(path, "duoplda-sides", arrays, {"model": fingerprint(self.model)}, force=force)
+
+    # -- changes
+
+    def add(self, other: Sides) -> Self:
+        """Add the sessions of other sides of the same model, in place: sides then are what enrolling all at once gives.
+
+        A session of a known id costs O(ny); ids that are new are appended. Where a side has a session of the same name
+        already, the two are parts of one session and are joined. (Recordings are not remembered: one that is added
+        twice counts twice.)
+
+        >>> from duoplda import PLDA
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[1.0], [2.0]], ["a", "b"])
+        >>> sides.add(plda.enroll([[0.5], [3.0]], ["b", "c"])).ids.tolist()
+        ['a', 'b', 'c']
+        >>> sides.counts.tolist()
+        [[1], [2], [1]]
+        """
+        here, there = ((namespace(s.gamma), str(s.gamma.device)) for s in (self, other))
+        if here != there:
+            raise DuopldaError("the sides are in different array libraries or on different devices: enroll both alike")
+        if not same(self.model, other.model):
+            raise DuopldaError("the sides were enrolled by different models: enroll both with one model")
+        rows = self.rows(other.ids)
+        new = np.flatnonzero(rows < 0)
+        rows[new] = len(self) + np.arange(len(new))
+        if len(np.unique(rows)) < len(rows):
+            raise DuopldaError("an id is there twice among the sides to be added: give each id once")
+        own = self._columns_of(other.types)
+        self._people.append(
+            ids=other.ids[new],
+            counts=np.zeros((len(new), len(self.types)), np.int64),
+            gamma=zeros((len(new), self.gamma.shape[1]), self.gamma),
+        )
+        self._places.extend(other.ids[new])
+        self.counts[rows[:, None], own] += other.counts
+        add_rows(self.gamma, rows, other.gamma)
+        self._join(other, rows, own)
+        self._changed(keep=("_places", "named"))
+        return self
+
+    def remove(self, ids: Any) -> Self:
+        """Remove sides by id, in place."""
+        rest = np.setdiff1d(np.arange(len(self)), self.find(ids))
+        version, self.__dict__ = self.version, self.select(rest).__dict__
+        self.version = version + 1
+        return self
+
+    def _changed(self, keep: tuple[str, ...]) -> None:
+        kept = {k: self.__dict__[k] for k in keep if k in self.__dict__}
+        self.__dict__ = self.__getstate__() | kept
+        self.version += 1
+
+    def _columns_of(self, types: Ints) -> Ints:
+        """The columns of `counts` for these types of sessions; types that are new get a column."""
+        known = {t: c for c, t in enumerate(map(tuple, self.types.tolist()))}
+        columns = np.array([known.setdefault(t, len(known)) for t in map(tuple, types.tolist())], np.int64)
+        more = len(known) - len(self.types)
+        if more:
+            self.types = np.array(list(known), np.int64).reshape(-1, self.model.K)
+            self._people.widen("counts", more)
+        return columns
+
+    def _join(self, other: Sides, rows: Ints, own: Ints) -> None:
+        """Take over the named sessions of other sides, which are `rows` here; `own` are their types here.
+
+        A session of which the side has a part already becomes one session: it has the sum of the types and of z.
+        """
+        if not len(other.session):
+            return
+        side, type_ = rows[other.session_side], own[other.session_type]
+        cell, part = self.named.find(other.session)
+        hit = self.session_side[cell] == side[part]
+        cell, part = cell[hit], part[hit]
+        if len(cell):
+            before, after, z1, z2 = self.session_type[cell], type_[part], take(self.z, cell), take(other.z, part)
+            meet = Meeting(self.model, self.types[before], self.types[after])
+            whole = self._columns_of(self.types[before] + self.types[after])
+            order = np.argsort(side[part], kind="stable")
+            add_segments(self.gamma, side[part][order], take(meet.shift(z1, z2), order))
+            for types, change in ((before, -1), (after, -1), (whole, 1)):
+                np.add.at(self.counts, (side[part], types), change)
+            self.session_type[cell] = whole
+            set_rows(self.z, cell, z1 + z2)
+        rest = np.setdiff1d(np.arange(len(side)), part)
+        self._sessions.append(name=other.session[rest], side=side[rest], type=type_[rest], z=take(other.z, rest))
+        self.named.extend(other.session[rest])
+
+
+def fingerprint(model: Model) -> str:
+    """A hash of all parameters of a model, the names of its kinds of channels included."""
+    digest = hashlib.sha256(json.dumps(model.kinds.tolist()).encode())
+    for array in (model.mu, model.V, model.U, model.W):
+        numbers = to_numpy(array).astype("<f8")
+        digest.update(str(numbers.shape).encode() + numbers.tobytes())
+    return digest.hexdigest()
+
+
+def load(path: str | os.PathLike[str], model: Model) -> Sides:
+    """Read sides that `Sides.save` wrote, to where their model is."""
+    arrays, header = read_container(path, ["duoplda-sides"])
+    if header.get("model") != fingerprint(model):
+        raise DuopldaError(
+            f"{path}: these speakers were enrolled with another model, and this one cannot score them: give the model "
+            "that enrolled them, or enroll them again"
+        )
+    try:
+        ids, session = unpacked(arrays["ids"]), unpacked(arrays["session"])
+        types, counts, side, type_ = (arrays[k] for k in ("types", "counts", "session_side", "session_type"))
+        n, h, C = len(ids), len(session), len(types)
+        shapes = {"types": (C, model.K), "counts": (n, C), "gamma": (n, model.ny), "z": (h, model.nx)}
+        for name, shape in (shapes | {"session_side": (h,), "session_type": (h,)}).items():
+            if arrays[name].shape != shape or arrays[name].dtype != (
+                np.float64 if name in ("gamma", "z") else np.int64
+            ):
+                raise ValueError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, expected {shape}")
+            if name in ("gamma", "z") and not np.isfinite(arrays[name]).all():
+                raise ValueError(f"{name} has NaN or infinity")
+        if min((x.min() for x in (types, counts, side, type_) if x.size), default=0) < 0:
+            raise ValueError("it has negative counts")
+        if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
+            raise ValueError("it has more named sessions than sessions")
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise DuopldaError(f"{path}: is damaged: {error}") from None
+    gamma, z = put(arrays["gamma"], model.V), put(arrays["z"], model.V)
+    return Sides(model, ids, types, counts, gamma, session, side, type_, z)
+
+
+class Groups:
+    """Sides grouped by pattern.
+
+    Two sets of sides with the same patterns have the same `key`, whichever sides they hold: patterns are in
+    lexicographic order. Only where sides are ragged (many patterns are rare) do rare patterns come first.
+    """
+
+    def __init__(self, side: Sides):
+        p = side.patterns
+        few = int(np.searchsorted(p.multiplicity, FEW))
+        if few <= MOST_PATTERNS:
+            few = 0
+        elif 4 * p.start[few] > 3 * len(side):  # parts of columns are slow to write
+            few = len(p)
+        used = np.flatnonzero(p.rows.any(axis=0))
+        used = used[np.lexsort(side.types[used].T[::-1])]
+        rows, order = p.rows[:, used], np.arange(len(p))
+        if len(used) and not few:
+            order = np.lexsort(rows.T[::-1])
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        self.types: Ints = side.types[used]  # (C, K) the types that occur
+        self.rows: Ints = rows[order]  # (P, C) sessions by type
+        self.index: Ints = rank[p.index]  # (n,) the pattern of each side
+        self.multiplicity: Ints = p.multiplicity[order]  # (P,) sides of each pattern
+        self.G = take(side.terms.G, used)  # (C, ny, ny)
+        self.ln_Lambda = take(side.posterior.ln_Lambda, order)  # (P,)
+        ranges = ((range(few), True), (range(few, len(p)), False))
+        self.parts = [(r, rare) for r, rare in ranges if len(r)]  # ranges of patterns, and whether these are rare
+        self.key = (self.types.tobytes(), self.rows.shape, self.rows.tobytes(), few, int(p.start[few]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any = None) -> Sides:
     """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers."""
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
-    names = None
-    if session is None:
-        cell, cell_name = np.arange(len(side)), np.zeros(0, np.int64)
-    else:
+    names, cell, cell_name = np.zeros(0, "U1"), np.arange(len(side)), np.zeros(0, np.int64)
+    if session is not None:
         names, name = lab.codes(session, "session", X.shape[0])
         cells, cell = np.unique(side * len(names) + name, return_inverse=True)
         cell, cell_name = cell.reshape(-1), cells % len(names)
     kind = np.zeros(len(side), np.int64) if channel is None else channel
-    n_cells = len(side) if names is None else len(cell_name)
+    n_cells = len(side) if session is None else len(cell_name)
     labels = Labels(side_ids, np.arange(n_cells), model.kinds, side, cell, kind)
     s = sessions(model, X, labels)
-    keep = slice(None) if names is not None else slice(0, 0)
-    return Sides(
-        side_ids,
+    terms = Terms(model, s.types)
+    keep = slice(0, len(cell_name))
+    sides = Sides(
+        model,
+        as_names(side_ids),
         s.types,
         s.counts,
-        s.gamma(Terms(model, s.types)),
-        model,
-        names,
-        cell_name,
+        s.gamma(terms),
+        as_names(names)[cell_name],
         labels.session_speaker[keep],
         s.type[keep],
-        s.z[keep, :],
+        s.z if session is not None else zeros((0, model.nx), model.V),
     )
+    sides.terms = terms
+    return sides
 
 
-def shared(a: Sides, b: Sides, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:
-    """Trials whose sides share a session: rows, columns and their ln likelihood ratios."""
-    names_a, names_b = a.session_ids, b.session_ids
-    if names_a is None or names_b is None or (names_a.dtype.kind in "biuf") != (names_b.dtype.kind in "biuf"):
+class Meeting:
+    """Sessions in two parts, of types `a` and `b` (h, K), and what they are as one session."""
+
+    def __init__(self, model: Model, a: Ints, b: Ints):
+        both, which = np.unique(np.concatenate([a, b], axis=1), axis=0, return_inverse=True)
+        first, second = both[:, : a.shape[1]], both[:, a.shape[1] :]
+        self.n, self.which = len(both), which.reshape(-1)
+        self.terms = Terms(model, np.concatenate([first, second, first + second]))
+
+    def _three(self, stack: Array) -> tuple[Array, Array, Array]:
+        """Of terms: those of the first parts, of the second, and of the whole sessions."""
+        return stack[: self.n, ...], stack[self.n : 2 * self.n, ...], stack[2 * self.n :, ...]
+
+    def shift(self, za: Array, zb: Array) -> Array:
+        """(h, ny) what joining the parts adds to gamma."""
+        A, B, whole = self._three(self.terms.PJ)
+        out = zeros((za.shape[0], A.shape[-1]), za)
+        for t in range(self.n):
+            of = np.flatnonzero(self.which == t)
+            x, y = take(za, of), take(zb, of)
+            add_rows(out, of, x @ A[t, ...] + y @ B[t, ...] - (x + y) @ whole[t, ...])
+        return out
+
+    def gain(self, za: Array, zb: Array) -> Array:
+        """(h,) what joining the parts adds to the sum of the session terms."""
+        parts = enumerate((za, zb, za + zb))
+        first, second, whole = (session_terms(self.terms, self.which + t * self.n, z) for t, z in parts)
+        return whole - first - second
+
+    @property
+    def G(self) -> Array:
+        """What joining the parts adds to Lambda, for each pair of types."""
+        first, second, whole = self._three(self.terms.G)
+        return whole - first - second
+
+
+def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:
+    """Trials whose sides share a session: rows of a, rows of b, and the ln likelihood ratios, sorted by trial.
+
+    With `part`, those of some rows of b; with `only` (n, 2), those among listed trials. None: there are none.
+    """
+    if not len(a.session) or not len(b.session):
         return None
-    if names_a.dtype.kind not in "biuf":
-        names_a, names_b = names_a.astype(str), names_b.astype(str)  # bytes are text too
-    common = np.intersect1d(names_a, names_b, assume_unique=True)
-    if not len(common):
-        return None
-    place = np.full(len(names_b), -1)
-    place[np.searchsorted(names_b, common)] = np.searchsorted(names_a, common)
-    name_b = place[b.session]  # the session's name in a's numbering, -1 if it is not there
-    cells_b = np.flatnonzero(name_b >= 0)
-    cells_b = cells_b[np.argsort(name_b[cells_b], kind="stable")]
-    low = np.searchsorted(name_b[cells_b], a.session, side="left")
-    count = np.searchsorted(name_b[cells_b], a.session, side="right") - low
-    ca = np.repeat(np.arange(len(a.session)), count)
-    cb = cells_b[np.repeat(low, count) + np.arange(len(ca)) - np.repeat(np.cumsum(count) - count, count)]
+    cells = np.arange(len(b.session))
+    if part is not None:
+        cells = np.flatnonzero((b.session_side >= part.start) & (b.session_side < part.stop))
+    ca, at = a.named.find(b.session[cells])
+    cb = cells[at]
     trial = a.session_side[ca] * len(b) + b.session_side[cb]
     if only is not None:
         listed = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
         ca, cb, trial = ca[listed], cb[listed], trial[listed]
     if not len(trial):
         return None
-    xp = namespace(a.gamma)
-    # Merged types: one for each pair of types that meet.
-    meet, which = np.unique(a.session_type[ca] * len(b.types) + b.session_type[cb], return_inverse=True)
-    which = which.reshape(-1)
-    ta, tb = meet // len(b.types), meet % len(b.types)
-    merged = Terms(a.model, a.types[ta] + b.types[tb])
     trials, at = np.unique(trial, return_inverse=True)
-    at = at.reshape(-1)
-    i, j = trials // len(b), trials % len(b)
+    order = np.argsort(at.reshape(-1), kind="stable")
+    ca, cb, at = ca[order], cb[order], at.reshape(-1)[order]
+    starts, (i, j) = np.flatnonzero(np.diff(at, prepend=-1)), np.divmod(trials, len(b))
+    meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
     za, zb = take(a.z, ca), take(b.z, cb)
-    gain = (
-        session_terms(merged, which, za + zb)
-        - session_terms(a.terms, a.session_type[ca], za)
-        - session_terms(b.terms, b.session_type[cb], zb)
-    )[:, None]
-    shift = zeros((len(ca), a.gamma.shape[1]), a.gamma)
-    for t in range(len(meet)):
-        of = np.flatnonzero(which == t)
-        x, y = take(za, of), take(zb, of)
-        change = x @ a.terms.PJ[int(ta[t]), ...] + y @ b.terms.PJ[int(tb[t]), ...] - (x + y) @ merged.PJ[t, ...]
-        add_rows(shift, of, change)
-    order = np.argsort(at, kind="stable")
-    starts = np.flatnonzero(np.diff(at[order], prepend=-1))
-    gain, shift = segment_sums(take(gain, order), starts)[:, 0], segment_sums(take(shift, order), starts)
-    gamma = take(a.gamma, i) + take(b.gamma, j) + shift
-    met = np.bincount(at * len(meet) + which, minlength=len(trials) * len(meet)).reshape(len(trials), -1)
-    G = xp.concat([a.terms.G, b.terms.G, merged.G - take(a.terms.G, ta) - take(b.terms.G, tb)])
+    gain = segment_sums(meet.gain(za, zb)[:, None], starts)[:, 0]
+    gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(meet.shift(za, zb), starts)
+    T, xp = meet.n, namespace(gamma)
+    met = np.bincount(at * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
     patterns = Patterns(np.concatenate([a.counts[i], b.counts[j], met], axis=1))
-    both = speakers(G, patterns, gamma)
-
+    both = speakers(xp.concat([a.terms.G, b.terms.G, meet.G]), patterns, gamma)
     Q3 = (xp.sum(gamma * both.mean, axis=1) - take(both.ln_Lambda, patterns.index)) / 2
     return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)

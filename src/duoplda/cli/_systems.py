@@ -1,0 +1,45 @@
+"""What `evaluate`, `calibrate` and `report` share: options about scores and trials, and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duoplda.cli._common import say
+
+if TYPE_CHECKING:
+    from duoplda.evaluation.matching import Matched
+
+ScoreFiles = Annotated[list[Path], typer.Option("--scores", metavar="FILE", help="Scores; repeat for more systems.")]
+TrialFile = Annotated[Path, typer.Option("--trials", help="Trials with their truth: model test target|nontarget, ...")]
+CostMiss = Annotated[float, typer.Option(help="Cost of a miss.")]
+CostAlarm = Annotated[float, typer.Option(help="Cost of a false alarm.")]
+Speakers = Annotated[Path | None, typer.Option(help="Speakers of the test recordings (utt2spk), for intervals.")]
+Enroll = Annotated[Path | None, typer.Option(help="Recordings of each model, whose speaker is the model's.")]
+Resamples = Annotated[int, typer.Option(min=0, help="How often speakers are resampled for the intervals; 0: never.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the resamples.")]
+
+
+def read_matched(scores: Sequence[Path], trials: Path, allow_missing: bool) -> Matched:
+    """Read and match scores and trials, and say what was left out."""
+    from duoplda.evaluation.matching import match_files
+
+    data = match_files(trials, scores, allow_missing=allow_missing)
+    for path, missing, unused in zip(scores, data.missing.values(), data.unused.values(), strict=True):
+        if missing:
+            say(f"{path}: {missing:,} trials without a score are left out")
+        if unused:
+            say(f"{path}: {unused:,} scores belong to no trial and are not used")
+    return data
+
+
+def read_sides(data: Matched, speakers: Path | None, enroll: Path | None) -> tuple[Any, Any] | None:
+    """The speakers of both sides of the trials, where a file gives the speakers of the recordings."""
+    from duoplda.evaluation.matching import speaker_sides
+    from duoplda.io import read_enrollment, read_map
+
+    known = read_map(speakers, "speaker")
+    return speaker_sides(data.trials, known, read_enrollment(enroll) if enroll else None) if known else None

@@ -1,0 +1,116 @@
+"""What the estimators ask of their input and of their parameters."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from duoplda.arrays import Array, check_rows, namespace, to_numpy
+from duoplda.errors import DuopldaError
+
+SEEDS = 2**32  # what NumPy takes as a seed
+
+
+class NeedsSpeakers:
+    """Estimators that learn from labelled recordings only."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.target_tags.required = True
+        return tags
+
+    def _check_speakers(self, y: Any) -> None:
+        if y is None:
+            name = type(self).__name__
+            raise DuopldaError(
+                f"{name} requires y to be passed, but the target y is None: give the speaker of each row"
+            )
+
+
+def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
+    """Check that `X` is a matrix (N, d) of real numbers, in any array library, and return it there.
+
+    With `reset` the estimator notes the width and the names of the columns; without it they must be those it knows.
+    """
+    if namespace(X) is np:
+        X = to_numpy(X) if isinstance(X, np.ma.MaskedArray) else X
+        try:
+            X = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        except ValueError as error:
+            raise DuopldaError(str(error)) from None
+        return check_rows(X)[0]
+    X, _ = check_rows(X)
+    if reset:
+        width(estimator, X.shape[1])
+    elif X.shape[1] != estimator.n_features_in_:
+        name, d = type(estimator).__name__, estimator.n_features_in_
+        raise DuopldaError(f"X has {X.shape[1]} features, but {name} is expecting {d} features as input")
+    return X
+
+
+def width(estimator: Any, d: int) -> None:
+    """Note that the training data had d columns without names."""
+    estimator.n_features_in_ = d
+    if hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
+def whole(value: Any, low: int) -> bool:
+    """Whether a parameter is a whole number from `low` on."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+
+
+def seed(random_state: Any) -> int:
+    """The seed of the folds and of random starts: that of an int, otherwise 0."""
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return 0
+    if not whole(random_state, 0) or random_state >= SEEDS:
+        raise DuopldaError(
+            f"random_state={random_state!r} must be None, a whole number from 0 to {SEEDS - 1}, or a RandomState"
+        )
+    return int(random_state)
+
+
+def shrinkage(value: Any) -> Any:
+    """The parameter `shrinkage`: None, "auto", or the numbers that were given, as a tuple of 1, 3 or 4."""
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return value
+    try:
+        a = to_numpy(value)
+        good = a.dtype.kind in "fiu" and a.shape in ((), (3,), (4,)) and bool(((a >= 0) & (a <= 1)).all())
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise DuopldaError(
+            f"shrinkage={value!r} must be None, 'auto', a number from 0 to 1, or three or four of them: "
+            "(speaker, session, noise) or (speaker, session, noise, channel)"
+        )
+    return tuple(a.reshape(-1).tolist())
+
+
+def plda_parameters(plda: Any) -> None:
+    """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
+    seed(plda.random_state)
+    shrinkage(plda.shrinkage)
+    for name, low, others in (
+        ("n_speaker_factors", 1, (None, "auto")),
+        ("n_session_factors", 0, (None, "auto")),
+        ("n_channels", 1, (None,)),
+        ("n_folds", 2, ()),
+        ("max_iter", 0, ()),
+    ):
+        value = getattr(plda, name)
+        if not whole(value, low) and not any(value is o or (isinstance(value, str) and value == o) for o in others):
+            words = "".join({None: ", None for the default", "auto": ", or 'auto'"}[o] for o in others)
+            raise DuopldaError(f"{name}={value!r} must be a whole number from {low} on{words}")
+    for name in ("tol", "noise_floor"):
+        value = getattr(plda, name)
+        if not (isinstance(value, Real) and float(value) >= 0 and (name == "tol" or float(value) < np.inf)):
+            raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
+    if plda.init not in ("moments", "random"):
+        raise DuopldaError(f"init={plda.init!r} must be 'moments' or 'random'")
+    if plda.callback is not None and not callable(plda.callback):
+        raise DuopldaError(f"callback={plda.callback!r} must be a function of (iteration, log_likelihood, model)")

@@ -1,0 +1,400 @@
+"""Scoring: recordings stream past enrolled models, one chunk in memory at a time.
+
+A `ScoreJob` goes to where recordings lie: `recordings.map(job)` runs it on this machine or on a cluster. For each chunk
+of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
+ratios, calibration. `EnrollJob` sums up the recordings of models in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import Array, namespace, take, to_numpy
+from duoplda.data import Recordings
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints
+from duoplda.data.recordings import ROWS
+from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.plda import PLDA
+from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
+from duoplda.trials.blocks import Scorer, Sides
+
+Labels = Mapping[Any, Any] | None  # of recordings by id
+Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
+
+
+def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
+    """A chain as it is, or of a PLDA alone; for cosine scoring, one whose sides are sums of vectors."""
+    chain = model if isinstance(model, Backend) else Backend.from_plda(model)
+    if not cosine:
+        return chain
+    d, steps, n = chain.plda_.n_features_in_, chain.steps_, chain.n_features_in_
+    chain = Backend.from_plda(PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d)))  # gamma = sum of phi
+    chain.steps_, chain.n_features_in_ = steps, n
+    return chain
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of a model and a recording, sorted by recording, so that those of a chunk are quickly found."""
+
+    ids: NDArray[Any]  # (t,) the recordings, sorted
+    start: Ints  # (t + 1,) the pairs of recording i are order[start[i] : start[i + 1]]
+    order: Ints  # (n,) places in the list that was given
+    model: Ints  # of each pair of that list, the row of its model; pairs with -1 are left out
+
+    @staticmethod
+    def of(model: Any, recording: Any) -> Pairs:
+        """`model` (n,) rows of models, `recording` (n,) ids, or a column `Coded`."""
+        model = np.asarray(model)
+        if isinstance(recording, Coded):
+            sort = np.argsort(recording.names)
+            ids, code = recording.names[sort], np.argsort(sort).astype(np.int32)[recording.codes]
+        else:
+            ids, code = lab.codes(recording, "recording", len(model))
+        order = np.argsort(code, kind="stable").astype(np.int32 if len(code) < 1 << 31 else np.int64)
+        times = np.bincount(code[model >= 0], minlength=len(ids))
+        start = np.concatenate([[0], np.cumsum(times[times > 0])])
+        return Pairs(ids[times > 0], start, order[model[order] >= 0], model)
+
+    def among(self, ids: NDArray[Any]) -> tuple[Ints, Ints]:
+        """The pairs of some recordings, as places in the list, and for each the row of its recording in `ids`."""
+        place = places(ids, self.ids)
+        rows = np.flatnonzero(place >= 0)
+        first = self.start[place[rows]]
+        n = self.start[place[rows] + 1] - first
+        return self.order[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())], np.repeat(rows, n)
+
+
+def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
+    """The place of each id among sorted ones, -1 where it is not one of them."""
+    if not len(among):
+        return np.full(len(ids), -1)
+    if (ids.dtype.kind in "biuf") != (among.dtype.kind in "biuf"):
+        raise DuopldaError(f"the ids of the recordings are {ids.dtype}, those asked for {among.dtype}: use one kind")
+    place = np.minimum(np.searchsorted(among, ids), len(among) - 1)
+    return np.where(among[place] == ids, place, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What enrolment and scoring share: the model, and what is known of recordings."""
+
+    chain: Backend
+    session: Labels
+    channel: Labels
+    device: Any
+    pairs: Pairs | None  # recordings of models, or listed trials
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def chunks(self, part: Recordings, wanted: NDArray[Any] | None) -> Iterator[tuple[NDArray[Any], Array]]:
+        """Ids and vectors of the recordings that are wanted (sorted ids; None: all), about `ROWS` at a time."""
+        held: list[tuple[NDArray[Any], Array]] = []
+        for chunk in part.chunks(ROWS):
+            X, ids, index = chunk.X, chunk.ids, chunk.index
+            if ids is None:
+                ids = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            if X.shape[1] != self.chain.n_features_in_:
+                raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {self.chain.n_features_in_}")
+            keep = np.flatnonzero(places(ids, wanted) >= 0) if wanted is not None else np.arange(len(ids))
+            held.append((ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep)))
+            if sum(len(ids) for ids, _ in held) >= ROWS:
+                yield _joined(held)
+                held = []
+        if any(len(ids) for ids, _ in held):
+            yield _joined(held)
+
+    def transformed(self, ids: NDArray[Any], X: Array) -> Array:
+        """Vectors as the PLDA takes them."""
+        xp = namespace(X)
+        bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
+        if len(bad):
+            raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
+        return self.chain.transform(X, _values(self.channel, ids), device=self.device)
+
+    def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
+        """Sides of recordings. One whose session is not known is a session of its own, which has no name."""
+        kinds, names = _values(self.channel, ids), _values(self.session, ids)
+        known = np.zeros(len(ids), bool) if names is None else np.array([name is not None for name in names])
+        out: Sides | None = None
+        for rows in (np.flatnonzero(known), np.flatnonzero(~known)):
+            if len(rows):
+                named = names[rows].tolist() if names is not None and known[rows[0]] else None
+                kind = None if kinds is None else kinds[rows]
+                part = self.chain.plda_.enroll(Z if len(rows) == len(ids) else take(Z, rows), side[rows], named, kind)
+                out = part if out is None else out.add(part)
+        assert out is not None
+        return out
+
+
+def _values(labels: Labels, ids: NDArray[Any]) -> NDArray[Any] | None:
+    """The labels of recordings, None where one is not known."""
+    return None if labels is None else np.fromiter((labels.get(i) for i in ids.tolist()), object, len(ids))
+
+
+def _joined(parts: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array]:
+    ids, X = zip(*parts, strict=True)
+    return parts[0] if len(parts) == 1 else (np.concatenate(ids), namespace(X[0]).concat(X))
+
+
+def _refuse(ids: NDArray[Any]) -> None:
+    raise MissingIds(f"{len(ids)} recordings were not found: {some(ids)}")
+
+
+def _complete(results: Iterable[Any], ids: NDArray[Any], absent: Absent) -> Iterator[Any]:
+    """Results with `ids` of recordings, of which each of the sorted ids must come once; `absent` gets the others."""
+    there = np.zeros(len(ids), bool)
+    for result in results:
+        place = places(result.ids, ids)
+        if there[place].any():
+            raise DuopldaError(
+                f"{int(there[place].sum())} recordings are there twice: {some(ids[place[there[place]]])}"
+            )
+        there[place] = True
+        yield result
+    if not there.all():
+        absent(ids[~there])
+
+
+# -- enrolment
+
+
+class Enrolled(NamedTuple):
+    """Some recordings, and the sides that they give."""
+
+    ids: NDArray[Any]
+    sides: Sides
+
+
+@dataclass(frozen=True, eq=False)
+class EnrollJob(Job):
+    """Sums up recordings as models, and yields `Enrolled` for some of them at a time."""
+
+    names: NDArray[Any]  # of the models
+
+    def __call__(self, part: Recordings) -> Iterator[Enrolled]:
+        assert self.pairs is not None
+        for ids, X in self.chunks(part, self.pairs.ids):
+            Z, (pair, row) = self.transformed(ids, X), self.pairs.among(ids)
+            yield Enrolled(ids, self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]]))
+
+
+def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded, Coded]:
+    """Pairs of a model and one of its recordings: those of an enrolment map whose models occur in the trials.
+
+    Without a map each model of the trials is a recording.
+    """
+    if enrollment is None:
+        if trials is None:
+            raise DuopldaError("there is no model: give an enrolment map, or trials")
+        names = Coded(trials.enroll.names, np.arange(len(trials.enroll.names), dtype=np.int32))
+        return names, names
+    model, keep = enrollment.model, slice(None)
+    if trials is not None:
+        keep = np.isin(model.names, trials.enroll.names)[model.codes]
+    return model[keep], enrollment.recording[keep]
+
+
+def enroll_recordings(
+    model: Backend | PLDA,
+    recordings: Recordings,
+    ids: Any,
+    members: Any,
+    *,
+    session: Labels = None,
+    channel: Labels = None,
+    device: Any = None,
+    cosine: bool = False,
+    absent: Absent = _refuse,
+) -> Sides:
+    """Enroll models from recordings that need not fit in memory.
+
+    Parameters
+    ----------
+    model : the chain, or the PLDA
+    recordings : where the recordings are, among others
+    ids, members : (n,) pairs of a model and the id of one of its recordings
+    session, channel : of recordings by id; one that is not there is a session of its own, and its kind is inferred
+    device : of torch, such as "cuda", where the models then are
+    cosine : for cosine scoring
+    absent : called with the ids of recordings that were not found; unless given, they are an error
+
+    Returns
+    -------
+    the models, sorted by id; without those that have no recording
+
+    Examples
+    --------
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(30, seed=0)
+    >>> plda = PLDA(8, 8).fit(X, speaker, session=session)
+    >>> data = Recordings.from_arrays(X, ids=[f"r{i}" for i in range(len(X))])
+    >>> enroll_recordings(plda, data, ["ann", "ann", "bob"], ["r0", "r1", "r2"]).ids.tolist()
+    ['ann', 'bob']
+    """
+    names, code = lab.codes(ids, "model")
+    pairs, out = Pairs.of(code, members), None
+    job = EnrollJob(chain_of(model, cosine), session, channel, device, pairs, names)
+    for part in _complete(recordings.map(job), pairs.ids, absent):
+        out = (Sides.empty(part.sides.model, names) if out is None else out).add(part.sides)
+    if out is None:
+        raise DuopldaError("none of the recordings of the enrolment was found: there is no model to score")
+    used = out.counts.any(axis=1)
+    return out if used.all() else out.select(used)
+
+
+# -- scores
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreBlock:
+    """Scores of some test recordings."""
+
+    ids: NDArray[Any]  # (n,) the recordings
+    scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
+    rows: Ints | None = None  # with `top` (n, k) the models; of listed trials (m,) their places in the list
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreJob(Job):
+    """Scores test recordings against enrolled models, and yields a `ScoreBlock` for some of them at a time.
+
+    It can be sent to the workers of a cluster. What depends on the models alone is computed once for all recordings
+    that a worker scores, and is not sent.
+    """
+
+    enrolled: Sides
+    cosine: bool
+    top: int | None  # only the highest scores of each recording
+    wanted: NDArray[Any] | None  # only these recordings, sorted; None: all
+    calibrated: bool
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.enrolled, self.cosine)
+
+    def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
+        for ids, X in self.chunks(part, self.wanted):
+            tests = self.sides(ids, self.transformed(ids, X), np.arange(len(ids)))
+            if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
+                tests = tests.select(np.argsort(tests.ids))
+            if self.pairs is not None:
+                which, test = self.pairs.among(ids)
+                listed = np.column_stack([self.pairs.model[which], test])
+                values = self.scorer.pairs(tests, listed, expected=len(self.pairs.order))
+                yield ScoreBlock(ids, self._calibrate(values), which)
+            elif self.top is not None:
+                rows, values = self.scorer.top(tests, self.top)
+                yield ScoreBlock(ids, self._calibrate(values), to_numpy(rows))
+            else:
+                for columns, block in self.scorer.blocks(tests, host=True):
+                    yield ScoreBlock(ids[columns], self._calibrate(block))
+
+    def _calibrate(self, scores: Array) -> NDArray[np.float64]:
+        calibration = self.chain.calibration_ if self.calibrated else None
+        return to_numpy(scores) if calibration is None else calibration.transform(to_numpy(scores))
+
+
+def score(
+    model: Backend | PLDA,
+    enrolled: Sides,
+    tests: Any,
+    *,
+    ids: Any = None,
+    session: Any = None,
+    channel: Any = None,
+    trials: Pairs | tuple[Any, Any] | None = None,
+    top: int | None = None,
+    wanted: Any = None,
+    calibrated: bool = True,
+    cosine: bool = False,
+    absent: Absent = _refuse,
+) -> Iterator[ScoreBlock]:
+    """Score test recordings against enrolled models: one chunk of recordings is in memory at a time.
+
+    Parameters
+    ----------
+    model : the chain, or the PLDA, that enrolled
+    enrolled : the models, of `model.enroll`, `model.load_sides` or `enroll_recordings`; tests are
+        scored on their device
+    tests : recordings, each of which is a test; or arrays (n, d), with `ids` (n,) that are row numbers unless given
+    session, channel : of tests by id (a mapping), or, with arrays, (n,). A test that has none is a session of its own,
+        and its kind of channel is inferred.
+    trials : `(model, test)`: rows of `enrolled` (n,) and ids of tests (n,); only these are scored
+    top : score all pairs, and give the `top` highest-scoring models of each test
+    wanted : ids of tests, where not all are to be scored
+    calibrated : with the calibration of the chain, if it has one
+    cosine : cosines of mean vectors; models must have been enrolled for that
+    absent : called at the end with the ids of `trials` or `wanted` that were not found; else they are an error
+
+    Examples
+    --------
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(40, seed=0)
+    >>> plda = PLDA(8, 8).fit(X, speaker, session=session)
+    >>> models = plda.enroll(X[:50], speaker[:50], session[:50])
+    >>> for block in score(plda, models, X[50:53], ids=["a", "b", "c"], top=1):
+    ...     print(block.ids, block.scores.shape, block.rows.shape)
+    ['a' 'b' 'c'] (3, 1) (3, 1)
+    """
+    chain = chain_of(model, cosine)
+    chain.plda_.check_sides(enrolled)
+    if trials is not None and top is not None:
+        raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
+    if not isinstance(tests, Recordings):
+        tests = Recordings.from_arrays(tests, ids=ids)
+        names = range(tests.X.shape[0]) if tests.ids is None else tests.ids.tolist()
+        session, channel = (
+            None if given is None else dict(zip(names, lab.as_ids(given, what, len(names)).tolist(), strict=True))
+            for given, what in ((session, "session"), (channel, "channel"))
+        )
+    elif ids is not None:
+        raise DuopldaError("recordings bring their own ids: leave out ids")
+    device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
+    pairs = trials if trials is None or isinstance(trials, Pairs) else Pairs.of(*trials)
+    names = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
+    job = ScoreJob(chain, session, channel, device, pairs, enrolled, cosine, top, names, calibrated)
+    blocks = tests.map(job)
+    return blocks if names is None else _complete(blocks, names, absent)
+
+
+def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:
+    """Scores of a list of trials, in its order, with the options of `score`.
+
+    Trials whose model is not enrolled are left out, and so are those whose test was not found, if `absent` allows it.
+    """
+    rows = enrolled.rows(trials.enroll.names).astype(np.int32)[trials.enroll.codes]
+    values, done = np.empty(len(trials)), np.zeros(len(trials), bool)
+    for block in score(model, enrolled, tests, trials=(rows, trials.test), **options):
+        values[block.rows], done[block.rows] = block.scores, True
+    keep = slice(None) if done.all() else done
+    return Scores(trials.enroll[keep], trials.test[keep], values[keep])
+
+
+def as_scores(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> Iterator[Scores]:
+    """Blocks of all pairs, or of the highest scores, as lists for `duoplda.io.write_scores`, a part for each block."""
+    for block in blocks:
+        n, k = len(block.ids), len(models) if block.rows is None else block.rows.shape[1]
+        rows = np.tile(np.arange(k), n) if block.rows is None else block.rows.reshape(-1)
+        values = block.scores.T if block.rows is None else block.scores
+        tests = Coded(block.ids, np.repeat(np.arange(n, dtype=np.int32), k))
+        yield Scores(Coded(models, rows.astype(np.int32)), tests, values.reshape(-1))
+
+
+def as_matrix(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> ScoreMatrix:
+    """Blocks of all pairs as one matrix."""
+    parts = [ScoreBlock(models[:0], np.zeros((len(models), 0))), *blocks]
+    ids = np.concatenate([block.ids for block in parts])
+    return ScoreMatrix(models, ids, np.concatenate([block.scores for block in parts], axis=1))

@@ -1,0 +1,175 @@
+"""Scores and the trials they belong to: score lists in any order are brought into the order of the trials.
+
+matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_scores("b.txt")})
+measure_systems(matched.systems, matched.target)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoplda.errors import DuopldaError, MissingIds
+from duoplda.evaluation.calibration import Fusion
+from duoplda.evaluation.metrics import Booleans, Floats, Indices, named
+from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
+
+__all__ = ["Matched", "calibrate_scores", "lookup", "match_files", "match_scores", "speaker_sides"]
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """Scores of one or several systems for the same n trials."""
+
+    trials: Trials  # those that every system has scored
+    systems: dict[str, Floats]  # name -> (n,)
+    missing: dict[str, int]  # name -> number of trials without a score of this system
+    unused: dict[str, int]  # name -> number of its scores that belong to no trial
+    n_left_out: int  # trials without a score of some system
+
+    @property
+    def target(self) -> Booleans:
+        """Whether each trial is a target trial, (n,)."""
+        return _truth(self.trials)
+
+
+def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Matched:
+    """Give each trial its score in every system.
+
+    Parameters
+    ----------
+    trials : the trials
+    systems : name -> scores, in any order; scores of other pairs are counted and not used
+    allow_missing : leave out the trials that some system has not scored; otherwise they raise `MissingIds`
+
+    Example
+    -------
+    >>> trials = Trials(Coded.of(["m1", "m1"]), Coded.of(["a", "b"]), np.array([True, False]))
+    >>> scores = Scores(Coded.of(["m1", "m1"]), Coded.of(["b", "a"]), np.array([-1.0, 2.0]))
+    >>> match_scores(trials, {"ours": scores}).systems["ours"].tolist()
+    [2.0, -1.0]
+    """
+    places, missing, unused = {}, {}, {}
+    for name, scores in systems.items():
+        with named(name):
+            places[name] = at = lookup(scores, trials.enroll, trials.test)
+            absent = np.flatnonzero(at < 0)
+            if len(absent) and not allow_missing:
+                first = _first(_pairs(trials.enroll[absent[:11]], trials.test[absent[:11]]))
+                remedy = "leave them out with --allow-missing (allow_missing=True)"
+                raise MissingIds(f"{len(absent):,} trials without a score: {first}; {remedy}")
+        missing[name], unused[name] = len(absent), len(scores) - len(np.unique(at[at >= 0]))
+    rows = np.flatnonzero(np.all([at >= 0 for at in places.values()], axis=0))
+    if not len(rows):
+        raise DuopldaError("no trial has a score in every system; do the ids of the trials and the scores agree?")
+    target = None if trials.target is None else trials.target[rows]
+    conditions = {name: column[rows] for name, column in trials.conditions.items()}
+    kept = Trials(trials.enroll[rows], trials.test[rows], target, conditions)
+    columns = {name: systems[name].score[at[rows]] for name, at in places.items()}
+    return Matched(kept, columns, missing, unused, len(trials) - len(rows))
+
+
+def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missing: bool = False) -> Matched:
+    """Read a key and score files and match them; a system has the shortest name that tells its file from the others."""
+    paths = [Path(path) for path in scores]
+    names = next(
+        (n for n in ([p.stem for p in paths], [p.name for p in paths], list(map(str, paths))) if len(set(n)) == len(n)),
+        None,
+    )
+    if names is None:
+        raise DuopldaError("the same score file is given twice; give each system once")
+    key = read_trials(trials)
+    with named(str(trials)):
+        _truth(key)
+    found = match_scores(key, {str(path): read_scores(path) for path in paths}, allow_missing=allow_missing)
+    return replace(found, systems=dict(zip(names, found.systems.values(), strict=True)))
+
+
+def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
+    """Return the row of `scores` that holds each pair (enroll, test), -1 where there is none; a pair has one score."""
+    width = max(1, len(test.names))
+
+    def codes(column: Coded, names: Any) -> Indices:
+        place = {name: i for i, name in enumerate(names.tolist())}
+        return np.array([place.get(name, -1) for name in column.names.tolist()], np.intp)[column.codes]
+
+    e, t = codes(scores.enroll, enroll.names), codes(scores.test, test.names)
+    used = np.flatnonzero((e >= 0) & (t >= 0))
+    keys = e[used] * width + t[used]
+    order = np.argsort(keys, kind="stable")
+    keys, used = keys[order], used[order]
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if len(twice):
+        row = used[twice[:1] + 1]
+        (pair,) = _pairs(scores.enroll[row], scores.test[row])
+        raise DuopldaError(f"score {row[0] + 1}: {pair!r} has a score already; give one for each trial")
+    wanted = enroll.codes.astype(np.intp) * width + test.codes
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, used[at], -1)
+
+
+def speaker_sides(
+    trials: Trials, speaker_of: Mapping[str, str], enrollment: Enrollment | None = None
+) -> tuple[Any, Any]:
+    """Return the speaker of both sides of each trial, two (n,) of str.
+
+    Parameters
+    ----------
+    trials : the trials
+    speaker_of : id of a recording -> its speaker
+    enrollment : the recordings of each model, whose speaker is the model's. Without it, or for other models, a model
+        has the speaker that `speaker_of` gives its id, or is named after its speaker.
+    """
+    models = {name: name for name in speaker_of.values()} | dict(speaker_of)
+    if enrollment is not None:
+        made: dict[str, set[str]] = {}
+        for model, recording in zip(enrollment.model.values, enrollment.recording.values, strict=True):
+            if recording in speaker_of:
+                made.setdefault(str(model), set()).add(speaker_of[recording])
+        mixed = sorted(model for model, who in made.items() if len(who) > 1)
+        if mixed:
+            raise DuopldaError(f"model {mixed[0]!r} has recordings of several speakers: intervals need one speaker")
+        models |= {model: who.pop() for model, who in made.items()}
+    sides = []
+    for what, column, known in (("models", trials.enroll, models), ("recordings", trials.test, speaker_of)):
+        absent = [name for name in column.names[np.unique(column.codes)].tolist() if name not in known]
+        if absent:
+            remedy = "label them, or give the enrolment map" if what == "models" else "label them"
+            raise MissingIds(f"{len(absent):,} {what} whose speaker is not known: {_first(absent)}; {remedy}")
+        sides.append(np.array([known.get(name, "") for name in column.names.tolist()])[column.codes])
+    return sides[0], sides[1]
+
+
+def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Scores:
+    """Apply a calibration to all scores of one system, or a fusion to those of several for the pairs of the first."""
+    n = len(fitted.scales_) if isinstance(fitted, Fusion) else 1
+    if len(systems) != n:
+        raise DuopldaError(f"the calibration is for {n} system{'s' * (n > 1)}, and {len(systems)} are given")
+    name, first = next(iter(systems.items()))
+    if not isinstance(fitted, Fusion):
+        with named(name):
+            return Scores(first.enroll, first.test, fitted.transform(first.score))
+    found = match_scores(Trials(first.enroll, first.test), systems, allow_missing=allow_missing)
+    with named(name):
+        llr = fitted.transform(np.stack(list(found.systems.values()), axis=1))
+    return Scores(found.trials.enroll, found.trials.test, llr)
+
+
+def _pairs(enroll: Coded, test: Coded) -> list[str]:
+    return [f"{e} {t}" for e, t in zip(enroll.values.tolist(), test.values.tolist(), strict=True)]
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + ", ..." * (len(names) > 10)
+
+
+def _truth(trials: Trials) -> Booleans:
+    if trials.target is None:
+        raise DuopldaError("the trials have no truth (target or nontarget); give the key")
+    return trials.target

@@ -1,0 +1,113 @@
+"""Parquet files in batches of rows, within bounds: what both tables and embeddings are read with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoplda.io._coded import Coded
+from duoplda.io._common import MAX_ID, MAX_PACKED, PathLike, bad, guarded, need, open_binary
+from duoplda.io._source import Part, label
+
+PARQUET = (".parquet", ".pq")
+# One piece of one row group at a time: without these the whole file is fetched ahead.
+STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
+RATIO = 100  # no column of real data is packed as tightly as that
+
+
+def damaged(path: PathLike) -> Any:
+    """Turn what pyarrow raises inside the block into our error."""
+    return guarded(path, "Parquet", need("pyarrow").ArrowException)
+
+
+@contextmanager
+def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[Any]:
+    """Open a Parquet file; the columns `texts` come as codes, so that a long text stands in memory once."""
+    pq = need("pyarrow.parquet")
+    open_binary(path).close()
+    with damaged(path):
+        f = pq.ParquetFile(path, read_dictionary=list(texts) or None, **STREAMED)
+    with f:
+        yield f
+
+
+def schema_of(path: PathLike) -> Any:
+    """Return the Arrow schema of a file."""
+    with opened(path) as f, damaged(path):
+        return f.schema_arrow
+
+
+def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None = None) -> Iterator[tuple[int, Any]]:
+    """Yield the checked record batches of some columns and row groups, each with the number of its first row."""
+    types = need("pyarrow").types
+    schema = schema_of(path)
+    texts = [c for c in columns if types.is_string(schema.field(c).type) or types.is_large_string(schema.field(c).type)]
+    with opened(path, texts) as f:
+        first, groups = (0, range(f.num_row_groups)) if part is None else (part.at, range(part.first, part.stop))
+        for i in groups:
+            with damaged(path):
+                group = f.metadata.row_group(i)
+            _check_packed(path, i, group, columns, texts)
+        with damaged(path):
+            found = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
+        while True:
+            with damaged(label(path, part)):
+                batch = next(found, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)  # UTF-8, and codes within their dictionaries
+            yield first, batch
+            first += len(batch)
+
+
+def _check_packed(path: PathLike, i: int, group: Any, columns: Sequence[str], texts: Sequence[str]) -> None:
+    """Refuse columns that would take far more memory than data of that many rows can need."""
+    for k in range(group.num_columns):
+        column = group.column(k)
+        name = column.path_in_schema.partition(".")[0]
+        whole, packed = column.total_uncompressed_size, column.total_compressed_size
+        place = f"column {name}, row group {i}"
+        if name in texts and whole > (1 << 20) + 4 * MAX_ID * group.num_rows:
+            raise bad(path, place, "texts are too long", f"ids and labels have at most {MAX_ID} characters")
+        if name in columns and whole > MAX_PACKED and whole > RATIO * packed:
+            cause = f"{packed} bytes unpack to {whole}, which no real data do"
+            raise bad(path, place, cause, "write the file again, in smaller row groups")
+
+
+def codes_of(path: PathLike, column: Any, first: int) -> tuple[list[str], np.ndarray]:
+    """Return the different texts of a column from row `first` on, none too long, and the codes of its rows."""
+    pa, pc = need("pyarrow"), need("pyarrow.compute")
+    with damaged(path):
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        missing, names = column.null_count + column.dictionary.null_count, column.dictionary.cast(pa.string())
+        longest = pc.max(pc.binary_length(names)).as_py() or 0
+    if missing:
+        row = first + int(np.asarray(column.is_null()).argmax())
+        raise bad(path, f"row {row}", "a value is missing", "fill the column")
+    if longest > 4 * MAX_ID:
+        raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
+    return names.to_pylist(), np.asarray(column.indices)
+
+
+def arrow(column: Coded | np.ndarray) -> Any:
+    """Make an Arrow array of strings or floats of a column."""
+    pa = need("pyarrow")
+    if not isinstance(column, Coded):
+        return pa.array(np.asarray(column, np.float64))
+    return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
+
+
+def write_parquet_table(out: Path, blocks: Iterable[Sequence[Coded | np.ndarray]], names: Sequence[str]) -> None:
+    """Write columns with these names, a row group for each block, of which there is at least one."""
+    pa, pq = need("pyarrow"), need("pyarrow.parquet")
+    with ExitStack() as stack:
+        writer = None
+        for columns in blocks:
+            table = pa.table([arrow(column) for column in columns], list(names))
+            writer = writer or stack.enter_context(pq.ParquetWriter(out, table.schema, compression="zstd"))
+            writer.write_table(table)

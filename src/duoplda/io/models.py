@@ -1,0 +1,74 @@
+"""PLDA models of other tools, found by their content, as plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from duoplda.io._common import PathLike, bad, content, listed, magic
+from duoplda.io.hdf5 import members, opened
+from duoplda.io.hyperion import is_hyperion, read_hyperion
+from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda
+from duoplda.io.vbx import read_vbx
+from duoplda.io.wespeaker import is_wespeaker, read_wespeaker, refuse_torch
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignModel:
+    """The PLDA of another tool, in our parameters: the first four are the arguments of `PLDA.from_parameters`.
+
+    Attributes
+    ----------
+    mean : (d,)
+    speaker_loadings : (d, ny)
+    session_loadings : (d, 0): none of these tools has a session level
+    noise_precision : (d, d), a precision and not a covariance
+    format : what the file turned out to be, such as "a Kaldi Plda"
+    notes : what else the file says about the vectors that the model is for
+    """
+
+    mean: Floats
+    speaker_loadings: Floats
+    session_loadings: Floats
+    noise_precision: Floats
+    format: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The four arrays."""
+        return self.mean, self.speaker_loadings, self.session_loadings, self.noise_precision
+
+
+def read_model(path: PathLike) -> ForeignModel:
+    r"""Read a Kaldi Plda (binary or text), a plda.npz of VBx or pyannote, or the HDF5 of hyperion or wespeaker.
+
+    Models of our own are read by `PLDA.load` and `Backend.load`.
+
+    Example
+    -------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "plda")
+    ...     _ = file.write_text("<Plda>  [ 1 2 ]\n [\n  1 0\n  0 1 ]\n [ 3 0 ]\n</Plda> ")
+    ...     model = read_model(file)
+    >>> model.format, model.mean.tolist(), model.speaker_loadings.round(3).tolist()
+    ('a Kaldi Plda', [1.0, 2.0], [[1.732], [0.0]])
+    """
+    if is_kaldi_plda(magic(path)):
+        return ForeignModel(*read_kaldi_plda(path).parameters(), "a Kaldi Plda")
+    found = content(path)
+    if found == "zip":
+        refuse_torch(path)
+        return ForeignModel(*read_vbx(path).parameters(), "a plda.npz of VBx or pyannote")
+    if found != "hdf5":
+        raise bad(path, "byte 0", "is no model that duoplda knows", "known: Kaldi Plda, plda.npz, HDF5, safetensors")
+    with opened(path) as f:
+        names = members(path, f)
+    if is_wespeaker(names):
+        model, notes = read_wespeaker(path)
+        return ForeignModel(*model.parameters(), "wespeaker's HDF5", tuple(notes))
+    if is_hyperion(names):
+        parameters, kind = read_hyperion(path)
+        return ForeignModel(*parameters, f"hyperion's {kind}")
+    remedy = "wespeaker's or hyperion's is read"
+    raise bad(path, "", f"is HDF5 without a PLDA in it (it has: {listed(sorted(names))})", remedy)

@@ -1,0 +1,77 @@
+"""A model without its session level and with one kind of channel, as other tools keep it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.io import DiagonalModel
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What `collapse` gives up: shares of the within-class variance tr(T^-1 (UU' + W^-1)), T the total covariance."""
+
+    session: float  # the share of UU', which recordings of one session no longer have in common
+    kinds: float  # the share of the differences between the means of the kinds of channels
+    n_kinds: int
+
+    @property
+    def lossless(self) -> bool:
+        return self.session == 0 and self.n_kinds == 1
+
+    def sentence(self, copies: int = 5) -> str:
+        """Say in words what that means, with an example of so many recordings of one session."""
+        if self.lossless:
+            return "nothing is lost: the model has no session factors and one kind of channel"
+        parts = []
+        if self.session:
+            parts.append(
+                f"{100 * self.session:.1f} % of the within-class variance is the sessions' and is now noise of each "
+                f"recording: copies of a session will be counted as independent, so that {copies} recordings of one "
+                f"session are taken for {1 + (copies - 1) * self.session:.2f} times as precise as they are"
+            )
+        if self.n_kinds > 1:
+            parts.append(
+                f"{self.n_kinds} kinds of channels became one mean noise (their means made {100 * self.kinds:.1f} % of "
+                "the within-class variance)"
+            )
+        return "this is lossy: " + "; ".join(parts)
+
+
+def collapse(means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats) -> tuple[DiagonalModel, Loss]:
+    """Merge the session level and the kinds of channels into the noise of one recording; return what that loses, too.
+
+        between = VV',   within = UU' + sum_k pi_k (W_k^-1 + (mu_k - mean)(mu_k - mean)'),   mean = sum_k pi_k mu_k
+
+    is what one recording of unknown kind has; with one kind it is UU' + W^-1. Both are diagonalised at once.
+
+    Parameters
+    ----------
+    means : (K, d) of the kinds of channels
+    V, U : (d, ny), (d, nx) loadings
+    W : (K, d, d) precisions of the noise; (d, d) where there is one kind
+    priors : (K,) shares of the kinds
+
+    Example
+    -------
+    >>> model, loss = collapse(np.zeros((1, 1)), np.array([[2.0]]), np.ones((1, 1)), np.ones((1, 1)), np.ones(1))
+    >>> model.psi.round(6).tolist(), round(loss.session, 6)
+    ([2.0], 0.5)
+    """
+    d = means.shape[1]
+    mean, W = priors @ means, W.reshape(-1, d, d)
+    spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
+    within = U @ U.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
+    C = np.linalg.cholesky((within + within.T) / 2)
+    left, s, _ = np.linalg.svd(np.linalg.solve(C, V))  # (d, d), (min(d, ny),)
+    A = np.linalg.solve(C.T, left).T  # left' C^-1
+    psi = np.zeros(d)
+    psi[: len(s)] = s**2
+    total = 1 + psi  # of A (phi - mean)
+    session, kinds = (float(((A @ x) ** 2 / total[:, None]).sum() / (1 / total).sum()) for x in (U, spread.T))
+    return DiagonalModel(mean, A, psi), Loss(session, kinds, len(W))

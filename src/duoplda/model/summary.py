@@ -1,0 +1,84 @@
+"""How much of the variance a model gives to the speaker, to the session and to the channel.
+
+    B = V V',   S = U U',   N = sum_k p_k W_k^-1,   T = B + S + N
+
+p_k is the prior of kind k of channel; with one kind N is its covariance W^-1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+
+from duoplda.arrays import to_numpy
+from duoplda.errors import DuopldaError
+
+Floats = NDArray[np.float64]
+
+
+class VarianceShares(NamedTuple):
+    """Shares of the variance along each direction, and over all: they add up to 1."""
+
+    speaker: Floats  # (d,), falling
+    session: Floats  # (d,)
+    channel: Floats  # (d,)
+    total: tuple[float, float, float]  # shares of the traces: speaker, session, channel
+
+
+def level_covariances(V: Any, U: Any, W: Any, priors: Any) -> tuple[Floats, Floats, Floats]:
+    """B, S and N, each (d, d), of the loadings V (d, ny), U (d, nx), precisions W (d, d) or (K, d, d), priors (K,)."""
+    V, U, p = (to_numpy(a).astype(np.float64) for a in (V, U, priors))
+    return V @ V.T, U @ U.T, np.tensordot(p, _noise(W), 1)
+
+
+def variance_shares(B: ArrayLike, S: ArrayLike, N: ArrayLike) -> dict[str, float]:
+    """The share of each level in the trace of T.
+
+    >>> variance_shares(np.diag([1.0, 0.0]), np.diag([0.0, 1.0]), np.eye(2))
+    {'speaker': 0.25, 'session': 0.25, 'channel': 0.5}
+    """
+    traces = [float(np.trace(np.asarray(a))) for a in (B, S, N)]
+    return {name: trace / sum(traces) for name, trace in zip(VarianceShares._fields, traces, strict=False)}
+
+
+def channel_noise(V: Any, U: Any, W: Any, priors: Any) -> list[list[float]]:
+    """For each kind of channel: its prior, and the share of the noise in the variance of its recordings."""
+    common = sum(float((to_numpy(a) ** 2).sum()) for a in (V, U))
+    noise = np.trace(_noise(W), axis1=1, axis2=2)
+    return [[float(p), float(n / (n + common))] for p, n in zip(to_numpy(priors), noise, strict=True)]
+
+
+def variance_directions(B: ArrayLike, S: ArrayLike, N: ArrayLike) -> VarianceShares:
+    """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
+
+    The directions v solve B v = lambda T v with v'Tv = 1. Along v the speaker's share is v'Bv = lambda, the session's
+    v'Sv and the channel's v'Nv. Directions are ordered by falling lambda; where lambda is 0 they solve
+    S v = lambda T v instead, which makes them well defined.
+
+    >>> s = variance_directions(np.diag([1.0, 0.0]), np.diag([0.0, 3.0]), np.eye(2))
+    >>> s.speaker.round(3).tolist(), s.session.round(3).tolist(), s.channel.round(3).tolist()
+    ([0.5, 0.0], [0.0, 0.75], [0.5, 0.25])
+    """
+    B, S, N = (np.asarray(a, dtype=np.float64) for a in (B, S, N))
+    if B.ndim != 2 or B.shape[0] != B.shape[1] or not B.shape == S.shape == N.shape:
+        raise DuopldaError(f"the covariances have shapes {B.shape}, {S.shape}, {N.shape}; each must be (d, d)")
+    try:
+        values, v = eigh(B, B + S + N)
+    except np.linalg.LinAlgError:
+        raise DuopldaError("the sum of the covariances is not positive definite") from None
+    v = v[:, ::-1]
+    idle = v[:, values[::-1] < 1e-9]
+    v[:, v.shape[1] - idle.shape[1] :] = idle @ np.linalg.eigh(idle.T @ S @ idle)[1][:, ::-1]
+    shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in (B, S, N)]).clip(0, 1)
+    shares /= shares.sum(axis=0)
+    a, b, c = variance_shares(B, S, N).values()
+    return VarianceShares(shares[0], shares[1], shares[2], (a, b, c))
+
+
+def _noise(W: Any) -> Floats:
+    """Covariances (K, d, d) of precisions (d, d) or (K, d, d)."""
+    W = to_numpy(W).astype(np.float64)
+    return np.asarray(np.linalg.inv(W.reshape(-1, *W.shape[-2:])))

@@ -1,0 +1,68 @@
+"""Pieces of HTML: texts that cannot act as markup, numbers, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from duoplda.errors import printable
+
+MOST_CHARACTERS = 200  # of an id
+
+
+def template(name: str) -> str:
+    """Return a file of this package."""
+    return files("duoplda.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def plain(value: Any, most: int | None = MOST_CHARACTERS) -> str:
+    """Return any value as text with its control characters visible, cut to `most` characters unless that is None."""
+    text = str(value)
+    if most is not None and len(text) > most:
+        text = text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return printable(text)
+
+
+def text(value: Any, most: int | None = MOST_CHARACTERS) -> str:
+    """Return any value as HTML without markup."""
+    return escape(plain(value, most))
+
+
+def bdi(value: Any) -> str:
+    """Return any value as HTML whose direction of writing does not reach beyond it."""
+    return f"<bdi>{text(value)}</bdi>"
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """Return a list of names and values; whole numbers get separators."""
+    items = []
+    for name, value in values.items():
+        number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        items.append(f"<div><dt>{text(name)}</dt><dd>{text(f'{value:,}' if number else value)}</dd></div>")
+    return f'<dl class="facts">{"".join(items)}</dl>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1, kind: str = "") -> str:
+    """Return a table whose first `texts` columns are text and the others numbers; cells are HTML."""
+    style = [' class="text"' if k < texts else "" for k in range(len(head))]
+    if kind == "trials":
+        style[0] = ' class="score"'
+    top = "".join(f'<th scope="col"{c}>{cell}</th>' for c, cell in zip(style, head, strict=True))
+    body = []
+    for row in rows:
+        first = f'<th scope="row"{style[0]}>{row[0]}</th>' if kind != "trials" else f"<td{style[0]}>{row[0]}</td>"
+        rest = "".join(f"<td{c}>{cell}</td>" for c, cell in zip(style[1:], row[1:], strict=True))
+        body.append(f"<tr>{first}{rest}</tr>")
+    whole = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{whole}</div>'
+
+
+def number(value: float, form: str) -> str:
+    """Return a number by `form`, with a minus sign that is one, and infinity as its symbol."""
+    if not np.isfinite(value):
+        return "\N{INFINITY}" if value > 0 else "\N{MINUS SIGN}\N{INFINITY}"
+    return form.format(value).replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,202 @@
+"""The sections of the report, each as HTML; an empty text is a section that the page leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from duoplda.errors import DuopldaError
+from duoplda.evaluation import metrics
+from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.report._html import bdi, facts, number, table, template, text
+from duoplda.report.plots import VarianceShares
+
+HEADS = {"data": "Data", "metrics": "Metrics", "decide": "Decisions", "curves": "Curves", "model": "Model"}
+HEADS |= {"conditions": "Conditions", "kinds": "Kinds of channels", "worst": "Worst trials", "repeat": "To repeat it"}
+METRICS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")  # as `metrics.measure` orders them
+MOST_VALUES = 30  # rows of a condition's table
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the report is about: n trials, their scores, and what is known of the trials."""
+
+    scores: dict[str, Floats]  # name of a system -> (n,)
+    y: Booleans  # (n,)
+    ids: dict[str, Column]  # enrolled and test side -> (n,)
+    speakers: tuple[Column, Column] | None  # of the two sides, each (n,)
+    conditions: dict[str, Column]
+    point: dict[str, Any]  # p_target, c_miss, c_fa
+
+    @classmethod
+    def checked(
+        cls,
+        systems: Mapping[str, ArrayLike],
+        labels: ArrayLike,
+        trials: tuple[ArrayLike, ArrayLike] | None,
+        speakers: tuple[ArrayLike, ArrayLike] | None,
+        conditions: Mapping[str, ArrayLike] | None,
+        point: dict[str, float],
+    ) -> Evidence:
+        """Refuse what does not fit together."""
+        if not isinstance(systems, Mapping) or not systems:
+            raise DuopldaError("systems must be a dictionary: name -> scores")
+        scores, y = {}, np.empty(0, dtype=bool)
+        for name, given in systems.items():
+            with metrics.named(f"system {name!r}"):
+                scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
+        metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
+        ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))
+        sides = _columns(dict(zip(("speaker", "other speaker"), speakers, strict=True)) if speakers else {}, len(y))
+        both = (sides["speaker"], sides["other speaker"]) if sides else None
+        return cls(scores, y, ids, both, _columns(conditions or {}, len(y)), point)
+
+
+def _columns(columns: Mapping[str, ArrayLike], n: int) -> dict[str, Column]:
+    arrays = {str(name): np.asarray(column) for name, column in columns.items()}
+    for name, column in arrays.items():
+        if column.shape != (n,):
+            raise DuopldaError(f"column {name!r} has shape {column.shape}; there are {n} trials, give ({n},)")
+    return arrays
+
+
+def of_trials(e: Evidence, counts: Mapping[str, Any], worst: int, resampling: Mapping[str, Any]) -> dict[str, str]:
+    """The sections that the trials and their scores fill."""
+    found = metrics.measure_systems(e.scores, e.y, e.speakers, **resampling, **e.point)
+    table = _metrics(e, found, resampling["n_resamples"])
+    return {"data": _data(e, counts), "metrics": table, "conditions": _conditions(e), "worst": _worst(e, worst)}
+
+
+def _data(e: Evidence, more: Mapping[str, Any]) -> str:
+    """Counts of trials, sides and speakers, and whatever the caller adds."""
+    counts: dict[str, Any] = {"target trials": int(e.y.sum()), "non-target trials": int((~e.y).sum())}
+    counts |= {f"{name} sides": len(set(column.tolist())) for name, column in e.ids.items()}
+    if e.speakers:
+        counts["speakers"] = len(set(e.speakers[0].tolist()) | set(e.speakers[1].tolist()))
+    return facts(counts | dict(more))
+
+
+def _metrics(e: Evidence, found: Mapping[str, metrics.BootstrapResult], n_resamples: int) -> str:
+    """A row for each system, with intervals where the speakers are known."""
+    rows = []
+    for name, row in found.items():
+        cells = [_metric(k, value) for k, value in enumerate(row.estimate)]
+        if row.low is not None:
+            for k, (low, high) in enumerate(zip(row.low, row.high, strict=True)):
+                ends = f"{_metric(k, low)} \N{EN DASH} {_metric(k, high)}".replace(" %", "", 1)
+                cells[k] += f'<span class="interval">{ends}</span>'
+        rows.append((bdi(name), *cells))
+    note = "Costs at prior {p_target:g}, cost of a miss {c_miss:g}, of a false alarm {c_fa:g}, ".format(**e.point)
+    note += "normalised as by NIST. EER on the convex hull of the ROC. Cllr and calibration loss in bits. "
+    if e.speakers and n_resamples:
+        note += f"Below each value: 95 % interval from {n_resamples} resamples of the speakers."
+    else:
+        note += "No intervals: they need " + ("the speakers of both sides." if n_resamples else "resamples.")
+    return table(("System", *METRICS), rows) + f'<p class="note">{note}</p>'
+
+
+def _conditions(e: Evidence) -> str:
+    """A table for each condition, with a row for each of its values and systems."""
+    parts = []
+    for name, column in e.conditions.items():
+        values, index, sizes = np.unique(column.astype(str), return_inverse=True, return_counts=True)
+        shown = np.sort(np.argsort(-sizes, kind="stable")[:MOST_VALUES])
+        rows = [row for k in shown for row in _condition(e, values[k], index == k)]
+        head = (text(name), "System", *METRICS[:5], "Targets", "Non-targets")
+        parts.append(f"<h3>{bdi(name)}</h3>" + table(head, rows, 2))
+        if len(values) > len(shown):
+            rest = int(sizes.sum() - sizes[shown].sum())
+            left = f"{len(values) - len(shown):,} rarer values ({rest:,} trials) are not shown."
+            parts.append(f'<p class="note">{left}</p>')
+    return "".join(parts)
+
+
+def _condition(e: Evidence, value: str, own: Booleans) -> Iterable[tuple[str, ...]]:
+    """The rows of one value of a condition; its name and counts stand in the first."""
+    y = e.y[own]
+    first = (bdi(value), f"{int(y.sum()):,}", f"{int((~y).sum()):,}")
+    for name, s in e.scores.items():
+        cells = ["\N{EN DASH}"] * 5
+        if y.any() and not y.all():
+            cells = [_metric(k, v) for k, v in enumerate(metrics.measure(s[own], y, **e.point)[:5])]
+        yield first[0], bdi(name), *cells, *first[1:]
+        first = ("", "", "")
+
+
+def _worst(e: Evidence, most: int) -> str:
+    """The target trials with the lowest scores and the non-target trials with the highest, for each system."""
+    if most < 1:
+        return ""
+    ids = e.ids or {"row, from 0": np.arange(len(e.y))}
+    parts = []
+    for system, s in e.scores.items():
+        parts.append(f'<h3>{bdi(system)}</h3><div class="columns">')
+        for keep, sign, kind in (
+            (e.y, 1.0, "Targets that scored lowest"),
+            (~e.y, -1.0, "Non-targets that scored highest"),
+        ):
+            rows = np.flatnonzero(keep)
+            body = []
+            for k in rows[np.argsort(sign * s[rows], kind="stable")[:most]]:
+                under = " \N{MIDDLE DOT} ".join(bdi(column[k]) for column in e.conditions.values())
+                cells = [number(s[k], "{:.2f}"), *(bdi(column[k]) for column in ids.values())]
+                cells[-1] += f'<span class="interval">{under}</span>' if under else ""
+                body.append(cells)
+            parts.append(f'<div><p class="note">{kind}</p>{table(("LLR", *ids), body, 3, "trials")}</div>')
+        parts.append("</div>")
+    return "".join(parts)
+
+
+def of_model(model: Any, shares: VarianceShares | None) -> str:
+    """Sizes of a fitted PLDA, or the facts of a dictionary, and the shares of variance."""
+    if model is None and shares is None:
+        return ""
+    known = dict(model) if isinstance(model, Mapping) else {}
+    if hasattr(model, "speaker_loadings_"):
+        d, ny = model.speaker_loadings_.shape
+        known = {"dimensions": d, "speaker factors": ny, "session factors": model.session_loadings_.shape[1]}
+        kinds = len(model.channel_priors_) if hasattr(model, "channel_priors_") else 1
+        known |= {"kinds of channels": kinds} if kinds > 1 else {}
+        if hasattr(model, "log_likelihoods_"):
+            known["EM iterations"] = f"{model.n_iter_}{'' if model.converged_ else ' (not converged)'}"
+            known["log-likelihood"] = number(float(model.log_likelihoods_[-1]), "{:,.1f} nats")
+    elif model is not None and not isinstance(model, Mapping):
+        raise DuopldaError(f"model_summary must be a fitted PLDA or a dictionary, not {type(model).__name__}")
+    if shares is None:
+        return facts(known)
+    for name, share in zip(("speaker", "session", "channel"), shares.total, strict=True):
+        known[f"variance of the {name}"] = f"{100 * share:.1f} %"
+    return f'<div class="columns"><div>{facts(known)}</div>{template("shares.html")}</div>'
+
+
+def of_kinds(true: ArrayLike, inferred: ArrayLike) -> str:
+    """How often each kind of channel was taken for which."""
+    a, b = np.asarray(true).astype(str), np.asarray(inferred).astype(str)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        raise DuopldaError(f"kinds must be two columns of one length, got shapes {a.shape} and {b.shape}")
+    columns = np.unique(np.concatenate([a, b]))
+    body = []
+    for kind in np.unique(a):
+        own = b[a == kind]
+        body.append((bdi(kind), f"{len(own):,}", *(f"{100 * float(np.mean(own == c)):.1f} %" for c in columns)))
+    head = ("True kind", "Recordings", *(f"taken for {bdi(c)}" for c in columns))
+    right = f"{100 * float(np.mean(a == b)):.1f} % of {len(a):,} recordings right."
+    return table(head, body) + f'<p class="note">{right}</p>'
+
+
+def of_repeat(commands: Iterable[str], hashes: Mapping[str, str]) -> str:
+    """The commands to paste, and the hashes of the files they read."""
+    commands = [commands] if isinstance(commands, str) else commands
+    typed = "\n".join(text(line, None) for command in commands for line in str(command).split("\n"))
+    rows = [(bdi(name), f'<span class="hash">{text(value)}</span>') for name, value in hashes.items()]
+    return (f"<pre>{typed}</pre>" if typed else "") + (table(("File", "Hash"), rows, 2) if rows else "")
+
+
+def _metric(k: int, value: float) -> str:
+    return number(100 * value, "{:.2f} %") if k == 0 else number(value, "{:.3f}")

@@ -1,0 +1,125 @@
+"""Tables that grow row by row, and an index of the names in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import Array, namespace
+from duoplda.data.labels import Ints
+
+
+class Table:
+    """Columns of one length with room behind them: to append n rows one by one costs O(n), not O(n^2)."""
+
+    def __init__(self, **columns: Array):
+        self.columns = columns
+        self.n: int = next(iter(columns.values())).shape[0]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name][: self.n, ...]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"columns": {name: self[name] for name in self.columns}, "n": self.n}
+
+    def append(self, **rows: Array) -> None:
+        """Add rows to all of the columns; names become wider, or texts, where the new ones ask for that."""
+        n = self.n + next(iter(rows.values())).shape[0]
+        for name, new in rows.items():
+            old = self.columns[name]
+            if isinstance(old, np.ndarray):
+                old, new = _alike(old, new, self.n)
+            if n > old.shape[0]:
+                old = _longer(old, self.n, max(n, 2 * self.n))
+            old[self.n : n, ...] = new
+            self.columns[name] = old
+        self.n = n
+
+    def widen(self, name: str, more: int) -> None:
+        """Add columns of zeros to a column that is a matrix."""
+        self.columns[name] = np.pad(self.columns[name], ((0, 0), (0, more)))
+
+
+def _alike(old: NDArray[Any], new: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A column of n names and further ones, such that they fit into one array: numbers and texts become texts."""
+    if old.dtype == new.dtype or not len(new):
+        return old, new
+    if n and (old.dtype.kind, new.dtype.kind) != ("U", "U"):
+        old, new = as_text(old[:n]), as_text(new)
+    return old[:n].astype(np.result_type(old, new) if n else new.dtype), new
+
+
+def _longer(old: Array, n: int, room: int) -> Array:
+    xp, shape = namespace(old), (room, *old.shape[1:])
+    out = np.empty(shape, old.dtype) if xp is np else xp.empty(shape, dtype=old.dtype, device=old.device)
+    out[:n, ...] = old[:n, ...]
+    return out
+
+
+def as_names(names: NDArray[Any]) -> NDArray[Any]:
+    """Names as 64-bit numbers, or as text: bytes are text too."""
+    if names.dtype.kind in "biuf" and not (names.dtype.kind == "u" and names.size and names.max() >> 63):
+        return names.astype(np.float64 if names.dtype.kind == "f" else np.int64, copy=False)
+    return as_text(names) if names.dtype.kind == "u" else names.astype(str)
+
+
+def as_text(names: NDArray[Any]) -> NDArray[Any]:
+    """Names as text; 5 and 5.0 are "5"."""
+    return np.array([_key(name) for name in names.tolist()], dtype=str)
+
+
+def _key(name: Any) -> str:
+    if isinstance(name, bytes):
+        return name.decode()
+    if isinstance(name, bool) or (isinstance(name, float) and name.is_integer()):
+        name = int(name)
+    return name if isinstance(name, str) else str(name)
+
+
+def packed(names: NDArray[Any]) -> NDArray[Any]:
+    """Names as numbers for a file: texts as UTF-8, a row of bytes each."""
+    if names.dtype.kind != "U":
+        return names
+    text = np.char.encode(names, "utf-8", "surrogatepass")
+    return np.frombuffer(text.tobytes(), np.uint8).reshape(len(text), text.dtype.itemsize)
+
+
+def unpacked(array: NDArray[Any]) -> NDArray[Any]:
+    """The names that `packed` packed."""
+    if array.ndim == 1 and array.dtype.kind in "biuf":
+        return array
+    if array.ndim != 2 or array.dtype != np.uint8 or not array.shape[1]:
+        raise ValueError(f"names are {array.dtype} of shape {array.shape}")
+    text = np.frombuffer(array.tobytes(), f"S{array.shape[1]}")
+    return np.char.decode(text, "utf-8", "surrogatepass")
+
+
+class Index:
+    """Rows of a column of names by name. As for labels, 5, 5.0 and "5" are one name."""
+
+    def __init__(self, names: NDArray[Any]):
+        self._last: dict[str, int] = {}
+        self._before: list[int] = []  # of each row, the row before it that has the same name, or -1
+        self.extend(names)
+
+    def extend(self, names: NDArray[Any]) -> None:
+        """Names of further rows."""
+        for row, name in enumerate(map(_key, names.tolist()), len(self._before)):
+            self._before.append(self._last.get(name, -1))
+            self._last[name] = row
+
+    def last(self, names: NDArray[Any]) -> Ints:
+        """The last row that has each of the names, -1 where there is none."""
+        return np.array([self._last.get(_key(name), -1) for name in names.tolist()], np.int64)
+
+    def find(self, names: NDArray[Any]) -> tuple[Ints, Ints]:
+        """All rows that have one of the names, and which of the names it is."""
+        at, which, found = self.last(names), np.arange(len(names)), [np.zeros((2, 0), np.int64)]
+        while len(at):
+            at, which = at[at >= 0], which[at >= 0]
+            found.append(np.stack([at, which]))
+            at = np.array([self._before[row] for row in at.tolist()], np.int64)
+        rows, of = np.concatenate(found, axis=1)
+        return rows, of
