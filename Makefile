@@ -35,9 +35,9 @@ lint: .venv-lint/$(STAMP)
 test-lowest: .venv-lowest/$(STAMP) browser
 	$(call pytest,.venv-lowest) -W default::DeprecationWarning
 
-# The tests that have torch tensors as input: an environment of its own, as torch is large.
+# The files of tests that use torch: an environment of its own, as torch is large.
 test-torch: .venv-torch/$(STAMP)
-	$(call pytest,.venv-torch) tests/test_array.py tests/test_torch.py tests/test_llr_blocks.py
+	$(call pytest,.venv-torch) $$(grep -l 'import torch\|skip("torch"' tests/test_*.py)
 
 bench: $(VENV)/$(STAMP)
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.cluster`: training data in shards on a cluster of processes, and what a billion would take."""
+"""`python -m benchmarks.cluster`: the passes over training data in shards, on a cluster of processes on this machine.
+
+From the rates that it measures, it works out what a billion recordings would take.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distributed import Client, LocalCluster
 
 from benchmarks.common import save
 from duoplda import Statistics
-from duoplda.engines.dask import Client, Cluster, LocalCluster
-from duoplda.estimators.backend import through
-from duoplda.estimators.preprocessing import Center, LengthNorm, Whiten
-from duoplda.io import LabelTable, embedding_shards, read_embeddings, write_embeddings
+from duoplda.engines.dask import recordings
+from duoplda.estimators.preprocessing import Center, LengthNorm, Whiten, through
+from duoplda.io import LabelTable, read_embeddings, write_embeddings
 
-SPEAKERS, SESSIONS, COPIES = 1000, 20, 5  # of the shards that are measured
+SESSIONS, COPIES = 20, 5  # sessions of a speaker, recordings of a session
 
 
-def make(folder: Path, n_shards: int, d: int) -> int:
-    """Parquet shards in single precision with labels; sessions are cut between neighbours only."""
-    N = SPEAKERS * SESSIONS * COPIES
+def make(folder: Path, n_shards: int, speakers: int, d: int) -> int:
+    """Write Parquet shards in single precision with labels; only sessions at the border of two shards are cut."""
+    N = speakers * SESSIONS * COPIES
     ids = np.array([f"utt{i:08}" for i in range(N)])
-    speaker = np.array([f"spk{i:05}" for i in range(SPEAKERS)])[np.arange(N) // (SESSIONS * COPIES)]
-    session = np.array([f"sess{i:06}" for i in range(SPEAKERS * SESSIONS)])[np.arange(N) // COPIES]
+    speaker = np.array([f"spk{i:05}" for i in range(speakers)])[np.arange(N) // (SESSIONS * COPIES)]
+    session = np.array([f"sess{i:06}" for i in range(speakers * SESSIONS)])[np.arange(N) // COPIES]
     rng = np.random.default_rng(0)
     for i, rows in enumerate(np.array_split(np.arange(N), n_shards)):
         labels = LabelTable(ids[rows], speaker[rows], session[rows])
@@ -43,15 +46,17 @@ def timed(function: Any) -> tuple[float, Any]:
 
 
 def passes(client: Any, folder: Path, transform: Any) -> dict[str, Any]:
-    cluster = Cluster.of_shards(embedding_shards(folder), None, client)
-    labels, _ = timed(lambda: cluster.found)
-    spread, _ = timed(lambda: cluster.spread(False))
-    sums, stats = timed(lambda: cluster.statistics(transform, n_folds=4))
+    """Seconds of the three passes that training makes over shards that hold their own labels."""
+    data = recordings(folder, True, client=client)
+    labels, _ = timed(lambda: data.split)
+    spread, _ = timed(lambda: Statistics.unlabelled(data))
+    sums, stats = timed(lambda: Statistics.of(data, transform, n_folds=4))
     return {"labels": labels, "spread": spread, "statistics": sums, "stats": stats}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser.add_argument("--speakers", type=int, default=1000, help=f"each with {SESSIONS * COPIES} recordings")
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--dimensions", type=int, default=512)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -61,7 +66,7 @@ def main() -> None:
     d, rows = given.dimensions, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        N = make(folder, given.shards, d)
+        N = make(folder, given.shards, given.speakers, d)
         size = sum(p.stat().st_size for p in folder.iterdir())
         print(f"{N} recordings x {d} in {given.shards} Parquet shards, {size / 1e6:.0f} MB")
         X = np.random.default_rng(1).standard_normal((4 * d, d))
@@ -83,7 +88,7 @@ def main() -> None:
             )
         print(f"reading alone, one process: {alone:.2f} s ({N / alone:,.0f} a second)")
         held = len(pickle.dumps(stats, protocol=5))
-        print(f"statistics (4 folds): {held / 1e6:.0f} MB for {SPEAKERS} speakers")
+        print(f"statistics (4 folds): {held / 1e6:.0f} MB for {given.speakers} speakers")
     rate = rows[0]["recordings_per_second_and_core"]
     print(f"\n{arithmetic(d, rate, size / N)}")
     print("\nwritten:", save("cluster-", {"rows": rows, "bytes": size, "statistics_bytes": held}, given.out))
@@ -102,9 +107,9 @@ def arithmetic(d: int, rate: dict[str, float], bytes_each: float, N: float = 1e9
   bytes read: labels once, vectors twice, {bytes_each:,.0f} a recording: {2 * N * bytes_each / 1e12:.1f} TB
   flops: mean and covariance {N * d * d:.1e}, whitening {2 * N * d * d:.1e}, sums {N * d * d:.1e}
   core hours at the rates of one worker: {hours}; all on 1,000 cores: {sum(seconds.values()) / 6e4:.1f} minutes
-  shuffled: keys of sessions {keys:.1f} GB, two parts of the session at each border {cut:.0f} MB,
-    scatters of four folds and sums of speakers up the tree {tree:.0f} GB
-  the driver holds: keys {keys:.1f} GB, twice while they are sorted; sums of speakers {sums:.1f} GB for each size of
+  sent between machines: keys of sessions {keys:.1f} GB, two open parts of the session at each border {cut:.0f} MB,
+    scatters of four folds and sums of speakers as they are added up {tree:.0f} GB
+  the client holds: keys {keys:.1f} GB, twice while they are sorted; sums of speakers {sums:.1f} GB for each size of
     sessions, twice while they are put together; scatters {4 * 2 * T / 1e6:.0f} MB"""
 
 

@@ -1,4 +1,4 @@
-"""Timing and the table."""
+"""Timing, sizes and the table."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
+DIVISOR = 1  # of the sizes; `python -m benchmarks --smaller 100` only shows that the benchmarks run
+
 
 @dataclass(frozen=True)
 class Row:
@@ -22,7 +24,7 @@ class Row:
     size: str
     ours: float
     floor: float
-    goal: float | None  # the most that ours / floor should be
+    goal: float | None  # the largest ratio ours / floor that is acceptable
     unit: str = "s"
 
     @property
@@ -30,10 +32,15 @@ class Row:
         return self.ours / self.floor
 
 
+def smaller(n: int, least: int = 60) -> int:
+    """A number of speakers, sides or rows: `n` divided by `DIVISOR`, but not below `least`."""
+    return n if DIVISOR == 1 else min(n, max(n // DIVISOR, least))
+
+
 def interleaved(*functions: Callable[[], Any], repeat: int = 5) -> list[float]:
-    """The best time of each of several functions, called in turn, so that they share the machine's moods."""
+    """The best time of each of several functions, called in turn, so that other load slows all of them alike."""
     best = [float("inf")] * len(functions)
-    for _ in range(repeat):
+    for _ in range(repeat if DIVISOR == 1 else 1):
         for i, function in enumerate(functions):
             gc.collect()
             start = time.perf_counter()
@@ -51,7 +58,7 @@ def table(rows: list[Row]) -> str:
 
 
 def save(prefix: str, content: dict[str, Any], out: Path | None = None) -> Path:
-    """JSON of what was measured, and on what machine: in results/, unless told where."""
+    """Write what was measured, and on what machine, as JSON: to a new file in results/, unless `out` is given."""
     now = datetime.now(UTC)
     machine = {
         "machine": platform.processor() or platform.machine(),

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.common import Row, interleaved
-from duoplda import PLDA, Statistics
+from benchmarks.common import Row, interleaved, smaller
+from duoplda import PLDA, Sides, Statistics, score
 from duoplda.datasets import make_recordings
 from duoplda.model import em
 from duoplda.model.parameters import Model, checked
-from duoplda.trials import ratios as products
-from duoplda.trials.blocks import Sides
+from duoplda.trials.ratios import Lambdas, common
 
 
 def a_model(d: int, ny: int, nx: int, seed: int = 0) -> Model:
@@ -22,8 +21,9 @@ def a_model(d: int, ny: int, nx: int, seed: int = 0) -> Model:
 
 
 def balanced(n_speakers: int, sessions: int, recordings: int, d: int, dtype: str = "float64"):
-    """Plain noise with nested labels: for timing, what the numbers are does not matter."""
+    """Plain noise with nested labels: the time does not depend on what the numbers are."""
     rng = np.random.default_rng(0)
+    n_speakers = smaller(n_speakers)
     N = n_speakers * sessions * recordings
     X = np.empty((N, d), dtype)
     for a in range(0, N, 65536):
@@ -48,7 +48,7 @@ def one_pass() -> Iterator[Row]:
 
 
 def single_precision() -> Iterator[Row]:
-    """Recordings in single precision, squared in single within sessions; and what that costs in digits."""
+    """Single precision: differences within sessions are squared in single; how much faster, and how exact, that is."""
     X, speaker, session = balanced(2500, 10, 4, 512, "float32")
     F = X[: len(X) // 4].astype(float)
     fast, exact, floor = interleaved(
@@ -79,11 +79,18 @@ def iteration_size() -> Iterator[Row]:
 
 
 def acceleration() -> Iterator[Row]:
-    """E-steps until within 1e-6 nats per recording of the optimum, those of rejected steps included."""
+    """The number of E-steps, rejected ones included, until EM is within 1e-6 nats per recording of the optimum."""
     weak = {"speaker_variance": 0.1, "session_variance": 0.1, "channel_variance": 1.0}
     for what, variances, ny, nx in (("full rank", {}, 40, 40), ("weak factors", weak, 20, 15)):
         data = make_recordings(
-            300, (1, 6), (1, 5), n_dimensions=40, n_speaker_factors=20, n_session_factors=15, seed=3, **variances
+            smaller(300, 40),
+            (1, 6),
+            (1, 5),
+            n_dimensions=40,
+            n_speaker_factors=20,
+            n_session_factors=15,
+            seed=3,
+            **variances,
         )
         stats = Statistics.from_arrays(data.X, data.speaker, data.session)
         for name, start in (
@@ -105,29 +112,34 @@ def score_matrix() -> Iterator[Row]:
     ny = 150
     model = a_model(256, ny, 100)
     plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
-    X = rng.standard_normal((10_000, 256))
-    tests = plda.enroll(X, np.arange(10_000))
-    left, right = rng.standard_normal((10_000, ny + 2)), rng.standard_normal((10_000, ny + 2))
+    n, m = smaller(5000), smaller(10_000)
+    X = rng.standard_normal((m, 256))
+    tests = plda.enroll(X, np.arange(m))
+    left, right = rng.standard_normal((m, ny + 2)), rng.standard_normal((m, ny + 2))
     ours, floor = interleaved(lambda: plda.llr(tests, tests), lambda: left @ right.T)
     yield Row("(d) score matrix / GEMM of inner size ny+2", "10k x 10k, ny=150", ours, floor, 1.3)
 
-    size = rng.integers(3, 6, 5000)
-    side = np.repeat(np.arange(5000), size)
+    side = np.repeat(np.arange(n), rng.integers(3, 6, n))
     Y = rng.standard_normal((len(side), 256))
     sets = plda.enroll(Y, side, side)  # one session each
-    ours, floor = interleaved(lambda: plda.llr(sets, tests), lambda: left[:5000] @ right.T)
+    ours, floor = interleaved(lambda: plda.llr(sets, tests), lambda: left[:n] @ right.T)
     yield Row("(d) score matrix, enrolment sets / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
 
     def blocks():
         for _ in plda.llr_blocks(sets, tests):
             pass
 
-    ours, top, floor = interleaved(blocks, lambda: plda.top(sets, tests, 10), lambda: left[:5000] @ right.T)
+    ours, top, floor = interleaved(blocks, lambda: plda.top(sets, tests, 10), lambda: left[:n] @ right.T)
     yield Row("all blocks of the same / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
     yield Row("the best 10 of each test / the same", "5k x 10k, sets of 3 to 5 of a session", top, floor, None)
 
-    pairs = rng.integers(0, 10_000, (1_000_000, 2))
-    pairs[:, 0] %= 5000
+    streamed, whole = interleaved(
+        lambda: list(score(plda, sets, X, top=10)), lambda: plda.top(sets, plda.enroll(X, np.arange(m)), 10)
+    )
+    yield Row("the same, tests in chunks / tests at once", "5k x 10k, from recordings", streamed, whole, 1.1)
+
+    pairs = rng.integers(0, m, (smaller(1_000_000), 2))
+    pairs[:, 0] %= n
 
     def gathered():
         return [np.einsum("ij,ij->i", left[p[:, 0]], right[p[:, 1]]) for p in np.array_split(pairs, 80)]
@@ -137,7 +149,10 @@ def score_matrix() -> Iterator[Row]:
 
 
 def ragged_sides(plda: PLDA, n: int, sessions: tuple[int, int], constant: bool, seed: int) -> Sides:
-    """Sides of 1 to 10 sessions (or as told) of 1 to 6 recordings; `constant`: all sessions of a side have as many."""
+    """`n` sides. The number of sessions of each is drawn from a range, that of recordings of a session from 1 to 6.
+
+    With `constant`, all sessions of a side have the same number of recordings.
+    """
     rng = np.random.default_rng(seed)
     per_side = rng.integers(sessions[0], sessions[1] + 1, n)
     session_side = np.repeat(np.arange(n), per_side)
@@ -148,10 +163,14 @@ def ragged_sides(plda: PLDA, n: int, sessions: tuple[int, int], constant: bool, 
 
 
 def other_work(A: Sides, B: Sides) -> Callable[[], None]:
-    """What several patterns add to the product: an inverse for each sum of counts, and each side times so many."""
-    G, a, b = products._common(A, B)
+    """The work that several patterns on both sides add to the matrix product.
+
+    It is one inverse for each different sum of the counts of two sides, and for each side one product with an inverse
+    for each pattern of the other set.
+    """
+    G, a, b = common(A.groups, B.groups)
     counts = np.unique((a[:, None] + b).reshape(-1, G.shape[0]), axis=0)
-    Lambda, once = products._Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
+    Lambda, once = Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
     few = [np.empty_like(s.gamma) for s in (A, B)]
 
     def work() -> None:
@@ -164,7 +183,7 @@ def other_work(A: Sides, B: Sides) -> Callable[[], None]:
 
 
 def score_patterns() -> Iterator[Row]:
-    """Several patterns on both sides: against the product, and against what they add to it."""
+    """Several patterns on both sides: compared with the product alone, and with the product and the added work."""
     model, ny = a_model(256, 150, 100), 150
     plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
     one, ten = (1, 1), (1, 10)
@@ -174,6 +193,7 @@ def score_patterns() -> Iterator[Row]:
         ("6 patterns against ragged", 5000, 10_000, (one, True), (ten, False), 3),
         ("ragged against ragged", 300, 300, (ten, False), (ten, False), 2),
     ):
+        n, m = smaller(n, 20), smaller(m, 20)
         A, B = ragged_sides(plda, n, *a, seed=0), ragged_sides(plda, m, *b, seed=1)
         left, right = np.random.default_rng(0).standard_normal((n, ny + 2)), np.ones((m, ny + 2))
         ours, product, other = interleaved(
@@ -187,7 +207,7 @@ def score_patterns() -> Iterator[Row]:
 def ragged() -> Iterator[Row]:
     d = 256
     model = a_model(d, 150, 100)
-    data = make_recordings(5000, (2, 14), (1, 7), model=model, seed=0)
+    data = make_recordings(smaller(5000), (2, 14), (1, 7), model=model, seed=0)
     e_step = em.EStep(stats := Statistics.from_arrays(data.X, data.speaker, data.session))
 
     def iteration():
@@ -214,7 +234,7 @@ def kinds() -> Iterator[Row]:
     plda = PLDA.from_parameters(
         np.tile(model.mu, (5, 1)), model.V[:, :150], model.U, np.tile(model.W, (5, 1, 1)), channels=np.arange(5)
     )
-    n, m = 5000, 10_000
+    n, m = smaller(5000), smaller(10_000)
     enrolled = plda.enroll(X[:n], np.arange(n), None, channel[:n])  # five patterns on each side
     tests = plda.enroll(X[:m], np.arange(m), None, channel[:m])
     left, right = np.random.default_rng(0).standard_normal((n, 152)), np.random.default_rng(1).standard_normal((m, 152))
@@ -223,10 +243,10 @@ def kinds() -> Iterator[Row]:
 
 
 def auto_shrinkage() -> Iterator[Row]:
-    """Shrinkage chosen by held-out speakers: a multiple of one fit, whatever the number of recordings."""
+    """Shrinkage chosen by held-out speakers costs a few fits, and no more of them for more recordings."""
     for recordings in (2, 8):
         data = make_recordings(
-            300, (2, 6), recordings, n_dimensions=96, n_speaker_factors=48, n_session_factors=96, seed=0
+            smaller(300, 40), (2, 6), recordings, n_dimensions=96, n_speaker_factors=48, n_session_factors=96, seed=0
         )
         stats = Statistics.from_arrays(data.X, data.speaker, data.session, n_folds=4)
         ours, floor = interleaved(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import Row, interleaved
+from benchmarks.common import Row, interleaved, smaller
 from benchmarks.core import a_model
 from duoplda import PLDA, io
 
@@ -21,9 +21,9 @@ def reading() -> Iterator[Row]:
     import kaldiio
 
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        ids = np.array([f"utterance-{i:07d}" for i in range(N)])
-        X = np.random.default_rng(0).standard_normal((N, D), dtype=np.float32)
+        place, n = Path(folder), smaller(N)
+        ids = np.array([f"utterance-{i:07d}" for i in range(n)])
+        X = np.random.default_rng(0).standard_normal((n, D), dtype=np.float32)
         for name in ("x.ark", "x.npz", "x.parquet", "x.h5"):
             io.write_embeddings(place / name, ids, X)
         np.save(place / "plain.npy", X)
@@ -40,7 +40,7 @@ def reading() -> Iterator[Row]:
             lambda: np.load(place / "plain.npy").sum(),
             repeat=3,
         )
-        size = f"{N // 1000}k x {D} float32"
+        size = f"{n // 1000}k x {D} float32"
         yield Row("read ark in chunks / kaldiio", size, ark, kaldi, 1.0)
         yield Row("read ark in chunks / np.load of npy", size, ark, numpy, None)
         for name, time in (("npz", npz), ("Parquet", parquet), ("HDF5", hdf)):
@@ -53,10 +53,11 @@ def trials() -> Iterator[Row]:
     plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
     names = np.array([f"recording-{i:05d}" for i in range(20_000)])
     sides = plda.enroll(rng.standard_normal((len(names), 128)), names)
-    a, b = rng.integers(0, len(names), (2, TRIALS))
+    n = smaller(TRIALS)
+    a, b = rng.integers(0, len(names), (2, n))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trials")
-        target = np.where(rng.random(TRIALS) < 0.1, "target", "nontarget")
+        target = np.where(rng.random(n) < 0.1, "target", "nontarget")
         with path.open("w") as f:
             f.writelines(f"{x} {y} {t}\n" for x, y, t in zip(names[a], names[b], target, strict=True))
 

@@ -23,8 +23,9 @@ PROGRAM = """
 import json, resource, sys
 import duoplda.estimators.plda
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-from duoplda.cli._common import run
-run(sys.argv[1:])
+from duoplda.cli import app
+if app(sys.argv[1:], prog_name="duoplda", standalone_mode=False):
+    sys.exit("duoplda train failed")
 print(json.dumps([start * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
 

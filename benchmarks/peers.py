@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.common import save
 from duoplda import PLDA, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.evaluation.metrics import cllr, eer, min_cllr
+from duoplda.metrics import cllr, eer, min_cllr
 from duoplda.model import em
 from duoplda.model.parameters import Model, checked
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from duoplda import PLDA
 from duoplda.datasets import make_recordings
-from duoplda.evaluation.metrics import cllr, eer
+from duoplda.metrics import cllr, eer
 
 SYSTEMS = ("duoplda", "by the book", "averaged")
 SIZES = (1, 5, 10)

@@ -14,7 +14,7 @@ import numpy as np
 
 from duoplda import PLDA
 from duoplda.datasets import make_recordings
-from duoplda.evaluation.metrics import cllr
+from duoplda.metrics import cllr
 
 
 def experiment(n_speakers: int, d: int = 48, seed: int = 0, n_test: int = 500) -> dict[str, tuple[float, float, tuple]]:

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from duoplda.estimators.backend import Backend
-from duoplda.evaluation.metrics import bootstrap, cllr, eer
+from duoplda import PLDA, Backend
+from duoplda.metrics import bootstrap, cllr, eer
 
-# name: (options of the back-end, sessions known, kinds used in training, kinds known at test)
+# name: (options of the PLDA, sessions known, kinds used in training, kinds known at test)
 SYSTEMS = {
     "cosine": ({"shrinkage": None, "max_iter": 0}, False, False, False),
     "plain-ml": ({"shrinkage": None}, False, False, False),
@@ -45,7 +45,7 @@ def train(system: str, data, max_iter: int = 500) -> Backend:
     options, sessions, kinds, _ = SYSTEMS[system]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return Backend(**{"whiten": True, "max_iter": max_iter, **options}).fit(
+        return Backend(plda=PLDA(**{"max_iter": max_iter, **options})).fit(
             data["embeddings"],
             data["speaker"],
             session=data["session_id"] if sessions else None,

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 from real_speech import evaluate, load
+from sklearn.pipeline import make_pipeline
 
 from duoplda import PLDA, Statistics
-from duoplda.estimators.backend import Backend
 from duoplda.model import em
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Shrinkage, shrink, target
+from duoplda.preprocessing import Center, LengthNorm, Whiten
 
 AMOUNTS = {"so762": [(0.9, 0.2, 0.02), (0.5, 0.1, 0.1)], "amnist": [(0.95, 0.5, 0.1), (0.7, 0.1, 0.1)]}
 
@@ -63,8 +64,7 @@ def map_em(stats: Statistics, ml: Model, a: Shrinkage, tol: float = 1e-5) -> Mod
 def main(folder: Path) -> None:
     for name, amounts in AMOUNTS.items():
         data, public, trials = load(folder, name)
-        front = Backend(whiten=True, shrinkage=None, max_iter=1, tol=1e9)
-        front.fit(data["embeddings"], data["speaker"], session=data["session_id"])
+        front = make_pipeline(Center(), Whiten(), LengthNorm()).fit(data["embeddings"])
         X, Y = front.transform(data["embeddings"]), front.transform(public["embeddings"])
         stats = Statistics.from_arrays(X, data["speaker"], data["session_id"])
         ml = em.fit(stats, em.moment_start(stats, stats.d, stats.d)).model

@@ -14,6 +14,7 @@ from chunked import accumulate
 from duoplda import PLDA, DuopldaError, Statistics
 from duoplda import arrays as ar
 from duoplda.datasets import make_recordings
+from duoplda.model import em
 
 MISSING = {
     "array_api_strict": "array-api-strict is not installed: pip install 'duoplda[test]'",
@@ -149,6 +150,26 @@ def test_statistics_of_integers(lib):
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
+
+
+def test_training_goes_on_from_a_saved_state(lib):
+    """A state is saved as arrays of the host, and goes on where the statistics are."""
+    saved = []
+
+    class Keeper:
+        state = staticmethod(saved.append)
+
+        def __call__(self, *given):
+            pass
+
+    stats = Statistics.from_arrays(lib.put(X), SPEAKER, SESSION)
+    whole = em.fit(stats, em.moment_start(stats, 3, 2), callback=Keeper(), tol=0, max_iter=8)
+    arrays = saved[4].arrays()
+    assert all(type(a) is np.ndarray for a in arrays.values())
+    rest = em.fit(stats, em.State.from_arrays(arrays, whole.model.kinds), tol=0, max_iter=8)
+    np.testing.assert_allclose(rest.log_likelihoods, whole.log_likelihoods, rtol=1e-12)
+    for name in ("mu", "V", "U", "W"):
+        same(lib, getattr(rest.model, name), lib.get(getattr(whole.model, name)), 1e-9)
 
 
 def same_fit(lib, ours, numpys, tol=1e-9):

@@ -1,13 +1,19 @@
-"""The benchmarks beside other libraries, at a tiny size, with those that are installed. No time is asserted."""
+"""Every benchmark runs, at a tiny size; those of other libraries where these are installed. No time is asserted."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import __main__, peers
+from benchmarks import __main__, core, files, peers
+
+ROOT = Path(__file__).parents[1]
 
 SIZE = ["--speakers=60", "--evaluated=20", "--dimensions=6", "--factors=3", "--iterations=3", "--repeat=1"]
 NAMES = [
@@ -17,6 +23,39 @@ NAMES = [
     "hyperion SPLDA",
     "scikit-learn LDA, cosine",
 ]
+
+
+def run(*arguments: object) -> str:
+    command = [sys.executable, "-m", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_benchmark_runs(tmp_path):
+    printed = run("benchmarks", "--smaller=1000", f"--out={tmp_path / 'out.json'}")
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["smaller"] == 1000
+    assert "sizes are divided by 1000" in printed
+    assert len(written["rows"]) >= len([*core.ALL, *files.ALL])
+    for row in written["rows"]:
+        assert 0 < row["ratio"] < math.inf
+        assert row["what"] in printed
+
+
+def test_the_cluster_benchmark_runs(tmp_path):
+    sizes = ("--speakers=12", "--shards=2", "--dimensions=4", "--repeat=1", "--workers=1")
+    printed = run("benchmarks.cluster", *sizes, f"--out={tmp_path / 'out.json'}")
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert set(row["seconds"]) == {"labels", "spread", "statistics"}
+    assert "1200 recordings x 4 in 2 Parquet shards" in printed
+    assert "1e9 recordings x 4" in printed
+
+
+def test_the_memory_benchmark_runs():
+    printed = run("benchmarks.memory", "--recordings=2000", "--dimensions=6")
+    assert "recordings of 9 speakers x 6" in printed
 
 
 def test_peers(tmp_path, monkeypatch, capsys):

@@ -150,7 +150,7 @@ def test_unlabelled_kinds_are_learned_from_sessions_with_several_recordings():
     assert max(size) > 20 * min(size)  # 64 in truth
     one = PLDA().fit(data.X, data.speaker, session=data.session)
     assert plda.log_likelihoods_[-1] > one.log_likelihoods_[-1] + 0.1 * len(data)
-    with pytest.raises(DuopldaError, match="Only recordings of one session"):
+    with pytest.raises(DuopldaError, match="only recordings of one session differ by their channel alone"):
         PLDA(n_channels=2).fit(data.X, data.speaker)
 
 

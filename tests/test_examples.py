@@ -47,7 +47,7 @@ def test_few_speakers():
 def test_real_speech_as_the_prototype_found_it(system, pooled, one_by_five):
     from real_speech import load, scores, train
 
-    from duoplda.evaluation.metrics import cllr, eer
+    from duoplda.metrics import cllr, eer
 
     data, public, trials = load(SPEECH, "so762")
     llr = scores(train(system, data), system, public, trials)
@@ -63,7 +63,7 @@ def test_real_speech_as_the_prototype_found_it(system, pooled, one_by_five):
 def test_kinds_of_channels_help_on_real_speech():
     from real_speech import load, scores, train
 
-    from duoplda.evaluation.metrics import cllr, eer
+    from duoplda.metrics import cllr, eer
 
     data, public, trials = load(SPEECH, "so762")
     label = trials["trial_label"].astype(bool)

@@ -298,7 +298,7 @@ WRONG_TRIALS = [
     (GOOD, [0, 1, 2], None, r"labels must be booleans.*found \['0', '1', '2'\]"),
     (GOOD, [0.0, 1.0, 1.0], None, "labels must be booleans"),
     (GOOD, ["target", "nontarget", "target"], None, "labels must be booleans.*'nontarget', 'target'"),
-    (GOOD, Y, [1.0, 1.0], r"weights has shape \(2,\)"),
+    (GOOD, Y, [1.0, 1.0], r"weights \(2,\); they must be \(n,\), equally long"),
     (GOOD, Y, [1.0, -1.0, 1.0], r"weights: 1 of 3 are negative or not finite \(rows 1, from 0\)"),
     (GOOD, Y, [1.0, 1.0, np.nan], "weights: 1 of 3 are negative or not finite"),
     (GOOD, Y, [1.0, 0.0, 1.0], "no non-target trial .of positive weight."),

@@ -375,6 +375,7 @@ DAMAGE = {
     "another type": lambda a: a.update(counts=a["counts"].astype(float)),
     "negative counts": lambda a: a.update(counts=-a["counts"]),
     "a side that is not there": lambda a: a.update(session_side=a["session_side"] + 100),
+    "a side far away": lambda a: a.update(session_side=a["session_side"] + 2**50),
     "a type that is not there": lambda a: a.update(session_type=a["session_type"] + 100),
     "sessions that are not counted": lambda a: a.update(counts=0 * a["counts"]),
     "NaN": lambda a: a.update(z=a["z"] * np.nan),

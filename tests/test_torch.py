@@ -8,10 +8,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: `make test-
 
 from duoplda import PLDA, Backend, Statistics
 from duoplda.arrays import streamed, to_numpy
-from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError
-from duoplda.model import accumulate as gather
 from test_statistics import assert_equal_statistics
 
 
@@ -88,18 +86,16 @@ def test_rows_of_the_host_arrive_in_their_order(device, dtype, ordered):
 @pytest.mark.parametrize("n_folds", [0, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_host_arrays_stream_through_a_device(device, monkeypatch, n_folds, dtype):
-    monkeypatch.setattr(gather, "STREAM_BYTES", 8)  # 256 rows at a time
+    monkeypatch.setattr("duoplda.model.accumulate.STREAM_BYTES", 8)  # 256 rows at a time
+    monkeypatch.setattr("duoplda.model.statistics.on_device", lambda X, device: torch.asarray(X, device=device))
     made = make_recordings(60, (1, 5), (1, 9), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=3)
     order = np.random.default_rng(0).permutation(len(made.X))
     X, speaker, session = made.X[order].astype(dtype), made.speaker[order], made.session[order]
     assert len(X) > 600
     whole = Statistics.from_arrays(X, speaker, session, n_folds=n_folds)
-    like = torch.asarray(X[:500], device=device)
-    sums = gather.Folds(lab.encode(speaker, session, None, len(X), like), like, n_folds)
-    sums.add_all(X)
-    equal(Statistics.of(sums.result()), whole)
-    if device == "cuda":
-        equal(Statistics.from_arrays(X, speaker, session, n_folds=n_folds, device="cuda"), whole)
+    there = Statistics.from_arrays(X, speaker, session, n_folds=n_folds, device=device)
+    assert there.within.device.type == device
+    equal(there, whole)
 
 
 def test_a_device_that_is_not_there():
@@ -118,9 +114,8 @@ def test_single_precision_there(device):
 
 def test_the_chain_on_a_device(device):
     X, speaker, session, _ = data()
-    chunks = [X[:50], X[50:]]
-    here = Backend(lda=4).fit_chunks(lambda: chunks, (speaker, session))
-    there = Backend(lda=4).fit_chunks(lambda: chunks, (speaker, session), device=device)
+    here = Backend(lda=4).fit(X, speaker, session)
+    there = Backend(lda=4).fit(X if device == "cuda" else torch.asarray(X), speaker, session, device=device)
     np.testing.assert_allclose(there.plda_.log_likelihoods_, here.plda_.log_likelihoods_, rtol=1e-8)
     np.testing.assert_allclose(there.plda_.noise_precision_, here.plda_.noise_precision_, rtol=1e-8, atol=1e-8)
 

@@ -7,6 +7,7 @@ numeric rooms then call `xp.*`. Labels, ids and counts are always NumPy, on the 
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -248,11 +249,6 @@ def ranked(values: Array) -> tuple[Array, Array, Array]:
     return distinct, (xp.cumulative_sum(xp.astype(table > 0, xp.int64)) - 1)[values], table[distinct]
 
 
-def gram(rows: Array) -> Array:
-    """X'X. NumPy sees that both are one array and calls syrk, which is half the work of a general product."""
-    return rows.T @ rows
-
-
 def symmetric(matrix: Array) -> Array:
     """The symmetric part, to remove the last digit's asymmetry."""
     return (matrix + matrix.mT) / 2
@@ -368,52 +364,56 @@ class SpdInverse:
 FEW_FLOPS = 1e8  # work of fewer is not worth a pool of threads
 ROWS = 1024  # of a tall matrix, for one thread at a time
 
-_blas = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
-_shared = [c for c in _blas if c.threading_layer != "openmp"]  # one number of threads for the whole process
-_own = [c for c in _blas if c.threading_layer == "openmp"]  # each thread of the process has a number of its own
 _lock = RLock()
 _holders = 0  # callers that hold BLAS to one thread
-_before: list[int] = []  # the numbers of threads that the shared libraries had when the first of them came
-_allowed = 1  # the largest of them
+_before: list[tuple[Any, int]] = []  # the libraries that they hold, and the numbers of threads from before
+_allowed = 1  # the largest of these
 _alone: ContextVar[bool] = ContextVar("alone", default=False)  # the cores are in use: no threads of our own
 
 
-def _set_threads(libraries: list[Any], numbers: list[int]) -> None:
+@cache
+def _blas(with_scipy: bool) -> tuple[list[Any], list[Any]]:
+    """BLAS libraries with one number of threads for the process, and those with one for each of its threads."""
+    found = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
+    own = [c for c in found if getattr(c, "threading_layer", None) == "openmp"]
+    return [c for c in found if c not in own], own
+
+
+def _set_threads(numbers: list[tuple[Any, int]]) -> None:
     # threadpoolctl lets only one thread of the process change a shared number, and says nothing to the others.
-    release = getattr(OpenBLASController, "clear_controlling_thread", None)
-    for library, n in zip(libraries, numbers, strict=True):
-        if release is not None:
-            release(force=True)
+    release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
+    for library, n in numbers:
+        release(force=True)
         library.set_num_threads(n)
-    if release is not None:
         release(force=True)
 
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Hold NumPy's BLAS to one thread while any caller is inside.
+    """Hold BLAS to one thread while any caller is inside.
 
     A product of matrices changes in its last digits with the number of threads of BLAS. Held to one, the same data give
     the same bits on every number of threads; `in_order` then brings the other cores to work. The last caller to leave
     gives BLAS back the number of threads that it had when the first one came.
     """
     global _holders, _allowed, _before
-    mine = [c.num_threads for c in _own]
-    _set_threads(_own, [1] * len(_own))
+    shared, own = _blas("scipy.linalg" in sys.modules)  # SciPy brings a BLAS of its own
+    mine = [(c, c.num_threads) for c in own]
+    _set_threads([(c, 1) for c in own])
     with _lock:
         _holders += 1
         if _holders == 1:
-            _before = [c.num_threads for c in _shared]
-            _allowed = max(_before + mine, default=1)
-            _set_threads(_shared, [1] * len(_shared))
+            _before = [(c, c.num_threads) for c in shared]
+            _allowed = max([n for _, n in _before + mine], default=1)
+            _set_threads([(c, 1) for c in shared])
     try:
         yield
     finally:
         with _lock:
             _holders -= 1
             if not _holders:
-                _set_threads(_shared, _before)
-        _set_threads(_own, mine)
+                _set_threads(_before)
+        _set_threads(mine)
 
 
 @contextmanager
@@ -451,8 +451,8 @@ def in_order(
         return function(item, own.scratch)
 
     def alone(item: Any) -> Any:
-        _alone.set(True)  # in a context of this call: nested calls start no threads
-        return work(item)
+        with one_blas_thread():
+            return work(item)
 
     with reproducible():
         threads = 1 if flops < FEW_FLOPS or _alone.get() else _allowed
@@ -460,7 +460,7 @@ def in_order(
             yield from map(work, items)
             return
         coming: deque[Future[Any]] = deque()
-        with ThreadPoolExecutor(threads, initializer=lambda: _set_threads(_own, [1] * len(_own))) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             try:
                 for item in items:
                     coming.append(pool.submit(copy_context().run, alone, item))
@@ -486,6 +486,14 @@ def tall_product(X: Array, M: Array) -> Array:
     out = np.empty((len(X), M.shape[1]))
     deque(in_order(lambda s: np.matmul(X[s], M, out=out[s]), row_blocks(len(X), X), 2.0 * X.size * M.shape[1]), 0)
     return out
+
+
+def gram(X: Array) -> Array:
+    """X'X, likewise. NumPy sees that both factors are one array and calls syrk, which is half the work."""
+    if namespace(X) is not np:
+        return X.T @ X
+    blocks = row_blocks(max(len(X), 1), X)
+    return sum(in_order(lambda s: X[s].T @ X[s], blocks, float(X.size) * X.shape[1]))
 
 
 def check_rows(X: Any) -> tuple[Array, Any]:

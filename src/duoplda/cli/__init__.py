@@ -1,26 +1,20 @@
 """The command line: one file per command. A command parses its options, calls the library and prints."""
 
-from __future__ import annotations
-
 import importlib
+from textwrap import indent
 
 import typer
 
 from duoplda.cli._common import guarded
 
 COMMANDS = ("demo", "train", "enroll", "score", "info", "convert", "evaluate", "calibrate", "report")
-EPILOG = """\b
-Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.
-
-\b
-Example:
-  duoplda demo --out demo
-"""
+EXAMPLE = "\b\nExample:\n"
+CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
 
 app = typer.Typer(
     name="duoplda",
     help="PLDA with speaker, session and channel levels: from embeddings to likelihood ratios.",
-    epilog=EPILOG,
+    epilog=f"{CODES}{EXAMPLE}  duoplda demo --out demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,4 +34,4 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 for _name in COMMANDS:
     _module = importlib.import_module(f"duoplda.cli.{_name}")
-    app.command(_name, epilog=_module.EXAMPLE)(guarded(getattr(_module, _name)))
+    app.command(_name, epilog=EXAMPLE + indent(_module.EXAMPLES, "  "))(guarded(getattr(_module, _name)))

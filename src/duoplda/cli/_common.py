@@ -4,16 +4,15 @@ Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 Ctrl-C. Results go to
 else to standard error; progress bars only where that is a terminal.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
+import hashlib
 import json
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -89,10 +88,8 @@ def guarded(command: F) -> F:
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = lambda message, *_: warn(message)
                 return command(*args, **kwargs)
-        except MissingIds as error:
-            fail(error, MISSING)
         except DuopldaError as error:
-            fail(error)
+            fail(error, MISSING if isinstance(error, MissingIds) else FAILURE)
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
         except BrokenPipeError:  # the reader of standard output has gone, as `head` does
@@ -110,7 +107,7 @@ def guarded(command: F) -> F:
     return run  # type: ignore[return-value]
 
 
-def missing(what: str, ids: Sequence[str] | Any, allow: bool) -> None:
+def missing(what: str, ids: Iterable[Any], allow: bool) -> None:
     """Fail with code 3 for ids that are not there (count, first ten), or count them where that is allowed."""
     ids = [str(i) for i in ids]
     if not ids:
@@ -123,8 +120,6 @@ def missing(what: str, ids: Sequence[str] | Any, allow: bool) -> None:
 
 def files_hash(paths: Iterable[str | os.PathLike[str] | None]) -> dict[str, str]:
     """SHA-256 of each file, read in pieces."""
-    import hashlib
-
     out = {}
     for path in paths:
         if path is not None:
@@ -133,20 +128,21 @@ def files_hash(paths: Iterable[str | os.PathLike[str] | None]) -> dict[str, str]
     return out
 
 
-def command_line(arguments: Sequence[str] | None = None) -> str:
+def command_line() -> str:
     """What was typed, quoted so that it can be pasted."""
-    return shlex.join(["duoplda", *(arguments or _state["arguments"] or sys.argv[1:])])
+    return shlex.join(["duoplda", *(_state["arguments"] or sys.argv[1:])])
 
 
-@contextmanager
-def as_typed(arguments: Sequence[str]) -> Iterator[None]:
-    """Inside, a command takes these for what was typed."""
+def run(app: Any, arguments: list[str]) -> None:
+    """Run a command as if it had been typed; the errors it raises come out."""
     before = dict(_state)
-    _state["arguments"] = list(arguments)
+    _state["arguments"] = arguments
     try:
-        yield
+        code = app(arguments, prog_name="duoplda", standalone_mode=False)
     finally:
         _state.update(before)
+    if isinstance(code, int) and code:
+        raise typer.Exit(code)
 
 
 @contextmanager
@@ -161,11 +157,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total, note="")
-
-        def update(done: float | None = None, note: str = "") -> None:
-            bar.update(task, completed=done, note=note)
-
-        yield update
+        yield lambda done=None, note="": bar.update(task, completed=done, note=note)
 
 
 class Watch:
@@ -181,9 +173,6 @@ class Watch:
         self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
 
 
-# -- values of options
-
-
 def number_of_factors(option: str, text: str) -> int | str | None:
     """A number, "auto", or None for full rank."""
     if text in ("full", "none"):
@@ -193,7 +182,7 @@ def number_of_factors(option: str, text: str) -> int | str | None:
     return text if text == "auto" else int(text)
 
 
-def shrinkages(option: str, text: str) -> Any:
+def shrinkages(text: str) -> Any:
     """None, "auto", one number or several."""
     if text in ("none", "auto"):
         return None if text == "none" else text
@@ -202,7 +191,7 @@ def shrinkages(option: str, text: str) -> Any:
     except ValueError:
         numbers = ()
     if len(numbers) not in (1, 3, 4) or not all(0 <= a <= 1 for a in numbers):
-        usage(f"{option} {text!r} must be none, auto, or one or three numbers from 0 to 1: a,b,c")
+        usage(f"--shrinkage {text!r} must be none, auto, or one or three numbers from 0 to 1: a,b,c")
     return numbers[0] if len(numbers) == 1 else numbers
 
 

@@ -68,7 +68,7 @@ def write_counted(scores: Any, out: Path | None, force: bool, counts: dict[str, 
     def counted() -> Iterator[Any]:
         for part in scores:
             counts["scores"] += len(part)
-            counts["tests"] += np.count_nonzero(np.bincount(part.test.codes))
+            counts["tests"] += int(np.count_nonzero(np.bincount(part.test.codes)))
             yield part
         if not counts["scores"]:
             raise DuopldaError("there is nothing to score: no test recording has an embedding")

@@ -1,7 +1,5 @@
 """`duoplda calibrate`: learn to turn scores into log-likelihood ratios, and apply what was learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +11,9 @@ from duoplda.cli._common import AllowMissing, Force, Quiet, result, say, usage
 from duoplda.cli._systems import read_matched
 from duoplda.errors import DuopldaError
 
-EXAMPLE = """\b
-Example:
-  duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
-  duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
-  duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --out fused.txt
-"""
+EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
+duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
+duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --out fused.txt"""
 Several = list[Path] | None
 Method = StrEnum("Method", ["affine", "pav", "fusion"])
 

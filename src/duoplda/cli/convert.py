@@ -1,33 +1,19 @@
 """`duoplda convert`: models of other tools to ours, and ours to theirs."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from duoplda.cli._common import Force, Quiet, command_line, files_hash, result, say, usage, warn
 from duoplda.errors import DuopldaError
 
-if TYPE_CHECKING:
-    from duoplda.estimators.backend import Backend
-    from duoplda.io import ForeignModel
-
-EXAMPLE = """\b
-Example:
-  duoplda convert plda model.safetensors
-  duoplda convert model.safetensors plda.npz --to vbx
-"""
+EXAMPLES = """duoplda convert plda model.safetensors
+duoplda convert model.safetensors plda.npz --to vbx"""
 
 
-class Format(StrEnum):
-    """The formats that can be written."""
-
-    kaldi = "kaldi"
-    vbx = "vbx"
-    duoplda = "duoplda"
+Format = StrEnum("Format", ["kaldi", "vbx", "duoplda"])  # those that can be written
 
 
 def convert(
@@ -64,22 +50,21 @@ def convert(
     result(f"{out}: {to}, {d} dimensions, {ny} speaker factors, from {found.format if found else 'duoplda'}")
 
 
-def load_model(path: Path) -> tuple[Backend, ForeignModel | None]:
-    """Read any model as a back-end: ours, or that of another tool, which has no preprocessing and comes with it."""
+def load_model(path: Path) -> tuple[Any, Any]:
+    """Read any model as a `Backend`: ours, with None, or one without preprocessing and the `ForeignModel` behind it."""
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
+    from duoplda.evaluation.metrics import named
     from duoplda.io import is_container, read_model
 
     if is_container(path):
         return Backend.load(path), None
     found = read_model(path)
-    try:
+    with named(str(path)):
         return Backend.from_plda(PLDA.from_parameters(*found.parameters)), found
-    except DuopldaError as error:
-        raise DuopldaError(f"{path}: {error}") from None
 
 
-def _write_diagonal(out: Path, to: Format, backend: Backend, text: bool, force: bool) -> None:
+def _write_diagonal(out: Path, to: Format, backend: Any, text: bool, force: bool) -> None:
     """Write the PLDA without its session level, and say what is lost by that."""
     from duoplda.arrays import to_numpy
     from duoplda.io import write_kaldi_plda, write_vbx
@@ -92,8 +77,6 @@ def _write_diagonal(out: Path, to: Format, backend: Backend, text: bool, force: 
         warn(f"only the PLDA is written: the other tool must do the rest ({', '.join(rest)})")
     if to is Format.kaldi:
         write_kaldi_plda(out, model, text=text, force=force)
-    else:
-        raised = write_vbx(out, model, force=force)
-        if raised:
-            say(f"{raised} directions without speaker variance got a tiny one: VBx divides by each")
+    elif raised := write_vbx(out, model, force=force):
+        say(f"{raised} directions without speaker variance got a tiny one: VBx divides by each")
     (say if loss.lossless else warn)(loss.sentence())

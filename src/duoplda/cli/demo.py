@@ -1,21 +1,26 @@
 """`duoplda demo`: the main job on built-in data, as the commands that a user would type."""
 
-from __future__ import annotations
-
 import shlex
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import Force, Quiet, as_typed, result, say
+from duoplda.cli._common import Force, Quiet, result, run, say
 from duoplda.errors import DuopldaError
 
-EXAMPLE = """\b
-Example:
-  duoplda demo --out demo
-"""
+EXAMPLES = "duoplda demo --out demo"
+TRAIN = "train --embeddings OUT/train.scp --speakers OUT/utt2spk"
+SCORE = "score --embeddings OUT/eval.scp --enroll OUT/enroll --trials OUT/trials.tsv"
+COMMANDS = f"""{TRAIN} --sessions OUT/utt2sess --out OUT/duoplda.safetensors
+{TRAIN} --out OUT/simplified.safetensors
+{SCORE} --sessions OUT/utt2sess --model OUT/duoplda.safetensors --out OUT/duoplda.txt
+{SCORE} --model OUT/simplified.safetensors --out OUT/simplified.txt
+{SCORE} --model OUT/duoplda.safetensors --cosine --out OUT/cosine.txt
+report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.txt --trials OUT/trials.tsv \
+--model OUT/duoplda.safetensors --speakers OUT/utt2spk_eval --enroll OUT/enroll --out OUT/report.html"""
 SEED = 20
 CONDITIONS = {"1 session x 1": (1, 1), "1 session x 5": (1, 5), "3 sessions x 5": (3, 5)}  # sessions, recordings
 
@@ -31,6 +36,8 @@ def demo(
     channels. Three systems are compared: duoplda; simplified PLDA, which takes every recording for a session of its
     own; and the cosine.
     """
+    from duoplda.cli import app
+
     if out.exists() and not out.is_dir():
         raise DuopldaError(f"{out}: exists and is no folder; give another name")
     if out.is_dir() and any(out.iterdir()) and not force:
@@ -39,46 +46,13 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     write_data(out)
     say(f"data: {out}/train.scp, eval.scp (Kaldi), utt2spk, utt2sess, enroll, trials.tsv\n")
-    for arguments in commands(out):
+    for line in COMMANDS.splitlines():
+        arguments = [word.replace("OUT", str(out), 1) for word in [*line.split(), "--force"]]
         result(shlex.join(["duoplda", *arguments]))
-        _run([*arguments, "--quiet"] if quiet else arguments)
+        run(app, [*arguments, "--quiet"] if quiet else arguments)
         say("")
     say(f"done in {time.monotonic() - begin:.0f} s; the report is at")
     result(str(out / "report.html"))
-
-
-def _run(arguments: list[str]) -> None:
-    """Run a command as if it had been typed; the errors it raises come out."""
-    from duoplda.cli import app
-
-    with as_typed(arguments):
-        code = app(arguments, prog_name="duoplda", standalone_mode=False)
-    if isinstance(code, int) and code:
-        raise typer.Exit(code)
-
-
-def commands(out: Path) -> list[list[str]]:
-    """The commands of the demo, as arguments of `duoplda`."""
-
-    def at(name: str) -> str:
-        return str(out / name)
-
-    train = ["train", "--embeddings", at("train.scp"), "--speakers", at("utt2spk")]
-    score = ["score", "--embeddings", at("eval.scp"), "--enroll", at("enroll"), "--trials", at("trials.tsv")]
-    sessions = ["--sessions", at("utt2sess")]
-    ours, simple, cosine = at("duoplda.txt"), at("simplified.txt"), at("cosine.txt")
-    model, other = at("duoplda.safetensors"), at("simplified.safetensors")
-    report = ["report", "--scores", ours, "--scores", simple, "--scores", cosine, "--trials", at("trials.tsv")]
-    report += ["--model", model, "--speakers", at("utt2spk_eval"), "--enroll", at("enroll")]
-    steps = [
-        [*train, *sessions, "--out", model],
-        [*train, "--out", other],
-        [*score, *sessions, "--model", model, "--out", ours],
-        [*score, "--model", other, "--out", simple],
-        [*score, "--model", model, "--cosine", "--out", cosine],
-        [*report, "--out", at("report.html")],
-    ]
-    return [[*step, "--force"] for step in steps]
 
 
 def write_data(out: Path) -> None:
@@ -92,21 +66,16 @@ def write_data(out: Path) -> None:
     sizes |= {"speaker_variance": 1.0, "session_variance": 1.2, "channel_variance": 1.0}
     train = make_recordings(300, sessions=(2, 8), recordings=(1, 6), seed=SEED, **sizes)
     test = make_recordings(50, sessions=7, recordings=5, seed=SEED + 1, model=train.model)
-    names = {}
-    for part, data in (("train", train), ("eval", test)):
-        session = np.array([f"{part}-{s}" for s in data.session])
-        speaker = np.array([f"{part}-{s}" for s in data.speaker])
-        first = np.unique(session, return_index=True, return_inverse=True)
-        take = np.arange(len(session)) - first[1][first[2].reshape(-1)]  # sessions are in one piece
-        ids = np.array([f"{s}-{k}" for s, k in zip(session, take, strict=True)])
-        names[part] = (ids, speaker, session)
-        write_embeddings(out / f"{part}.scp", ids, data.X.astype(np.float32), force=True)
-    write_map(out / "utt2spk", *names["train"][:2], force=True)
-    write_map(out / "utt2spk_eval", *names["eval"][:2], force=True)
-    ids, sessions = (np.concatenate([names[part][k] for part in names]) for k in (0, 2))
-    write_map(out / "utt2sess", ids, sessions, force=True)
+    sessions: list[tuple[str, str]] = []
+    for part, data, labels in (("train", train, "utt2spk"), ("eval", test, "utt2spk_eval")):
+        speaker, session = ([f"{part}-{name}" for name in column] for column in (data.speaker, data.session))
+        names = [f"{s}-{k}" for s, group in groupby(session) for k, _ in enumerate(group)]  # a session is in one piece
+        write_embeddings(out / f"{part}.scp", names, data.X.astype(np.float32), force=True)
+        write_map(out / labels, names, speaker, force=True)
+        sessions += zip(names, session, strict=True)
+    write_map(out / "utt2sess", *zip(*sessions, strict=True), force=True)
 
-    ids = names["eval"][0].reshape(50, 7, 5)  # speaker, session, recording
+    ids = np.array(names).reshape(50, 7, 5)  # of the test: speaker, session, recording
     models = [
         (f"model{who}-{number}", who, name, ids[who, :n_sessions, :n_recordings].ravel().tolist())
         for number, (name, (n_sessions, n_recordings)) in enumerate(CONDITIONS.items())

@@ -12,12 +12,9 @@ import typer
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, result_json, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, Sessions, check_files, labels_of, reader
 
-EXAMPLE = """\b
-Example:
-  duoplda enroll --model model.safetensors --embeddings eval.scp --enroll enroll --out voices.safetensors
-  duoplda enroll --model model.safetensors --embeddings x.scp --enroll more --add-to voices.safetensors --out new
-  duoplda enroll --model model.safetensors --add-to voices.safetensors --remove anna --out fewer.safetensors
-"""
+EXAMPLES = """duoplda enroll --model model.safetensors --embeddings eval.scp --enroll enroll --out voices.safetensors
+duoplda enroll --model model.safetensors --embeddings x.scp --enroll more --add-to voices.safetensors --out new
+duoplda enroll --model model.safetensors --add-to voices.safetensors --remove anna --out fewer.safetensors"""
 
 
 def enroll(

@@ -1,7 +1,5 @@
 """`duoplda evaluate`: how good scores are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,16 +10,11 @@ import typer
 from duoplda.cli import _systems as files
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, result, result_json, say
 
-EXAMPLE = """\b
-Example:
-  duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
-  duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
-"""
+EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
+duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json"""
 HEADS = {"cllr": "Cllr", "min_cllr": "minCllr", "calibration_loss": "calib. loss"}
 
-Priors = Annotated[
-    list[float] | None, typer.Option(metavar="PRIOR", help="Prior of a target; may be repeated.  [default: 0.01]")
-]
+Priors = Annotated[list[float] | None, typer.Option(metavar="PRIOR", help="Prior of a target; repeatable.  [0.01]")]
 Definition = StrEnum("Definition", ["rocch", "interpolated", "nearest"])
 
 

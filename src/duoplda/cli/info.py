@@ -1,7 +1,5 @@
 """`duoplda info`: what is in a model file, in words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +8,12 @@ import typer
 from duoplda.cli._common import Json, result, result_json
 from duoplda.errors import printable
 
-EXAMPLE = """\b
-Example:
-  duoplda info model.safetensors
-  duoplda info model.safetensors --json
-"""
+EXAMPLES = """duoplda info model.safetensors
+duoplda info model.safetensors --json"""
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")],
-    json: Json = False,
+    model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")], json: Json = False
 ) -> None:
     """Print what is in a model: its steps, its sizes, what it was trained on, and how."""
     from duoplda.estimators.backend import Backend

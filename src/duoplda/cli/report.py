@@ -1,7 +1,5 @@
 """`duoplda report`: one HTML page on one or several systems."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +8,9 @@ import typer
 from duoplda.cli import _systems as files
 from duoplda.cli._common import AllowMissing, Force, Quiet, command_line, files_hash, result, say, usage
 
-EXAMPLE = """\b
-Example:
-  duoplda report --scores ours.txt --scores cosine.txt --trials trials --model model.safetensors --out report.html
-"""
+EXAMPLES = (
+    "duoplda report --scores ours.txt --scores cosine.txt --trials trials --model model.safetensors --out report.html"
+)
 
 
 def report(
@@ -54,6 +51,8 @@ def report(
     known = read_map(channels, "channel") or {}
     if known:
         more["channel of the test"] = [known.get(t, "unknown") for t in data.trials.test.values.tolist()]
+    options: dict[str, Any] = {"p_target": p_target, "costs": (c_miss, c_fa), "bootstrap": bootstrap, "seed": seed}
+    options |= {"title": title, "commands": [command_line()], "hashes": files_hash(inputs), "progress": not quiet}
     write_report(
         out,
         data.systems,
@@ -62,17 +61,10 @@ def report(
         speakers=files.read_sides(data, speakers, enroll),
         conditions=more,
         kinds=inferred_kinds(chain, read_recordings(embeddings), known) if embeddings else None,
-        title=title,
         data_counts={"trials left out, without a score": data.n_left_out} if data.n_left_out else None,
         model_summary=chain.plda_ if chain else None,
-        commands=[command_line()],
-        hashes=files_hash(inputs),
-        p_target=p_target,
-        costs=(c_miss, c_fa),
-        bootstrap=bootstrap,
-        seed=seed,
-        progress=not quiet,
         force=force,
+        **options,
     )
     say(f"{len(data.systems)} systems on {len(data.target):,} trials; open it in a browser")
     result(str(out))

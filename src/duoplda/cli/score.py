@@ -12,12 +12,10 @@ import typer
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, result_json, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, Sessions, check_files, labels_of, reader, write_counted
 
-EXAMPLE = """\b
-Example:
-  duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --trials trials --out scores.txt
-  duoplda score --model model.safetensors --embeddings eval.scp --enrolled voices.safetensors --top 10 --out best.tsv
-  duoplda score --model model.safetensors --embeddings shards/ --enroll enroll --top 10 --dask local --out best.tsv
-"""
+EXAMPLES = """\
+duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --trials trials --out scores.txt
+duoplda score --model model.safetensors --embeddings eval.scp --enrolled voices.safetensors --top 10 --out best.tsv
+duoplda score --model model.safetensors --embeddings shards/ --enroll enroll --top 10 --dask local --out best.tsv"""
 
 
 def score(

@@ -1,36 +1,19 @@
 """`duoplda train`: from embeddings and labels to a model."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import (
-    AllowMissing,
-    Force,
-    Json,
-    Quiet,
-    Watch,
-    command_line,
-    files_hash,
-    number_of_factors,
-    progress,
-    release_memory,
-    result_json,
-    say,
-    shrinkages,
-    usage,
-)
+from duoplda.cli import _common as common
+from duoplda.cli._common import AllowMissing, Force, Json, Quiet, say, usage
+from duoplda.cli._voices import Device, Ids
+from duoplda.cli.info import words
 
-EXAMPLE = """\b
-Example:
-  duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
-  duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
-  duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors
-"""
+EXAMPLES = """duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
+duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
+duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
 
 def train(
@@ -39,13 +22,8 @@ def train(
     speakers: Annotated[Path | None, typer.Option(help="utt2spk or spk2utt.")] = None,
     sessions: Annotated[Path | None, typer.Option(help="utt2sess: the session of each recording.")] = None,
     channels: Annotated[Path | None, typer.Option(help="utt2channel: the kind of channel of each recording.")] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="One table: id, speaker, session, channel; EMBEDDINGS again for its own columns."),
-    ] = None,
-    ids: Annotated[
-        str | None, typer.Option(help="The ids of npy or npz rows: a list, or `rows` to number them.")
-    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="A table: id, speaker, session, channel; or EMBEDDINGS.")] = None,
+    ids: Ids = None,
     speaker_factors: Annotated[str, typer.Option(help="A number, full, or auto (by held-out speakers).")] = "full",
     session_factors: Annotated[str, typer.Option(help="A number, full, or auto; 0: none.")] = "full",
     shrinkage: Annotated[str, typer.Option(help="none, auto, a, or a,b,c: speaker, session, noise.")] = "auto",
@@ -56,7 +34,7 @@ def train(
     tol: Annotated[float, typer.Option(min=0, help="EM stops at a smaller gain, in nats per recording.")] = 1e-6,
     max_iter: Annotated[int, typer.Option(min=0, help="The largest number of EM iterations.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds of held-out speakers.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")] = "cpu",
+    device: Device = "cpu",
     dask: Annotated[str | None, typer.Option(help="Read on a cluster: a scheduler's address, or local.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from OUT.resume after an interruption.")] = False,
     allow_missing: AllowMissing = False,
@@ -71,9 +49,9 @@ def train(
         usage("--labels has the sessions and channels: leave out --sessions and --channels")
     if dask is not None and device != "cpu":
         usage("--dask reads on the workers' processors: leave out --device")
-    factors = [number_of_factors("--speaker-factors", speaker_factors)]
-    factors.append(number_of_factors("--session-factors", session_factors))
-    amount = shrinkages("--shrinkage", shrinkage)
+    given = {"--speaker-factors": speaker_factors, "--session-factors": session_factors}
+    factors = [common.number_of_factors(option, text) for option, text in given.items()]
+    amount = common.shrinkages(shrinkage)
 
     from duoplda.estimators import checkpoint
     from duoplda.estimators.backend import Backend
@@ -87,7 +65,7 @@ def train(
     plda = PLDA(*factors, shrinkage=amount, tol=tol, max_iter=max_iter, random_state=seed)
     backend, state = Backend(lda, whiten, not no_length_norm, center_by_channel, plda), Path(f"{out}.resume")
     with ExitStack() as stack:
-        show = stack.enter_context(progress("training"))
+        show = stack.enter_context(common.progress("training"))
         options: dict[str, Any] = {"allow_missing": allow_missing, "note": say, "show": show}
         if dask is None:
             data: Any = read_recordings(embeddings, table, ids=ids, own_labels=own, **options)
@@ -97,16 +75,14 @@ def train(
             client = stack.enter_context(connect(dask))
             data = recordings(embedding_shards(embeddings, ids), True if own else table, client=client, **options)
         del table
-        release_memory()
-        place = None if device == "cpu" else device
-        backend = checkpoint.fit(backend, data, state, resume=resume, device=place, callback=Watch(show), note=say)
-    inputs = {str(embeddings): data.digest, **files_hash(lists)}
-    backend.save(out, provenance={"command": command_line(), "inputs": inputs, "seed": seed}, force=force)
+        common.release_memory()
+        work: dict[str, Any] = {"device": None if device == "cpu" else device, "callback": common.Watch(show)}
+        backend = checkpoint.fit(backend, data, state, resume=resume, note=say, **work)
+    inputs = {str(embeddings): data.digest, **common.files_hash(lists)}
+    backend.save(out, provenance={"command": common.command_line(), "inputs": inputs, "seed": seed}, force=force)
     state.unlink(missing_ok=True)
     summary = Backend.load(out).summary()
     if json:
-        result_json({"model": str(out), **summary})
-        return
-    from duoplda.cli.info import words
-
-    say("\n".join([*words({**summary, "provenance": {}}), f"model: {out}"]))
+        common.result_json({"model": str(out), **summary})
+    else:
+        say("\n".join([*words({**summary, "provenance": {}}), f"model: {out}"]))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -13,30 +13,27 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, on_device, to_numpy
-from duoplda.data import Recordings, as_recordings
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import checks, files
 from duoplda.estimators.plda import PLDA
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, mapped, through
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, through
 from duoplda.evaluation.calibration import METHODS
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
 from duoplda.trials.sides import Sides
 
 
+@dataclass(eq=False, repr=False)
 class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Centre -> optional LDA -> optional whitening -> length normalisation -> PLDA (-> calibration).
 
     Parameters
     ----------
-    lda : int or None
-        Dimensions to keep; sessions count as nuisance. None: no LDA.
-    whiten, length_norm : bool
-    center_by_channel : bool
-        Centre each kind of channel on its own mean; recordings of unknown kind on the mean of all.
-    plda : PLDA or None
-        An unfitted PLDA, with its own parameters. None: `PLDA(shrinkage="auto", random_state=0)`.
+    lda : the number of dimensions that LDA keeps, where sessions count as nuisance; None: no LDA
+    whiten, length_norm : whether recordings are whitened, and scaled to one length
+    center_by_channel : centre each kind of channel on its own mean; recordings of unknown kind on the mean of all
+    plda : an unfitted PLDA with its own parameters; None: `PLDA(shrinkage="auto", random_state=0)`
 
     Attributes
     ----------
@@ -54,19 +51,11 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
     True
     """
 
-    def __init__(
-        self,
-        lda: int | None = None,
-        whiten: bool = True,
-        length_norm: bool = True,
-        center_by_channel: bool = False,
-        plda: PLDA | None = None,
-    ) -> None:
-        self.lda = lda
-        self.whiten = whiten
-        self.length_norm = length_norm
-        self.center_by_channel = center_by_channel
-        self.plda = plda
+    lda: int | None = None
+    whiten: bool = True
+    length_norm: bool = True
+    center_by_channel: bool = False
+    plda: PLDA | None = None
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "plda_")
@@ -74,14 +63,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
     # -- training
 
     def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        session: Any = None,
-        channel: Any = None,
-        *,
-        device: Any = None,
-        state: Any = None,
+        self, X: Any, y: Any = None, session: Any = None, channel: Any = None, *, device: Any = None, state: Any = None
     ) -> Self:
         """Learn all steps from recordings.
 
@@ -95,27 +77,21 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         device : a device of torch, such as "cuda", for the statistics and EM
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
-        if not isinstance(X, Recordings):
-            self._check_speakers(y)
-            X = checks.rows(self, X, reset=True)
-        recordings = as_recordings(X, y, session, channel)
-        plda = self._plda()
+        recordings, plda = self._recordings(X, y, session, channel), self._plda()
         if not self.length_norm and (plda.n_channels or 1) == 1:
             stats = plda.statistics(recordings, device=device)
             steps = self._fit_steps(Spread.of(stats))
-            stats = self._mapped(stats, steps)
+            matrices = [step.matrix_ for step in steps.values() if hasattr(step, "matrix_")]
+            stats = stats.mapped(steps["center"].channel_means_, reduce(np.matmul, matrices, np.eye(stats.d)))
         else:
-            labelled = self.lda is not None or self.center_by_channel
-            whole = Spread.of(Statistics.of(recordings, device=device)) if labelled else Spread.unlabelled(recordings)
-            steps = self._fit_steps(whole)
+            first = Statistics.of if self.lda is not None or self.center_by_channel else Statistics.unlabelled
+            steps = self._fit_steps(Spread.of(first(recordings, device=device)))
             stats = plda.statistics(recordings, partial(through, steps), device=device)
         self.plda_ = plda.fit_statistics(stats, state=state).to_host()
-        self.steps_, self.calibration_ = steps, None
+        self.steps_, self.calibration_, self.n_features_in_ = steps, None, steps["center"].n_features_in_
         self.provenance_: dict[str, Any] = {}
-        n = (len(stats.speaker_ids), int(stats.n_sessions), int(stats.n_recordings))
-        self.counts_ = dict(zip(("speakers", "sessions", "recordings"), n, strict=True))
-        if isinstance(X, Recordings):
-            checks.width(self, steps["center"].n_features_in_)
+        self.counts_ = {"speakers": len(stats.speaker_ids), "sessions": int(stats.n_sessions)}
+        self.counts_["recordings"] = int(stats.n_recordings)
         return self
 
     def _plda(self) -> PLDA:
@@ -149,15 +125,6 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
                 spread = spread.mapped(step.matrix_)
         return steps
 
-    def _mapped(self, stats: Statistics, steps: dict[str, Any]) -> Statistics:
-        """Statistics of the recordings as the affine steps leave them."""
-        matrix = np.eye(stats.d)
-        for step in steps.values():
-            matrix = matrix @ getattr(step, "matrix_", np.eye(matrix.shape[1]))
-        center = steps["center"]
-        means = center.channel_means_ if self.center_by_channel else np.repeat(center.mean_[None, :], stats.K, axis=0)
-        return mapped(stats, means, matrix)
-
     # -- use
 
     @property
@@ -179,7 +146,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does."""
         return self.plda_.enroll(self.transform(X, channel, device=device), ids, session, channel)
 
-    def load_sides(self, path: str | os.PathLike[str], *, device: Any = None) -> Sides:
+    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
         check_is_fitted(self)
         return self.plda_.load_sides(path, device=device)
@@ -256,9 +223,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
 
     # -- files
 
-    def save(
-        self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None, force: bool = True
-    ) -> None:
+    def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write everything to one safetensors file, whole or not at all.
 
         `provenance` says where the model comes from: a command, hashes of files, whatever JSON can hold. Versions of
@@ -268,7 +233,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         files.write(path, self.plda_, self, provenance=provenance, force=force)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: files.Path) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
         with files.reading(path) as saved:
             backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)

@@ -19,28 +19,25 @@ from duoplda.io import read_container, write_container
 from duoplda.model.em import State
 
 KIND = "duoplda-resume"
+Callback = Callable[..., Any]
+
+
+def _ignore(*_: Any) -> None:
+    """A callback that does nothing."""
 
 
 class Checkpoint:
-    """The state of EM after its last finished iteration. It belongs to the data and the options of one training.
-
-    It is a callback of `PLDA`: given to it, each iteration is offered to the file.
+    """The state of EM after its last finished iteration, in a file: a callback of `PLDA` that is offered each state.
 
     Parameters
     ----------
-    path : the file
+    path : the file, which belongs to the data and the options of one training
     options : of the training, as JSON has them
     data : a function that gives what tells the data apart, a hash for one; it is called after the data have been read
     callback : a further callback `callback(iteration, log_likelihood, model)`, such as one that shows progress
     """
 
-    def __init__(
-        self,
-        path: Path,
-        options: Mapping[str, Any],
-        data: Callable[[], Any],
-        callback: Callable[[int, float, Any], Any] | None = None,
-    ):
+    def __init__(self, path: Path, options: Mapping[str, Any], data: Callable[[], Any], callback: Callback = _ignore):
         self.path, self.options, self.data, self.callback = path, options, data, callback
         self.written = False
         self._next = 0.0
@@ -52,10 +49,8 @@ class Checkpoint:
 
     def open(self) -> bool:
         """Read the file of an interrupted training; False: there is none."""
-        if not self.path.exists():
-            return False
-        self._read = read_container(self.path, (KIND,))
-        return True
+        self._read = read_container(self.path, (KIND,)) if self.path.exists() else None
+        return self._read is not None
 
     def start(self) -> State | None:
         """The state to go on from, once the data have been read; None: from the beginning."""
@@ -72,13 +67,11 @@ class Checkpoint:
             raise DuopldaError(f"{self.path} is damaged ({error}): remove it and train anew") from None
 
     def __call__(self, iteration: int, log_likelihood: float, model: Any) -> Any:
-        return None if self.callback is None else self.callback(iteration, log_likelihood, model)
+        return self.callback(iteration, log_likelihood, model)
 
     def held_out(self, done: int, folds: int) -> None:
         """Called after each fold of held-out speakers."""
-        show = getattr(self.callback, "held_out", None)
-        if show is not None:
-            show(done, folds)
+        getattr(self.callback, "held_out", _ignore)(done, folds)
 
     def state(self, state: State) -> None:
         """Called after each iteration; the file is written so often that it takes a twentieth of the time at most."""
@@ -103,17 +96,17 @@ def fit(
     *,
     resume: bool = False,
     device: str | None = None,
-    callback: Callable[[int, float, Any], Any] | None = None,
-    note: Callable[[str], Any] = lambda message: None,
+    callback: Callback = _ignore,
+    note: Callable[[str], Any] = _ignore,
 ) -> Backend:
     """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
 
     With `resume`, training goes on from that file; the result is the same as that of a training without interruption.
     """
     plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
-    options = {**backend.get_params(deep=False), **{f"plda__{k}": v for k, v in plda.get_params().items()}}
-    for name in ("plda", "plda__tol", "plda__max_iter", "plda__callback"):
-        options.pop(name)
+    of_plda = {f"plda__{k}": v for k, v in plda.get_params().items() if k not in ("tol", "max_iter", "callback")}
+    options = {**backend.get_params(deep=False), **of_plda}
+    del options["plda"]
     watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback)
     if resume and not watch.open():
         note(f"{path} is not there: training starts from the beginning")

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from duoplda.arrays import Array, check_rows, namespace, to_numpy
+from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError
 
 SEEDS = 2**32  # what NumPy takes as a seed
@@ -28,6 +29,15 @@ class NeedsSpeakers:
             raise DuopldaError(
                 f"{name} requires y to be passed, but the target y is None: give the speaker of each row"
             )
+
+    def _recordings(self, X: Any, y: Any, session: Any, channel: Any) -> Recordings:
+        """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
+        if isinstance(X, Recordings):
+            vars(self).pop("feature_names_in_", None)
+        else:
+            self._check_speakers(y)
+            X = rows(self, X, reset=True)
+        return as_recordings(X, y, session, channel)
 
 
 def rows(estimator: Any, X: Any, reset: bool = False) -> Array:

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from numbers import Integral
 from typing import Any
@@ -31,6 +31,7 @@ LEARNT = {"center": ("mean_", "channels_", "channel_means_"), "lda": ("matrix_",
 MODEL = ("channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
 CHAIN = ("lda", "whiten", "length_norm", "center_by_channel")
 
+Path = str | os.PathLike[str]
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -42,23 +43,18 @@ class Saved:
     priors: NDArray[np.float64]  # (K,) of the kinds of channels
     parameters: dict[str, Any]  # of the PLDA
     fitted: dict[str, Any]  # what else training left in the PLDA, by attribute
-    chain: dict[str, Any] = field(default_factory=dict)  # parameters of the back-end
-    steps: dict[str, Any] = field(default_factory=dict)  # fitted transformers by name
-    calibration: Any = None
-    counts: dict[str, int] = field(default_factory=dict)
-    n_features_in: int = 0
+    chain: dict[str, Any]  # parameters of the back-end
+    steps: dict[str, Any]  # fitted transformers by name
+    calibration: Any
+    counts: dict[str, int]
+    n_features_in: int
 
 
 # -- writing
 
 
 def write(
-    path: str | os.PathLike[str],
-    plda: Any,
-    backend: Any = None,
-    *,
-    provenance: Mapping[str, Any] | None = None,
-    force: bool = True,
+    path: Path, plda: Any, backend: Any = None, *, provenance: Mapping[str, Any] | None = None, force: bool = True
 ) -> None:
     """Write a fitted PLDA, or the back-end that it is part of; neither changes."""
     owner = plda if backend is None else backend
@@ -84,17 +80,12 @@ def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
     header["n_features_in"], header["counts"] = int(backend.n_features_in_), dict(backend.counts_)
     header["steps"] = {}
     for name, step in backend.steps_.items():
-        header["steps"][name] = given = plain(step)
-        for attribute in LEARNT.get(name, ()):
-            value = getattr(step, attribute)
-            if attribute == "channels_":
-                given[attribute] = value.tolist()
-            else:
-                arrays[f"{name}.{attribute}"] = value
+        learnt = {a: getattr(step, a) for a in LEARNT.get(name, ())}
+        header["steps"][name] = {**plain(step), **{a: v.tolist() for a, v in learnt.items() if a == "channels_"}}
+        arrays |= {f"{name}.{a}": v for a, v in learnt.items() if a != "channels_"}
     if backend.calibration_ is not None:
         header["calibration"] = type(backend.calibration_).__name__
-        for key, value in backend.calibration_.get_state().items():
-            arrays[f"calibration.{key}"] = np.asarray(value, float)
+        arrays |= {f"calibration.{k}": np.asarray(v, float) for k, v in backend.calibration_.get_state().items()}
 
 
 def plain(estimator: Any) -> dict[str, Any]:
@@ -121,7 +112,7 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[Saved]:
+def reading(path: Path) -> Iterator[Saved]:
     """Read a model file of any version; what does not fit together, here or inside the block, is a damaged file."""
     arrays, header = read_container(path, ("duoplda-backend", "duoplda-plda"))
     try:
@@ -151,11 +142,8 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
     steps, d = _steps(arrays, header)
     if steps and d != model.d:
         raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
-    calibration = None
-    if "calibration" in header:
-        start = "calibration."
-        state = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
-        calibration = cal.restore(header["calibration"], state)
+    state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
+    calibration = cal.restore(header["calibration"], state) if "calibration" in header else None
     chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
     counts = {name: int(n) for name, n in header.get("counts", {}).items()}
     d = int(header.get("n_features_in", model.d))

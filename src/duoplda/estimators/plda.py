@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Real
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -19,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
-from duoplda.data import Recordings, as_recordings
+from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.datasets import draw
@@ -37,14 +36,14 @@ from duoplda.trials import blocks as llr
 from duoplda.trials.sides import Sides
 from duoplda.trials.sides import load as load_sides
 
+Ids = NDArray[Any]
 _COPIES: WeakKeyDictionary[Model, dict[str, Model]] = WeakKeyDictionary()  # of models on other devices
 
 
 class _Parameter:
-    """A parameter of the fitted model, to read and to assign.
+    """A parameter of the fitted model, to read and to assign; then sides that the old model enrolled are refused.
 
-    An assignment makes a new model: sides that were enrolled with the old one are then refused. Arrays of NumPy are
-    handed out read-only and those of other libraries as copies, so that no model changes under its sides.
+    Arrays of NumPy are handed out read-only and those of other libraries as copies: no model changes under its sides.
     """
 
     def __init__(self, name: str):
@@ -53,17 +52,15 @@ class _Parameter:
     def __get__(self, plda: Any, owner: Any = None) -> Any:
         if plda is None:
             return self
-        model: Model = plda.model_
-        value = getattr(model, self.name)
-        return _guarded(value[0, ...] if self.name == "W" and model.K == 1 else value)
+        value = getattr(plda.model_, self.name)
+        return _guarded(value[0, ...] if self.name == "W" and plda.model_.K == 1 else value)
 
     def __set__(self, plda: Any, value: Any) -> None:
         check_is_fitted(plda)
-        old: Model = plda.model_
-        given = {name: to_numpy(getattr(old, name)) for name in ("mu", "V", "U", "W", "kinds")}
+        given = {name: to_numpy(getattr(plda.model_, name)) for name in ("mu", "V", "U", "W", "kinds")}
         value = to_numpy(value)
         given[self.name] = value[None] if self.name == "W" and value.ndim == 2 else value
-        plda.model_ = moved(par.checked(*given.values()), old.V)
+        plda.model_ = moved(par.checked(*given.values()), plda.model_.V)
 
 
 def _guarded(array: Array) -> Array:
@@ -77,16 +74,16 @@ def _guarded(array: Array) -> Array:
 
 def moved(model: Model, like: Array) -> Model:
     """The model in the array library and on the device of `like`: the same object as long as the model lives."""
-    place = f"{namespace(like).__name__} {like.device}"
-    if place == f"{namespace(model.V).__name__} {model.V.device}":
+    place, own = (f"{namespace(a).__name__} {a.device}" for a in (like, model.V))
+    if place == own:
         return model
     copies = _COPIES.setdefault(model, {})
     if place not in copies:
-        arrays = {name: put(to_numpy(getattr(model, name)), like) for name in ("mu", "V", "U", "W")}
-        copies[place] = replace(model, **arrays)
+        copies[place] = replace(model, **{a: put(to_numpy(getattr(model, a)), like) for a in ("mu", "V", "U", "W")})
     return copies[place]
 
 
+@dataclass(eq=False, repr=False)
 class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """PLDA with two sources of inter-session variability.
 
@@ -110,18 +107,12 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     n_channels : int or None
         Learn this number of kinds of channels from recordings in memory whose kinds are not labelled. Only sessions
         with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
-    n_folds : int
-        Into how many folds speakers are divided to be held out in turn.
-    init : {"moments", "random"}
-        Start from an analysis of variance, or from loadings drawn with `random_state`.
-    tol : float
-        EM stops when an iteration gains less than this, in nats per recording.
-    max_iter : int
-        The largest number of iterations; a ConvergenceWarning says when they were not enough.
-    accelerate : bool
-        Anderson acceleration, safeguarded by the likelihood.
-    minimum_divergence : bool
-        The MD step after each ML step. Without it EM is very slow.
+    n_folds : the number of folds into which speakers are divided, to be held out in turn
+    init : {"moments", "random"}; start from an analysis of variance, or from loadings drawn with `random_state`
+    tol : EM stops when an iteration gains less than this, in nats per recording
+    max_iter : the largest number of iterations; a ConvergenceWarning says when they were not enough
+    accelerate : Anderson acceleration, safeguarded by the likelihood
+    minimum_divergence : the MD step after each ML step; without it EM is very slow
     noise_floor : float
         No eigenvalue of W^-1 falls below this share of the mean variance of a dimension. 0: there is no floor, and
         data that leave W^-1 singular are refused.
@@ -139,8 +130,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         They can be assigned; sides that were enrolled before are then refused.
     channels_ : (K,)   channel_means_ : (K, d)   channel_priors_ : (K,)
         Kinds of channels, their means and their shares of the recordings; `mean_` is the mean over them.
-    model_ : Model
-        The same parameters as one frozen object.
+    model_ : the same parameters as one frozen object
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
         What was chosen or given; the log-likelihood per recording of held-out speakers for every choice that was tried.
     log_likelihoods_ : (n_iter_ + 1,)
@@ -164,36 +154,20 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     speaker_loadings_, session_loadings_ = _Parameter("V"), _Parameter("U")
     noise_precision_, channel_means_, channels_ = _Parameter("W"), _Parameter("mu"), _Parameter("kinds")
 
-    def __init__(
-        self,
-        n_speaker_factors: int | str | None = None,
-        n_session_factors: int | str | None = None,
-        *,
-        shrinkage: Any = None,
-        n_channels: int | None = None,
-        n_folds: int = 4,
-        init: str = "moments",
-        tol: float = 1e-6,
-        max_iter: int = 500,
-        accelerate: bool = True,
-        minimum_divergence: bool = True,
-        noise_floor: float = 0.0,
-        random_state: Any = None,
-        callback: Callable[[int, float, Model], Any] | None = None,
-    ):
-        self.n_speaker_factors = n_speaker_factors
-        self.n_session_factors = n_session_factors
-        self.shrinkage = shrinkage
-        self.n_channels = n_channels
-        self.n_folds = n_folds
-        self.init = init
-        self.tol = tol
-        self.max_iter = max_iter
-        self.accelerate = accelerate
-        self.minimum_divergence = minimum_divergence
-        self.noise_floor = noise_floor
-        self.random_state = random_state
-        self.callback = callback
+    n_speaker_factors: int | str | None = None
+    n_session_factors: int | str | None = None
+    _: KW_ONLY
+    shrinkage: Any = None
+    n_channels: int | None = None
+    n_folds: int = 4
+    init: str = "moments"
+    tol: float = 1e-6
+    max_iter: int = 500
+    accelerate: bool = True
+    minimum_divergence: bool = True
+    noise_floor: float = 0.0
+    random_state: Any = None
+    callback: Callable[[int, float, Model], Any] | None = None
 
     def unfitted(self, **changes: Any) -> Self:
         """A PLDA with the same parameters, but for the changes; a callback stays the same object, unlike by `clone`."""
@@ -211,12 +185,8 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Without `session` every recording is a session of its own, without `channel` all are of one kind.
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
         """
-        if not isinstance(X, Recordings):
-            self._check_speakers(y)
-            X = checks.rows(self, X, reset=True)
-        stats = self.statistics(as_recordings(X, y, session, channel), device=device)
-        if isinstance(X, Recordings):
-            checks.width(self, stats.d)
+        stats = self.statistics(self._recordings(X, y, session, channel), device=device)
+        self.n_features_in_ = stats.d
         return self._fit(stats)
 
     def statistics(self, recordings: Recordings, transform: Any = None, *, device: Any = None) -> Statistics:
@@ -268,8 +238,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self._fit(stats, state() if callable(state) else state)
 
     def _fit(self, stats: Statistics, state: em.State | None = None) -> Self:
-        names = (f.name for f in fields(Training) if f.name not in ("shrinkage", "random"))
-        given = {name: getattr(self, name) for name in names}
+        given = {f.name: getattr(self, f.name) for f in fields(Training) if f.name not in ("shrinkage", "random")}
         random = self._generator if self.init == "random" else None
         training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, **given)
         model, self.shrinkage_, self.shrinkage_path_, fit = training(stats, state)
@@ -305,8 +274,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     @property
     def mean_(self) -> Array:
         """(d,) the mean; with several kinds of channels, the mean over them."""
-        one = self.model_.K == 1
-        return self.channel_means_[0, ...] if one else self.channel_priors_ @ self.channel_means_
+        return self.channel_means_[0, ...] if self.model_.K == 1 else self.channel_priors_ @ self.channel_means_
 
     @mean_.setter
     def mean_(self, value: Any) -> None:
@@ -340,9 +308,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # -- densities and posteriors
 
-    def log_likelihood(
-        self, X: Any, speaker: Any, session: Any = None, channel: Any = None
-    ) -> tuple[NDArray[Any], Array]:
+    def log_likelihood(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> tuple[Ids, Array]:
         """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats."""
         model, X, labels = self._labelled(X, speaker, session, channel)
         return labels.speaker_ids, post.log_likelihoods(model, X, labels)
@@ -363,7 +329,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def conditional_log_likelihood(
         self, X: Any, y: Any, x: Any, speaker: Any, session: Any = None, channel: Any = None
-    ) -> tuple[NDArray[Any], Array]:
+    ) -> tuple[Ids, Array]:
         """The sorted speaker ids, and ln P(Phi_i | y_i, X_i) for given hidden variables.
 
         `y` (M, ny) has a row for each of the sorted speaker ids, and `x` (H, nx) one for each of the sorted session ids
@@ -371,8 +337,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         model, X, labels = self._labelled(X, speaker, session, channel)
         xp = namespace(X)
-        y, x = (to_float(a if xp is not np else np.asarray(a), xp) for a in (y, x))
-        return labels.speaker_ids, post.conditional_log_likelihoods(model, X, labels, y, x)
+        return labels.speaker_ids, post.conditional_log_likelihoods(model, X, labels, to_float(y, xp), to_float(x, xp))
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
         """ln P(Phi | theta) of a partition of recordings into speakers: the sum over its clusters.
@@ -404,12 +369,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return out
 
     def sample(
-        self,
-        n_speakers: int = 1,
-        sessions: int | tuple[int, int] = 1,
-        recordings: int | tuple[int, int] = 1,
-        random_state: int | None = None,
-        channel: Any = None,
+        self, n_speakers: int = 1, sessions: Any = 1, recordings: Any = 1, random_state: Any = None, channel: Any = None
     ) -> tuple[NDArray[Any], ...]:
         """Draw recordings, with their speaker and session ids.
 
@@ -484,7 +444,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.check_sides(enrolled, tests)
         return llr.top(enrolled, tests, k)
 
-    def load_sides(self, path: str | os.PathLike[str], *, device: Any = None) -> Sides:
+    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
         check_is_fitted(self)
         return load_sides(path, moved(self.model_, on_device(np.zeros(1), device)))
@@ -515,15 +475,13 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # -- files
 
-    def save(
-        self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None, force: bool = True
-    ) -> None:
+    def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write the model to a safetensors file, whole or not at all; `provenance` says where it comes from."""
         check_is_fitted(self)
         files.write(path, self, provenance=provenance, force=force)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: files.Path) -> Self:
         """Read a model that `save` wrote, or a `Backend` without steps."""
         with files.reading(path) as saved:
             plda = cls.restored(saved)
@@ -572,8 +530,7 @@ def _refuse_huge(X: Array, *results: Array) -> None:
     if all(bool(namespace(r).all(namespace(r).isfinite(r))) for r in results):
         return
     check_finite(X)
-    xp = namespace(X)
-    size = to_numpy(xp.max(xp.abs(X), axis=1))
+    size = np.abs(to_numpy(X)).max(axis=1)
     rows = some(np.flatnonzero(size > 1e-3 * size.max()))
     raise DuopldaError(
         f"recordings have values too large to compute with, rows {rows}: are they on the scale of the training data?"

@@ -9,22 +9,21 @@ Recordings are transformed in their own array library, on their own device; what
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, check_finite, check_rows, namespace, put, symmetric, to_float, to_numpy
-from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks
 from duoplda.model import anova
-from duoplda.model.statistics import Statistics, name_rows
+from duoplda.model.statistics import Statistics
 
 __all__ = ["LDA", "Center", "LengthNorm", "Whiten"]
 
@@ -46,16 +45,15 @@ class Spread:
     With several kinds of channels, `pooled` and the three parts are about the means of the kinds.
     """
 
-    n: float  # recordings
     mean: Floats  # (d,)
     pooled: Floats  # (d, d) covariance
     kinds: NDArray[Any]  # (K,)
     shares: Floats  # (K,) of the recordings
     kind_means: Floats  # (K, d)
-    noise: Floats | None = None  # (d, d) of recordings about their session
-    session: Floats | None = None  # (d, d) of sessions about their speaker, noise taken off
-    speaker: Floats | None = None  # (d, d) of speakers, the rest taken off
-    n_speakers: float = 0.0
+    noise: Floats  # (d, d) of recordings about their session
+    session: Floats  # (d, d) of sessions about their speaker, noise taken off
+    speaker: Floats  # (d, d) of speakers, the rest taken off
+    n_speakers: float
 
     @property
     def between_kinds(self) -> Floats:
@@ -69,66 +67,28 @@ class Spread:
 
     def mapped(self, A: Floats) -> Spread:
         """Of recordings A'x; A is (d, k)."""
-        parts: dict[str, Any] = {}
-        for name in ("pooled", "noise", "session", "speaker"):
-            part = getattr(self, name)
-            parts[name] = None if part is None else symmetric(A.T @ part @ A)
+        names = ("pooled", "noise", "session", "speaker")
+        parts: dict[str, Any] = {name: symmetric(A.T @ getattr(self, name) @ A) for name in names}
         return replace(self, mean=self.mean @ A, kind_means=self.kind_means @ A, **parts)
 
     @classmethod
     def of(cls, stats: Statistics) -> Spread:
-        """From statistics of labelled recordings: variances divided as in an analysis of variance."""
+        """From statistics: the variance is divided as in an analysis of variance."""
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         N, n = stats.N, stats.n_recordings
         kind_means = to_numpy(anova.by_kind(stats, stats.f)) / np.maximum(N, 1e-300)[:, None] + to_numpy(stats.offset)
         if s.df[0] > 0:
             noise = within / s.df[0]
-            sessions = _positive((session - s.df[1] * noise) / s.a) if s.df[1] > 0 and s.a > 0 else 0 * noise
+            sessions = (session - s.df[1] * noise) / s.a if s.df[1] > 0 and s.a > 0 else 0 * noise
+            sizes, E = np.linalg.eigh(symmetric(sessions))
+            sessions = (E * np.maximum(sizes, 0.0)) @ E.T  # the nearest covariance, where data are few
         else:  # no session has two recordings: noise and sessions are one
             noise = session / s.df[1] if s.df[1] > 0 else 0 * session
             sessions = 0 * noise
         speakers = (speaker - s.df[2] * noise - s.b * sessions) / max(s.e, 1.0)
         pooled, parts = symmetric((within + session + speaker) / n), (symmetric(noise), sessions, symmetric(speakers))
-        return cls(n, N @ kind_means / n, pooled, stats.kinds, N / n, kind_means, *parts, stats.n_speakers)
-
-    @classmethod
-    def unlabelled(cls, recordings: Recordings) -> Spread:
-        """Mean and covariance of recordings, whatever their labels: one pass, wherever the recordings lie."""
-        spread = recordings.reduce(cls.gather, cls.merge, list)[0]
-        if spread is None:
-            raise DuopldaError("there are no recordings")
-        return spread
-
-    @classmethod
-    @np.errstate(invalid="ignore", over="ignore")
-    def gather(cls, recordings: Recordings) -> tuple[list[Spread | None], list[Any]]:
-        """Mean and covariance of one part of the recordings, or None where it is empty; there are no loose ends."""
-        found: Spread | None = None
-        for chunk in recordings.chunks():
-            X = to_numpy(chunk.X).astype(np.float64)
-            mean = X.mean(axis=0)
-            X -= mean
-            own = cls(len(X), mean, X.T @ X / len(X), lab.NO_KIND, np.ones(1), mean[None, :])
-            if not np.isfinite(own.pooled).all():
-                name_rows(recordings)
-                raise DuopldaError("recordings have values too large to add up: on what scale are they?")
-            found = cls.merge([found, own])
-        return [found], []
-
-    @classmethod
-    def merge(cls, parts: Sequence[Spread | None]) -> Spread | None:
-        """Mean and covariance of all recordings from those of parts of them, as `gather` gives them."""
-        there = [p for p in parts if p is not None]
-        if len(there) < 2:
-            return there[0] if there else None
-        share = np.array([p.n for p in there])
-        share, n = share / share.sum(), float(share.sum())
-        means = np.stack([p.mean for p in there])
-        mean = share @ means
-        apart = (means - mean) * np.sqrt(share)[:, None]
-        pooled = np.tensordot(share, np.stack([p.pooled for p in there]), axes=1) + apart.T @ apart
-        return cls(n, mean, symmetric(pooled), lab.NO_KIND, np.ones(1), mean[None, :])
+        return cls(N @ kind_means / n, pooled, stats.kinds, N / n, kind_means, *parts, stats.n_speakers)
 
 
 class _Step(TransformerMixin, BaseEstimator):
@@ -139,10 +99,20 @@ class _Step(TransformerMixin, BaseEstimator):
         check_finite(X)
         return to_float(X, namespace(X))
 
-    def _spread(self, spread: Spread | Statistics) -> Spread:
-        spread = Spread.of(spread) if isinstance(spread, Statistics) else spread
+    def _channel(self, channel: Any) -> Any:
+        """The kinds of the recordings, where they matter."""
+        if self.by_channel and channel is None:
+            raise DuopldaError(f"{type(self).__name__}(by_channel=True) needs channel: the kind of each recording")
+        return channel if self.by_channel else None
+
+    def fit_statistics(self, stats: Statistics | Spread) -> Self:
+        """Learn from statistics of recordings what `fit` learns from recordings."""
+        spread = Spread.of(stats) if isinstance(stats, Statistics) else stats
         checks.width(self, len(spread.mean))
-        return spread
+        return self._learn(spread)
+
+    def _learn(self, spread: Spread) -> Self:
+        return self
 
 
 class _Linear(_Step):
@@ -157,16 +127,7 @@ class _Linear(_Step):
         return X @ put(self.matrix_, X)
 
 
-def _kind_means(step: Any, X: Floats, channel: Any) -> tuple[NDArray[Any], NDArray[np.int64], Floats]:
-    """The kinds (K,), the kind of each recording (N,) and the means (K, d); one kind unless `step.by_channel`."""
-    if not step.by_channel:
-        return lab.NO_KIND, np.zeros(len(X), np.int64), X.mean(axis=0)[None, :]
-    if channel is None:
-        raise DuopldaError(f"{type(step).__name__}(by_channel=True) needs channel: the kind of each recording")
-    kinds, kind = lab.codes(channel, "channel", len(X))
-    return kinds, kind, np.stack([X[kind == k].mean(axis=0) for k in range(len(kinds))])
-
-
+@dataclass(eq=False, repr=False)
 class Center(OneToOneFeatureMixin, _Step):
     """Subtract the mean, of all recordings or of each kind of channel.
 
@@ -185,19 +146,19 @@ class Center(OneToOneFeatureMixin, _Step):
     [[0.0, 0.0]]
     """
 
-    def __init__(self, by_channel: bool = False) -> None:
-        self.by_channel = by_channel
+    by_channel: bool = False
 
     def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X = to_numpy(self._rows(X, reset=True))
+        X, channel = to_numpy(self._rows(X, reset=True)), self._channel(channel)
         self.mean_ = X.mean(axis=0)
-        self.channels_, _, self.channel_means_ = _kind_means(self, X, channel)
+        self.channels_, self.channel_means_ = lab.NO_KIND, self.mean_[None, :]
+        if channel is not None:
+            self.channels_, kind = lab.codes(channel, "channel", len(X))
+            self.channel_means_ = np.stack([X[kind == k].mean(axis=0) for k in range(len(self.channels_))])
         return self
 
-    def fit_statistics(self, stats: Statistics | Spread) -> Self:
-        """The same from statistics."""
-        spread = self._spread(stats)
+    def _learn(self, spread: Spread) -> Self:
         self.mean_, self.channels_, self.channel_means_ = spread.mean, lab.NO_KIND, spread.mean[None, :]
         if self.by_channel:
             self.channels_, self.channel_means_ = spread.kinds, spread.kind_means
@@ -213,6 +174,7 @@ class Center(OneToOneFeatureMixin, _Step):
         return X - put(np.concatenate([self.channel_means_, self.mean_[None, :]])[kind], X)  # -1, unknown: the last
 
 
+@dataclass(eq=False, repr=False)
 class Whiten(OneToOneFeatureMixin, _Linear):
     """Make the total covariance T the identity: x <- T^(-1/2) x, the symmetric root.
 
@@ -234,23 +196,16 @@ class Whiten(OneToOneFeatureMixin, _Linear):
     True
     """
 
-    def __init__(self, floor: float = 1e-6, by_channel: bool = False) -> None:
-        self.floor = floor
-        self.by_channel = by_channel
+    floor: float = 1e-6
+    by_channel: bool = False
 
     def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X = to_numpy(self._rows(X, reset=True))
-        _, kind, means = _kind_means(self, X, channel)
-        X = X - means[kind]
-        return self._fit(X.T @ X / len(X))
+        X, channel = self._rows(X, reset=True), self._channel(channel)
+        return self._learn(Spread.of(Statistics.from_arrays(X, np.zeros(X.shape[0]), None, channel)))
 
-    def fit_statistics(self, stats: Statistics | Spread) -> Self:
-        """The same from statistics."""
-        return self._fit(self._spread(stats).total(self.by_channel))
-
-    def _fit(self, T: Floats) -> Self:
-        s, E = np.linalg.eigh(symmetric(T))
+    def _learn(self, spread: Spread) -> Self:
+        s, E = np.linalg.eigh(symmetric(spread.total(self.by_channel)))
         least = self.floor * s.mean()
         if not s.mean() > 0:
             raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
@@ -266,7 +221,8 @@ class Whiten(OneToOneFeatureMixin, _Linear):
         return self
 
 
-class LDA(checks.NeedsSpeakers, _Linear):
+@dataclass(eq=False, repr=False)
+class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
     """Keep the directions in which speakers differ most, compared with everything else that varies.
 
     An analysis of variance divides the covariance between speakers, sessions and recordings, so that a session counts
@@ -297,27 +253,18 @@ class LDA(checks.NeedsSpeakers, _Linear):
     8
     """
 
-    def __init__(
-        self, n_components: int | None = None, session_nuisance: bool = True, by_channel: bool = False
-    ) -> None:
-        self.n_components = n_components
-        self.session_nuisance = session_nuisance
-        self.by_channel = by_channel
+    n_components: int | None = None
+    session_nuisance: bool = True
+    by_channel: bool = False
 
     def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
         self._check_speakers(y)
-        X = to_numpy(self._rows(X, reset=True))
-        return self._fit(Spread.of(Statistics.from_arrays(X, y, session, channel)))
+        X = self._rows(X, reset=True)
+        return self._learn(Spread.of(Statistics.from_arrays(X, y, session, channel)))
 
-    def fit_statistics(self, stats: Statistics | Spread) -> Self:
-        """The same from statistics."""
-        return self._fit(self._spread(stats))
-
-    def _fit(self, spread: Spread) -> Self:
+    def _learn(self, spread: Spread) -> Self:
         d, n = len(spread.mean), self.n_components
-        if spread.noise is None or spread.session is None or spread.speaker is None:
-            raise DuopldaError("LDA needs statistics with speakers")
         most = int(min(d, spread.n_speakers - 1))
         if most < 1:
             raise DuopldaError("LDA needs two speakers or more, there is only one class")
@@ -343,10 +290,9 @@ class LDA(checks.NeedsSpeakers, _Linear):
         self.matrix_, self.ratios_ = L, ratios[order]
         return self
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """lda0, lda1, ..."""
-        check_is_fitted(self)
-        return np.array([f"lda{i}" for i in range(self.matrix_.shape[1])], dtype=object)
+    @property
+    def _n_features_out(self) -> int:
+        return self.matrix_.shape[1]
 
 
 class LengthNorm(OneToOneFeatureMixin, _Step):
@@ -359,11 +305,6 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Nothing is learnt."""
         self._rows(X, reset=True)
-        return self
-
-    def fit_statistics(self, stats: Statistics | Spread) -> Self:
-        """Nothing is learnt."""
-        self._spread(stats)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -384,30 +325,3 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
             )
         X = X / scale
         return X * xp.sqrt(X.shape[1] / xp.vecdot(X, X))[:, None]
-
-
-def mapped(stats: Statistics, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
-    """Statistics of (x - mean of its kind) A from those of x: exact, as the maps are affine."""
-    A, delta = put(matrix, stats.offset), stats.offset - put(means, stats.offset)  # (K, d): x = offset + ... - mean
-    xp, d, k = namespace(A), stats.d, matrix.shape[1]
-    blocks = []
-    for b, f, H in zip(stats.blocks, stats.f, stats.H, strict=True):
-        n = len(b.present)
-        shift = xp.concat([int(b.counts[j]) * delta[j, :] for j in b.present.tolist()])
-        fd = f[:, None] * shift[None, :]
-        own = b.A + put(b.n.astype(float), b.A)[:, None] * shift[None, :]
-        T = b.T + fd + fd.T + float(H) * shift[:, None] * shift[None, :]
-        own = xp.concat([own[:, i * d : (i + 1) * d] @ A for i in range(n)], axis=1)
-        cells = [[A.T @ T[i * d : (i + 1) * d, j * d : (j + 1) * d] @ A for j in range(n)] for i in range(n)]
-        T = xp.concat([xp.concat(row, axis=1) for row in cells])
-        blocks.append(replace(b, A=own, scatter=T))
-    within = xp.stack([A.T @ stats.within[i, ...] @ A for i in range(stats.K)])
-    folds = tuple(mapped(part, means, matrix) for part in stats.folds)
-    offset = put(np.zeros(k), stats.offset)
-    return replace(stats, offset=offset, blocks=tuple(blocks), within=within, folds=folds)
-
-
-def _positive(A: Floats) -> Floats:
-    """The nearest covariance: negative eigenvalues, of estimates from few data, become 0."""
-    s, E = np.linalg.eigh(symmetric(A))
-    return (E * np.maximum(s, 0.0)) @ E.T

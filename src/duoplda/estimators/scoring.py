@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, namespace, take, to_numpy
+from duoplda.arrays import Array, namespace, put, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
@@ -26,7 +26,7 @@ from duoplda.estimators.plda import PLDA
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer, Sides
 
-Labels = Mapping[Any, Any] | None  # of recordings by id
+ById = Mapping[Any, Any] | None  # of recordings by id
 Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
 
 
@@ -88,8 +88,8 @@ class Job:
     """What enrolment and scoring share: the model, and what is known of recordings."""
 
     chain: Backend
-    session: Labels
-    channel: Labels
+    session: ById
+    channel: ById
     device: Any
     pairs: Pairs | None  # recordings of models, or listed trials
 
@@ -139,7 +139,7 @@ class Job:
         return out
 
 
-def _values(labels: Labels, ids: NDArray[Any]) -> NDArray[Any] | None:
+def _values(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
     """The labels of recordings, None where one is not known."""
     return None if labels is None else np.fromiter((labels.get(i) for i in ids.tolist()), object, len(ids))
 
@@ -213,8 +213,8 @@ def enroll_recordings(
     ids: Any,
     members: Any,
     *,
-    session: Labels = None,
-    channel: Labels = None,
+    session: ById = None,
+    channel: ById = None,
     device: Any = None,
     cosine: bool = False,
     absent: Absent = _refuse,
@@ -287,7 +287,8 @@ class ScoreJob(Job):
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
         for ids, X in self.chunks(part, self.wanted):
-            tests = self.sides(ids, self.transformed(ids, X), np.arange(len(ids)))
+            Z = put(self.transformed(ids, X), self.enrolled.gamma)
+            tests = self.sides(ids, Z, np.arange(len(ids)))
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
             if self.pairs is not None:

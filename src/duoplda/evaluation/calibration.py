@@ -1,10 +1,9 @@
 """From scores to calibrated log-likelihood ratios: affine, monotone (PAV), and fusion of systems.
 
-Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then
-`transform(scores)` gives natural-log likelihood ratios. `save(path)` and `load(path)` keep one in a file;
-`get_state()` gives its parameters and what it learnt as plain floats and arrays, `from_state()` takes them back.
-
-The PAV blocks are those of `duoplda.metrics`: the yardstick and the calibration then agree on ties.
+Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then `transform(scores)`
+gives natural-log likelihood ratios. `save(path)` and `load(path)` keep one in a file; `get_state()` gives parameters
+and what was learnt as plain floats and arrays, `from_state()` takes them back. The PAV blocks are those of
+`duoplda.metrics`: the yardstick and the calibration then agree on ties.
 """
 
 import os
@@ -20,7 +19,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import Booleans, Floats, Tally, block_llr, check_trials, named, pool, refuse_rows, tally
+from duoplda.evaluation.metrics import Booleans, Floats, check_trials, named, pool, real_numbers, refuse_rows, tally
 from duoplda.io import read_container, write_container
 
 __all__ = ["METHODS", "AffineCalibration", "Fusion", "PAVCalibration", "load", "restore"]
@@ -30,35 +29,31 @@ KIND = "duoplda-calibration"
 class _Calibration(TransformerMixin, BaseEstimator):
     """What the three share: their state as a dictionary, and their file."""
 
-    _parameters: ClassVar[tuple[str, ...]]  # arguments of the constructor
     _learnt: ClassVar[tuple[str, ...]]  # attributes that fit sets
     _arrays: ClassVar[tuple[str, ...]] = ()  # those of them that are arrays (m,), all of one length
 
     def get_state(self) -> dict[str, float | Floats]:
         """Return parameters and learnt attributes as floats and arrays, for `from_state`."""
         check_is_fitted(self)
-        values = {name: getattr(self, name) for name in (*self._parameters, *self._learnt)}
+        values = self.get_params() | {name: getattr(self, name) for name in self._learnt}
         return {name: v if isinstance(v, np.ndarray) else float(v) for name, v in values.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the fitted object that gave this state; an array of one number counts as a float."""
-        names = {*cls._parameters, *cls._learnt}
+        fitted = cls()
+        names = {*fitted.get_params(), *cls._learnt}
         if set(state) != names:
             raise DuopldaError(f"{cls.__name__} needs the state {sorted(names)}, not {sorted(state)}")
-        values: dict[str, Any] = {}
         for name in names:
             a = np.array(state[name], dtype=np.float64)
             if (a.ndim != 1 or not a.size) if name in cls._arrays else a.size != 1:
                 raise DuopldaError(f"{name} has shape {a.shape}; give {'(m,)' if name in cls._arrays else 'a number'}")
             if np.isnan(a).any() or (name != "llr_" and np.isinf(a).any()):
                 raise DuopldaError(f"{name} is not finite")
-            values[name] = a if name in cls._arrays else a.item()
-        if len({len(values[name]) for name in cls._arrays}) > 1:
+            setattr(fitted, name, a if name in cls._arrays else a.item())
+        if len({len(getattr(fitted, name)) for name in cls._arrays}) > 1:
             raise DuopldaError(f"{', '.join(cls._arrays)} differ in length")
-        fitted = cls(**{name: values[name] for name in cls._parameters})
-        for name in cls._learnt:
-            setattr(fitted, name, values[name])
         return fitted
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -68,15 +63,43 @@ class _Calibration(TransformerMixin, BaseEstimator):
 
 
 class _Logistic(_Calibration):
-    """What the linear ones share: the parameters of the prior-weighted logistic loss."""
-
-    _parameters = ("p_target", "ridge")
-    offset_: float
-    ridge_: float
+    """What the linear ones share: the parameters and the minimum of the prior-weighted logistic loss."""
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
         self.p_target = p_target
         self.ridge = ridge
+
+    def _learn(self, x: Floats, labels: ArrayLike, weights: ArrayLike | None) -> Floats:
+        """Set the offset and the ridge used, and return the scales (k,), for scores x (n, k)."""
+        p, ridge = self.p_target, self.ridge
+        if not 0 < p < 1:
+            raise DuopldaError(f"p_target={p!r} must lie strictly between 0 and 1")
+        if not 0 <= ridge < np.inf:
+            raise DuopldaError(f"ridge={ridge!r} must be a finite number >= 0")
+        if x.size == 0:
+            raise DuopldaError(f"scores has shape {x.shape}; there are no scores")
+        _refuse_infinite(x)
+        rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # keeps the rows of positive weight
+        x = x[rows.astype(np.intp)]
+        n_targets, n_nontargets = w[y].sum(), w[~y].sum()
+        c = np.where(y, p * w / n_targets, (1 - p) * w / n_nontargets)  # sums to 1
+        mean = c @ x
+        x = x - mean
+        deviation = np.sqrt(c @ x**2)
+        deviation[deviation <= 1e-12 * np.abs(mean)] = np.inf  # a constant system gets the scale 0
+        x = np.column_stack((x / deviation, np.ones(len(x))))
+        theta = _newton(x, y, c, p, ridge)
+        if theta is None and ridge == 0:
+            ridge = float(1.0 / min(n_targets, n_nontargets))
+            message = f"no finite scale is best: the scores separate (some of) the trials; used ridge={ridge:.3g}"
+            remedy = "set a ridge yourself, or calibrate on trials with some errors"
+            warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
+            theta = _newton(x, y, c, p, ridge)
+        if theta is None:
+            raise DuopldaError(f"the fit did not converge with ridge={ridge:.3g}; use a larger one")
+        scales = theta[:-1] / deviation
+        self.offset_, self.ridge_ = float(theta[-1] - scales @ mean), ridge
+        return scales
 
 
 class AffineCalibration(_Logistic):
@@ -89,9 +112,9 @@ class AffineCalibration(_Logistic):
 
     where p = `p_target` says which priors matter most and a is the scale for scores of unit variance.
 
-    When one threshold separates the classes the loss has no finite minimum. Then, if `ridge` is 0, a
-    warning is given and the ridge 1 / (weight of the rarer class's trials) is used instead, which keeps the
-    ratios to what so many trials can support; `ridge_` holds the ridge that was used.
+    When one threshold separates the classes the loss has no finite minimum. Then, if `ridge` is 0, a warning is given
+    and the ridge 1 / (weight of the rarer class's trials) is used instead, which keeps the ratios to what that number
+    of trials can support; `ridge_` holds the ridge that was used.
 
     >>> scores, labels = [-3.0, 1.0, -1.0, 3.0], [False, False, True, True]
     >>> calibration = AffineCalibration().fit(scores, labels)
@@ -100,15 +123,13 @@ class AffineCalibration(_Logistic):
     """
 
     _learnt = ("scale_", "offset_", "ridge_")
-    scale_: float
 
     def fit(self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Learn from finite `scores` (n,), boolean `labels` (n,) and trial `weights` (n,) or None."""
-        x = _numbers(scores)
+        x = real_numbers(scores)
         if x.ndim != 1:
             raise DuopldaError(f"scores has shape {x.shape}; give (n,), or use Fusion for several systems")
-        scales, self.offset_, self.ridge_ = _fit_logistic(x[:, None], labels, weights, self.p_target, self.ridge)
-        self.scale_ = float(scales[0])
+        self.scale_ = float(self._learn(x[:, None], labels, weights)[0])
         if self.scale_ < 0:
             message = f"the scale is negative ({self.scale_:.3g}): targets score lower than non-targets; are "
             warnings.warn(message + "the labels or the sign of the scores inverted?", UserWarning, stacklevel=2)
@@ -134,21 +155,19 @@ class Fusion(_Logistic):
 
     _learnt = ("scales_", "offset_", "ridge_")
     _arrays = ("scales_",)
-    scales_: Floats
 
     def fit(self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Learn from finite `scores` (n, k), boolean `labels` (n,) and trial `weights` (n,) or None."""
-        x = _numbers(scores)
+        x = real_numbers(scores)
         if x.ndim != 2:
             raise DuopldaError(f"scores has shape {x.shape}; give (n, k), one column for each system")
-        self.scales_, self.offset_, self.ridge_ = _fit_logistic(x, labels, weights, self.p_target, self.ridge)
+        self.scales_ = self._learn(x, labels, weights)
         return self
 
     def transform(self, scores: ArrayLike) -> Floats:
         """Log-likelihood ratios (...,) of finite `scores` (..., k)."""
         check_is_fitted(self)
-        x = _numbers(scores)
-        k = len(self.scales_)
+        x, k = real_numbers(scores), len(self.scales_)
         if x.ndim == 0 or x.shape[-1] != k:
             raise DuopldaError(f"scores has shape {x.shape}; this fusion was fitted on {k} systems, give (n, {k})")
         _refuse_infinite(x.reshape(-1, k))
@@ -158,24 +177,20 @@ class Fusion(_Logistic):
 class PAVCalibration(_Calibration):
     """Monotone map from scores to log-likelihood ratios, learnt by pooling adjacent violators.
 
-    A block of scores with target weight t and non-target weight n gets log(t / T) - log(n / N). The map is
-    constant within a block, linear between neighbouring blocks, and constant beyond the outermost.
+    A block of scores with target weight t and non-target weight n gets log(t / T) - log(n / N). The map is constant
+    within a block, linear between neighbouring blocks, and constant beyond the outermost.
 
-    With `laplace` = c > 0 (the default is 1), c target trials below all scores and c non-target trials
-    above all are added before pooling, so that no ratio is infinite. With 0 it is plain PAV, -inf where only
-    non-targets score as low and +inf where only targets score as high; a gap beside such a block takes
-    the value of its finite neighbour, or 0 if there is none.
+    With `laplace` = c > 0 (the default is 1), c target trials below all scores and c non-target trials above all are
+    added before pooling, so that no ratio is infinite. With 0 it is plain PAV, -inf where only non-targets score as low
+    and +inf where only targets score as high; a gap beside such a block takes the value of its finite neighbour, or 0
+    if there is none.
 
     >>> calibration = PAVCalibration().fit([-2.0, -1.0, 1.0, 2.0], [False, False, True, True])
     >>> calibration.transform([-5.0, 0.0, 5.0]).round(6).tolist()
     [-0.693147, 0.0, 0.693147]
     """
 
-    _parameters = ("laplace",)
     _learnt = _arrays = ("low_", "high_", "llr_")  # (m,): the ends of each block and its ratio
-    low_: Floats
-    high_: Floats
-    llr_: Floats
 
     def __init__(self, laplace: float = 1.0) -> None:
         self.laplace = laplace
@@ -185,21 +200,16 @@ class PAVCalibration(_Calibration):
         if not 0 <= self.laplace < np.inf:
             raise DuopldaError(f"laplace={self.laplace!r} must be a finite number >= 0")
         s, y, w = check_trials(scores, labels, weights)
-        _refuse_infinite(_numbers(scores)[:, None])
+        _refuse_infinite(real_numbers(scores)[:, None])
+        lowest, highest, c = s.min(), s.max(), self.laplace
+        if c:
+            s, y, w = np.r_[-np.inf, s, np.inf], np.r_[True, y, False], np.r_[c, w, c]
         bins = tally(s, y, w)
-        lowest, highest = bins.scores[0], bins.scores[-1]
-        if self.laplace:
-            extra = [self.laplace]
-            bins = Tally(
-                np.concatenate(([-np.inf], bins.scores, [np.inf])),
-                np.concatenate((extra, bins.targets, [0.0])),
-                np.concatenate(([0.0], bins.nontargets, extra)),
-            )
         blocks = pool(bins)
         ends = np.append(np.searchsorted(bins.scores, blocks.scores[1:]), len(bins.scores)) - 1
         self.low_ = np.clip(blocks.scores, lowest, highest)
         self.high_ = np.clip(bins.scores[ends], lowest, highest)
-        self.llr_ = block_llr(blocks)
+        self.llr_ = blocks.llr
         return self
 
     def transform(self, scores: ArrayLike) -> Floats:
@@ -210,8 +220,7 @@ class PAVCalibration(_Calibration):
         knots = np.stack((self.low_[finite], self.high_[finite]), axis=1).ravel()
         values = np.repeat(self.llr_[finite], 2)
         first = np.append(True, knots[1:] > knots[:-1])[: len(knots)]  # a block of one score is one knot
-        llr = np.interp(x.ravel(), knots[first], values[first]) if len(knots) else np.zeros(x.size)
-        llr = llr.reshape(x.shape)
+        llr = np.interp(x, knots[first], values[first]) if len(knots) else np.zeros(x.shape)
         llr = np.where((x <= self.high_[0]) & (self.llr_[0] == -np.inf), -np.inf, llr)
         return np.where((x >= self.low_[-1]) & (self.llr_[-1] == np.inf), np.inf, llr)
 
@@ -241,15 +250,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         return restore(str(header.get("class")), arrays)
 
 
-def _numbers(scores: ArrayLike) -> Floats:
-    x = np.asarray(scores)
-    if x.dtype.kind not in "fiu":
-        raise DuopldaError(f"scores must be real numbers, not {x.dtype}")
-    return x.astype(np.float64, copy=False)
-
-
 def _without_nan(scores: ArrayLike) -> Floats:
-    x = _numbers(scores)
+    x = real_numbers(scores)
     refuse_rows(np.isnan(x.ravel()), "scores", "NaN", "a calibration cannot replace a missing score")
     return x
 
@@ -259,45 +261,12 @@ def _refuse_infinite(x: Floats) -> None:
     refuse_rows(bad, "scores", "not finite", "remove these trials or clip their scores")
 
 
-def _fit_logistic(
-    x: Floats, labels: ArrayLike, weights: ArrayLike | None, p_target: float, ridge: float
-) -> tuple[Floats, float, float]:
-    """Scales (k,), offset and the ridge used, for scores x (n, k)."""
-    if not 0 < p_target < 1:
-        raise DuopldaError(f"p_target={p_target!r} must lie strictly between 0 and 1")
-    if not 0 <= ridge < np.inf:
-        raise DuopldaError(f"ridge={ridge!r} must be a finite number >= 0")
-    if x.size == 0:
-        raise DuopldaError(f"scores has shape {x.shape}; there are no scores")
-    _refuse_infinite(x)
-    rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # keeps the rows of positive weight
-    x = x[rows.astype(np.intp)]
-    n_targets, n_nontargets = w[y].sum(), w[~y].sum()
-    c = np.where(y, p_target * w / n_targets, (1 - p_target) * w / n_nontargets)  # sums to 1
-    mean = c @ x
-    x = x - mean
-    deviation = np.sqrt(c @ x**2)
-    deviation[deviation <= 1e-12 * np.abs(mean)] = np.inf  # a constant system gets the scale 0
-    x = np.column_stack((x / deviation, np.ones(len(x))))
-    theta = _newton(x, y, c, p_target, ridge)
-    if theta is None and ridge == 0:
-        ridge = float(1.0 / min(n_targets, n_nontargets))
-        message = f"no finite scale is best: the scores separate (some of) the trials; used ridge={ridge:.3g}"
-        remedy = "set a ridge yourself, or calibrate on trials with some errors"
-        warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
-        theta = _newton(x, y, c, p_target, ridge)
-    if theta is None:
-        raise DuopldaError(f"the fit did not converge with ridge={ridge:.3g}; use a larger one")
-    scales = theta[:-1] / deviation
-    return scales, float(theta[-1] - scales @ mean), ridge
-
-
 def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: float) -> Floats | None:
     """Minimiser of sum c log(1 + exp(-+(x theta + logit p))) + ridge |theta[:-1]|^2 / 2, or None.
 
-    None without a ridge means that the loss falls for ever along some direction, as when a threshold
-    separates the classes or a system is constant but for some targets: Newton's steps then stay about 1 wide
-    in llr where nothing is left to gain, while at a minimum they vanish.
+    None without a ridge means that the loss falls for ever along some direction, as when a threshold separates the
+    classes or a system is constant but for some targets: Newton's steps then stay about 1 wide in llr where nothing is
+    left to gain, while at a minimum they vanish.
     """
     sign = np.where(y, 1.0, -1.0)
     penalty = np.append(np.full(x.shape[1] - 1, ridge), 0.0)

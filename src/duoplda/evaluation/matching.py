@@ -4,8 +4,6 @@ matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_sco
 measure_systems(matched.systems, matched.target)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,14 +38,9 @@ class Matched:
 def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Matched:
     """Give each trial its score in every system.
 
-    Parameters
-    ----------
-    trials : the trials
-    systems : name -> scores, in any order; scores of other pairs are counted and not used
-    allow_missing : leave out the trials that some system has not scored; otherwise they raise `MissingIds`
+    `systems` maps names to scores in any order; scores of other pairs are counted and not used. Trials that some system
+    has not scored raise `MissingIds`, or are left out if `allow_missing` is true.
 
-    Example
-    -------
     >>> trials = Trials(Coded.of(["m1", "m1"]), Coded.of(["a", "b"]), np.array([True, False]))
     >>> scores = Scores(Coded.of(["m1", "m1"]), Coded.of(["b", "a"]), np.array([-1.0, 2.0]))
     >>> match_scores(trials, {"ours": scores}).systems["ours"].tolist()
@@ -76,10 +69,8 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
 def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missing: bool = False) -> Matched:
     """Read a key and score files and match them; a system has the shortest name that tells its file from the others."""
     paths = [Path(path) for path in scores]
-    names = next(
-        (n for n in ([p.stem for p in paths], [p.name for p in paths], list(map(str, paths))) if len(set(n)) == len(n)),
-        None,
-    )
+    choices = [p.stem for p in paths], [p.name for p in paths], [str(p) for p in paths]
+    names = next((names for names in choices if len(set(names)) == len(names)), None)
     if names is None:
         raise DuopldaError("the same score file is given twice; give each system once")
     key = read_trials(trials)
@@ -98,46 +89,38 @@ def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
         return np.array([place.get(name, -1) for name in column.names.tolist()], np.intp)[column.codes]
 
     e, t = codes(scores.enroll, enroll.names), codes(scores.test, test.names)
-    used = np.flatnonzero((e >= 0) & (t >= 0))
-    keys = e[used] * width + t[used]
+    keys = np.where((e >= 0) & (t >= 0), e * width + t, -1)
     order = np.argsort(keys, kind="stable")
-    keys, used = keys[order], used[order]
-    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    keys = keys[order]
+    twice = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] >= 0))
     if len(twice):
-        row = used[twice[:1] + 1]
+        row = order[twice[:1] + 1]
         (pair,) = _pairs(scores.enroll[row], scores.test[row])
         raise DuopldaError(f"score {row[0] + 1}: {pair!r} has a score already; give one for each trial")
     wanted = enroll.codes.astype(np.intp) * width + test.codes
-    if not len(keys):
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, used[at], -1)
+    keys, order = np.append(keys, np.iinfo(np.intp).max), np.append(order, -1)  # an end that no trial has
+    at = np.searchsorted(keys, wanted)
+    return np.where(keys[at] == wanted, order[at], -1)
 
 
-def speaker_sides(
-    trials: Trials, speaker_of: Mapping[str, str], enrollment: Enrollment | None = None
-) -> tuple[Any, Any]:
-    """Return the speaker of both sides of each trial, two (n,) of str.
+def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrollment | None = None) -> tuple[Any, Any]:
+    """Return the speaker of both sides of each trial, two (n,) of str; `speakers` maps recordings to them.
 
-    Parameters
-    ----------
-    trials : the trials
-    speaker_of : id of a recording -> its speaker
-    enrollment : the recordings of each model, whose speaker is the model's. Without it, or for other models, a model
-        has the speaker that `speaker_of` gives its id, or is named after its speaker.
+    `enrollment` has the recordings of each model, whose speaker is the model's. Without it, or for other models, a
+    model has the speaker that `speakers` gives its id, or is named after its speaker.
     """
-    models = {name: name for name in speaker_of.values()} | dict(speaker_of)
+    models = {name: name for name in speakers.values()} | dict(speakers)
     if enrollment is not None:
         made: dict[str, set[str]] = {}
         for model, recording in zip(enrollment.model.values, enrollment.recording.values, strict=True):
-            if recording in speaker_of:
-                made.setdefault(str(model), set()).add(speaker_of[recording])
+            if recording in speakers:
+                made.setdefault(str(model), set()).add(speakers[recording])
         mixed = sorted(model for model, who in made.items() if len(who) > 1)
         if mixed:
             raise DuopldaError(f"model {mixed[0]!r} has recordings of several speakers: intervals need one speaker")
         models |= {model: who.pop() for model, who in made.items()}
     sides = []
-    for what, column, known in (("models", trials.enroll, models), ("recordings", trials.test, speaker_of)):
+    for what, column, known in (("models", trials.enroll, models), ("recordings", trials.test, speakers)):
         absent = [name for name in column.names[np.unique(column.codes)].tolist() if name not in known]
         if absent:
             remedy = "label them, or give the enrolment map" if what == "models" else "label them"

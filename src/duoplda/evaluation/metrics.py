@@ -13,7 +13,7 @@ Scores may be infinite; a NaN is refused.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -62,24 +62,23 @@ class BootstrapResult:
 
 
 class Tally(NamedTuple):
-    """Weight of each class in bins of rising score; `scores` holds the lowest score of each bin."""
+    """Weight of each class in bins of rising score."""
 
-    scores: Floats
+    scores: Floats  # the lowest of each bin
     targets: Floats
     nontargets: Floats
+    llr: Floats  # what each bin is decided by: its score, or the ratio of a block of PAV
 
 
 def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: Weights = None) -> float:
-    """Equal error rate: the common value of p_miss and p_fa, by a named definition.
+    """Equal error rate: the common value of p_miss and p_fa.
 
     The empirical rates are steps and seldom meet, which is why tools disagree. `method` says what is meant:
-
-    - "rocch": where the convex hull of the ROC crosses p_miss = p_fa. It is the largest minimum Bayes
-      error over all priors, max_p min_t p p_miss(t) + (1 - p) p_fa(t), and never exceeds "interpolated".
+    - "rocch": where the convex hull of the ROC crosses p_miss = p_fa. It is the largest minimum Bayes error over all
+      priors, max_p min_t p p_miss(t) + (1 - p) p_fa(t), and never exceeds "interpolated".
     - "interpolated": where straight lines between neighbouring points of the ROC cross p_miss = p_fa, as
       `brentq(lambda x: 1 - x - interp1d(fpr, tpr)(x), 0, 1)` on scikit-learn's `roc_curve` gives.
-    - "nearest": (p_miss + p_fa) / 2 at the threshold where the two are closest, the lowest such threshold
-      if there are several. This is what SpeechBrain's `EER` returns.
+    - "nearest": (p_miss + p_fa) / 2 at the (lowest) threshold where the two are closest, as SpeechBrain's `EER` gives.
 
     >>> eer([-2.0, -1.0, 0.5, 0.0, 1.0, 2.0], [False, False, False, True, True, True])
     0.16666666666666666
@@ -120,18 +119,13 @@ def min_dcf(
     c_fa: ArrayLike = 1.0,
     weights: Weights = None,
 ) -> Any:
-    """Lowest normalised detection cost that any threshold reaches.
-
-    min_t [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa)   (NIST)
-
-    The prior and the costs are scalars or arrays that broadcast. Returns a float for scalars, otherwise an array.
+    """Lowest normalised detection cost that any threshold reaches: the minimum over t of the cost in `act_dcf`.
 
     >>> min_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
     [0.5, 0.5]
     """
     ratio = _cost_ratio(p_target, c_miss, c_fa)
-    blocks = pool(tally(*check_trials(scores, labels, weights)))
-    return _plain(_normalised_cost(blocks, block_llr(blocks), np.log(ratio), ratio))
+    return _plain(_normalised_cost(pool(tally(*check_trials(scores, labels, weights))), np.log(ratio), ratio))
 
 
 def act_dcf(
@@ -142,10 +136,9 @@ def act_dcf(
     c_fa: ArrayLike = 1.0,
     weights: Weights = None,
 ) -> Any:
-    """Normalised detection cost of deciding by the Bayes threshold, as if the scores were calibrated.
+    """Normalised detection cost (NIST) of deciding by the Bayes threshold, as if the scores were calibrated.
 
-    [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa),
-    t = log((1 - p) c_fa / (p c_miss))   (NIST; scores are natural logarithms)
+    [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa),   t = log((1 - p) c_fa / (p c_miss))
 
     The prior and the costs are scalars or arrays that broadcast. Returns a float for scalars, otherwise an array.
 
@@ -153,8 +146,7 @@ def act_dcf(
     [0.5, 1.0]
     """
     ratio = _cost_ratio(p_target, c_miss, c_fa)
-    bins = tally(*check_trials(scores, labels, weights))
-    return _plain(_normalised_cost(bins, bins.scores, np.log(ratio), ratio))
+    return _plain(_normalised_cost(tally(*check_trials(scores, labels, weights)), np.log(ratio), ratio))
 
 
 def bayes_error(
@@ -172,13 +164,10 @@ def bayes_error(
     log_odds = np.asarray(prior_log_odds, dtype=np.float64)
     if not np.all(np.abs(log_odds) <= _MAX_LOG_ODDS):
         raise DuopldaError(f"prior_log_odds must lie within -{_MAX_LOG_ODDS:g} .. {_MAX_LOG_ODDS:g}")
-    bins = tally(*check_trials(scores, labels, weights))
-    blocks = pool(bins)
     scale = 1.0 if normalized else expit(-np.abs(log_odds))
-    threshold, ratio = -log_odds, np.exp(-log_odds)
-    actual = _normalised_cost(bins, bins.scores, threshold, ratio) * scale
-    minimum = _normalised_cost(blocks, block_llr(blocks), threshold, ratio) * scale
-    return BayesError(_plain(actual), _plain(minimum))
+    bins = tally(*check_trials(scores, labels, weights))
+    costs = (_normalised_cost(b, -log_odds, np.exp(-log_odds)) for b in (bins, pool(bins)))
+    return BayesError(*(_plain(cost * scale) for cost in costs))
 
 
 def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
@@ -197,8 +186,8 @@ def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float
 def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
     """Cllr after the best monotone recalibration of these scores, `cllr(pav_llr(scores))`, in bits.
 
-    It measures discrimination alone: 0 when one threshold separates the classes, 1 when the scores order
-    the trials no better than a constant.
+    It measures discrimination alone: 0 when one threshold separates the classes, 1 when the scores order the trials no
+    better than a constant.
 
     >>> min_cllr([-5.0, 1.0, 2.0], [False, True, True])
     0.0
@@ -219,17 +208,17 @@ def calibration_loss(scores: ArrayLike, labels: ArrayLike, weights: Weights = No
 def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Floats:
     """Optimally calibrated log-likelihood ratio of each trial, by the pool-adjacent-violators algorithm.
 
-    In a block with target weight t and non-target weight n it is log(t / T) - log(n / N), so -inf below
-    every target and +inf above every non-target. It uses the labels of the trials it calibrates: a
-    yardstick, not a calibration for other trials (see `duoplda.calibration`). A trial of weight zero gets
-    the value of the highest block that starts at or below its score.
+    In a block with target weight t and non-target weight n it is log(t / T) - log(n / N), so -inf below every target
+    and +inf above every non-target. It uses the labels of the trials it calibrates: a yardstick, not a calibration for
+    other trials (see `duoplda.calibration`). A trial of weight zero gets the value of the highest block that starts at
+    or below its score.
 
     >>> pav_llr([-1.0, 0.0, 0.0, 1.0], [False, True, False, True]).tolist()
     [-inf, 0.0, 0.0, inf]
     """
     blocks = pool(tally(*check_trials(scores, labels, weights)))
     index = np.searchsorted(blocks.scores, np.asarray(scores, dtype=np.float64), side="right") - 1
-    return block_llr(blocks)[np.maximum(index, 0)]
+    return blocks.llr[np.maximum(index, 0)]
 
 
 def metric_names(p_target: ArrayLike = 0.01) -> list[str]:
@@ -260,14 +249,12 @@ def measure(
     [0.25, 0.5, 0.5, 0.882, 0.5, 0.382]
     """
     ratio = _cost_ratio(np.atleast_1d(p_target), c_miss, c_fa)
-    s, y, w = check_trials(scores, labels, weights)
-    bins = tally(s, y, w)
+    trials = check_trials(scores, labels, weights)
+    bins = tally(*trials)
     blocks = pool(bins)
-    least = _normalised_cost(blocks, block_llr(blocks), np.log(ratio), ratio)
-    actual = _normalised_cost(bins, bins.scores, np.log(ratio), ratio)
-    bits, fewest = _cllr(s, y, w), _min_cllr(blocks)
-    error = _eer(bins, blocks, eer_method)
-    return np.array([error, *np.stack((least, actual), axis=1).ravel(), bits, fewest, max(0.0, bits - fewest)])
+    costs = np.stack([_normalised_cost(b, np.log(ratio), ratio) for b in (blocks, bins)], axis=1)  # least, actual
+    bits, fewest = _cllr(*trials), _min_cllr(blocks)
+    return np.array([_eer(bins, blocks, eer_method), *costs.ravel(), bits, fewest, max(0.0, bits - fewest)])
 
 
 def measure_systems(
@@ -313,10 +300,10 @@ def bootstrap(
 ) -> BootstrapResult:
     """Confidence interval of a metric over new speakers: speakers are resampled, not trials.
 
-    S speakers are drawn from the S speakers with replacement. If speaker a is drawn m_a times, a
-    non-target trial of speakers a and b weighs m_a m_b and a target trial of speaker a weighs m_a; trials
-    are weighted, never copied, and sorted once. The interval runs between the (1 -+ confidence) / 2
-    quantiles of the resampled values. A resample without any target or any non-target is drawn again.
+    S speakers are drawn from the S speakers with replacement. If speaker a is drawn m_a times, a non-target trial of
+    speakers a and b weighs m_a m_b and a target trial of speaker a weighs m_a; trials are weighted, never copied, and
+    sorted once. The interval runs between the (1 -+ confidence) / 2 quantiles of the resampled values. A resample
+    without any target or any non-target is drawn again.
 
     `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial` for its options);
     `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
@@ -334,17 +321,15 @@ def bootstrap(
     order = np.argsort(s)
     s, y, a, b = s[order], y[order], a[order], b[order]
     rng = np.random.default_rng(seed)
-    values = []
-    for _ in _progress_bar(range(n_resamples), progress):
-        weights = _speaker_weights(rng, n_speakers, a, b, y)
-        values.append(np.asarray(metric(s, y, weights=weights), dtype=np.float64))
+    draws = (_speaker_weights(rng, n_speakers, a, b, y) for _ in _progress_bar(range(n_resamples), progress))
+    values = np.array([np.asarray(metric(s, y, weights=weights), dtype=np.float64) for weights in draws])
     ranked = np.sort(values, axis=0)  # indexed, not interpolated: a value may be infinite
     cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
     estimate = np.asarray(metric(s, y, weights=np.ones(len(s))), dtype=np.float64)
-    return BootstrapResult(_plain(estimate), _plain(ranked[cut]), _plain(ranked[-1 - cut]), np.array(values))
+    return BootstrapResult(_plain(estimate), _plain(ranked[cut]), _plain(ranked[-1 - cut]), values)
 
 
-# From here to `block_llr`: shared with `calibration`, the report and the plots.
+# From here to `pool`: shared with `calibration`, the report and the plots.
 
 
 @contextmanager
@@ -359,30 +344,34 @@ def named(name: str) -> Iterator[None]:
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
     """Scores, labels and weights as (n,) arrays without NaN, with both classes and no zero weight."""
     s, y = np.asarray(scores), np.asarray(labels)
+    w = np.ones(s.shape) if weights is None else np.asarray(weights, dtype=np.float64)
     if s.size == 0:
         raise DuopldaError("there are no scores")
-    if s.ndim != 1 or y.shape != s.shape:
-        raise DuopldaError(f"scores has shape {s.shape}, labels {y.shape}; both must be (n,), equally long")
-    if s.dtype.kind not in "fiu":
-        raise DuopldaError(f"scores must be real numbers, not {s.dtype}")
-    s = s.astype(np.float64, copy=False)
+    if s.ndim != 1 or not s.shape == y.shape == w.shape:
+        shapes = f"scores has shape {s.shape}, labels {y.shape}, weights {w.shape}"
+        raise DuopldaError(f"{shapes}; they must be (n,), equally long")
+    s = real_numbers(s)
     if y.dtype.kind in "iu" and bool(np.all((y == 0) | (y == 1))):
         y = y.astype(bool)
     if y.dtype != np.bool_:
         found = np.unique(y.astype(str))[:3].tolist()
         raise DuopldaError(f"labels must be booleans, True for a target trial, or 0 and 1; found {found}")
     refuse_rows(np.isnan(s), "scores", "NaN", "remove these trials or find out why they have no score")
-    w = np.ones(len(s)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if w.shape != s.shape:
-        raise DuopldaError(f"weights has shape {w.shape} and scores {s.shape}; they must be equally long")
-    if weights is not None:
-        refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
-        if not w.all():
-            s, y, w = s[w > 0], y[w > 0], w[w > 0]
+    refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
+    if not w.all():
+        s, y, w = s[w > 0], y[w > 0], w[w > 0]
     if not y.any() or y.all():
         missing = "non-target" if y.any() else "target"
         raise DuopldaError(f"there is no {missing} trial (of positive weight); both classes are needed")
     return s, y, w
+
+
+def real_numbers(scores: ArrayLike) -> Floats:
+    """Scores of any shape as float64."""
+    s = np.asarray(scores)
+    if s.dtype.kind not in "fiu":
+        raise DuopldaError(f"scores must be real numbers, not {s.dtype}")
+    return s.astype(np.float64, copy=False)
 
 
 def refuse_rows(bad: Booleans, name: str, what: str, remedy: str) -> None:
@@ -399,24 +388,21 @@ def tally(scores: Floats, labels: Booleans, weights: Floats) -> Tally:
         order = np.argsort(scores)
         scores, labels, weights = scores[order], labels[order], weights[order]
     starts = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
-    targets = np.add.reduceat(np.where(labels, weights, 0.0), starts)
-    nontargets = np.add.reduceat(np.where(labels, 0.0, weights), starts)
-    return Tally(scores[starts], targets, nontargets)
+    targets, nontargets = (np.add.reduceat(np.where(own, weights, 0.0), starts) for own in (labels, ~labels))
+    return Tally(scores[starts], targets, nontargets, scores[starts])
 
 
 def pool(bins: Tally) -> Tally:
-    """The blocks of the PAV algorithm: neighbours pooled until the share of targets rises with the score."""
+    """The blocks of the PAV algorithm: neighbours pooled until the share of targets rises with the score.
+
+    The log-likelihood ratio of a block, log(t / T) - log(n / N), rises too (ties of rounding are evened out).
+    """
     total = bins.targets + bins.nontargets
     starts = isotonic_regression(bins.targets / total, weights=total).blocks[:-1]
     targets, nontargets = (np.add.reduceat(weight, starts) for weight in (bins.targets, bins.nontargets))
-    return Tally(bins.scores[starts], targets, nontargets)
-
-
-def block_llr(blocks: Tally) -> Floats:
-    """Log-likelihood ratio of each block, log(t / T) - log(n / N), rising (ties of rounding evened out)."""
     with np.errstate(divide="ignore"):
-        target, nontarget = (np.log(weight / weight.sum()) for weight in (blocks.targets, blocks.nontargets))
-    return np.maximum.accumulate(target - nontarget)
+        llr = np.log(targets / targets.sum()) - np.log(nontargets / nontargets.sum())
+    return Tally(bins.scores[starts], targets, nontargets, np.maximum.accumulate(llr))
 
 
 def _curve(bins: Tally) -> DetCurve:
@@ -439,10 +425,10 @@ def _eer(bins: Tally, blocks: Tally, method: str) -> float:
     return float(p_miss[k] - share * (p_miss[k] - p_miss[k - 1]))
 
 
-def _normalised_cost(bins: Tally, llr: Floats, threshold: Floats, ratio: Floats) -> Floats:
+def _normalised_cost(bins: Tally, threshold: Floats, ratio: Floats) -> Floats:
     """Cost of accepting the bins with llr >= threshold = log(ratio); ratio = (1 - p) c_fa / (p c_miss)."""
     p_miss, p_fa, _ = _curve(bins)
-    k = np.searchsorted(llr, threshold)
+    k = np.searchsorted(bins.llr, threshold)
     return np.asarray(p_miss[k] * np.maximum(1.0, 1.0 / ratio) + p_fa[k] * np.maximum(1.0, ratio))
 
 
@@ -469,9 +455,9 @@ def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
 
 
 def _min_cllr(blocks: Tally) -> float:
-    llr, t, n = block_llr(blocks), blocks.targets > 0, blocks.nontargets > 0
+    t, n = blocks.targets > 0, blocks.nontargets > 0
     weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
-    return _cllr(np.concatenate((llr[t], llr[n])), np.arange(len(weights)) < t.sum(), weights)
+    return _cllr(np.concatenate((blocks.llr[t], blocks.llr[n])), np.arange(len(weights)) < t.sum(), weights)
 
 
 def _plain(value: Floats) -> Any:
@@ -500,11 +486,10 @@ def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, l
 
 
 def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
-    if not (wanted and sys.stderr.isatty()):
-        return steps
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ImportError:
-        return steps
-    return track(steps, description="bootstrap", console=Console(stderr=True), transient=True)
+    if wanted and sys.stderr.isatty():
+        with suppress(ImportError):
+            from rich.console import Console
+            from rich.progress import track
+
+            return track(steps, description="bootstrap", console=Console(stderr=True), transient=True)
+    return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from duoplda.io._source import Part, label
 PARQUET = (".parquet", ".pq")
 # One piece of one row group at a time: without these the whole file is fetched ahead.
 STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-RATIO = 100  # no column of real data is packed as tightly as that
+PACKED = ((1 << 26, 1000), (MAX_PACKED, 100))  # bytes, and as many times the size of the file: no real data are
 
 
 def damaged(path: PathLike) -> Any:
@@ -35,23 +36,21 @@ def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[Any]:
         yield f
 
 
-def schema_of(path: PathLike) -> Any:
-    """Return the Arrow schema of a file."""
+def schema_of(path: PathLike) -> tuple[list[str], list[Any]]:
+    """Return the names and the Arrow types of the columns."""
     with opened(path) as f, damaged(path):
-        return f.schema_arrow
+        return list(f.schema_arrow.names), list(f.schema_arrow.types)
 
 
 def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None = None) -> Iterator[tuple[int, Any]]:
     """Yield the checked record batches of some columns and row groups, each with the number of its first row."""
     types = need("pyarrow").types
-    schema = schema_of(path)
-    texts = [c for c in columns if types.is_string(schema.field(c).type) or types.is_large_string(schema.field(c).type)]
-    with opened(path, texts) as f:
+    texts = [n for n, t in zip(*schema_of(path), strict=True) if types.is_string(t) or types.is_large_string(t)]
+    with opened(path, [n for n in texts if n in columns]) as f:
         first, groups = (0, range(f.num_row_groups)) if part is None else (part.at, range(part.first, part.stop))
-        for i in groups:
-            with damaged(path):
-                group = f.metadata.row_group(i)
-            _check_packed(path, i, group, columns, texts)
+        with damaged(path):
+            sizes = [f.metadata.row_group(i).total_byte_size for i in groups]
+        _check_sizes(path, sizes)
         with damaged(path):
             found = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
         while True:
@@ -64,18 +63,15 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
             first += len(batch)
 
 
-def _check_packed(path: PathLike, i: int, group: Any, columns: Sequence[str], texts: Sequence[str]) -> None:
-    """Refuse columns that would take far more memory than data of that many rows can need."""
-    for k in range(group.num_columns):
-        column = group.column(k)
-        name = column.path_in_schema.partition(".")[0]
-        whole, packed = column.total_uncompressed_size, column.total_compressed_size
-        place = f"column {name}, row group {i}"
-        if name in texts and whole > (1 << 20) + 4 * MAX_ID * group.num_rows:
-            raise bad(path, place, "texts are too long", f"ids and labels have at most {MAX_ID} characters")
-        if name in columns and whole > MAX_PACKED and whole > RATIO * packed:
-            cause = f"{packed} bytes unpack to {whole}, which no real data do"
-            raise bad(path, place, cause, "write the file again, in smaller row groups")
+def _check_sizes(path: PathLike, sizes: Sequence[int]) -> None:
+    """Refuse row groups that unpack to far more than the file has: one page of them may be all of that.
+
+    (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
+    """
+    size, most = os.stat(path).st_size, max(sizes, default=0)
+    if any(most > least and most > ratio * size for least, ratio in PACKED):
+        cause = f"a row group unpacks to {most} bytes, from a file of {size} bytes, which no real data do"
+        raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
 
 
 def codes_of(path: PathLike, column: Any, first: int) -> tuple[list[str], np.ndarray]:

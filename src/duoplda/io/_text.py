@@ -90,8 +90,7 @@ def is_table(path: PathLike, wanted: Mapping[str, Sequence[str]], meanings: Sequ
 
 def longest_line(path: PathLike) -> int:
     """Count the fields of the longest line."""
-    with open_lines(path) as f:
-        return max((len(line.split()) for line in f), default=0)
+    return max(len(line.split()) for _, block in _blocks(path, header=False) for line in block.split(b"\n"))
 
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
@@ -145,7 +144,7 @@ def read_table(
     numbers : meanings whose columns are float64
     """
     parquet = is_parquet(path)
-    names, delimiter = (schema_of(path).names, "") if parquet else header_fields(path)
+    names, delimiter = (schema_of(path)[0], "") if parquet else header_fields(path)
     where = _places(path, names, wanted, dict(given or {}), optional)
     if others:
         where |= {n: n for n in names if n not in where.values() and n not in where}
@@ -248,6 +247,14 @@ def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
             number += block.count(b"\n")
         if rest and not rest.isspace():
             yield number, rest
+
+
+def numbered_lines(path: PathLike) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the fields of each line that is not blank, with the number of the line."""
+    for number, block in _blocks(path, header=False):
+        for i, row in enumerate(_rows(path, number, block.split(b"\n"), " ")):
+            if row:
+                yield number + i, row
 
 
 def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:

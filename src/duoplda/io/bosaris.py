@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,13 @@ from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, bad, listed, need, shown
 from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
 
-if TYPE_CHECKING:
-    from duoplda.io.trials import Trials
-
+Columns = tuple[Coded, Coded, np.ndarray | None]  # models, segments, and which trials are targets where that is known
 ROW_BYTES = 1 << 24
 MAX_CELLS = 1 << 31
 
 
 def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of rows and columns."""
+    """Read the ids of rows and columns."""
     axes = []
     for name in ("ID/row_ids", "ID/column_ids"):
         d = dataset(path, f, name)
@@ -44,7 +42,7 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Stored:
-    """A matrix of the file with the shape the ids ask for."""
+    """Return a matrix of the file that has the shape the ids ask for."""
     d = dataset(path, f, name)
     if d.shape != shape:
         raise bad(path, name, f"has shape {d.shape}, the ids ask for {shape}", "write the file again")
@@ -59,10 +57,8 @@ def _blocks(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
         yield slice(first, min(first + rows, shape[0]))
 
 
-def read_bosaris_trials(path: PathLike) -> Trials:
-    """A Key (with labels) or an Ndx (without), row by row of the matrix."""
-    from duoplda.io.trials import Trials
-
+def read_bosaris_trials(path: PathLike) -> Columns:
+    """Read a Key (with labels) or an Ndx (without), row by row of the matrix."""
     with opened(path) as f:
         models, segments = _axes(path, f)
         shape = (len(models), len(segments))
@@ -82,24 +78,22 @@ def read_bosaris_trials(path: PathLike) -> Trials:
         enroll, test = np.concatenate(rows), np.concatenate(columns)
         if not len(enroll):
             raise bad(path, "", "has no trials: its mask is empty")
-        return Trials(Coded(models, enroll), Coded(segments, test), np.concatenate(labels) if keyed else None)
+        return Coded(models, enroll), Coded(segments, test), np.concatenate(labels) if keyed else None
 
 
-def write_bosaris_trials(out: Path, trials: Trials) -> None:
+def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarray | None) -> None:
     """Write trials as a Key, or as an Ndx where they have no labels."""
-    kind: type[np.integer] = np.uint8 if trials.target is None else np.int8
-    mask = dense(out, trials.enroll, trials.test, kind)
-    value = 1 if trials.target is None else np.where(trials.target, 1, -1)
-    mask[trials.enroll.codes, trials.test.codes] = value
+    mask = dense(out, enroll, test, np.uint8 if target is None else np.int8)
+    mask[enroll.codes, test.codes] = 1 if target is None else np.where(target, 1, -1)
     with need("h5py").File(out, "w") as f:
-        _write_axes(f, trials.enroll.names, trials.test.names)
+        _write_axes(f, enroll.names, test.names)
         f.create_dataset("trial_mask", data=mask)
-        if trials.target is not None:
+        if target is not None:
             f.create_dataset("file_format", data=np.array([b"2.0"]))
 
 
 def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
-    """An empty matrix for a list of pairs, each of which occurs once."""
+    """Make an empty matrix for a list of pairs, each of which must occur once."""
     cells = len(enroll.names) * len(test.names)
     if cells > MAX_CELLS or (cells > 1 << 26 and cells > 64 * len(enroll)):
         cause = f"a matrix of {len(enroll.names)} x {len(test.names)} for {len(enroll)} pairs is too large"
@@ -119,7 +113,7 @@ def _write_axes(f: Any, rows: np.ndarray, columns: np.ndarray) -> None:
 
 
 def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Ids of rows and columns, scores (m, s) and where there is one (m, s)."""
+    """Read the ids of rows and columns, scores (m, s), and where there is one (m, s)."""
     with opened(path) as f:
         rows, columns = _axes(path, f)
         shape = (len(rows), len(columns))

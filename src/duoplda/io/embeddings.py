@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.errors import DuopldaError
+from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path, atomic_paths
 from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io._files import files_of, joined
@@ -18,7 +19,6 @@ from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids
 
 HDF5 = (".h5", ".hdf5", ".hdf")
-PARQUET = (".parquet", ".pq")
 SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 

@@ -98,7 +98,10 @@ def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
 def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
     """Return the names in a group, or the first of them."""
     with guarded(path, "HDF5"):
-        return list(islice(group, most))
+        names = list(islice(group, most))
+    if not all(isinstance(name, str) for name in names):
+        raise bad(path, "", "has names in it that are not UTF-8", "the file may be damaged")
+    return names
 
 
 def member(path: PathLike, group: Any, name: str) -> Any:

@@ -12,8 +12,17 @@ from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, open_lines, shown
-from duoplda.io._text import first_line, is_table, line_of, longest_line, read_list, read_table, write_columns
+from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, shown
+from duoplda.io._text import (
+    first_line,
+    is_table,
+    line_of,
+    longest_line,
+    numbered_lines,
+    read_list,
+    read_table,
+    write_columns,
+)
 
 COLUMNS = {
     "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),
@@ -101,7 +110,7 @@ def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
 def _columns(
     path: PathLike, value: str, columns: Mapping[str, str] | None = None, form: str = "auto"
 ) -> dict[str, Coded]:
-    """Read the columns `id`, each of which occurs once, and `value`; session and channel, too, where a table has them."""
+    """Read the columns `id`, where each occurs once, and `value`; of a table session and channel, too."""
     if form not in FORMS:
         raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     form = _form(path, value, columns) if form == "auto" else form
@@ -111,7 +120,7 @@ def _columns(
         unknown = set(columns or {}) - set(COLUMNS)
         if unknown:
             raise DuopldaError(f"columns= knows {', '.join(COLUMNS)}, not {', '.join(sorted(unknown))}")
-        found = read_table(path, wanted, mine, optional={"session", "channel"} - {value})
+        found = read_table(path, wanted, mine, optional=[m for m in ("session", "channel") if m != value])
     elif form == "spk2utt":
         found = dict(zip((value, "id"), read_groups(path), strict=True))
     else:
@@ -128,11 +137,8 @@ def _columns(
 
 def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
     name = Path(path).name.lower()
-    if (
-        columns
-        or name.endswith(".tsv")
-        or is_table(path, {**COLUMNS, value: COLUMNS.get(value, (value,))}, ("id", value))
-    ):
+    wanted = {"id": COLUMNS["id"], value: COLUMNS.get(value, (value.lower(),))}
+    if columns or name.endswith(".tsv") or is_table(path, wanted, ("id", value)):
         return "table"
     if "2utt" in name or name.startswith("utt2"):
         return "spk2utt" if "2utt" in name else "utt2spk"
@@ -142,14 +148,12 @@ def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
 def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
     first_line(path)
-    lines: list[list[bytes]] = []
-    with open_lines(path) as f:
-        for number, fields in enumerate(map(bytes.split, f), 1):
-            if len(fields) == 1:
-                cause = f"{shown(fields[0].decode(errors='replace'))} has no members"
-                raise bad(path, f"line {number}", cause, "lines are `owner member ...`")
-            if fields:
-                lines.append(fields)
+    lines = []
+    for number, fields in numbered_lines(path):
+        if len(fields) == 1:
+            cause = f"{shown(fields[0].decode())} has no members"
+            raise bad(path, f"line {number}", cause, "lines are `owner member ...`")
+        lines.append(fields)
     owners = Coded.of(as_ids(path, np.array([line[0] for line in lines], object)))
     if len(owners.names) != len(owners):
         twice = owners.names[np.flatnonzero(np.bincount(owners.codes) > 1)[0]]

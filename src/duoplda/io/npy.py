@@ -30,6 +30,7 @@ from duoplda.io._source import Part, Source, row_parts
 
 Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
 PIECE = 1 << 24
+LONGEST = 4 * MAX_ID + 2  # bytes of a line in a list of ids
 
 
 def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -69,7 +70,7 @@ def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
 
 
 def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> Source:
-    """A `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
+    """Open a `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
     with open_binary(path) as f:
         shape, fortran, dtype = header(path, f, "header")
         start, size = f.tell(), os.fstat(f.fileno()).st_size
@@ -104,7 +105,7 @@ def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> So
 
 
 def ids_beside(path: PathLike) -> Path:
-    """The list of ids of a `.npy` file: the text file of the same name."""
+    """Find the list of ids of a `.npy` file: the text file of the same name."""
     beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
     found = next((p for p in beside if p.is_file()), None)
     if found is None:
@@ -114,7 +115,7 @@ def ids_beside(path: PathLike) -> Path:
 
 
 def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> Callable[[int], Iterator[np.ndarray]]:
-    """Ids that are not in the file itself, in blocks: 'rows' (row numbers), a text file, or a sequence."""
+    """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
     first, stop = (0, n) if part is None else (part.first, part.stop)
     if isinstance(ids, str) and ids == "rows":
         return lambda limit: (np.arange(i, min(i + limit, stop)).astype(str) for i in range(first, stop, limit))
@@ -133,7 +134,7 @@ def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> C
 
 
 def starts_of(ids: Ids) -> Callable[[int], list[int]] | None:
-    """For a list of ids in a text file: the bytes at which every k-th line starts."""
+    """Return a function that finds the bytes at which every k-th line of a list of ids starts."""
     if not isinstance(ids, str | os.PathLike) or ids == "rows":
         return None
 
@@ -151,7 +152,7 @@ def starts_of(ids: Ids) -> Callable[[int], list[int]] | None:
 
 
 def _count_lines(path: PathLike) -> int:
-    """The number of lines of a text file."""
+    """Count the lines of a text file."""
     n, last = 0, b"\n"
     with open_binary(path) as f:
         while block := f.read(1 << 20):
@@ -160,41 +161,36 @@ def _count_lines(path: PathLike) -> int:
 
 
 def _lines(path: PathLike, limit: int, part: Part | None = None) -> Iterator[np.ndarray]:
-    """A text file with one id per line, in blocks of `limit` ids."""
+    """Read a text file with one id per line, in blocks of `limit` ids."""
     with open_lines(path) as f:
         done = 0 if part is None else part.first
         if part is not None:
             f.seek(part.at)
-        lines = islice(f, None if part is None else part.n)
+        lines = islice(iter(partial(f.readline, LONGEST), b""), None if part is None else part.n)
         while block := list(islice(lines, limit)):
             names = [line.strip() for line in block]
-            if b"".join(block).split() != names:
-                odd = next(i for i, name in enumerate(names) if len(name.split()) != 1)
+            if b"".join(block).split() != names or max(map(len, block)) == LONGEST:
+                odd = next(i for i, name in enumerate(names) if len(name.split()) != 1 or len(block[i]) == LONGEST)
                 line = f"line {done + odd + 1}"
                 raise bad(path, line, f"{shown(block[odd])} is not one id", "an id list has one id per line")
-            wide = max(map(len, names)) > MAX_ID
-            yield as_ids(path, np.array(names, object if wide else "S"), done)
+            yield as_ids(path, np.array(names, "S"), done)
             done += len(names)
 
 
 def write_npy(out: Path, chunks: Iterable[Chunk]) -> list[np.ndarray]:
-    """Write the vectors of chunks as one `.npy`, whose row count is filled in at the end; the ids."""
+    """Write the vectors of chunks as one `.npy`, whose row count is filled in at the end; return their ids."""
     ids: list[np.ndarray] = []
-    dim, dtype = 0, np.dtype(np.float32)
     with open(out, "wb") as f:
         for names, X in chunks:
             if not ids:
-                dim, dtype = X.shape[1], X.dtype
-                np.lib.format.write_array_header_1_0(f, _described((0, dim), dtype))
+                described = np.lib.format.header_data_from_array_1_0(X[:0])
+                np.lib.format.write_array_header_1_0(f, described)
                 start = f.tell()
             ids.append(names)
-            f.write(np.ascontiguousarray(X, dtype).data)
+            f.write(np.ascontiguousarray(X).data)
+        described["shape"] = (sum(map(len, ids)), X.shape[1])
         f.seek(0)
-        np.lib.format.write_array_header_1_0(f, _described((sum(map(len, ids)), dim), dtype))
+        np.lib.format.write_array_header_1_0(f, described)
         if f.tell() != start:  # NumPy keeps room in the header for the first axis to grow
             raise bad(out, "header", "has no room for the number of rows", "give the whole array, not chunks")
     return ids
-
-
-def _described(shape: tuple[int, int], dtype: np.dtype) -> dict[str, object]:
-    return {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -39,11 +39,15 @@ INFLATION = 1032  # deflate makes nothing smaller than this
 
 
 @contextmanager
-def _member(path: PathLike, name: str, row: int = 0) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
-    """Open one array of the file: a stream at the first number of a row, and what its header says, checked."""
+def _member(
+    path: PathLike, name: str, row: int = 0
+) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype, bool]]:
+    """Open one array: a stream at the first number of a row, shape, Fortran order, type, and whether it is packed."""
     with open_binary(path) as raw, ExitStack() as stack:
         with guarded(path, WHAT):
-            info, f = _opened(stack, raw, name)
+            z = stack.enter_context(zipfile.ZipFile(raw))
+            info = z.getinfo(name + ".npy")
+            f = stack.enter_context(z.open(info))
         shape, fortran, dtype = header(path, f, name)
         if dtype.hasobject:
             raise bad(path, name, "holds pickled objects, which are never loaded", "save plain arrays")
@@ -53,13 +57,7 @@ def _member(path: PathLike, name: str, row: int = 0) -> Iterator[tuple[IO[bytes]
         if row:
             with guarded(path, WHAT):
                 f = _further(raw, info, f, row * nbytes // max(shape[0], 1))
-        yield f, shape, fortran, dtype
-
-
-def _opened(stack: ExitStack, raw: IO[bytes], name: str) -> tuple[zipfile.ZipInfo, IO[bytes]]:
-    z = stack.enter_context(zipfile.ZipFile(raw))
-    info = z.getinfo(name + ".npy")
-    return info, stack.enter_context(z.open(info))
+        yield f, shape, fortran, dtype, info.compress_type != zipfile.ZIP_STORED
 
 
 def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> IO[bytes]:
@@ -73,14 +71,8 @@ def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> 
     return raw
 
 
-def _stored(path: PathLike, name: str) -> bool:
-    """Is the array in the file as it is, so that any row of it can be found?"""
-    with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
-        return z.getinfo(name + ".npy").compress_type == zipfile.ZIP_STORED
-
-
 def names_in(path: PathLike) -> list[str]:
-    """The names of the arrays in the file."""
+    """Return the names of the arrays in the file."""
     with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
         found = z.namelist()
     names = [n.removesuffix(".npy") for n in found if n.endswith(".npy")]
@@ -90,8 +82,8 @@ def names_in(path: PathLike) -> list[str]:
 
 
 def load_array(path: PathLike, name: str) -> np.ndarray:
-    """One array of the file, whole; for ids and score matrices."""
-    with _member(path, name) as (f, shape, fortran, dtype):
+    """Read one array of the file whole, as is done for models and score matrices."""
+    with _member(path, name) as (f, shape, fortran, dtype, _):
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
         data = np.frombuffer(exactly(path, name, f, nbytes), dtype)
         return data.reshape(shape, order="F" if fortran else "C")
@@ -105,13 +97,13 @@ def open_npz(
     ids_name: str | None = None,
     part: Part | None = None,
 ) -> Source:
-    """A `.npz` file, or some of its rows, as a source of chunks."""
+    """Open a `.npz` file, or some of its rows, as a source of chunks."""
     names = names_in(path)
     name = pick(path, names, vectors, VECTOR_NAMES, "array")
     if name is None:
         known = ", ".join(VECTOR_NAMES)
         raise bad(path, "", f"has no array named one of {known}", f"name it: it has {listed(names)}")
-    with _member(path, name) as (_, shape, fortran, dtype):
+    with _member(path, name) as (_, shape, fortran, dtype, packed):
         n, dim, native = matrix(path, name, shape, dtype)
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
@@ -130,13 +122,13 @@ def open_npz(
                 yield block, np.frombuffer(raw, dtype).reshape(-1, dim).astype(native, copy=False)
 
     rows_only = own is None and (ids is None or (isinstance(ids, str) and ids == "rows"))
-    cuts = partial(row_parts, n, step, starts=starts_of(ids)) if _stored(path, name) else None
+    cuts = None if packed else partial(row_parts, n, step, starts=starts_of(ids))
     return Source("npz", dim, native, n if part is None else part.n, read, rows_only, blocks, cuts)
 
 
 def _inside_ids(path: PathLike, name: str, n: int, part: Part | None) -> Callable[[int], Iterator[np.ndarray]]:
-    """The ids that stand in the file, in blocks."""
-    with _member(path, name) as (_, shape, _fortran, dtype):
+    """Return a function that reads the ids in the file, in blocks."""
+    with _member(path, name) as (_, shape, _, dtype, _):
         if shape != (n,):
             raise bad(path, name, f"has shape {shape} for {n} vectors", "one id per vector")
         if dtype.kind not in "USiu" or dtype.itemsize > 4 * MAX_ID:
@@ -162,8 +154,7 @@ def write_npz(out: Path, chunks: Iterable[Chunk]) -> None:
         ids = write_npy(part, chunks)
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
             z.write(part, "embeddings.npy")
-            with z.open("ids.npy", "w", force_zip64=True) as f:
-                np.lib.format.write_array(f, np.concatenate(ids), allow_pickle=False)
+            _add(z, "ids", np.concatenate(ids))
     finally:
         part.unlink(missing_ok=True)
 
@@ -172,5 +163,9 @@ def write_arrays(out: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a few whole arrays."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
         for name, array in arrays.items():
-            with z.open(name + ".npy", "w", force_zip64=True) as f:
-                np.lib.format.write_array(f, array, allow_pickle=False)
+            _add(z, name, array)
+
+
+def _add(z: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with z.open(name + ".npy", "w", force_zip64=True) as f:
+        np.lib.format.write_array(f, array, allow_pickle=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._arrow import batches, codes_of, damaged, opened
+from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of
 from duoplda.io._common import (
     ID_NAMES,
     ROWS,
@@ -39,19 +39,17 @@ def open_parquet(
     path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
 ) -> Source:
     """Open a Parquet file, or some of its row groups, as a source of chunks."""
+    names, kinds = schema_of(path)
     with opened(path) as f, damaged(path):
-        schema, metadata = f.schema_arrow, f.metadata
-        n, sizes = metadata.num_rows, [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    column = pick(path, schema.names, vectors, VECTOR_NAMES, "column")
-    ids_column = pick(path, schema.names, ids_name, ID_NAMES, "column")
-    for name, what in ((column, "vector"), (ids_column, "id")):
-        if name is None:
-            raise bad(path, "", f"has no known {what} column", f"name it: it has {listed(schema.names)}")
+        n, sizes = f.metadata.num_rows, [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
+    column = pick(path, names, vectors, VECTOR_NAMES, "column")
+    ids_column = pick(path, names, ids_name, ID_NAMES, "column")
+    if column is None or ids_column is None:
+        what = "vector" if column is None else "id"
+        raise bad(path, "", f"has no known {what} column", f"name it: it has {listed(names)}")
     if n < 1:
         raise bad(path, "", "holds no rows")
-    assert column is not None
-    assert ids_column is not None
-    dim, dtype = _shape(path, column, schema.field(column).type)
+    dim, dtype = _shape(path, column, kinds[names.index(column)])
     step = dim * dtype.itemsize
 
     def read(rows: int) -> Iterator[Chunk]:
@@ -99,8 +97,7 @@ def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
 
 def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelTable:
     """Read the labels that stand in the same rows as the vectors, which are not read."""
-    with opened(path) as f, damaged(path):
-        names = f.schema_arrow.names
+    names, _ = schema_of(path)
     own = pick(path, names, ids_name, ID_NAMES, "column")
     where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
     if own is None or where["speaker"] is None:

@@ -32,7 +32,7 @@ BATCH = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """n scores: `enroll` (the model's id) against `test` (a recording's id), and `score` (n,) float64."""
+    """A list of n scores: `enroll` has the ids of models, `test` those of recordings, `score` is (n,) float64."""
 
     enroll: Coded
     test: Coded
@@ -77,7 +77,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
         rows, labels, scores, mask = read_bosaris_scores(path)
         i, j = np.nonzero(mask)
         return Scores(Coded(rows, i.astype(np.int32)), Coded(labels, j.astype(np.int32)), scores[i, j])
-    if _is_zip(path):
+    if content(path) == "zip":
         return read_score_matrix(path).to_list()
     if columns or is_table(path, COLUMNS, ("enroll", "test", "score")):
         found = read_table(path, COLUMNS, columns, numbers=("score",))
@@ -90,7 +90,7 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
     if is_hdf5(path):
         rows, columns, scores, mask = read_bosaris_scores(path)
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
-    if not _is_zip(path):
+    if content(path) != "zip":
         return _matrix(path, read_scores(path))
     names = names_in(path)
     found = {}
@@ -109,10 +109,6 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
         cause = f"scores are {scores.dtype} of shape {scores.shape} for {len(enroll)} x {len(test)} ids"
         raise bad(path, "scores", cause, "one row per model, one column per recording")
     return ScoreMatrix(enroll, test, scores.astype(np.float64, copy=False))
-
-
-def _is_zip(path: PathLike) -> bool:
-    return content(path) == "zip"
 
 
 def _ids(path: PathLike, values: np.ndarray) -> np.ndarray:
@@ -161,13 +157,12 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
 
 
 def _parts(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Iterator[Scores]:
-    """Lists of scores; a matrix gives some rows at a time."""
+    """Yield lists of scores; of a matrix some rows at a time."""
     if isinstance(scores, Scores):
         yield scores
     elif isinstance(scores, ScoreMatrix):
         step = max(1, BATCH // max(1, len(scores.test_ids)))
-        for i in range(0, len(scores.enroll_ids), step):
-            rows = slice(i, i + step)
+        for rows in (slice(i, i + step) for i in range(0, len(scores.enroll_ids), step)):
             yield ScoreMatrix(scores.enroll_ids[rows], scores.test_ids, scores.score[rows]).to_list()
     else:
         yield from scores
@@ -181,8 +176,7 @@ def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *,
             raise bad(path, "", cause, "there must be as many of each")
         for column in (part.enroll, part.test):
             check_ids(path, np.ascontiguousarray(column.names), token=token)
-        for i in range(0, len(part), BATCH):
-            rows = slice(i, i + BATCH)
+        for rows in (slice(i, i + BATCH) for i in range(0, len(part), BATCH)):
             yield Scores(part.enroll[rows], part.test[rows], np.asarray(part.score[rows], np.float64))
         n += len(part)
     if not n:
@@ -190,7 +184,7 @@ def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *,
 
 
 def _joined(path: PathLike, scores: Scores | Iterable[Scores]) -> Scores:
-    """Parts of a list as one list."""
+    """Join the parts of a list."""
     if isinstance(scores, Scores):
         return scores
     parts = list(scores)

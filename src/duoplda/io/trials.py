@@ -31,6 +31,7 @@ from duoplda.io._text import (
     words,
     write_columns,
 )
+from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
 from duoplda.io.labels import TABLES, read_groups, write_table
 
 COLUMNS = {
@@ -46,11 +47,11 @@ FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """n trials: `enroll` (the model's id) against `test` (a recording's id).
+    """A list of n trials: a model against a recording each.
 
     Attributes
     ----------
-    enroll, test : `Coded` columns: `.names` (each id once), `.codes` (n,), `.values` (n,) of str
+    enroll, test : ids of models and of recordings, as `Coded` columns
     target : (n,) bool, or None where the list has no key
     conditions : further columns of the list, `Coded`, by name
     """
@@ -96,9 +97,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     if form not in FORMS:
         raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     if form == "bosaris" or (form == "auto" and is_hdf5(path)):
-        from duoplda.io.bosaris import read_bosaris_trials
-
-        return read_bosaris_trials(path)
+        return Trials(*read_bosaris_trials(path))
     if form == "table" or (form == "auto" and (columns or is_table(path, COLUMNS, ("enroll", "test")))):
         table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
         target = table.pop("target", None)
@@ -116,7 +115,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
 
 
 def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
-    """Which of three columns holds the label: the only one with nothing but labels in it."""
+    """Find out which of three columns holds the label: the only one with nothing but labels in it."""
     if form != "auto":
         return 0 if form == "voxceleb" else 2
     fit = [i for i in (0, 2) if set(np.char.lower(parts[i].names).tolist()) <= {*TARGET, *NONTARGET}]
@@ -129,7 +128,7 @@ def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
 
 
 def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
-    """A column of words as bool."""
+    """Turn a column of words into bool."""
     words = np.char.lower(column.names)
     known = np.isin(words, TARGET), np.isin(words, NONTARGET)
     odd = ~(known[0] | known[1])
@@ -152,10 +151,8 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
     for column in columns.values():
         check_ids(path, np.ascontiguousarray(column.names), token=suffix not in (*TABLES, *HDF5))
     if suffix in HDF5:
-        from duoplda.io.bosaris import write_bosaris_trials
-
         with atomic_path(path, force=force) as temporary:
-            write_bosaris_trials(temporary, trials)
+            write_bosaris_trials(temporary, trials.enroll, trials.test, trials.target)
     elif suffix in TABLES:
         if label is not None:
             columns["targettype"] = Coded(np.array(["nontarget", "target"]), label)

@@ -42,12 +42,11 @@ from duoplda.arrays import (
     zeros,
 )
 from duoplda.data.labels import Ints, Labels, folds, keys
-from duoplda.errors import DuopldaError, some
+from duoplda.errors import DuopldaError
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
 DEVICE_BYTES = 1 << 30  # a block of rows on a device
 STREAM_BYTES = 1 << 27  # a block on its way there
-TASKS = 4  # blocks whose sums are added before they are handed over
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +136,10 @@ def helmert(n: int) -> NDArray[np.float64]:
 
 
 class _Block(NamedTuple):
-    """What a run of whole sessions of one bin adds."""
+    """What whole sessions of one bin add."""
 
     bin: int
-    pair: Array
+    pair: Array  # (h,)
     F: Array  # (h, K_c d)
     T: Array | None
     within: dict[int, Array]
@@ -255,14 +254,18 @@ class Sums:
                 row += (j - i) * L
             at += h
         if self.xp is not np:
-            for block in self._work(X, rows, tasks):
+            for block in self._work(X, rows, tasks, (None, None)):
                 self._close(block)
             return
         # Sums and copies are not threaded in NumPy: each core gets blocks of its own.
-        runs = [tasks[i : i + TASKS] for i in range(0, len(tasks), TASKS)]
-        for done in in_order(lambda run: _merged(self._work(X, rows, run)), runs, row * self.d**2):
-            for block in done:
-                self._close(block)
+        most = max((p.stop - p.start for _, p, _ in tasks), default=0)
+        dtype = np.float32 if self.single and X.dtype == np.float32 else np.float64
+
+        def work(task: tuple[int, slice, Array], buffers: Any) -> _Block:
+            return next(self._work(X, rows, [task], buffers))
+
+        for block in in_order(work, tasks, row * self.d**2, lambda: np.empty((2, most, self.d), dtype)):
+            self._close(block)
 
     def _blocks(self, X: Array, rows: Array | None, parts: list[slice], out: Array | None) -> Iterator[Array]:
         """Rows of X about `self.base`, in a buffer that is used again, or as they are."""
@@ -295,17 +298,16 @@ class Sums:
             return block - self.xp.astype(self.base, self.xp.float32) if self.far else block
         return to_float(block, self.xp) - self.base if self.far else to_float(block, self.xp)
 
-    def _work(self, X: Array, index: Array | None, tasks: list[tuple[int, slice, Array]]) -> Iterator[_Block]:
-        """Sums and scatters of the tasks, one after the other."""
-        xp, d = self.xp, self.d
-        most = max((p.stop - p.start for _, p, _ in tasks), default=0)
-        dtype = np.float32 if self.single and str(X.dtype) == "float32" else np.float64
-        buffer, spare = (np.empty((most, d), dtype), np.empty((most, d), dtype)) if xp is np else (None, None)
-        blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffer)
+    def _work(
+        self, X: Array, index: Array | None, tasks: list[tuple[int, slice, Array]], buffers: Any
+    ) -> Iterator[_Block]:
+        """Sums and scatters of the tasks, one after the other; two buffers (rows, d) are used again for each."""
+        blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffers[0])
         for (b, _, pair), block in zip(tasks, blocks, strict=True):
             with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found at the end
-                F, within = self._squared(xp.reshape(block, (len(pair), -1, d)), self.types[b // self.n_folds], spare)
-                yield _Block(b, pair, F, gram(F) if self.T[b].shape[0] == F.shape[1] else None, within)
+                G, counts = self.xp.reshape(block, (len(pair), -1, self.d)), self.types[b // self.n_folds]
+                F, within = self._squared(G, counts, buffers[1])
+                yield _Block(b, pair, F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within)
 
     def _squared(self, G: Array, counts: Ints, spare: Array | None) -> tuple[Array, dict[int, Array]]:
         """Sums F (h, K_c d) of sessions G (h, L, d) of one type, and by kind the scatter about the session's mean."""
@@ -326,9 +328,11 @@ class Sums:
                 rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
             else:
                 rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
-            within[k] = to_float(gram(xp.reshape(rest, (-1, d))), xp)
+            flat = xp.reshape(rest, (-1, d))
+            within[k] = to_float(flat.T @ flat, xp)  # NumPy sees that both are one array, and does half the work
         return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
 
+    @np.errstate(invalid="ignore", over="ignore")
     @np.errstate(invalid="ignore", over="ignore")
     def _close(self, block: _Block) -> None:
         """Give the sums of complete sessions, sorted by pair, to their speakers."""
@@ -441,7 +445,7 @@ class Sums:
         return OpenSessions(keys(names), names, speakers, np.searchsorted(at, session), kind, n, F)
 
     def _check(self, again: Callable[[], Any] | None) -> None:
-        """A NaN or an infinity anywhere in the data has spread into the sums of its speaker."""
+        """A NaN or an infinity anywhere in the data has spread into the sums; `again` names where."""
         xp = self.xp
         opened = [] if self.open is None else [self.open.sums]
         finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within, *opened)]
@@ -449,32 +453,7 @@ class Sums:
             return
         if again is not None:
             again()
-        bad = set()
-        for A, a in zip(self.A, self.pair_start, strict=False):
-            rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(A) < 1e150, axis=1)))
-            bad.update(self.pair_speaker[rows + a].tolist())
-        if self.open is not None:
-            cells, _, F = self.open.cells()
-            rows = np.flatnonzero(~to_numpy(xp.all(xp.abs(F) < 1e150, axis=1)))
-            bad.update(self.labels.session_speaker[cells[rows] // self.open.K].tolist())
-        raise DuopldaError(
-            "Input X contains NaN, infinity or values too large to add up, in recordings of the speakers "
-            f"{some(self.labels.speaker_ids[sorted(bad)])}"
-        )
-
-
-def _merged(blocks: Iterator[_Block]) -> list[_Block]:
-    """Neighbours of one bin added up."""
-    out: list[_Block] = []
-    for block in blocks:
-        last = out[-1] if out else None
-        if last is None or last.bin != block.bin or block.T is None:
-            out.append(block)
-            continue
-        within = {k: last.within[k] + block.within[k] for k in block.within}
-        F, pair = np.concatenate([last.F, block.F]), np.concatenate([last.pair, block.pair])
-        out[-1] = _Block(block.bin, pair, F, last.T + block.T, within)
-    return out
+        raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
 
 
 def _consecutive(index: Ints) -> bool:

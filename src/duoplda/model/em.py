@@ -29,7 +29,6 @@ from duoplda.arrays import (
     spd_inverse,
     symmetric,
     take,
-    tall_product,
     to_numpy,
     zeros,
 )
@@ -89,6 +88,7 @@ class EStep:
         p = self.patterns
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
         self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
+        self.parts = [(c, rows) for c, b in enumerate(stats.blocks) for rows in row_blocks(len(b.n), stats.offset)]
 
     def ln_likelihood(self, model: Model) -> float:
         """The likelihood alone, at a fraction of the cost."""
@@ -99,17 +99,14 @@ class EStep:
         stats, xp, d, q = self.stats, namespace(model.V), model.d, model.ny + model.nx + 1
         terms = Terms(model, stats.types)
         types = self._types(model, terms)
-        gamma = zeros((len(stats.speaker_ids), model.ny), model.V)
-        for t in types:
-            b, n = t.block, put(t.block.n.astype(float), gamma)
-            add_rows(gamma, b.speaker, tall_product(b.A, t.B) - n[:, None] * (t.mean @ t.B)[None, :])
+        gamma = self._gamma(types, model.ny)
         post = self._speakers(terms, gamma, moments)
         sums = self._speaker_sums(types, post) if moments else [None] * len(types)
         w = put(stats.weights, gamma)
         ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
         ln -= 0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
         R, C, rho = zeros((model.K, q, q), gamma), zeros((model.K, d, q), gamma), zeros((q, q), gamma)
-        cost = float(sum(2 * model.nx * (len(t.mean) + q) ** 2 for t in types)) if self.host else 0.0
+        cost = float(sum(2 * model.nx * (t.mean.shape[0] + q) ** 2 for t in types)) if self.host else 0.0
         for t, (ln_t, E, Ft) in zip(types, in_order(_sessions, zip(types, sums, strict=True), cost), strict=True):
             ln += ln_t
             if not moments:
@@ -130,6 +127,24 @@ class EStep:
             types.append(_Type(b, H, self.stats.f[c], mean, WU, B, terms.J[c, ...], terms.P[c, ...], ln_P))
         return types
 
+    def _by_rows(self, work: Callable[..., Any], cost: float) -> Iterator[tuple[int, slice, Any]]:
+        """`work(c, rows)` for blocks of rows of every A, which the threads share: type, rows and result, in order."""
+        cost *= sum(len(b.n) * b.A.shape[1] for b in self.stats.blocks)
+        found = in_order(lambda part: work(*part), self.parts, cost)
+        yield from ((*part, result) for part, result in zip(self.parts, found, strict=True))
+
+    def _gamma(self, types: list[_Type], ny: int) -> Array:
+        """(M, ny) sum over types of B'(A_i - n_i m)."""
+        gamma = zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
+
+        def work(c: int, rows: slice) -> Array:
+            t, n = types[c], put(types[c].block.n[rows].astype(float), gamma)
+            return t.block.A[rows, :] @ t.B - n[:, None] * (t.mean @ t.B)[None, :]
+
+        for c, rows, found in self._by_rows(work, 2.0 * ny * self.host):
+            add_rows(gamma, types[c].block.speaker[rows], found)
+        return gamma
+
     def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
         """q(y_i), and the sums of Lambda^-1 over patterns that the moments need."""
         weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
@@ -140,23 +155,19 @@ class EStep:
         return speakers(terms.G, self.patterns, gamma, weights)
 
     def _speaker_sums(self, types: list[_Type], post: Speakers) -> list[_SpeakerSums]:
-        """By type; rows of A are taken in blocks, which the threads share and which are added in their order."""
-        weights = self.stats.weights
-        parts = [(c, rows) for c, t in enumerate(types) for rows in row_blocks(len(t.block.n), post.mean)]
+        weights, ny = self.stats.weights, post.mean.shape[1]
 
-        def work(part: tuple[int, slice]) -> tuple[Array, Array, Array]:
-            b, rows = types[part[0]].block, part[1]
+        def work(c: int, rows: slice) -> tuple[Array, Array, Array]:
+            b = types[c].block
             own, w = take(post.mean, b.speaker[rows]), weights[b.speaker[rows]]
             wn = w * b.n[rows]
             weighted = put(w, own)[:, None] * own
             return put(wn, own) @ own, gram(put(np.sqrt(wn), own)[:, None] * own), b.A[rows, :].T @ weighted
 
-        ny = post.mean.shape[1]
-        cost = float(sum(len(t.block.n) * ny * (2 * len(t.mean) + ny) for t in types)) if self.host else 0.0
-        found: list[list[Array]] = [[] for _ in types]
-        for (c, _), part in zip(parts, in_order(work, parts, cost), strict=True):
-            found[c] = [a + b for a, b in zip(found[c], part, strict=True)] if found[c] else list(part)
-        return [_SpeakerSums(y, post.covariance[c, ...] + yy, Ay) for c, (y, yy, Ay) in enumerate(found)]
+        sums: list[tuple[Array, ...]] = [(0.0, post.covariance[c, ...], 0.0) for c in range(len(types))]
+        for c, _, found in self._by_rows(work, 3.0 * ny * self.host):
+            sums[c] = tuple(a + b for a, b in zip(sums[c], found, strict=True))
+        return [_SpeakerSums(*s) for s in sums]
 
     def _ln_noise(self, model: Model) -> float:
         """Sum over recordings of ln N(phi; mu_k, W_k^-1)."""
@@ -387,7 +398,7 @@ class State:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], kinds: Any) -> State:
         """What `arrays` gave, and the names of the kinds of channels. ValueError if they do not belong together."""
-        model = Model(*(arrays[name] for name in ("mu", "V", "U", "W")), kinds=np.asarray(kinds))
+        model = Model(arrays["mu"], arrays["V"], arrays["U"], arrays["W"], np.asarray(kinds))
         (K, d), ny, nx = model.mu.shape, model.V.shape[1], model.U.shape[1]
         size, n = model.mu.size + model.V.size + model.U.size + model.W.size, len(arrays["steps"])
         found = [arrays[name].shape for name in ("V", "U", "W", "steps", "images")]
@@ -538,8 +549,7 @@ def fit(
         for state in _states(EStep(stats), first, step, ahead, nu, least):
             iteration, stop = len(state.trace) - 1, False
             if iteration and state is not first:
-                if hasattr(callback, "state"):
-                    callback.state(state)
+                getattr(callback, "state", lambda state: None)(state)
                 stop = callback is not None and bool(callback(iteration, state.trace[-1], state.model))
             converged = iteration > 0 and state.trace[-1] - state.trace[-2] < tol * stats.n_recordings
             if converged or stop or iteration >= max_iter:

@@ -1,8 +1,8 @@
-"""Kinds of channels that nobody labelled.
+"""Kinds of channels learnt from recordings that have no labels of them.
 
 Recordings of one session differ only by their channels: phi - (mean of the session) = eps less its mean. Clusters of
-such differences, each with a mean and a covariance of its own, are a start. Then, in turns, a model is trained with the
-kinds as they are, and each recording gets the kind that explains best what the posterior means of y and x leave of it:
+such differences, each with its own mean and covariance, are the start. Then, in turns, a model is trained with the
+present kinds, and each recording gets the kind that best explains what the posterior means of y and x leave of it:
 
     argmax_k  ln pi_k + ln N(phi - V y - U x; mu_k, W_k^-1)
 
@@ -17,7 +17,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
+from duoplda.arrays import reproducible
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError
 from duoplda.model import posteriors as post
@@ -27,14 +29,15 @@ ROUNDS = 4  # of training and labelling
 SWEEPS = 20  # of the start
 
 
+@reproducible()
 def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0) -> Ints:
-    """The kind of each recording, 0 .. K-1; `train` fits a model to recordings with given kinds."""
+    """The kind of each recording, from 0 to K - 1; `train` fits a model to the recordings with given kinds."""
     size = labels.counts.sum(axis=1)[labels.session]
     several = size > 1
     if several.sum() < 2 * K:
         raise DuopldaError(
-            f"{int(several.sum())} of {len(X)} recordings are in sessions with several: too few to tell {K} kinds of "
-            "channels apart. Only recordings of one session differ by nothing but their channel; or label the kinds"
+            f"only {int(several.sum())} of {len(X)} recordings share their session with others, too few to tell {K} "
+            "kinds of channels apart: only recordings of one session differ by their channel alone. Label the kinds"
         )
     kind = _start(X, labels, several, K, seed)
     for _ in range(ROUNDS):
@@ -49,7 +52,7 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
 
 
 def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K: int, seed: int) -> Ints:
-    """Clusters of differences from the session's mean: k-means, then Gaussians of their own covariances."""
+    """Clusters of differences from the session's mean: k-means, then Gaussians with a covariance each."""
     rows = np.flatnonzero(several)
     _, index = np.unique(labels.session[rows], return_inverse=True)
     order = np.argsort(index, kind="stable")
@@ -61,7 +64,8 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     keep = s > 1e-10 * s[-1]
     r = r @ (T[:, keep] / np.sqrt(s[keep]))  # white on the whole
     d = r.shape[1]
-    kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
+    with threadpool_limits(1, user_api="openmp"):  # its sums depend on the number of threads
+        kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
     for _ in range(SWEEPS):
         ln = np.empty((len(r), K))
         for k in range(K):

@@ -1,14 +1,15 @@
-"""Covariances that hold with few speakers: shrunk towards the shape of the total covariance, by as much as held-out
-speakers ask for.
+"""Shrinkage for training with few speakers: each covariance is moved towards the shape of the total covariance.
+
+How far is chosen by the likelihood of held-out speakers, and so are the numbers of factors.
 
 With B = VV', S = UU', noise covariances Sigma_k = W_k^-1, their mean Sigma over recordings, and the total covariance T:
 
-    B <- (1 - a) B + a b T,   b = tr(T^-1 B) / d         so that its size stays and its shape moves; the same for S
+    B <- (1 - a) B + a b T,   b = tr(T^-1 B) / d         its size stays, its shape moves; the same for S
     Sigma_k <- (1 - c_k) Sigma_k + c_k Sigma             first towards the other kinds,
     Sigma_k <- (1 - a) Sigma_k + a s_k T                 then towards T
 
-It is invariant to affine maps of the data, and of full rank where a > 0. A kind with few recordings moves more:
-c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of an average kind.
+This is invariant to affine maps of the data, and the result has full rank where a > 0. A kind with few recordings moves
+more: c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of a kind with an average number.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def shrink(model: Model, a: Shrinkage, T: Array, N: NDArray[Any]) -> Model:
 
 @reproducible()
 def truncate(model: Model, ny: int, nx: int) -> Model:
-    """Only the leading directions of VV' and UU', as seen against the mean noise; what is left goes a level down."""
+    """Keep the leading directions of VV' and UU' relative to the mean noise; what is left goes one level down."""
     xp = namespace(model.V)
     C = cholesky(xp.mean(model.W, axis=0))  # W = CC'
 
@@ -106,6 +107,7 @@ class HeldOut:
     The models are trained once; a change to them (shrinkage, fewer factors) then costs a likelihood for each fold.
     """
 
+    @reproducible()
     def __init__(
         self,
         stats: Statistics,
@@ -116,8 +118,7 @@ class HeldOut:
         self.parts = []
         self.path: dict[Any, float] = {}
         for i, fold in enumerate(folds):
-            others = [f for f in folds if f is not fold]
-            rest = sum(others[1:], others[0])
+            rest = Statistics.sum([f for f in folds if f is not fold])
             self.parts.append((EStep(fold), train(rest), target(rest), rest.N))
             if progress is not None:
                 progress(i + 1, len(folds))
@@ -129,6 +130,7 @@ class HeldOut:
         return len(sizes) >= 2 and sum(sizes) - max(sizes) >= 2
 
     def value(self, key: Any, change: Callable[[Model, Array, NDArray[Any]], Model]) -> float:
+        """That of the changed models, kept under `key`."""
         if key not in self.path:
             total = n = 0.0
             for e_step, model, T, N in self.parts:
@@ -138,7 +140,7 @@ class HeldOut:
         return self.path[key]
 
     def shrinkage(self, free: tuple[str, ...]) -> Shrinkage:
-        """Climb on the grid, one number at a time, from a start that is usually near the top."""
+        """The best amounts on the grid, those in `free` being climbed one at a time from a start near the usual top."""
 
         def value(a: Shrinkage) -> float:
             return self.value(a, lambda model, T, N: shrink(model, a, T, N))
@@ -154,7 +156,7 @@ class HeldOut:
         return at
 
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
-        """Numbers of factors: given ones stay, None is chosen."""
+        """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
         grids = [
             sorted({max(1, round(n * share)) for share in (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)})
             if given is None and n

@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, set_rows, to_numpy, zeros
+from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, take, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
-from duoplda.data.recordings import ArrayRecordings, Recordings
+from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import Open, OpenSessions, Sums, TypeBlock, add_scatters
 
 PRECISIONS = ("double", "single")
+LARGEST = 1e150  # the square of a larger value, added up, is soon infinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,9 @@ class Statistics:
     >>> stats.n_recordings, stats.n_sessions, stats.n_speakers
     (6.0, 4.0, 2.0)
     >>> parts = [Statistics.from_arrays(X[i::2], speaker[i::2], session[i::2], close=False) for i in range(2)]
-    >>> np.allclose(sum(parts).close().S, stats.S)
-    True
+    >>> whole = sum(parts).close()
+    >>> whole.n_sessions, np.allclose(whole.within, stats.within)
+    (4.0, True)
     """
 
     offset: Array  # (d,)
@@ -96,6 +98,11 @@ class Statistics:
         make = partial(_gather, transform=transform, buckets=recordings.buckets, **options)
         parts = recordings.reduce(make, _join, _close_each if close else list, max(n_folds, 1))
         return cls.from_folds(parts, seed) if n_folds else parts[0]
+
+    @classmethod
+    def unlabelled(cls, recordings: Recordings, *, device: str | None = None) -> Statistics:
+        """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session."""
+        return recordings.reduce(partial(_gather_unlabelled, device=device), _join, list)[0]
 
     @classmethod
     def from_arrays(
@@ -288,7 +295,7 @@ class Statistics:
         session, kind = np.repeat(o.session, o.n), np.repeat(o.kind, o.n)
         labels = Labels(speaker_ids, o.names, self.kinds, speaker[session], session, kind)
         rows = zeros((len(o) * K, self.d), self.offset)
-        set_rows(rows, o.session * K + o.kind, o.F)
+        add_rows(rows, o.session * K + o.kind, o.F)
         sums = Sums(labels, self.offset[None, :], offset=self.offset)
         sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
         return Statistics.sum([replace(self, open=None), Statistics(*sums.result()[0])])
@@ -319,18 +326,36 @@ class Statistics:
         xp = namespace(self.offset, offset)
         if self.offset is offset or bool(xp.all(self.offset == offset)):
             return self
-        blocks = []
+        return replace(self._shift(xp.stack([self.offset - offset] * self.K)), offset=offset)
+
+    def _shift(self, delta: Array) -> Statistics:
+        """Statistics of recordings to which a vector was added, that of their kind in `delta` (K, d)."""
+        blocks, opened = [], self.open
         for b, f, H in zip(self.blocks, self.f, self.H, strict=True):
-            delta = xp.concat([int(b.counts[k]) * (self.offset - offset) for k in b.present.tolist()])
-            fd = f[:, None] * delta[None, :]
-            A = b.A + put(b.n.astype(float), b.A)[:, None] * delta[None, :]
-            T = b.T + fd + fd.T + float(H) * delta[:, None] * delta[None, :]
+            step = namespace(delta).concat([int(b.counts[k]) * delta[k, :] for k in b.present.tolist()])
+            A = b.A + put(b.n.astype(float), b.A)[:, None] * step[None, :]
+            cross = f[:, None] * step[None, :]
+            T = b.T + cross + cross.T + float(H) * step[:, None] * step[None, :]
             blocks.append(replace(b, A=A, scatter=T))
-        opened = self.open
         if opened is not None:
             n = put(opened.n.astype(float), opened.F)[:, None]
-            opened = replace(opened, F=opened.F + n * (self.offset - offset)[None, :])
-        return replace(self, offset=offset, blocks=tuple(blocks), open=opened)
+            opened = replace(opened, F=opened.F + n * take(delta, opened.kind))
+        return replace(self, blocks=tuple(blocks), open=opened)
+
+    def mapped(self, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
+        """Statistics of A'(x - mean of its kind) from those of x, exactly.
+
+        The means are (K, d), or (1, d) for all kinds; the matrix A is (d, k).
+        """
+        A, blocks, d = put(matrix, self.offset), [], self.d
+        xp, means = namespace(A), np.array(np.broadcast_to(means, (self.K, d)))
+        for b in self._shift(self.offset - put(means, self.offset)).blocks:
+            of = [slice(i * d, (i + 1) * d) for i in range(len(b.present))]  # rows of each kind present
+            T = xp.concat([xp.concat([A.T @ b.T[i, j] @ A for j in of], axis=1) for i in of])
+            blocks.append(replace(b, A=xp.concat([b.A[:, i] @ A for i in of], axis=1), scatter=T))
+        within = xp.stack([A.T @ self.within[k, ...] @ A for k in range(self.K)])
+        folds = tuple(part.mapped(means, matrix) for part in self.folds)
+        return replace(self, offset=zeros((A.shape[1],), A), blocks=tuple(blocks), within=within, folds=folds)
 
 
 def _one_block(blocks: list[TypeBlock]) -> TypeBlock:
@@ -407,17 +432,9 @@ def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | Non
 
 
 def _gather(
-    part: Recordings,
-    *,
-    transform: Any,
-    n_folds: int,
-    seed: int,
-    device: str | None,
-    single: bool,
-    buckets: int,
+    part: Recordings, *, transform: Any, device: str | None, buckets: int, **options: Any
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
     """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    options: dict[str, Any] = {"n_folds": n_folds, "seed": seed, "single": single}
     if isinstance(part, ArrayRecordings) and transform is None:
         X = part.X
         like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
@@ -429,7 +446,7 @@ def _gather(
             sums.add(X, slice(0, labels.n_recordings))
     else:
         sums = _by_chunks(part, transform, device, options)
-    found = [Statistics(*g) for g in sums.result(partial(name_rows, part))]
+    found = [Statistics(*g) for g in sums.result(partial(_name_rows, part))]
     loose = []
     nobody: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
     for b in range(buckets) if any(s.open is not None for s in found) else ():
@@ -452,7 +469,7 @@ def _by_chunks(part: Recordings, transform: Any, device: str | None, options: di
             try:
                 X = transform(X, labels.kinds[labels.kind[chunk.index]])
             except DuopldaError:
-                name_rows(part)  # which names the recordings, not the rows of the chunk
+                _name_rows(part)  # which names the recordings, not the rows of the chunk
                 raise
         X = X if device is None else on_device(X, device)
         if sums is None:
@@ -463,19 +480,35 @@ def _by_chunks(part: Recordings, transform: Any, device: str | None, options: di
     return sums
 
 
-def name_rows(part: Recordings) -> Any:
-    """Read again and raise an error that names the recordings that are not finite, if any."""
+def _gather_unlabelled(part: Recordings, device: str | None) -> tuple[list[Statistics], list[Any]]:
+    found: list[Statistics] = []
+    for chunk in part.chunks(4 * ROWS):  # enough for several threads
+        try:
+            own = Statistics.from_arrays(chunk.X, np.zeros(chunk.X.shape[0], np.int64), device=device)
+        except DuopldaError:
+            _name_rows(part)
+            raise
+        found = [Statistics.sum([*found, own])]
+    if not found:
+        raise DuopldaError("there are no recordings")
+    return found, []
+
+
+def _name_rows(part: Recordings) -> Any:
+    """Read again and raise an error that names the recordings that are not finite or too large, if any."""
     for chunk in part.chunks():
-        bad = np.flatnonzero(~np.isfinite(to_numpy(chunk.X)).all(axis=1))
+        size = np.abs(to_numpy(chunk.X)).max(axis=1).astype(np.float64)
+        bad = np.flatnonzero(~(size < LARGEST))
         if not len(bad):
             continue
         if isinstance(part, ArrayRecordings):
             check_finite(part.X)
         index = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
         who = f"rows {some(index[bad])}" if chunk.ids is None else some(chunk.ids[bad])
+        what = "values too large to add up" if np.isfinite(size[bad]).all() else "NaN or infinity"
         raise DuopldaError(
-            f"Input X contains NaN or infinity in {who}, and perhaps in others. Remove these recordings, or look at "
-            "what the extractor did with them (empty or silent audio?)"
+            f"Input X contains {what} in {who}, and perhaps in others. Remove these recordings, or look at what the "
+            "extractor did with them (empty or silent audio?)"
         )
 
 

@@ -5,8 +5,6 @@
 p_k is the prior of kind k of channel; with one kind N is its covariance W^-1.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +23,7 @@ class VarianceShares(NamedTuple):
     speaker: Floats  # (d,), falling
     session: Floats  # (d,)
     channel: Floats  # (d,)
-    total: tuple[float, float, float]  # shares of the traces: speaker, session, channel
+    total: tuple[float, ...]  # shares of the traces: speaker, session, channel
 
 
 def level_covariances(V: Any, U: Any, W: Any, priors: Any) -> tuple[Floats, Floats, Floats]:
@@ -74,8 +72,7 @@ def variance_directions(B: ArrayLike, S: ArrayLike, N: ArrayLike) -> VarianceSha
     v[:, v.shape[1] - idle.shape[1] :] = idle @ np.linalg.eigh(idle.T @ S @ idle)[1][:, ::-1]
     shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in (B, S, N)]).clip(0, 1)
     shares /= shares.sum(axis=0)
-    a, b, c = variance_shares(B, S, N).values()
-    return VarianceShares(shares[0], shares[1], shares[2], (a, b, c))
+    return VarianceShares(shares[0], shares[1], shares[2], tuple(variance_shares(B, S, N).values()))
 
 
 def _noise(W: Any) -> Floats:

@@ -5,8 +5,6 @@ script from data inside the page. A Content-Security-Policy in the page allows n
 so no request can leave it and no id can act as markup.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -76,7 +74,7 @@ def write_report(
     'report.html'
     """
     point = {"p_target": float(p_target), "c_miss": float(costs[0]), "c_fa": float(costs[1])}
-    evidence = section.Evidence.checked(systems, labels, trials, speakers, conditions, point)
+    evidence = section.checked(systems, labels, trials, speakers, conditions or {}, point)
     resampling = {"n_resamples": bootstrap, "seed": seed, "progress": progress}
     shares = variance_directions(model_summary) if hasattr(model_summary, "speaker_loadings_") else None
     bodies = section.of_trials(evidence, data_counts or {}, worst, resampling)
@@ -108,27 +106,19 @@ def _page(title: str, evidence: section.Evidence, bodies: Mapping[str, str], dat
 
     bodies = {"decide": template("decide.html"), "curves": template("curves.html"), **bodies}
     shown = {name: (head, bodies[name]) for name, head in section.HEADS.items() if bodies[name]}
-    scores, css, js = evidence.scores, template("page.css"), template("page.js")
-    names = ", ".join(text(name) for name in scores)
+    scores, names = evidence.scores, ", ".join(text(name) for name in evidence.scores)
+    parts = {"css": template("page.css"), "js": template("page.js")}
+    digests = {name: hashlib.sha256(part.encode()).digest() for name, part in parts.items()}
+    script = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&":  # so that the data cannot end the script element that holds them
+        script = script.replace(mark, f"\\u{ord(mark):04x}")
     return Template(template("page.html")).substitute(
         title=text(title),
         subtitle=f"{len(scores)} system{'s' * (len(scores) > 1)} on {len(evidence.y):,} trials: {names}",
         nav="".join(f'<a href="#{name}">{head}</a>' for name, (head, _) in shown.items()),
         sections="\n".join(f'<section id="{k}"><h2>{head}</h2>\n{body}</section>' for k, (head, body) in shown.items()),
-        data=_json(data),
-        css=css,
-        js=js,
-        css_hash=_policy_hash(css),
-        js_hash=_policy_hash(js),
+        data=script,
         version=__version__,
+        **parts,
+        **{f"{name}_hash": f"sha256-{base64.b64encode(digest).decode()}" for name, digest in digests.items()},
     )
-
-
-def _json(data: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _policy_hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -9,11 +9,9 @@ A drawn curve is a list of whole numbers, 0 .. UNITS along either axis; a list o
 its differences.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -31,6 +29,9 @@ PRIORS += (0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.9
 COSTS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 BAYES_LIMIT, BAYES_POINTS = 7.0, 141
 
+Json = dict[str, Any]
+Limits = Sequence[float] | Floats  # the lower and the upper end of an axis
+
 
 class Grid(NamedTuple):
     """Where the sliders stop, and where they start."""
@@ -41,7 +42,7 @@ class Grid(NamedTuple):
     start: tuple[int, int, int]
 
     @classmethod
-    def around(cls, p_target: float, c_miss: float, c_fa: float) -> Grid:
+    def around(cls, p_target: float, c_miss: float, c_fa: float) -> Self:
         """Return the usual values and the given ones."""
         given = (p_target, c_miss, c_fa)
         lists = [sorted({*usual, value}) for usual, value in zip((PRIORS, COSTS, COSTS), given, strict=True)]
@@ -54,13 +55,11 @@ class Grid(NamedTuple):
         return np.unique((1 - p) / p * (c_fa / c_miss))
 
 
-def page_data(
-    systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None = None
-) -> dict[str, Any]:
+def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None) -> Json:
     """Return all that the page's script needs, ready for JSON."""
     x, y = det_limits([(labels, labels)], high=0.98)
     span = score_range(systems.values())
-    drawn = {} if shares is None else {"shares": [[_rounded(v) for v in share] for share in shares[:3]]}
+    drawn = {} if shares is None else {"shares": [_rounded(share) for share in shares[:3]]}
     return drawn | {
         "targets": int(labels.sum()),
         "nontargets": int((~labels).sum()),
@@ -76,59 +75,44 @@ def page_data(
     }
 
 
-def _system(
-    scores: Floats, labels: Booleans, thresholds: Floats, det: tuple[Floats, Floats], span: tuple[float, float]
-) -> dict[str, Any]:
+def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[Limits], span: Limits) -> Json:
     order = np.argsort(scores)
     scores, labels = scores[order], labels[order]
-    n_targets, n_nontargets = int(labels.sum()), int((~labels).sum())
+    n_targets, n_nontargets = labels.sum(), (~labels).sum()
     curve, hull = metrics.det_curve(scores, labels), metrics.rocch(scores, labels)
     k = np.searchsorted(curve.thresholds[:-1], thresholds)
     x, targets, nontargets = tippett_curve(scores, labels)
-    x = np.concatenate(([span[0]], x, [span[1]]))
+    x = np.r_[span[0], x, span[1]]
     odds = np.linspace(-BAYES_LIMIT, BAYES_LIMIT, BAYES_POINTS)
     bayes = metrics.bayes_error(scores, labels, odds)
     own = score_range([scores])
     edges = np.linspace(*own, BINS + 1)
     shares = [np.histogram(scores[keep].clip(*own), edges)[0] / keep.sum() for keep in (labels, ~labels)]
     return {
-        "actual": {"miss": _counts(curve.p_miss[k], n_targets), "fa": _counts(curve.p_fa[k], n_nontargets)},
+        "actual": {"miss": _steps(curve.p_miss[k] * n_targets), "fa": _steps(curve.p_fa[k] * n_nontargets)},
         "hull": {
-            "miss": _counts(hull.p_miss, n_targets),
-            "fa": _counts(hull.p_fa, n_nontargets),
-            "at": [_rounded(t, 6) if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in hull.thresholds],
+            "miss": _steps(hull.p_miss * n_targets),
+            "fa": _steps(hull.p_fa * n_nontargets),
+            "at": [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)],
         },
         "det": _drawn(ndtri(curve.p_fa), ndtri(curve.p_miss), *det),
-        "tippett": [
-            _drawn(x, np.concatenate(([1.0], share, [share[-1]])), span, (0.0, 1.0)) for share in (targets, nontargets)
-        ],
-        "bayes": {"actual": [_rounded(v) for v in bayes.actual], "least": [_rounded(v) for v in bayes.minimum]},
-        "histogram": {
-            "span": own,
-            "targets": [_rounded(v) for v in shares[0]],
-            "nontargets": [_rounded(v) for v in shares[1]],
-        },
+        "tippett": [_drawn(x, np.r_[1.0, share, share[-1]], span, (0.0, 1.0)) for share in (targets, nontargets)],
+        "bayes": {"actual": _rounded(bayes.actual), "least": _rounded(bayes.minimum)},
+        "histogram": {"span": own, "targets": _rounded(shares[0]), "nontargets": _rounded(shares[1])},
     }
 
 
-def _counts(rates: Floats, n: int) -> list[int]:
-    return _steps(np.rint(rates * n))
-
-
 def _steps(values: Floats) -> list[int]:
-    return np.diff(values.astype(np.int64), prepend=0).tolist()
+    return np.diff(np.rint(values).astype(np.int64), prepend=0).tolist()
 
 
-def _drawn(
-    x: Floats, y: Floats, x_limits: Sequence[float] | Floats, y_limits: Sequence[float] | Floats
-) -> list[list[int]]:
+def _drawn(x: Floats, y: Floats, x_limits: Limits, y_limits: Limits) -> list[list[int]]:
     """Differences of the coordinates of a thinned curve; what lies outside is drawn just outside."""
-    units = []
-    for values, (low, high) in ((x, x_limits), (y, y_limits)):
-        units.append(np.rint((np.clip((values - low) / (high - low), -0.05, 1.05)) * UNITS))
+    both = ((x, x_limits), (y, y_limits))
+    units = [np.rint(np.clip((values - low) / (high - low), -0.05, 1.05) * UNITS) for values, (low, high) in both]
     kept = thin(units[0], units[1], CELL, CELL)
     return [_steps(u[kept]) for u in units]
 
 
-def _rounded(value: float, digits: int = 4) -> float:
-    return float(f"{value:.{digits}g}")
+def _rounded(values: Floats, digits: int = 4) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]

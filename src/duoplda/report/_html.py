@@ -1,7 +1,5 @@
 """Pieces of HTML: texts that cannot act as markup, numbers, tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -21,10 +19,8 @@ def template(name: str) -> str:
 
 def plain(value: Any, most: int | None = MOST_CHARACTERS) -> str:
     """Return any value as text with its control characters visible, cut to `most` characters unless that is None."""
-    text = str(value)
-    if most is not None and len(text) > most:
-        text = text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    return printable(text)
+    text = printable(str(value)[: None if most is None else most + 1])
+    return text if most is None or len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def text(value: Any, most: int | None = MOST_CHARACTERS) -> str:
@@ -54,9 +50,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1, ki
     top = "".join(f'<th scope="col"{c}>{cell}</th>' for c, cell in zip(style, head, strict=True))
     body = []
     for row in rows:
-        first = f'<th scope="row"{style[0]}>{row[0]}</th>' if kind != "trials" else f"<td{style[0]}>{row[0]}</td>"
-        rest = "".join(f"<td{c}>{cell}</td>" for c, cell in zip(style[1:], row[1:], strict=True))
-        body.append(f"<tr>{first}{rest}</tr>")
+        cells = [f"<td{c}>{cell}</td>" for c, cell in zip(style, row, strict=True)]
+        cells[0] = cells[0] if kind == "trials" else f'<th scope="row"{style[0]}>{row[0]}</th>'
+        body.append(f"<tr>{''.join(cells)}</tr>")
     whole = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{whole}</div>'
 

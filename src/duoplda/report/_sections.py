@@ -1,7 +1,5 @@
 """The sections of the report, each as HTML; an empty text is a section that the page leaves out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,8 @@ METRICS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")  # 
 MOST_VALUES = 30  # rows of a condition's table
 
 Column = NDArray[Any]
+Columns = Mapping[str, ArrayLike]
+Sides = tuple[ArrayLike, ArrayLike] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,35 +30,28 @@ class Evidence:
     scores: dict[str, Floats]  # name of a system -> (n,)
     y: Booleans  # (n,)
     ids: dict[str, Column]  # enrolled and test side -> (n,)
-    speakers: tuple[Column, Column] | None  # of the two sides, each (n,)
+    speakers: dict[str, Column]  # of the two sides, each (n,); empty where they are not known
     conditions: dict[str, Column]
     point: dict[str, Any]  # p_target, c_miss, c_fa
 
-    @classmethod
-    def checked(
-        cls,
-        systems: Mapping[str, ArrayLike],
-        labels: ArrayLike,
-        trials: tuple[ArrayLike, ArrayLike] | None,
-        speakers: tuple[ArrayLike, ArrayLike] | None,
-        conditions: Mapping[str, ArrayLike] | None,
-        point: dict[str, float],
-    ) -> Evidence:
-        """Refuse what does not fit together."""
-        if not isinstance(systems, Mapping) or not systems:
-            raise DuopldaError("systems must be a dictionary: name -> scores")
-        scores, y = {}, np.empty(0, dtype=bool)
-        for name, given in systems.items():
-            with metrics.named(f"system {name!r}"):
-                scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
-        metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
-        ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))
-        sides = _columns(dict(zip(("speaker", "other speaker"), speakers, strict=True)) if speakers else {}, len(y))
-        both = (sides["speaker"], sides["other speaker"]) if sides else None
-        return cls(scores, y, ids, both, _columns(conditions or {}, len(y)), point)
+
+def checked(
+    systems: Columns, labels: ArrayLike, trials: Sides, speakers: Sides, conditions: Columns, point: dict[str, float]
+) -> Evidence:
+    """Refuse what does not fit together."""
+    if not isinstance(systems, Mapping) or not systems:
+        raise DuopldaError("systems must be a dictionary: name -> scores")
+    scores, y = {}, np.empty(0, dtype=bool)
+    for name, given in systems.items():
+        with metrics.named(f"system {name!r}"):
+            scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
+    metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
+    ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))
+    sides = _columns(dict(zip(("speaker", "other speaker"), speakers, strict=True)) if speakers else {}, len(y))
+    return Evidence(scores, y, ids, sides, _columns(conditions, len(y)), point)
 
 
-def _columns(columns: Mapping[str, ArrayLike], n: int) -> dict[str, Column]:
+def _columns(columns: Columns, n: int) -> dict[str, Column]:
     arrays = {str(name): np.asarray(column) for name, column in columns.items()}
     for name, column in arrays.items():
         if column.shape != (n,):
@@ -68,7 +61,8 @@ def _columns(columns: Mapping[str, ArrayLike], n: int) -> dict[str, Column]:
 
 def of_trials(e: Evidence, counts: Mapping[str, Any], worst: int, resampling: Mapping[str, Any]) -> dict[str, str]:
     """The sections that the trials and their scores fill."""
-    found = metrics.measure_systems(e.scores, e.y, e.speakers, **resampling, **e.point)
+    sides: Any = tuple(e.speakers.values()) or None
+    found = metrics.measure_systems(e.scores, e.y, sides, **resampling, **e.point)
     table = _metrics(e, found, resampling["n_resamples"])
     return {"data": _data(e, counts), "metrics": table, "conditions": _conditions(e), "worst": _worst(e, worst)}
 
@@ -78,7 +72,7 @@ def _data(e: Evidence, more: Mapping[str, Any]) -> str:
     counts: dict[str, Any] = {"target trials": int(e.y.sum()), "non-target trials": int((~e.y).sum())}
     counts |= {f"{name} sides": len(set(column.tolist())) for name, column in e.ids.items()}
     if e.speakers:
-        counts["speakers"] = len(set(e.speakers[0].tolist()) | set(e.speakers[1].tolist()))
+        counts["speakers"] = len(np.unique(np.concatenate(list(e.speakers.values()))))
     return facts(counts | dict(more))
 
 
@@ -111,9 +105,8 @@ def _conditions(e: Evidence) -> str:
         head = (text(name), "System", *METRICS[:5], "Targets", "Non-targets")
         parts.append(f"<h3>{bdi(name)}</h3>" + table(head, rows, 2))
         if len(values) > len(shown):
-            rest = int(sizes.sum() - sizes[shown].sum())
-            left = f"{len(values) - len(shown):,} rarer values ({rest:,} trials) are not shown."
-            parts.append(f'<p class="note">{left}</p>')
+            rest = f"{len(values) - len(shown):,} rarer values ({sizes.sum() - sizes[shown].sum():,} trials)"
+            parts.append(f'<p class="note">{rest} are not shown.</p>')
     return "".join(parts)
 
 
@@ -134,13 +127,11 @@ def _worst(e: Evidence, most: int) -> str:
     if most < 1:
         return ""
     ids = e.ids or {"row, from 0": np.arange(len(e.y))}
+    halves = ((e.y, 1.0, "Targets that scored lowest"), (~e.y, -1.0, "Non-targets that scored highest"))
     parts = []
     for system, s in e.scores.items():
         parts.append(f'<h3>{bdi(system)}</h3><div class="columns">')
-        for keep, sign, kind in (
-            (e.y, 1.0, "Targets that scored lowest"),
-            (~e.y, -1.0, "Non-targets that scored highest"),
-        ):
+        for keep, sign, kind in halves:
             rows = np.flatnonzero(keep)
             body = []
             for k in rows[np.argsort(sign * s[rows], kind="stable")[:most]]:
@@ -155,21 +146,17 @@ def _worst(e: Evidence, most: int) -> str:
 
 def of_model(model: Any, shares: VarianceShares | None) -> str:
     """Sizes of a fitted PLDA, or the facts of a dictionary, and the shares of variance."""
-    if model is None and shares is None:
-        return ""
-    known = dict(model) if isinstance(model, Mapping) else {}
-    if hasattr(model, "speaker_loadings_"):
-        d, ny = model.speaker_loadings_.shape
-        known = {"dimensions": d, "speaker factors": ny, "session factors": model.session_loadings_.shape[1]}
-        kinds = len(model.channel_priors_) if hasattr(model, "channel_priors_") else 1
-        known |= {"kinds of channels": kinds} if kinds > 1 else {}
-        if hasattr(model, "log_likelihoods_"):
-            known["EM iterations"] = f"{model.n_iter_}{'' if model.converged_ else ' (not converged)'}"
-            known["log-likelihood"] = number(float(model.log_likelihoods_[-1]), "{:,.1f} nats")
-    elif model is not None and not isinstance(model, Mapping):
-        raise DuopldaError(f"model_summary must be a fitted PLDA or a dictionary, not {type(model).__name__}")
+    if model is None or isinstance(model, Mapping):
+        return "" if model is None else facts(model)
     if shares is None:
-        return facts(known)
+        raise DuopldaError(f"model_summary must be a fitted PLDA or a dictionary, not {type(model).__name__}")
+    d, ny = model.speaker_loadings_.shape
+    known: dict[str, Any] = {"dimensions": d, "speaker factors": ny}
+    known["session factors"], kinds = model.session_loadings_.shape[1], len(model.channel_priors_)
+    known |= {"kinds of channels": kinds} if kinds > 1 else {}
+    if hasattr(model, "log_likelihoods_"):
+        known["EM iterations"] = f"{model.n_iter_}{'' if model.converged_ else ' (not converged)'}"
+        known["log-likelihood"] = number(float(model.log_likelihoods_[-1]), "{:,.1f} nats")
     for name, share in zip(("speaker", "session", "channel"), shares.total, strict=True):
         known[f"variance of the {name}"] = f"{100 * share:.1f} %"
     return f'<div class="columns"><div>{facts(known)}</div>{template("shares.html")}</div>'

@@ -1,42 +1,38 @@
 """Pictures of scores and models: DET, Tippett, histograms, Bayes error, reliability, variance shares.
 
-Scores are natural-log likelihood ratios, labels are True for a target trial, and `systems` maps a name to its
-(scores, labels). Every function draws into the Axes it is given, or into a new figure as wide as a column of
-print (3.5 in), and returns the Axes; `save` writes its figure. Systems differ in colour (the Okabe-Ito palette, safe
-for the colour-blind) and in line style or marker. pyplot is never touched, so nothing stays open behind one's back.
-
-What the pictures are made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no matplotlib; the
-report draws the same curves from it.
+Scores are natural-log likelihood ratios, labels are True for a target trial, and `systems` maps a name to its (scores,
+labels). Every function draws into the Axes it is given, or into a new figure as wide as a column of print (3.5 in), and
+returns the Axes; `save` writes its figure. Systems differ in colour (the Okabe-Ito palette, safe for the colour-blind)
+and in line style or marker. pyplot is never touched, so nothing stays open behind one's back. What the pictures are
+made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no matplotlib; the report draws the same curves.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from duoplda.errors import DuopldaError, printable
+from duoplda.errors import DuopldaError
 from duoplda.evaluation import metrics
 from duoplda.evaluation.calibration import PAVCalibration
+from duoplda.evaluation.metrics import Booleans, Floats, Indices
 from duoplda.io import atomic_path
 from duoplda.model import summary
 from duoplda.model.summary import VarianceShares
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from duoplda.report._html import plain
 
 __all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
 
-Floats = NDArray[np.float64]
+Axes = Any  # matplotlib.axes.Axes, which is imported where it is made
 Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
+Points = Sequence[tuple[float, float, float]]  # prior of a target, cost of a miss, cost of a false alarm
 
 # Okabe and Ito's colours, the yellow darkened for white paper
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B5A800")
@@ -49,10 +45,10 @@ _RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0
 _LN10 = float(np.log(10.0))
 
 
-# -- what the pictures are made of; no matplotlib from here to `det`
+# What the pictures are made of: no matplotlib from here to `det`.
 
 
-def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> NDArray[np.intp]:
+def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
     """Indices of the points that a curve needs when nobody can see less than a cell.
 
     Of neighbours within one cell (cell_x wide, cell_y high) the first is kept; the last point of all stays. No part of
@@ -81,14 +77,9 @@ def tippett_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats,
 
 def score_range(all_scores: Iterable[ArrayLike], tail: float = 5e-4) -> tuple[float, float]:
     """Limits of an axis that shows all but a share `tail` of the scores at either end of any system."""
-    ends = []
-    for scores in all_scores:
-        s = np.asarray(scores, dtype=np.float64)
-        s = np.sort(s[np.isfinite(s)])
-        if len(s):
-            cut = int(tail * len(s))
-            ends.append((float(s[cut]), float(s[-1 - cut])))
-    low, high = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0.0, 0.0)
+    finite = [np.sort(s[np.isfinite(s)]) for s in map(np.asarray, all_scores)]
+    ends = [float(s[k]) for s in finite if len(s) for k in (int(tail * len(s)), -1 - int(tail * len(s)))]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 0.0)
     margin = 0.03 * (high - low) if high > low else max(1.0, abs(low) * 0.1)
     return low - margin, high + margin
 
@@ -112,10 +103,9 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
 
 
 def variance_directions(speaker: Any, session: Any = None, noise: Any = None) -> VarianceShares:
-    """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
+    """What `duoplda.model.summary.variance_directions` gives for three covariances (d, d), or for a fitted PLDA.
 
-    Parameters: a fitted PLDA (with several kinds of channels the noise is their mean, weighted by their priors), or
-    the covariances `speaker`, `session`, `noise`, each (d, d). See `duoplda.model.summary.variance_directions`.
+    With several kinds of channels the noise of a PLDA is their mean, weighted by their priors.
     """
     if hasattr(speaker, "speaker_loadings_"):
         names = ("speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
@@ -125,22 +115,14 @@ def variance_directions(speaker: Any, session: Any = None, noise: Any = None) ->
     return summary.variance_directions(speaker, session, noise)
 
 
-# -- scores
-
-
-def det(
-    systems: Systems,
-    operating_points: Sequence[tuple[float, float, float]] = ((0.01, 1.0, 1.0),),
-    ax: Axes | None = None,
-) -> Axes:
+def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Axes | None = None) -> Axes:
     """Miss against false-alarm rate on probit axes, where Gaussian scores give straight lines.
 
     For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives
-    and an open one the point of least cost; a point outside the axes is drawn on their border.
-    The legend gives the EER ("rocch").
+    and an open one the point of least cost; a point outside the axes is drawn on their border. The legend gives the EER
+    ("rocch").
     """
-    _check_systems(systems)
-    curves = {name: metrics.det_curve(*trials) for name, trials in systems.items()}
+    looks = _looks(systems, _DASHES)
     points = {name: [_decide(*systems[name], *at) for at in operating_points] for name in systems}
     rates = [rate for both in points.values() for pair in both for point in pair for rate in point if rate < 0.98]
     worst = max([1.2 * metrics.eer(*trials) for trials in systems.values()] + rates)
@@ -153,10 +135,11 @@ def det(
         ticks = det_ticks(limits, 0.065 if axis is ax.xaxis else 0.05)
         axis.set_ticks(ticks, [f"{100 * r:.12g}" for r in ticks])
         axis.set_ticks([], minor=True)
-    for (name, curve), color, dash in zip(curves.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
+    for name, scores, labels, color, dash in looks:
+        curve = metrics.det_curve(scores, labels)
         x, y = (np.clip(p, limits[0] / 2, 1 - 1e-3) for p, limits in ((curve.p_fa, x_limits), (curve.p_miss, y_limits)))
         kept = thin(ndtri(x), ndtri(y), 0.004, 0.004)
-        label = f"{_short(name, 30)} (EER {100 * metrics.eer(*systems[name]):.2f} %)"
+        label = f"{_short(name, 30)} (EER {100 * metrics.eer(scores, labels):.2f} %)"
         ax.plot(x[kept], y[kept], color=color, ls=dash, lw=1.3, label=label)
         for (actual, least), marker in zip(points[name], cycle(_MARKERS), strict=False):
             for rates, face in ((least, "white"), (actual, color)):
@@ -168,20 +151,19 @@ def det(
 
 def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
     """Share of the target and of the non-target trials whose LR is at least x, on a log10 axis."""
-    _check_systems(systems)
+    looks = _looks(systems, _DASHES)
     low, high = (v / _LN10 for v in score_range(s for s, _ in systems.values()))
     ax = _axes(ax)
-    for (name, trials), color, dash in zip(systems.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
-        x, targets, nontargets = tippett_curve(*trials)
+    for name, scores, labels, color, dash in looks:
+        x, targets, nontargets = tippett_curve(scores, labels)
         x = np.concatenate(([low], np.clip(x / _LN10, low, high), [high]))
         for share, width, label in ((targets, 1.3, _short(name)), (nontargets, 0.8, None)):
             y = np.concatenate(([1.0], share, [share[-1]]))
             kept = thin(x, y, (high - low) / 1000, 1e-3)
             ax.plot(x[kept], y[kept], color=color, ls=dash, lw=width, label=label)
     ax.axvline(0.0, color="0.6", lw=0.6, zorder=0)
-    ax.set_xlim(low, high)
-    ax.set_ylim(0.0, 1.0)
-    return _dress(ax, "log$_{10}$ LR (thick: targets, thin: non-targets)", "Share with at least this LR")
+    x_label = "log$_{10}$ LR (thick: targets, thin: non-targets)"
+    return _dress(ax, x_label, "Share with at least this LR", xlim=(low, high), ylim=(0.0, 1.0))
 
 
 def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins: int = 60) -> Axes:
@@ -192,30 +174,24 @@ def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins
     ax = _axes(ax)
     for keep, name, color, dash in ((~y, "non-target", OKABE_ITO[1], "--"), (y, "target", OKABE_ITO[0], "-")):
         density = np.histogram(s[keep].clip(low, high), edges, density=True)[0]
-        label = f"{name} ({keep.sum():,})"
         ax.stairs(density, edges, fill=True, color=color, alpha=0.25, lw=0)
-        ax.stairs(density, edges, color=color, ls=dash, lw=1.2, label=label)
-    ax.set_xlim(low, high)
-    ax.set_ylim(bottom=0.0)
-    return _dress(ax, "LLR (nats)", "Density", columns=2)
+        ax.stairs(density, edges, color=color, ls=dash, lw=1.2, label=f"{name} ({keep.sum():,})")
+    return _dress(ax, "LLR (nats)", "Density", columns=2, xlim=(low, high), ylim=(0.0, None))
 
 
 def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) -> Axes:
     """Normalised Bayes error against the prior log-odds: actual (solid) and least (dashed). 1: no use at all."""
-    _check_systems(systems)
-    odds = np.linspace(-limit, limit, 141)
+    looks, odds, top = _looks(systems, _MARKERS), np.linspace(-limit, limit, 141), 1.0
     ax = _axes(ax)
-    top = 1.0
-    for (name, trials), color, marker in zip(systems.items(), cycle(OKABE_ITO), cycle(_MARKERS), strict=False):
-        actual, least = metrics.bayes_error(*trials, odds)
+    for name, scores, labels, color, marker in looks:
+        actual, least = metrics.bayes_error(scores, labels, odds)
         style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3, "lw": 1.2}
         ax.plot(odds, actual, label=_short(name), markevery=(7, 14), **style)
         ax.plot(odds, least, ls=(0, (3, 1.5)), markevery=(0, 14), mfc="white", **style)
         top = max(top, float(np.max(actual)))
     ax.axhline(1.0, color="0.6", lw=0.6, zorder=0)
-    ax.set_xlim(-limit, limit)
-    ax.set_ylim(0.0, min(1.05 * top, 1.5))
-    return _dress(ax, "Prior log-odds (nats)", "Normalised Bayes error")
+    limits: dict[str, Any] = {"xlim": (-limit, limit), "ylim": (0.0, min(1.05 * top, 1.5))}
+    return _dress(ax, "Prior log-odds (nats)", "Normalised Bayes error", **limits)
 
 
 def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
@@ -223,23 +199,17 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
 
     What it is worth is the PAV map with one added trial of each class at its ends, so that it is finite.
     """
-    _check_systems(systems)
+    looks = _looks(systems, _DASHES)
     limits = score_range(s for s, _ in systems.values())
     ax = _axes(ax, _WIDTH * 0.92)
     ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
     low, high = 0.0, 0.0
-    for (name, trials), color, dash in zip(systems.items(), cycle(OKABE_ITO), cycle(_DASHES), strict=False):
-        s, y, _ = metrics.check_trials(*trials, None)
-        pav = PAVCalibration().fit(s.clip(*limits), y)
+    for name, scores, labels, color, dash in looks:
+        pav = PAVCalibration().fit(scores.clip(*limits), labels)
         given = np.stack((pav.low_, pav.high_), axis=1).ravel()
         ax.plot(given, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
         low, high = min(low, float(pav.llr_[0])), max(high, float(pav.llr_[-1]))
-    ax.set_xlim(*limits)
-    ax.set_ylim(low - 0.5, high + 0.5)
-    return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)")
-
-
-# -- models
+    return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)", xlim=limits, ylim=(low - 0.5, high + 0.5))
 
 
 def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
@@ -251,9 +221,8 @@ def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
     if values.ndim != 1 or len(values) == 0:
         raise DuopldaError(f"a likelihood trace is a list of numbers, not of shape {values.shape}")
     ax = _axes(ax)
-    marker = "o" if len(values) <= 30 else None
-    ax.plot(np.arange(len(values)), values, color=OKABE_ITO[0], lw=1.3, marker=marker, ms=3)
-    ax.xaxis.set_major_locator(_whole())
+    ax.plot(values, color=OKABE_ITO[0], lw=1.3, marker="o" if len(values) <= 30 else None, ms=3)
+    ax.locator_params(axis="x", integer=True)
     return _dress(ax, "Iteration", "Log-likelihood (nats)")
 
 
@@ -264,37 +233,29 @@ def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
         raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
     ax = _axes(ax)
     for k, name in enumerate(chosen._fields):
-        line = sorted(
-            (a[k], ln) for a, ln in path.items() if len(a) == len(chosen) and a == chosen._replace(**{name: a[k]})
-        )
-        if len(line) > 1:
-            x, y = zip(*line, strict=True)
+        others = [a for a in path if len(a) == len(chosen) and a == chosen._replace(**{name: a[k]})]
+        if len(others) > 1:
+            x, y = zip(*sorted((a[k], path[a]) for a in others), strict=True)
             ax.plot(x, y, color=OKABE_ITO[k], ls=["-", "--", ":", "-."][k], marker="o", ms=3, lw=1.3, label=name)
-    ax.set_xlim(-0.02, 1.02)
-    ax.legend(frameon=False, fontsize="small")
-    return _dress(ax, "Shrinkage", "Held-out log-likelihood (nats per recording)")
+    return _dress(ax, "Shrinkage", "Held-out log-likelihood (nats per recording)", xlim=(-0.02, 1.02))
 
 
 def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes | None = None) -> Axes:
     """Shares of the speaker's, the session's and the channel's variance, stacked, direction by direction.
 
-    Parameters: a fitted PLDA, or three covariances (d, d); see `variance_directions`. The legend gives the shares of
-    the traces.
+    The arguments are those of `variance_directions`. The legend gives the shares of the traces.
     """
     shares = variance_directions(model, session, noise)
     ax = _axes(ax)
-    edges = np.arange(len(shares.speaker) + 1) + 0.5
-    bottom = np.zeros(len(shares.speaker))
-    looks = (("speaker", OKABE_ITO[0], ""), ("session", OKABE_ITO[4], "////"), ("channel", OKABE_ITO[5], "...."))
+    edges, bottom = np.arange(len(shares.speaker) + 1) + 0.5, np.zeros(len(shares.speaker))
+    looks = (("speaker", OKABE_ITO[0], None), ("session", OKABE_ITO[4], "////"), ("channel", OKABE_ITO[5], "...."))
     for (name, color, hatch), share, total in zip(looks, shares[:3], shares.total, strict=True):
-        label = f"{name} {100 * total:.0f} %"
-        style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch or None, "label": label}
+        style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} {100 * total:.0f} %"}
         ax.stairs(bottom + share, edges, baseline=bottom, fill=True, **style).set_edgecolor("white")
         bottom = bottom + share
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(0.0, 1.0)
-    ax.xaxis.set_major_locator(_whole())
-    return _dress(ax, "Direction, by share of the speaker", "Share of the variance", columns=3)
+    ax.locator_params(axis="x", integer=True)
+    limits: dict[str, Any] = {"xlim": (edges[0], edges[-1]), "ylim": (0.0, 1.0)}
+    return _dress(ax, "Direction, by share of the speaker", "Share of the variance", columns=3, **limits)
 
 
 def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axes:
@@ -303,8 +264,7 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
     if rows.ndim != 2 or rows.shape[1] < 2 or ids.shape != rows.shape[:1]:
         raise DuopldaError(f"Y has shape {rows.shape} and speaker {ids.shape}; give (n, 2 or more) and (n,)")
     names, index = np.unique(ids, return_inverse=True)
-    counts = np.bincount(index)[:, None]
-    means = np.stack([np.bincount(index, rows[:, k]) for k in (0, 1)], axis=1) / counts
+    means = np.stack([np.bincount(index, rows[:, k]) / np.bincount(index) for k in (0, 1)], axis=1)
     ax = _axes(ax, _WIDTH * 0.92)
     few = len(names) <= 8
     spokes = np.stack((rows[:, :2], means[index], np.full((len(rows), 2), np.nan)), axis=1)
@@ -332,17 +292,18 @@ def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, for
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
 
 
-# -- inside
-
-
-def _check_systems(systems: Systems) -> None:
+def _looks(systems: Systems, styles: Iterable[Any]) -> list[tuple[str, Floats, Booleans, str, Any]]:
+    """Name, scores, labels, colour and line style (or marker) of each system, all of them checked."""
     if not isinstance(systems, Mapping) or not systems:
         raise DuopldaError("systems must be a dictionary: name -> (scores, labels)")
-    for name, trials in systems.items():
+    looks = []
+    for (name, trials), color, style in zip(systems.items(), cycle(OKABE_ITO), cycle(styles), strict=False):
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
             raise DuopldaError(f"system {name!r} must be a pair (scores, labels)")
         with metrics.named(f"system {name!r}"):
-            metrics.check_trials(*trials, None)
+            scores, labels, _ = metrics.check_trials(*trials, None)
+        looks.append((name, scores, labels, color, style))
+    return looks
 
 
 def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa: float) -> tuple[Any, Any]:
@@ -361,15 +322,8 @@ def _probit(p: Any) -> Any:
 
 def _short(name: Any, most: int = 44) -> str:
     """A name that fits in a legend, and in which `$` and a leading `_` mean nothing to matplotlib."""
-    text = printable(name)
-    text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    text = plain(name, most)
     return ("\N{ZERO WIDTH SPACE}" + text if text.startswith("_") else text).replace("$", r"\$")
-
-
-def _whole() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(integer=True)
 
 
 def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:
@@ -385,20 +339,17 @@ def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:
     for axis in (ax.xaxis, ax.yaxis):
         axis.label.set_fontsize(8)
         axis.get_offset_text().set_fontsize(7)
-    for spine in ax.spines.values():
-        spine.set_linewidth(0.6)
+    ax.spines[:].set_linewidth(0.6)
     return ax
 
 
-def _dress(ax: Axes, x: str, y: str, columns: int = 1) -> Axes:
-    """Labels, a faint grid, and the legend above the axes, where it hides nothing."""
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
+def _dress(ax: Axes, x: str, y: str, columns: int = 1, **limits: Any) -> Axes:
+    """Labels, limits, a faint grid, and the legend above the axes, where it hides nothing."""
+    ax.set(xlabel=x, ylabel=y, axisbelow=True, **limits)
     ax.grid(color="0.9", lw=0.5)
-    ax.set_axisbelow(True)
     if ax.get_legend_handles_labels()[0]:
         size = float(ax.xaxis.label.get_fontsize()) - 1
-        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0.2, "handlelength": 2.6 if columns == 1 else 1.2}
-        style |= {"columnspacing": 0.9, "handletextpad": 0.5}
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=size, labelspacing=0.25, **style)
+        space: dict[str, Any] = {"borderaxespad": 0.2, "columnspacing": 0.9, "handletextpad": 0.5, "labelspacing": 0.25}
+        space["handlelength"] = 2.6 if columns == 1 else 1.2
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=size, frameon=False, **space)
     return ax

@@ -309,17 +309,16 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
         n, h, C = len(ids), len(session), len(types)
         shapes = {"types": (C, model.K), "counts": (n, C), "gamma": (n, model.ny), "z": (h, model.nx)}
         for name, shape in (shapes | {"session_side": (h,), "session_type": (h,)}).items():
-            if arrays[name].shape != shape or arrays[name].dtype != (
-                np.float64 if name in ("gamma", "z") else np.int64
-            ):
-                raise ValueError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, expected {shape}")
-            if name in ("gamma", "z") and not np.isfinite(arrays[name]).all():
-                raise ValueError(f"{name} has NaN or infinity")
-        if min((x.min() for x in (types, counts, side, type_) if x.size), default=0) < 0:
-            raise ValueError("it has negative counts")
+            array, real = arrays[name], name in ("gamma", "z")
+            if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
+                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
+            if not (np.isfinite(array) if real else array >= 0).all():
+                raise ValueError(f"{name} has {'NaN or infinity' if real else 'negative numbers'} in it")
+        if h and (side.max() >= n or type_.max() >= C):
+            raise ValueError("it has sessions of speakers, or of types, that are not there")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
             raise ValueError("it has more named sessions than sessions")
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
     gamma, z = put(arrays["gamma"], model.V), put(arrays["z"], model.V)
     return Sides(model, ids, types, counts, gamma, session, side, type_, z)
