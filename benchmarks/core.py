@@ -123,20 +123,24 @@ def score_matrix() -> Iterator[Row]:
     Y = rng.standard_normal((len(side), 256))
     sets = plda.enroll(Y, side, side)  # one session each
     ours, floor = interleaved(lambda: plda.llr(sets, tests), lambda: left[:n] @ right.T)
-    yield Row("(d) score matrix, enrolment sets / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
+    yield Row(
+        "(d) score matrix, enrolment sets / the same GEMM", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8
+    )
 
     def blocks():
         for _ in plda.llr_blocks(sets, tests):
             pass
 
     ours, top, floor = interleaved(blocks, lambda: plda.top(sets, tests, 10), lambda: left[:n] @ right.T)
-    yield Row("all blocks of the same / the same", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
-    yield Row("the best 10 of each test / the same", "5k x 10k, sets of 3 to 5 of a session", top, floor, None)
+    yield Row("the same in blocks / the same GEMM", "5k x 10k, sets of 3 to 5 of a session", ours, floor, 1.8)
+    yield Row(
+        "the 10 highest scores of each test / the same GEMM", "5k x 10k, sets of 3 to 5 of a session", top, floor, None
+    )
 
     streamed, whole = interleaved(
         lambda: list(score(plda, sets, X, top=10)), lambda: plda.top(sets, plda.enroll(X, np.arange(m)), 10)
     )
-    yield Row("the same, tests in chunks / tests at once", "5k x 10k, from recordings", streamed, whole, 1.1)
+    yield Row("the 10 highest, tests in chunks / tests at once", "5k x 10k, from recordings", streamed, whole, 1.1)
 
     pairs = rng.integers(0, m, (smaller(1_000_000), 2))
     pairs[:, 0] %= n

@@ -95,7 +95,7 @@ def main(device: str = "cuda") -> None:
     blocks = best(lambda: [None for _ in plda.llr_blocks(a, b, host=True)], 2)
     rows.append(Row("score matrix in blocks to the host / copying alone", "20k x 100k, 16 GB", blocks, copy, None))
     top = best(lambda: plda.top(a, b, 10), 3)
-    rows.append(Row("the best 10 of 20k for each of 100k / product", "20k x 100k", top, floor, None))
+    rows.append(Row("the 10 highest of 20k for each of 100k / product", "20k x 100k", top, floor, None))
     sides = np.sort(np.random.default_rng(0).integers(0, 20_000, 100_000))
     sets = plda.enroll(X[:100_000], sides, np.arange(100_000) // 3 * 20_000 + sides)  # sessions of 1 to 3
     ours = best(lambda: plda.llr(sets, b), 3)

@@ -83,7 +83,7 @@ class System(ABC):
 
     @abstractmethod
     def train(self, iterations: int | None, after: After) -> None:
-        """So many iterations of plain EM; None: until it stops by itself, or `LIMIT`."""
+        """Run `iterations` of plain EM; with None, run until it stops by itself, or up to `LIMIT`."""
 
     @abstractmethod
     def scores(self, treat: str) -> np.ndarray:
@@ -244,7 +244,7 @@ def without_sessions(mu: np.ndarray, V: np.ndarray, W: np.ndarray) -> Model:
 
 
 class Trace:
-    """When iterations end, and how likely the training recordings are then; without the time it takes to ask."""
+    """The times at which iterations end, and the likelihood of the training recordings then, which is not timed."""
 
     def __init__(self, ln_likelihood: Callable[[Model], float] | None = None):
         self.ln_likelihood, self.times, self.values = ln_likelihood, list[float](), list[float]()
@@ -347,22 +347,22 @@ def legend(data: Data, factors: int, iterations: int, repeat: int) -> str:
     (N, d), speakers = data.X.shape, int(data.speaker.max()) + 1
     return f"""
 {N} recordings of {speakers} speakers x {d}, 2-6 sessions of 1-6 copies; {factors} speaker factors.
-s: seconds of processor time, one thread. s/iteration: of plain EM, the best of {repeat} x {iterations}.
+s: seconds of processor time, one thread. s/iteration: plain EM, the fastest of {repeat} x {iterations} iterations.
 iterations, s to converge: until ln P(training recordings) stays within {CLOSE:g} nats per recording of where the system
   ends, statistics included. duoplda (accelerated EM) ends by its own tolerance; peers have none: after {LIMIT}.
   duoplda computes this likelihood for all, outside the clock.
-nats short: how far below the highest likelihood of its kind of model a system ends, per recording.
+nats short: how far a system ends below the highest likelihood that its kind of model can reach, per recording.
 s scores: {len(data.enrolled)} enrolments of {COPIES} recordings x {len(data.tests)} tests, from recordings to matrix.
-MiB used: peak less what libraries and data took before. Cosine is no likelihood ratio and has no Cllr."""
+MiB used: the peak, without what libraries and data took before. Cosine is no likelihood ratio and has no Cllr."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     for name, default in (("speakers", 2000), ("evaluated", 1000), ("dimensions", 128), ("factors", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--iterations", type=int, default=20, help="of EM, for the time of one")
+    parser.add_argument("--iterations", type=int, default=20, help="EM iterations that are timed")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", action="append", choices=SYSTEMS, help="this system; may be given again")
+    parser.add_argument("--only", action="append", choices=SYSTEMS, help="only this system; can be repeated")
     parser.add_argument("--out", type=Path, help="JSON; by default in benchmarks/results/")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)  # a system, and a folder with the data
     given = parser.parse_args(arguments)

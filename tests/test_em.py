@@ -12,7 +12,7 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 import oracle
 from duoplda import PLDA, DuopldaError, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.model import anova, em
+from duoplda.model import anova, em, estep
 from duoplda.model.parameters import Model
 
 SHAPES = [(3, 2, 2), (1, 1, 1), (4, 4, 4), (3, 1, 0), (4, 1, 3)]  # d, ny, nx
@@ -568,7 +568,7 @@ def test_errors_that_have_nothing_to_do_with_matrices_are_not_swallowed(monkeypa
 
     made = []
 
-    class Terms(em.Terms):
+    class Terms(estep.Terms):
         def __init__(self, *given):
             made.append(given)
             if len(made) > 3:  # of the start, the first plain step, the first step ahead
@@ -578,7 +578,7 @@ def test_errors_that_have_nothing_to_do_with_matrices_are_not_swallowed(monkeypa
     _, _, data = problem(23)
     stats = gather(data)
     start = em.moment_start(stats, 2, 2)
-    monkeypatch.setattr(em, "Terms", Terms)
+    monkeypatch.setattr(estep, "Terms", Terms)
     with pytest.raises(LinAlgOfOurs):
         em.fit(stats, start, tol=0)
     assert len(made) == 4

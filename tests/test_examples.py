@@ -1,16 +1,140 @@
-"""The experiments of examples/, at small size; on real speech where it is at hand."""
+"""The code and the commands of README.md and docs/, and the experiments of examples/ at small size.
+
+The experiments on real speech run where the data are at hand.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cli_cases import done
+from duoplda import PLDA, Backend
+from duoplda.datasets import make_recordings
+from duoplda.io import (
+    Coded,
+    LabelTable,
+    Trials,
+    read_scores,
+    write_embeddings,
+    write_map,
+    write_trials,
+)
+from duoplda.metrics import cllr, eer
+
 ROOT = Path(__file__).parents[1]
 SPEECH = ROOT.parent / "shared" / "data"
 sys.path.insert(0, str(ROOT / "examples"))
+
+
+def code(page: str, old: str = "", new: str = "") -> list[str]:
+    """The blocks of Python on a page, in their order, with one text replaced by another."""
+    text = (ROOT / page).read_text()
+    assert old in text
+    text = text.replace(old, new) if old else text
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands `duoplda ...` on a page, as lists of arguments."""
+    return [shlex.split(line)[1:] for line in re.findall(r"^duoplda .*", (ROOT / page).read_text(), re.MULTILINE)]
+
+
+def run(block: str, names: dict | None = None) -> dict:
+    names = {} if names is None else names
+    exec(compile(block, "a block of the documentation", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The files that the documentation names, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"n_dimensions": 12, "n_speaker_factors": 6, "n_session_factors": 6}
+    X, speaker, session, model = make_recordings(30, (2, 3), (1, 3), seed=0, **sizes)
+    ids = np.array([f"utt{i:04}" for i in range(len(X))])
+    order = np.random.default_rng(0).permutation(len(X))
+    write_embeddings("xvectors.scp", ids, X)
+    write_map("utt2spk", ids, speaker)
+    Path("shards").mkdir()
+    for i, part in enumerate(np.array_split(order, 3)):  # which cut sessions
+        labels = LabelTable(ids[part], speaker[part], session[part])
+        write_embeddings(f"shards/part-{i}.parquet", ids[part], X[part], labels=labels)
+        write_embeddings(f"x.{i}.ark", ids[part], X[part])
+    new = make_recordings(12, 2, 2, model=model, seed=1)
+    names = np.array([f"new{i:03}" for i in range(len(new.X))])
+    write_map("utt2sess", [*ids, *names], [*session, *(f"new-{s}" for s in new.session)])
+    write_embeddings("eval.scp", names, new.X)
+    write_embeddings("today.scp", names[3::4], new.X[3::4])
+    enrolled, tests = np.arange(len(names)) % 4 < 2, np.arange(len(names)) % 4 == 3
+    write_map("enroll", new.speaker[enrolled], names[enrolled])
+    pairs = [(m, t) for m in np.unique(new.speaker) for t in np.flatnonzero(tests)]
+    target = np.array([m == new.speaker[t] for m, t in pairs])
+    write_trials("trials", Trials(Coded.of([m for m, _ in pairs]), Coded.of([names[t] for _, t in pairs]), target))
+    return {"ids": ids, "X": X, "speaker": speaker, "session": session}
+
+
+def test_the_code_of_the_readme(folder, capsys):
+    first, second = code("README.md", "lda=150", "lda=8")
+    names = run(first)
+    assert names["llr"].shape == (20, 20)
+    assert (names["llr"].argmax(axis=0) == np.arange(20)).mean() > 0.9
+    assert "0.99" in capsys.readouterr().out
+    names = run(second)
+    assert names["block"].scores.shape == (12, 10)
+    voices = Backend.load("model.safetensors").load_sides("voices.safetensors")
+    assert voices.ids.tolist() == names["voices"].ids.tolist()
+    assert voices.counts.sum() == 12  # two recordings of one session each
+
+
+def test_the_commands_of_the_readme(folder):
+    for arguments in commands("README.md"):
+        done(*arguments)
+    best = read_scores("best.tsv")
+    assert len(best) == 10 * 12
+    listed = {(e, t): s for e, t, s in zip(*_columns(read_scores("scores.txt")), strict=True)}
+    for e, t, score in zip(*_columns(best), strict=True):
+        assert score == pytest.approx(listed[e, t], rel=1e-4, abs=1e-4)  # as text, with six digits
+
+
+def _columns(scores):
+    return scores.enroll.values, scores.test.values, scores.score.tolist()
+
+
+def test_the_code_of_the_page_on_the_model(folder):
+    names = run(code("docs/model.md")[0])
+    whole = PLDA().fit(names["X"], names["speaker"], session=names["session"])
+    np.testing.assert_allclose(names["plda"].noise_precision_, whole.noise_precision_, rtol=1e-4)
+
+
+def test_the_page_on_clusters(folder, capsys):
+    distributed = pytest.importorskip("distributed")
+    options = {"processes": False, "protocol": "tcp", "n_workers": 1, "threads_per_worker": 2}
+    with distributed.LocalCluster(**options, dashboard_address=None, silence_logs=50) as cluster:
+        address = cluster.scheduler_address
+        shard, python, slurm, kubernetes = code("docs/cluster.md", "tcp://scheduler:8786", address)
+        write_map("enroll", folder["speaker"][:40], folder["ids"][:40], force=True)
+        names = run(python)
+        names["client"].close()
+        assert names["stats"].n_recordings == len(folder["X"])
+        assert "utt0000" in capsys.readouterr().out
+        for arguments in commands("docs/cluster.md"):
+            done(*(a if a not in ("local", "tcp://scheduler:8786") else address for a in arguments), "--force")
+    typed = Backend.load("model.safetensors")
+    assert typed.counts_["recordings"] == len(folder["X"])
+    np.testing.assert_allclose(typed.plda_.noise_precision_, names["backend"].plda_.noise_precision_, rtol=1e-6)
+    assert set(read_scores("best.parquet").enroll.values) <= set(folder["speaker"][:40])
+    run(shard, dict(folder))
+    assert Path("shards/part-0001.parquet").is_file()
+    for block in (slurm, kubernetes):  # what they need is not here
+        compile(block, "docs/cluster.md", "exec")
+
 
 needs_speech = pytest.mark.skipif(not SPEECH.is_dir(), reason="the real speech embeddings are not here")
 
@@ -47,8 +171,6 @@ def test_few_speakers():
 def test_real_speech_as_the_prototype_found_it(system, pooled, one_by_five):
     from real_speech import load, scores, train
 
-    from duoplda.metrics import cllr, eer
-
     data, public, trials = load(SPEECH, "so762")
     llr = scores(train(system, data), system, public, trials)
     label = trials["trial_label"].astype(bool)
@@ -63,12 +185,8 @@ def test_real_speech_as_the_prototype_found_it(system, pooled, one_by_five):
 def test_kinds_of_channels_help_on_real_speech():
     from real_speech import load, scores, train
 
-    from duoplda.metrics import cllr, eer
-
     data, public, trials = load(SPEECH, "so762")
     label = trials["trial_label"].astype(bool)
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # thirty iterations are not all the way
         backend = train("kinds-ml", data, max_iter=30)

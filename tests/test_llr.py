@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import oracle
 from duoplda import PLDA, DuopldaError, Sides
 from duoplda.model.parameters import Model
-from duoplda.trials import blocks as llr
+from duoplda.trials.blocks import Scorer
+from duoplda.trials.sides import enroll
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 near = {"rtol": 1e-11, "atol": 1e-11}
@@ -25,12 +26,20 @@ MODELS = {
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
+def matrix(a, b):
+    return Scorer(a).columns(b)
+
+
+def listed(a, b, index):
+    return Scorer(a).pairs(b, index)
+
+
 def model_of(p):
     return Model(p.mu, p.V, p.U, p.W, np.arange(len(p.mu)))
 
 
 def enrolled(p, data, named=True):
-    return llr.enroll(model_of(p), data.X, data.speaker, data.session if named else None, data.kind)
+    return enroll(model_of(p), data.X, data.speaker, data.session if named else None, data.kind)
 
 
 def two_sides(name, seed=0, n=(6, 7), recordings=(1, 5)):
@@ -59,10 +68,10 @@ def assert_llr(p, a, b, named=True, expected=None):
     """The matrix, the matrix of swapped sides and all pairs against the oracle."""
     expected = oracle.llr_matrix(p, a, b) if expected is None else expected
     A, B = enrolled(p, a, named), enrolled(p, b, named)
-    got = llr.matrix(A, B)
+    got = matrix(A, B)
     np.testing.assert_allclose(got, expected, **near)
-    np.testing.assert_allclose(llr.matrix(B, A), expected.T, **near)
-    np.testing.assert_allclose(llr.pairs(A, B, each_pair(A, B)), expected.ravel(), **near)
+    np.testing.assert_allclose(matrix(B, A), expected.T, **near)
+    np.testing.assert_allclose(listed(A, B, each_pair(A, B)), expected.ravel(), **near)
     return got
 
 
@@ -107,8 +116,8 @@ def test_sessions_without_names_are_one_recording_each(name):
     assert_llr(p, a, b, named=False, expected=expected)
     # One side with names, the other without: nothing is shared, but a's sessions are sessions.
     A, B = enrolled(p, a), enrolled(p, b, named=False)
-    np.testing.assert_allclose(llr.matrix(A, B), oracle.llr_matrix(p, a, unnamed[1]), **near)
-    np.testing.assert_allclose(llr.matrix(B, A), oracle.llr_matrix(p, unnamed[1], a), **near)
+    np.testing.assert_allclose(matrix(A, B), oracle.llr_matrix(p, a, unnamed[1]), **near)
+    np.testing.assert_allclose(matrix(B, A), oracle.llr_matrix(p, unnamed[1], a), **near)
 
 
 @every_model
@@ -159,9 +168,9 @@ def test_more_patterns_than_go_into_one_product(n):
     a, b = sides
     A, B = enrolled(p, a), enrolled(p, b)
     assert (len(A.patterns), len(B.patterns)) == n
-    got = llr.matrix(A, B)
-    np.testing.assert_allclose(llr.matrix(B, A), got.T, **near)
-    np.testing.assert_allclose(llr.pairs(A, B, each_pair(A, B)), got.ravel(), **near)
+    got = matrix(A, B)
+    np.testing.assert_allclose(matrix(B, A), got.T, **near)
+    np.testing.assert_allclose(listed(A, B, each_pair(A, B)), got.ravel(), **near)
     for i, j in rng.integers(0, n, (60, 2)):
         expected = oracle.llr(p, a.rows(a.speaker == i), b.rows(b.speaker == j))
         assert got[i, j] == pytest.approx(expected, rel=1e-11, abs=1e-11)
@@ -179,8 +188,8 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
 def test_swapped_sides_give_the_transpose():
     p, a, b = two_sides("low rank", 8, n=(12, 15), recordings=(1, 3))
     A, B = enrolled(p, a), enrolled(p, b)
-    np.testing.assert_allclose(llr.matrix(A, B), llr.matrix(B, A).T, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(llr.matrix(A, A), llr.matrix(A, A).T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(matrix(A, B), matrix(B, A).T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(matrix(A, A), matrix(A, A).T, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
@@ -246,18 +255,18 @@ def test_the_same_recordings_on_both_sides(name):
         A = enrolled(p, a)
         renamed = enrolled(p, oracle.Data(a.X, a.speaker, np.char.add("x", a.session), a.kind))
         off = ~np.eye(len(A), dtype=bool)
-        np.testing.assert_allclose(got[off], llr.matrix(A, renamed)[off], rtol=1e-11, atol=1e-11)
-        assert (np.abs(got - llr.matrix(A, renamed))[~off] > 1e-3).all()
+        np.testing.assert_allclose(got[off], matrix(A, renamed)[off], rtol=1e-11, atol=1e-11)
+        assert (np.abs(got - matrix(A, renamed))[~off] > 1e-3).all()
 
 
 def test_a_common_name_costs_only_the_trials_that_share():
     """Every value of the other trials stays what it is, to the last digit."""
     p, a, b = two_sides("low rank", 22)
-    apart = llr.matrix(enrolled(p, a), enrolled(p, b))
+    apart = matrix(enrolled(p, a), enrolled(p, b))
     session = b.session.astype(object)
     session[b.session == b.session[0]] = a.session[0]
     shared = oracle.Data(b.X, b.speaker, session.astype(str), b.kind)
-    got = llr.matrix(enrolled(p, a), enrolled(p, shared))
+    got = matrix(enrolled(p, a), enrolled(p, shared))
     i = np.searchsorted(np.unique(a.speaker), a.speaker[0])
     j = np.searchsorted(np.unique(b.speaker), b.speaker[0])
     np.testing.assert_allclose(got, oracle.llr_matrix(p, a, shared), **near)
@@ -278,10 +287,10 @@ def test_names_of_sessions_of_another_type_are_the_same_names(types):
     expected = oracle.llr_matrix(
         p, oracle.Data(a.X, a.speaker, codes[0], a.kind), oracle.Data(b.X, b.speaker, codes[1], b.kind)
     )
-    A = llr.enroll(model_of(p), a.X, a.speaker, session[0])
-    B = llr.enroll(model_of(p), b.X, b.speaker, session[1])
-    np.testing.assert_allclose(llr.matrix(A, B), expected, **near)
-    np.testing.assert_allclose(llr.pairs(A, B, each_pair(A, B)), expected.ravel(), **near)
+    A = enroll(model_of(p), a.X, a.speaker, session[0])
+    B = enroll(model_of(p), b.X, b.speaker, session[1])
+    np.testing.assert_allclose(matrix(A, B), expected, **near)
+    np.testing.assert_allclose(listed(A, B, each_pair(A, B)), expected.ravel(), **near)
 
 
 # -- pairs -------------------------------------------------------------------------------------------------------------
@@ -296,10 +305,10 @@ def test_any_list_of_pairs_is_that_part_of_the_matrix(name):
 
     @exhaust
     @given(st.lists(st.tuples(st.integers(0, len(A) - 1), st.integers(0, len(B) - 1)), max_size=30))
-    def check(listed):
-        index = np.array(listed, np.int64).reshape(-1, 2)
-        got = llr.pairs(A, B, index)
-        assert got.shape == (len(listed),)
+    def check(rows):
+        index = np.array(rows, np.int64).reshape(-1, 2)
+        got = listed(A, B, index)
+        assert got.shape == (len(rows),)
         np.testing.assert_allclose(got, expected[index[:, 0], index[:, 1]], **near)
 
     check()
@@ -309,10 +318,10 @@ def test_no_pairs_and_pairs_many_times_over():
     p, a, b = two_sides("low rank", 25)
     b = share(np.random.default_rng(0), a, b, 0.4)
     A, B = enrolled(p, a), enrolled(p, b)
-    assert llr.pairs(A, B, np.empty((0, 2), int)).shape == (0,)
-    matrix = llr.matrix(A, B)
+    assert listed(A, B, np.empty((0, 2), int)).shape == (0,)
+    expected = matrix(A, B)
     index = np.tile(each_pair(A, B)[::-1], (50, 1)).astype(np.uint16)
-    np.testing.assert_allclose(llr.pairs(A, B, index), np.tile(matrix.ravel()[::-1], 50), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(listed(A, B, index), np.tile(expected.ravel()[::-1], 50), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64])
@@ -322,7 +331,7 @@ def test_pairs_of_any_integer_type(dtype):
     b = share(np.random.default_rng(2), a, b, 0.7)
     A, B = enrolled(p, a), enrolled(p, b)
     index = each_pair(A, B)
-    np.testing.assert_array_equal(llr.pairs(A, B, index.astype(dtype)), llr.pairs(A, B, index))
+    np.testing.assert_array_equal(listed(A, B, index.astype(dtype)), listed(A, B, index))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +347,7 @@ def test_pairs_of_any_integer_type(dtype):
 def test_pairs_that_are_not_there(pairs, message):
     p, a, b = two_sides("low rank", 26)
     with pytest.raises(DuopldaError, match=message):
-        llr.pairs(enrolled(p, a), enrolled(p, b), pairs)
+        listed(enrolled(p, a), enrolled(p, b), pairs)
 
 
 def test_rows_by_id():
@@ -359,7 +368,7 @@ def test_units_and_factors_of_the_model_do_not_matter(name, rate):
     """LLRs are the same after an affine map of the data, a rotation of y and of x, and a new order of recordings."""
     p, a, b = two_sides(name, 28)
     b = share(np.random.default_rng(1), a, b, rate)
-    expected = llr.matrix(enrolled(p, a), enrolled(p, b))
+    expected = matrix(enrolled(p, a), enrolled(p, b))
 
     def rotation(rng, n):
         return np.linalg.qr(rng.normal(size=(n, n)))[0]
@@ -376,7 +385,7 @@ def test_units_and_factors_of_the_model_do_not_matter(name, rate):
             p.mu @ A.T + shift, A @ p.V @ rotation(rng, ny), A @ p.U @ rotation(rng, nx), (W + W.mT) / 2
         )
         a2, b2 = (oracle.Data(s.X @ A.T + shift, s.speaker, s.session, s.kind) for s in (a, b))
-        got = llr.matrix(enrolled(mapped, a2.rows(np.array(order))), enrolled(mapped, b2))
+        got = matrix(enrolled(mapped, a2.rows(np.array(order))), enrolled(mapped, b2))
         np.testing.assert_allclose(got, expected, **near)
 
     check()
@@ -429,9 +438,9 @@ def test_extreme_ratios(far):
     expected = oracle.llr_matrix(p, a, b)
     assert expected.min() < -800
     A, B = enrolled(p, a), enrolled(p, b)
-    got = llr.matrix(A, B)
+    got = matrix(A, B)
     np.testing.assert_allclose(got, expected, rtol=1e-10)  # differences of numbers that are ten times as large
-    np.testing.assert_allclose(llr.pairs(A, B, each_pair(A, B)).reshape(2, 2), expected, rtol=1e-10)
+    np.testing.assert_allclose(listed(A, B, each_pair(A, B)).reshape(2, 2), expected, rtol=1e-10)
     np.testing.assert_array_equal(PLDA.posterior_probability(got) > 0.5, np.eye(2, dtype=bool))
 
 

@@ -15,7 +15,7 @@ from duoplda.trials import ratios as products
 from duoplda.trials import sides as grouping
 from duoplda.trials.sides import shared
 from test_array import LIBRARIES, Library
-from test_llr import MODELS, each_pair, enrolled, every_model, near, share, two_sides
+from test_llr import MODELS, each_pair, enrolled, every_model, matrix, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 
@@ -56,8 +56,8 @@ def many_sides(rng, p, n, sessions, recordings):
 def assert_matrix(p, a, b, samples=25):
     """The matrix and its transpose: against merged pairs in every cell, against dense Gaussians in some."""
     A, B = enrolled(p, a), enrolled(p, b)
-    got = llr.matrix(A, B)
-    np.testing.assert_allclose(llr.matrix(B, A), got.T, rtol=1e-10, atol=1e-10)
+    got = matrix(A, B)
+    np.testing.assert_allclose(matrix(B, A), got.T, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(products.merged(A, B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
     rng = np.random.default_rng(0)
     for i, j in rng.integers(0, got.shape, (samples, 2)):
@@ -75,14 +75,14 @@ def test_every_way_gives_the_matrix(monkeypatch, way, name):
     go(monkeypatch, way)
     p, a, b, A, B = shared_sides(name)
     expected = oracle.llr_matrix(p, a, b)
-    np.testing.assert_allclose(llr.matrix(A, B), expected, **near)
-    np.testing.assert_allclose(llr.matrix(B, A), expected.T, **near)
+    np.testing.assert_allclose(matrix(A, B), expected, **near)
+    np.testing.assert_allclose(matrix(B, A), expected.T, **near)
     pairs = each_pair(A, B)
-    np.testing.assert_allclose(llr.pairs(A, B, pairs), expected.ravel(), **near)
+    np.testing.assert_allclose(listed(A, B, pairs), expected.ravel(), **near)
     many = np.tile(pairs, (30, 1))  # enough of them for factors of all rows
-    np.testing.assert_allclose(llr.pairs(A, B, many), np.tile(expected.ravel(), 30), **near)
+    np.testing.assert_allclose(listed(A, B, many), np.tile(expected.ravel(), 30), **near)
     few = many[(many[:, 0] % 4 == 3) & (many[:, 1] % 5 == 2)][:100]  # of some rows only
-    np.testing.assert_allclose(llr.pairs(A, B, few), expected[few[:, 0], few[:, 1]], **near)
+    np.testing.assert_allclose(listed(A, B, few), expected[few[:, 0], few[:, 1]], **near)
 
 
 @exhaust
@@ -94,8 +94,8 @@ def test_any_patterns_on_both_sides(seed, rate, name, way):
         b = share(np.random.default_rng(seed), a, b, rate)
         expected = oracle.llr_matrix(p, a, b)
         A, B = enrolled(p, a), enrolled(p, b)
-        np.testing.assert_allclose(llr.matrix(A, B), expected, **near)
-        found = [block for _, block in llr.blocks(A, B, cells=9)]
+        np.testing.assert_allclose(matrix(A, B), expected, **near)
+        found = [block for _, block in llr.Scorer(A).blocks(B, cells=9)]
         np.testing.assert_allclose(np.concatenate(found, axis=1), expected, **near)
 
 
@@ -146,7 +146,7 @@ def test_ragged_sides_and_others_on_both_sides():
     plan = llr.Scorer(A).plan(B)
     assert [x.flip for x in plan.products] == [True, False, True]
     assert len(plan.merged) == 1
-    found = [block for _, block in llr.blocks(A, B, cells=20 * len(A))]
+    found = [block for _, block in llr.Scorer(A).blocks(B, cells=20 * len(A))]
     assert len(found) == 9
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-10, atol=1e-10)
 
@@ -175,7 +175,7 @@ def test_threads_do_not_show(monkeypatch):
     big = enrolled(p, many_sides(rng, p, 400, (1, 1), (1, 2)))
     ragged = enrolled(p, many_sides(rng, p, 300, (3, 8), (1, 4)))
     todo = [(A, B), (big, A), (ragged, big), (big, ragged), (ragged, ragged)]
-    expected = [llr.matrix(*sides) for sides in todo]
+    expected = [matrix(*sides) for sides in todo]
     used = []
 
     def in_order(work, items, flops, scratch):
@@ -187,7 +187,7 @@ def test_threads_do_not_show(monkeypatch):
     monkeypatch.setattr(products, "BATCH", 64)
     monkeypatch.setattr(products, "CHUNK_BYTES", 64)
     for sides, value in zip(todo, expected, strict=True):
-        np.testing.assert_allclose(llr.matrix(*sides), value, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(matrix(*sides), value, rtol=1e-12, atol=1e-12)
     assert max(used) > 20
 
 
@@ -199,10 +199,10 @@ def test_threads_do_not_show(monkeypatch):
 def test_blocks_are_the_matrix(monkeypatch, way, cells):
     go(monkeypatch, way)
     *_, A, B = shared_sides("low rank", 8, n=(9, 23))
-    expected = llr.matrix(A, B)
-    assert (np.abs(expected - llr.matrix(A, B.select(slice(None)))) < 1e-10).all()
+    expected = matrix(A, B)
+    assert (np.abs(expected - matrix(A, B.select(slice(None)))) < 1e-10).all()
     at = 0
-    for part, block in llr.blocks(A, B, cells=cells):
+    for part, block in llr.Scorer(A).blocks(B, cells=cells):
         assert part.start == at
         assert block.shape == (len(A), part.stop - part.start)
         assert block.size <= max(cells, len(A))
@@ -222,9 +222,9 @@ def test_inverses_are_made_once_for_all_blocks(monkeypatch):
     *_, A, B = shared_sides("low rank", 9, n=(9, 23))
     A.Q, B.Q, shared(A, B)
     monkeypatch.setattr(products, "SpdInverse", Counted)
-    assert len(list(llr.blocks(A, B, cells=len(A)))) == len(B)
+    assert len(list(llr.Scorer(A).blocks(B, cells=len(A)))) == len(B)
     once, made[:] = sum(made), []
-    llr.matrix(A, B)
+    matrix(A, B)
     assert sum(made) == once > 0
 
 
@@ -242,9 +242,9 @@ def best_of(matrix, k):
 def test_top(monkeypatch, k, cells):
     monkeypatch.setattr(llr, "CELLS", cells)
     *_, A, B = shared_sides("kinds", 10)
-    rows, ratios = llr.top(A, B, k)
+    rows, ratios = llr.Scorer(A).top(B, k)
     assert rows.dtype == np.int64
-    expected = best_of(llr.matrix(A, B), k)
+    expected = best_of(matrix(A, B), k)
     np.testing.assert_array_equal(rows, expected[0])
     np.testing.assert_allclose(ratios, expected[1], rtol=1e-10, atol=1e-10)
     assert rows.shape == ratios.shape == (len(B), min(k, len(A)))
@@ -265,8 +265,8 @@ def test_top_of_equal_sides():
     """The same recording enrolled under many names: the first names win."""
     p, _, b = two_sides("low rank", 11)
     X = np.repeat(b.X[:2], 300, axis=0)
-    twice = llr.enroll(enrolled(p, b).model, X, np.arange(600))
-    rows, _ = llr.top(twice, enrolled(p, b), 4)
+    twice = grouping.enroll(enrolled(p, b).model, X, np.arange(600))
+    rows, _ = llr.Scorer(twice).top(enrolled(p, b), 4)
     assert {tuple(r) for r in rows.tolist()} == {(0, 1, 2, 3), (300, 301, 302, 303)}
 
 
@@ -274,7 +274,7 @@ def test_top_of_equal_sides():
 def test_top_of_no_number(k):
     *_, A, B = shared_sides("low rank")
     with pytest.raises(DuopldaError, match="must be a whole number from 1 on"):
-        llr.top(A, B, k)
+        llr.Scorer(A).top(B, k)
 
 
 # -- parts of sides ----------------------------------------------------------------------------------------------------
@@ -288,13 +288,13 @@ def test_select(name, rows):
     some = A.select(rows)
     assert some.ids.tolist() == A.ids[rows].tolist()
     assert len(some) == len(A.ids[rows])
-    expected = llr.matrix(A, B)[rows]
-    np.testing.assert_allclose(llr.matrix(some, B), expected, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(llr.matrix(B, some), expected.T, rtol=1e-10, atol=1e-10)
+    expected = matrix(A, B)[rows]
+    np.testing.assert_allclose(matrix(some, B), expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(matrix(B, some), expected.T, rtol=1e-10, atol=1e-10)
     assert some.ids[some.find(some.ids)].tolist() == some.ids.tolist()
-    assert sum(block.shape[1] for _, block in llr.blocks(B, some, cells=1)) == len(some)
-    assert [x.shape for x in llr.top(B, some, 3)] == [(len(some), 3)] * 2
-    assert [x.shape for x in llr.top(some, B, 3)] == [(len(B), min(3, len(some)))] * 2
+    assert sum(block.shape[1] for _, block in llr.Scorer(B).blocks(some, cells=1)) == len(some)
+    assert [x.shape for x in llr.Scorer(B).top(some, 3)] == [(len(some), 3)] * 2
+    assert [x.shape for x in llr.Scorer(some).top(B, 3)] == [(len(B), min(3, len(some)))] * 2
 
 
 def test_selected_sides_keep_what_they_share():
@@ -323,7 +323,7 @@ def test_every_library_gives_the_same(monkeypatch, lib, way, seed):
     p, a, b, A, B = shared_sides("low rank", 14 + seed, n=(12, 14))
     plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
     ours, theirs = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
-    expected = llr.matrix(A, B)
+    expected = matrix(A, B)
     tight = {"rtol": 1e-10, "atol": 1e-10}
     np.testing.assert_allclose(lib.get(plda.llr(ours, theirs)), expected, **tight)
     np.testing.assert_allclose(lib.get(plda.llr(theirs, ours)), expected.T, **tight)
@@ -353,7 +353,7 @@ def test_rows_of_a_pattern_in_every_library(lib, order):
         PLDA.from_parameters(*map(put, (p.mu[0], p.V, p.U, p.W[0]))).enroll(put(X), side, side)
         for put in (np.asarray, lib.put)
     )
-    np.testing.assert_allclose(lib.get(llr.matrix(ours, ours)), llr.matrix(numpys, numpys), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(lib.get(matrix(ours, ours)), matrix(numpys, numpys), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -369,7 +369,7 @@ def test_blocks_of_a_gpu_arrive_whole():
     found = list(plda.llr_blocks(ours, theirs, cells=200, host=True))
     assert len(found) == 120
     whole = np.concatenate([block for _, block in found], axis=1)
-    np.testing.assert_allclose(whole, llr.matrix(A, B), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(whole, matrix(A, B), rtol=1e-10, atol=1e-10)
     assert plda.llr(ours, theirs).is_cuda
 
 

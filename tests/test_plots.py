@@ -88,7 +88,8 @@ def test_each_plot_draws_into_the_given_axes(systems, plda):
 def test_pyplot_is_never_imported():
     code = """
 import io, sys, warnings
-warnings.simplefilter("error", UserWarning)
+warnings.simplefilter("error")
+warnings.simplefilter("default", DeprecationWarning)
 import duoplda.report.plots as plots
 assert "matplotlib" not in sys.modules
 ax = plots.det({"a": ([0.0, 1.0, 2.0, 3.0], [False, True, False, True])})

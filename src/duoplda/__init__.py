@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from duoplda.estimators.scoring import enroll_recordings, score
     from duoplda.model.posteriors import Posterior
     from duoplda.model.statistics import Statistics
-    from duoplda.trials.blocks import Sides
+    from duoplda.trials.sides import Sides
 
 __version__ = "0.1.0"
 

@@ -53,8 +53,7 @@ def make_recordings(
     >>> data.X.shape[1], str(data.speaker[0]), str(data.session[0])
     (32, 'spk0', 'spk0-0')
     """
-    rng = _generator(seed)
-    variances = {"speaker_variance": speaker_variance, "session_variance": session_variance}
+    rng, variances = _generator(seed), {"speaker_variance": speaker_variance, "session_variance": session_variance}
     for name, value in variances.items():
         if not (isinstance(value, Real) and value >= 0):
             raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
@@ -72,10 +71,7 @@ def make_recordings(
 def draw(
     model: Model, n_speakers: int, sessions: Any, recordings: Any, seed: Any = None, priors: Any = None
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any], Ints]:
-    """Recordings of a model, their speakers and sessions by name, and their kinds of channels, drawn by `priors` (K,).
-
-    Without `priors` all recordings are of the first kind.
-    """
+    """Recordings of a model, their speakers and sessions by name, and their kinds, drawn by `priors` (K,) if given."""
     rng = _generator(seed)
     if not isinstance(n_speakers, Integral) or n_speakers < 0:
         raise DuopldaError(f"n_speakers={n_speakers!r} must be a whole number from 0 on")
@@ -100,7 +96,8 @@ def _random_model(
     rng: np.random.Generator, d: int, factors: list[int], variances: list[float], channel_variance: float, mean: float
 ) -> Model:
     """Loadings, noise and mean, drawn as `make_recordings` says."""
-    V, U = (_scaled(rng.standard_normal((d, n)), size) for n, size in zip(factors, variances, strict=True))
+    V, U = (rng.standard_normal((d, n)) for n in factors)
+    V, U = (L * (v / max((L**2).sum(axis=1).mean(), 1e-300)) ** 0.5 for L, v in zip((V, U), variances, strict=True))
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
     eigenvalues = np.geomspace(1, 10, d)
     precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
@@ -108,33 +105,25 @@ def _random_model(
 
 
 def sample(
-    model: Model,
-    rng: np.random.Generator,
-    sessions_per_speaker: NDArray[Any],
-    recordings_per_session: NDArray[Any],
-    kind: Ints | None = None,
+    model: Model, rng: np.random.Generator, per_speaker: Ints, per_session: Ints, kind: Ints | None = None
 ) -> tuple[NDArray[np.float64], Ints, Ints]:
-    """Draw recordings, with their speakers and sessions as integers; `kind` (N,) are their kinds of channels."""
+    """Draw recordings, with their speakers and sessions as integers; `kind` (N,) are their kinds of channels.
+
+    `per_speaker` (M,) and `per_session` (H,) are numbers of sessions and of recordings.
+    """
     mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
-    session_speaker = np.repeat(np.arange(len(sessions_per_speaker)), sessions_per_speaker)
-    session = np.repeat(np.arange(len(session_speaker)), recordings_per_session)
+    session_speaker = np.repeat(np.arange(len(per_speaker)), per_speaker)
+    session = np.repeat(np.arange(len(session_speaker)), per_session)
     speaker = session_speaker[session]
-    y = rng.standard_normal((len(sessions_per_speaker), V.shape[1]))
+    y = rng.standard_normal((len(per_speaker), V.shape[1]))
     x = rng.standard_normal((len(session_speaker), U.shape[1]))
     kind = np.zeros(len(session), np.int64) if kind is None else kind
     X = mu[kind] + (y @ V.T)[speaker] + (x @ U.T)[session]
     for k in range(model.K):
-        of = kind == k
-        noise = rng.standard_normal((int(of.sum()), model.d))
+        noise = rng.standard_normal((int((kind == k).sum()), model.d))
         # W = CC', so C'^-1 e has covariance W^-1
-        X[of] += np.linalg.solve(to_numpy(model.W_factor[k, ...]).T, noise.T).T
+        X[kind == k] += np.linalg.solve(to_numpy(model.W_factor[k, ...]).T, noise.T).T
     return X, speaker, session
-
-
-def _scaled(loadings: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-    """The loadings, scaled so that the mean variance of a dimension is as given."""
-    power = (loadings**2).sum(axis=1).mean()
-    return loadings * (variance / power) ** 0.5 if power else loadings
 
 
 def _counts(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:

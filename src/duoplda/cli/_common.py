@@ -8,6 +8,7 @@ import ctypes
 import functools
 import hashlib
 import json
+import math
 import os
 import shlex
 import sys
@@ -61,7 +62,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
@@ -146,7 +147,7 @@ def run(app: Any, arguments: list[str]) -> None:
 
 
 @contextmanager
-def progress(description: str, total: float | None = None) -> Iterator[Callable[..., None]]:
+def progress(description: str) -> Iterator[Callable[..., None]]:
     """A bar on a terminal: call what is given with `(done, note)`; elsewhere it does nothing."""
     if _state["quiet"] or not sys.stderr.isatty():
         yield lambda done=None, note="": None
@@ -156,7 +157,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total, note="")
+        task = bar.add_task(description, total=None, note="")
         yield lambda done=None, note="": bar.update(task, completed=done, note=note)
 
 
@@ -201,8 +202,7 @@ def release_memory() -> None:
     On Linux, from then on, freed blocks of more than 4 MB go back to the system too; glibc would keep those of up to
     32 MB, and the sums of a million recordings would take a gigabyte.
     """
-    pyarrow = sys.modules.get("pyarrow")
-    if pyarrow is not None:
+    if pyarrow := sys.modules.get("pyarrow"):
         pyarrow.default_memory_pool().release_unused()
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

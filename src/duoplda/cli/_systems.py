@@ -1,7 +1,5 @@
 """What `evaluate`, `calibrate` and `report` share: options about scores and trials, and reading them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +21,7 @@ Resamples = Annotated[int, typer.Option(min=0, help="How often speakers are resa
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the resamples.")]
 
 
-def read_matched(scores: Sequence[Path], trials: Path, allow_missing: bool) -> Matched:
+def read_matched(scores: Sequence[Path], trials: Path, allow_missing: bool) -> "Matched":
     """Read and match scores and trials, and say what was left out."""
     from duoplda.evaluation.matching import match_files
 
@@ -36,7 +34,7 @@ def read_matched(scores: Sequence[Path], trials: Path, allow_missing: bool) -> M
     return data
 
 
-def read_sides(data: Matched, speakers: Path | None, enroll: Path | None) -> tuple[Any, Any] | None:
+def read_sides(data: "Matched", speakers: Path | None, enroll: Path | None) -> tuple[Any, Any] | None:
     """The speakers of both sides of the trials, where a file gives the speakers of the recordings."""
     from duoplda.evaluation.matching import speaker_sides
     from duoplda.io import read_enrollment, read_map

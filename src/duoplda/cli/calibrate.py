@@ -75,10 +75,10 @@ def learn(files: Sequence[Path], trials: Any, method: str | None, p_target: floa
     if method != "fusion" and len(files) > 1:
         usage(f"--method {method} takes one --scores; use --method fusion for {len(files)} systems")
     data = read_matched(files, trials, allow)
-    x = np.stack(list(data.systems.values()), axis=1)  # (n, systems)
+    columns = list(data.systems.values())
+    x = np.stack(columns, axis=1) if method == "fusion" else columns[0]
     options: dict[str, Any] = {} if method == "pav" else {"p_target": p_target, "ridge": ridge}
     with metrics.named(str(trials if len(files) > 1 else files[0])):
-        x = x if method == "fusion" else x[:, 0]
         fitted: Any = calibration.METHODS[method](**options).fit(x, data.target)
         was = "" if method == "fusion" else f"{metrics.cllr(x, data.target):.4f} before, "
         after = metrics.cllr(fitted.transform(x), data.target)

@@ -32,8 +32,7 @@ def convert(
     """
     from duoplda.io import check_output
 
-    if to is None:
-        to = {".npz": Format.vbx, ".safetensors": Format.duoplda}.get(out.suffix.lower(), Format.kaldi)
+    to = to or {".npz": Format.vbx, ".safetensors": Format.duoplda}.get(out.suffix.lower(), Format.kaldi)
     if text and to is not Format.kaldi:
         usage(f"--text is for --to kaldi, not {to}")
     check_output(out, force, inputs=[source])

@@ -33,8 +33,7 @@ def demo(
     """Make data, train, score and write a report, all in one folder; the commands are printed, so you can repeat them.
 
     There are 300 speakers to train on and 50 to test on, drawn from a model in which a session is heard through several
-    channels. Three systems are compared: duoplda; simplified PLDA, which takes every recording for a session of its
-    own; and the cosine.
+    channels. The report compares duoplda, simplified PLDA (every recording is a session of its own) and the cosine.
     """
     from duoplda.cli import app
 

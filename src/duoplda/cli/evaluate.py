@@ -37,8 +37,7 @@ def evaluate(
 ) -> None:
     """Print EER, minDCF, actDCF, Cllr, minCllr and calibration loss of natural-log likelihood ratios.
 
-    All systems are compared on the same trials. If --speakers tells who speaks on both sides, each value gets a 95 %
-    interval, found by resampling speakers.
+    Systems are compared on the same trials; if --speakers tells who speaks on both sides, values get 95 % intervals.
     """
     from duoplda.evaluation import metrics
     from duoplda.io import check_output
@@ -58,8 +57,11 @@ def evaluate(
         say(f"{plot}: DET of {len(found)} system{'s' * (len(found) > 1)}")
     if json:
         counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": data.n_left_out}
-        paths = dict(zip(data.systems, map(str, scores), strict=True))
-        systems = {name: {"file": paths[name], **as_dict(names, row)} for name, row in found.items()}
+        systems: dict[str, Any] = {}
+        for (name, row), path in zip(found.items(), scores, strict=True):
+            systems[name] = {"file": path, **dict(zip(names, row.estimate, strict=True))}
+            if row.low is not None:
+                systems[name]["intervals"] = dict(zip(names, zip(row.low, row.high, strict=True), strict=True))
         result_json(counts | {"eer_definition": eer.value, **point, "systems": systems})
         return
     result(f"{n:,} trials: {n_targets:,} target, {n - n_targets:,} non-target")
@@ -67,13 +69,6 @@ def evaluate(
     result("\n".join(table(["system", f"EER % ({eer})", *heads], found)))
     if sides:
         result(f"below each value: 95 % interval, {bootstrap} resamples of the speakers")
-
-
-def as_dict(names: Sequence[str], row: Any) -> dict[str, Any]:
-    """The metrics of a system by name, with their intervals where there are any."""
-    values = dict(zip(names, row.estimate, strict=True))
-    ends = {} if row.low is None else {"intervals": dict(zip(names, zip(row.low, row.high, strict=True), strict=True))}
-    return values | ends
 
 
 def table(head: Sequence[str], found: Mapping[str, Any]) -> list[str]:

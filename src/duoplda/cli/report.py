@@ -8,9 +8,7 @@ import typer
 from duoplda.cli import _systems as files
 from duoplda.cli._common import AllowMissing, Force, Quiet, command_line, files_hash, result, say, usage
 
-EXAMPLES = (
-    "duoplda report --scores ours.txt --scores cosine.txt --trials trials --model model.safetensors --out report.html"
-)
+EXAMPLES = "duoplda report --scores a.txt --scores b.txt --trials trials --model model.safetensors --out report.html"
 
 
 def report(
@@ -53,18 +51,10 @@ def report(
         more["channel of the test"] = [known.get(t, "unknown") for t in data.trials.test.values.tolist()]
     options: dict[str, Any] = {"p_target": p_target, "costs": (c_miss, c_fa), "bootstrap": bootstrap, "seed": seed}
     options |= {"title": title, "commands": [command_line()], "hashes": files_hash(inputs), "progress": not quiet}
-    write_report(
-        out,
-        data.systems,
-        data.target,
-        trials=(data.trials.enroll.values, data.trials.test.values),
-        speakers=files.read_sides(data, speakers, enroll),
-        conditions=more,
-        kinds=inferred_kinds(chain, read_recordings(embeddings), known) if embeddings else None,
-        data_counts={"trials left out, without a score": data.n_left_out} if data.n_left_out else None,
-        model_summary=chain.plda_ if chain else None,
-        force=force,
-        **options,
-    )
+    options |= {"trials": (data.trials.enroll.values, data.trials.test.values), "conditions": more, "force": force}
+    options["speakers"] = files.read_sides(data, speakers, enroll)
+    options["kinds"] = inferred_kinds(chain, read_recordings(embeddings), known) if embeddings else None
+    options["data_counts"] = {"trials left out, without a score": data.n_left_out} if data.n_left_out else None
+    write_report(out, data.systems, data.target, model_summary=chain.plda_ if chain else None, **options)
     say(f"{len(data.systems)} systems on {len(data.target):,} trials; open it in a browser")
     result(str(out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -90,20 +91,13 @@ NO_KIND = np.array([""])
 
 
 def encode(
-    speaker: Any,
-    session: Any = None,
-    channel: Any = None,
-    n: int | None = None,
-    like: Any = None,
-    *,
-    by_speaker: bool = False,
+    speaker: Any, session: Any = None, channel: Any = None, n: Any = None, like: Any = None, *, by_speaker: bool = False
 ) -> Labels:
     """Check labels and turn them into integers, on the device of `like` where that is a tensor of torch.
 
     A session is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In
     lists and tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
-
-    `n` is the number of recordings that the labels must have.
+    There must be `n` labels, if that is given.
     """
     speaker_ids, speakers = codes(speaker, "speaker", n, like)
     n = len(speakers)
@@ -129,12 +123,8 @@ def _refuse_torn(labels: Labels) -> None:
     torn = np.unique(sessions[to_numpy(wrong)])
     rows = np.flatnonzero(sessions == torn[0])
     assert labels.session_ids is not None
-    raise torn_session(
-        labels.session_ids[torn[0]],
-        labels.speaker_ids[np.unique(speakers[rows])],
-        len(torn) - 1,
-        f"; rows {some(rows, 5)}",
-    )
+    who = labels.speaker_ids[np.unique(speakers[rows])]
+    raise torn_session(labels.session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
@@ -149,33 +139,25 @@ def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> 
 
 def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
     """Sorted distinct ids, and the index of each value among them; on a device of torch where `like` is there."""
-    if like is not None and is_torch(namespace(like)):
-        there = getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
-        if not there or "int" not in str(values.dtype):
-            array = as_ids(values, name, n)
-            if array.dtype.kind != "i":
-                ids, index = codes(array, name, n)
-                return ids, put(index, like)
-            values = put(array, like)
-        values = values.long()
-        ids, index, _ = ranked(values - (low := values.min()))
-        return to_numpy(ids + low), index
-    array = as_ids(values, name, n)
-    if array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62:
-        low = int(array.min())
-        ids, index, _ = ranked(array.astype(np.int64) - low)
-        return (ids + low).astype(array.dtype), index
+    torch = like is not None and is_torch(namespace(like))
+    there = torch and getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
+    there = there and "int" in str(values.dtype)
+    array = values.long() if there else as_ids(values, name, n)
+    if there or (array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62):
+        whole = array if there else put(array, like) if torch else array.astype(np.int64)
+        low = whole.min()
+        ids, index, _ = ranked(whole - low)
+        return to_numpy(ids + low).astype(np.int64 if there else array.dtype, copy=False), index
     if array.dtype.kind in "biuf":
         ids, index = np.unique(array, return_inverse=True)
-        return ids, index.reshape(-1).astype(np.int64)
-    # A dictionary is several times faster than sorting a million strings.
-    found: dict[Any, int] = {}
-    index = np.fromiter((found.setdefault(v, len(found)) for v in array.tolist()), np.int64, len(array))
-    ids = np.array(list(found), dtype=array.dtype)
-    order = np.argsort(ids)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return ids[order], rank[index]
+        index = index.reshape(-1).astype(np.int64)
+    else:  # a dictionary is several times faster than sorting a million strings
+        found: dict[Any, int] = {}
+        index = np.fromiter((found.setdefault(v, len(found)) for v in array.tolist()), np.int64, len(array))
+        ids = np.array(list(found), dtype=array.dtype)
+        order = np.argsort(ids)
+        ids, index = ids[order], np.argsort(order)[index]
+    return ids, put(index, like) if torch else index
 
 
 def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
@@ -192,8 +174,6 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     if isinstance(values, (list, tuple)) and array.ndim == 1 and array.dtype.kind in "US":
         array = np.fromiter(values, object, len(values))  # NumPy made text of whatever was among it, NaN too
     if array.ndim == 2 and array.shape[1] == 1:
-        import warnings
-
         from sklearn.exceptions import DataConversionWarning
 
         warnings.warn(f"{name} labels: a column vector was given, a 1-d array is expected", DataConversionWarning, 4)
@@ -213,9 +193,8 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
             return np.array(array.tolist())
         raise DuopldaError(f"{name} labels mix types ({some(sorted(t.__name__ for t in types))}): use one, e.g. str")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DuopldaError(
-            f"{name} labels are NaN or infinite at rows {some(np.flatnonzero(~np.isfinite(array)))}: Unknown label type"
-        )
+        rows = some(np.flatnonzero(~np.isfinite(array)))
+        raise DuopldaError(f"{name} labels are NaN or infinite at rows {rows}: Unknown label type")
     if array.dtype.kind == "T":
         return np.array(array.tolist(), dtype=str)
     if array.dtype.kind not in "biufUS":

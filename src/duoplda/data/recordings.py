@@ -20,6 +20,11 @@ from duoplda.errors import DuopldaError, some
 
 ROWS = 4096  # of a chunk: the same for all sources, so that they give the same bits
 
+# Functions of `Recordings.reduce`.
+Make = Callable[["Recordings"], tuple[Sequence[Any], Sequence[Any]]]
+Join = Callable[[list[Any]], Any]
+Tie = Callable[[Any], Sequence[Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
@@ -56,13 +61,7 @@ class Recordings(ABC):
         """What `function(part)` yields for each part of the recordings, in order; here all of them are one part."""
         yield from function(self)
 
-    def reduce(
-        self,
-        make: Callable[[Recordings], tuple[Sequence[Any], Sequence[Any]]],
-        join: Callable[[list[Any]], Any],
-        tie: Callable[[Any], Sequence[Any]],
-        n: int = 1,
-    ) -> list[Any]:
+    def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
         """Add something up over all parts of the recordings: n results.
 
         `make(part)` gives n results that can be joined at once, and loose ends (as many for each part, or none) that
@@ -95,10 +94,7 @@ class Recordings(ABC):
         vectors: str | Sequence[str] = "embedding",
     ) -> ArrayRecordings:
         """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers."""
-        wanted = [speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)]
-        absent = [name for name in wanted if name is not None and name not in frame.columns]
-        if absent:
-            raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(frame.columns)}")
+        columns_of(frame, speaker, session, channel, vectors)
         labels = (None if name is None else frame[name].to_numpy() for name in (speaker, session, channel))
         if not isinstance(vectors, str):
             return ArrayRecordings(frame[list(vectors)].to_numpy(), *labels)
@@ -118,18 +114,11 @@ class ArrayRecordings(Recordings):
     """A matrix in memory, of NumPy or of another array library; its labels as they are, or as integers already."""
 
     def __init__(
-        self,
-        X: Any,
-        speaker: Any = None,
-        session: Any = None,
-        channel: Any = None,
-        ids: Any = None,
-        labels: Labels | None = None,
+        self, X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None, labels: Any = None
     ):
-        self.X = check_rows(X)[0]
-        self._given = speaker, session, channel
+        self.X, self._given = check_rows(X)[0], (speaker, session, channel)
         self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
-        self._labels = labels
+        self._labels: Labels | None = labels
 
     @property
     def may_have_kinds(self) -> bool:  # type: ignore[override]
@@ -139,10 +128,8 @@ class ArrayRecordings(Recordings):
     def labels(self, like: Any = None) -> Labels:
         """The labels; made when first asked for, on the device of `like`."""
         if self._labels is None:
-            speaker, session, channel = self._given
-            n = self.X.shape[0]
-            who = np.arange(n) if speaker is None else speaker
-            self._labels = encode(who, session, channel, n, like)
+            (speaker, session, channel), n = self._given, self.X.shape[0]
+            self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)
         return self._labels
 
     def relabelled(self, labels: Labels) -> ArrayRecordings:
@@ -179,6 +166,15 @@ class ChunkRecordings(Recordings):
             at += X.shape[0]
         if at < n:
             raise DuopldaError(f"the chunks brought {at} rows, {n} have labels")
+
+
+def columns_of(frame: Any, *wanted: str | Sequence[str] | None) -> list[str]:
+    """The names of the columns that are wanted; a data frame must have them all."""
+    names = [n for w in wanted if w is not None for n in ([w] if isinstance(w, str) else w)]
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(frame.columns)}")
+    return names
 
 
 def as_recordings(X: Any, speaker: Any = None, session: Any = None, channel: Any = None) -> Recordings:

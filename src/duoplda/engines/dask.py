@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import one_blas_thread
 from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
-from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Recordings
+from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Join, Make, Recordings, Tie, columns_of
 from duoplda.errors import DuopldaError, some
 from duoplda.io import LabelTable, Shard, embedding_shards
 from duoplda.io.recordings import Digest, LabelIndex, Note, Progress, refuse_absent
@@ -49,8 +50,8 @@ JOINED_BYTES = 1 << 28  # of open sessions that one task joins, about
 MOST_BUCKETS = 16  # where the number of open sessions is not known beforehand
 NAMES = ("X", "speaker", "session", "channel")
 
-# Opens a part on a worker: (what there is to read, keys of its sessions that go on elsewhere) -> recordings, or None.
-Opener = Callable[[Any, "NDArray[np.uint64] | None"], "Recordings | None"]
+Split = NDArray[np.uint64] | None  # keys of the sessions of a part that go on elsewhere
+Opener = Callable[[Any, Split], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
 
 
 def recordings(
@@ -96,11 +97,7 @@ def recordings(
     options: dict[str, Any] = {"client": client or current_client(), "note": note, "show": show}
     if hasattr(data, "to_delayed"):  # a dask DataFrame
         columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
-        wanted = [c for c in (speaker, session, channel, *([vectors] if isinstance(vectors, str) else vectors)) if c]
-        absent = [c for c in wanted if c not in data.columns]
-        if absent:
-            raise DuopldaError(f"the data frame has no column {some(absent)}: it has {some(data.columns)}")
-        rows = data[wanted].to_delayed()
+        rows = data[columns_of(data, *columns.values())].to_delayed()
         names = [f"partition {i}" for i in range(len(rows))]
         return ClusterRecordings(rows, partial(_of_frame, **columns), names, **options)
     if isinstance(data, str | os.PathLike):
@@ -110,7 +107,7 @@ def recordings(
     if not all(isinstance(d, Shard) for d in data):
         return ClusterRecordings(data, _of_chunk, names, **options)
     if labels is True:
-        return ClusterRecordings(data, _of_own_columns, names, light=_own_labels, dim=data[0].dim, **options)
+        return ClusterRecordings(data, _of_own_columns, names, dim=data[0].dim, **options)
     if labels is None or labels is False:
         return ClusterRecordings(data, _unlabelled, names, dim=data[0].dim, cut=False, **options)
     index = LabelIndex.of(labels, note)
@@ -121,7 +118,7 @@ def recordings(
 # -- parts, on the workers
 
 
-def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> Recordings | None:
+def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> ArrayRecordings | None:
     """A shard whose labels are in a table; a session of which recordings are missing here is open."""
     shard, index = what
     ids, X = shard.load()
@@ -137,10 +134,9 @@ def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> Recordings | None:
     return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
 
 
-def _of_own_columns(shard: Shard, split: NDArray[np.uint64] | None) -> Recordings:
-    labels = _own_labels(shard)
+def _of_own_columns(shard: Shard, split: Split) -> ArrayRecordings:
     ids, X = shard.load()
-    return ArrayRecordings(X, ids=ids, labels=_with_open(labels, split))
+    return _opened(ArrayRecordings(X, ids=ids, labels=_own_labels(shard)), split)
 
 
 def _own_labels(shard: Shard) -> Labels:
@@ -148,32 +144,30 @@ def _own_labels(shard: Shard) -> Labels:
     return lab.encode(own.speaker, own.session, own.channel, by_speaker=True)
 
 
-def _unlabelled(shard: Shard, split: Any) -> Recordings:
+def _unlabelled(shard: Shard, split: Any) -> ArrayRecordings:
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids)
 
 
-def _of_frame(frame: Any, split: NDArray[np.uint64] | None, **columns: Any) -> Recordings:
-    return _labelled(Recordings.from_frame(frame, **columns), split)
+def _of_frame(frame: Any, split: Split, **columns: Any) -> ArrayRecordings:
+    return _opened(Recordings.from_frame(frame, **columns), split)
 
 
-def _of_chunk(chunk: Any, split: NDArray[np.uint64] | None) -> Recordings:
+def _of_chunk(chunk: Any, split: Split) -> ArrayRecordings:
     try:
         given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
         X = given.pop("X")
     except (TypeError, KeyError, ValueError):
         raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
-    return _labelled(ArrayRecordings(X, **given), split)
+    return _opened(ArrayRecordings(X, **given), split)
 
 
-def _labelled(part: ArrayRecordings, split: NDArray[np.uint64] | None) -> ArrayRecordings:
-    return part.relabelled(_with_open(part.labels(), split))
-
-
-def _with_open(labels: Labels, split: NDArray[np.uint64] | None) -> Labels:
+def _opened(part: ArrayRecordings, split: Split) -> ArrayRecordings:
+    """The part, with those of its sessions open that go on elsewhere."""
+    labels = part.labels()
     if split is None or labels.session_ids is None or not len(split):
-        return labels
-    return replace(labels, open=np.isin(lab.keys(labels.session_ids), split))
+        return part
+    return part.relabelled(replace(labels, open=np.isin(lab.keys(labels.session_ids), split)))
 
 
 # -- tasks
@@ -190,22 +184,13 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(said if file in said else f"{name}: {said}") from error
 
 
-class Report(NamedTuple):
-    """What the client learns of a part beside the result."""
-
-    n: int  # recordings
-    keys: int  # the sum of the keys of their ids, modulo 2^64
-    digest: str | None  # of ids and vectors
-
-
-def _report(part: Any) -> Report:
-    if part is None or getattr(part, "ids", None) is None:
-        return Report(0 if part is None else part.labels().n_recordings, 0, None)
-    digest = Digest()
-    digest.add(part.ids, part.X)
-    total, value = int(lab.keys(part.ids).sum(dtype=np.uint64)), digest.value()
-    digest.close()
-    return Report(len(part.ids), total, value)
+def _report(part: ArrayRecordings, index: LabelIndex | None) -> tuple[str | None, NDArray[np.int32] | None]:
+    """A digest of ids and vectors; and where there is a table of labels, the rows of it that the part has."""
+    if part.ids is None:
+        return None, None
+    with Digest() as digest:
+        digest.add(part.ids, part.X)
+        return digest.value(), None if index is None else index.find(part.ids)
 
 
 class Found(NamedTuple):
@@ -217,13 +202,12 @@ class Found(NamedTuple):
     keys: NDArray[np.uint64] | None  # of its sessions
 
 
-def _find(name: str, light: Callable[[Any], Labels] | None, opener: Opener, what: Any) -> Found:
+def _find(name: str, what: Any, opener: Opener) -> Found:
     with _named(name):
-        part = None if light is not None else opener(what, None)
-        labels = light(what) if light is not None else part.labels()  # type: ignore[union-attr]
-        dim = None if part is None else part.X.shape[1]  # type: ignore[attr-defined]
+        part = None if isinstance(what, Shard) else opener(what, None)  # a shard gives labels without its vectors
+        labels = _own_labels(what) if part is None else part.labels()
         keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
-        return Found(labels.n_recordings, dim, len(labels.kinds), keys)
+        return Found(labels.n_recordings, None if part is None else part.X.shape[1], len(labels.kinds), keys)
 
 
 def _make(name: str, opener: Opener, what: Any, split: Any, make: Any, n: int, buckets: int, first: bool) -> Any:
@@ -231,18 +215,19 @@ def _make(name: str, opener: Opener, what: Any, split: Any, make: Any, n: int, b
     with _named(name):
         part = opener(what, split)
         if part is None:
-            return (*[None] * (n + buckets), Report(0, 0, None))
+            return (*[None] * (n + buckets), (None, np.zeros(0, np.int32)))
         results, loose = make(part)
-        return (*results, *(loose or [None] * buckets), _report(part) if first else None)
+        report = _report(part, what[1] if opener is _of_table else None) if first else None
+        return (*results, *(loose or [None] * buckets), report)
 
 
-def _join(join: Callable[[list[Any]], Any], pieces: list[Any]) -> Any:
+def _join(join: Join, pieces: list[Any]) -> Any:
     there = [p for p in pieces if p is not None]
     with one_blas_thread():
         return (there[0] if len(there) == 1 else join(there)) if there else None
 
 
-def _tie(tie: Callable[[Any], Sequence[Any]], n: int, end: Any) -> tuple[Any, ...]:
+def _tie(tie: Tie, n: int, end: Any) -> tuple[Any, ...]:
     with one_blas_thread():
         return (None,) * n if end is None else tuple(tie(end))
 
@@ -251,13 +236,6 @@ def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
     with _named(name):
         part = opener(what, None)
         return [] if part is None else list(function(part))
-
-
-def _rows(name: str, what: tuple[Shard, LabelIndex]) -> NDArray[Any]:
-    """Rows of the label table that a shard has; only ids are read, where the format allows it."""
-    with _named(name):
-        rows = what[1].find(what[0].ids())
-        return rows[rows >= 0]
 
 
 # -- recordings, as the client sees them
@@ -280,7 +258,6 @@ class ClusterRecordings(Recordings):
         client: Any,
         note: Note,
         show: Progress,
-        light: Callable[[Any], Labels] | None = None,
         index: LabelIndex | None = None,
         allow_missing: bool = False,
         dim: int | None = None,
@@ -290,13 +267,13 @@ class ClusterRecordings(Recordings):
             raise DuopldaError("there are no shards")
         self.client, self.note, self.show = client, note, show
         self.index, self.allow_missing, self.dim = index, allow_missing, dim
+        self.names, self.opener = list(names), opener
         self.digest: str | None = None
-        sent = None if index is None else _send(client, index)
-        self.parts = list(parts) if index is None else [(p, sent) for p in parts]
-        self.names, self.opener, self.light = list(names), opener, light
-        self._cut = cut  # sessions may be cut, and only a first pass over the labels can tell
-        self._split: list[Any] | None = None
-        self._buckets = 1
+        self.parts = list(parts)
+        if index is not None:
+            sent = _send(client, index)
+            self.parts = [(part, sent) for part in parts]
+        self._cut, self._buckets = cut, 1  # cut: sessions may be, and only a first pass over the labels can tell
 
     def labels(self) -> Labels:
         if self.index is None:
@@ -306,17 +283,14 @@ class ClusterRecordings(Recordings):
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         raise DuopldaError("recordings on a cluster are not read by the client: use map or reduce")
 
-    @property
+    @cached_property
     def split(self) -> list[Any]:
-        """For each part the keys of its sessions that other parts have too."""
-        if self._split is None:
-            self._split = self._first_pass() if self._cut else [None] * len(self.parts)
-        return self._split
-
-    def _first_pass(self) -> list[Any]:
+        """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
+        if not self._cut:
+            return [None] * len(self.parts)
         task = delayed(_find, pure=False)
-        tasks = [task(n, self.light, self.opener, p) for n, p in zip(self.names, self.parts, strict=True)]
-        found: list[Found] = self._all(tasks, "labels")
+        with self._computing([task(n, p, self.opener) for n, p in zip(self.names, self.parts, strict=True)]) as futures:
+            found: list[Found] = self._watch(futures, "labels")
         if len({f.keys is None for f in found if f.n}) > 1:
             raise DuopldaError("some shards have names of sessions and some have none")
         keys = [np.zeros(0, np.uint64) if f.keys is None else f.keys for f in found]
@@ -336,31 +310,22 @@ class ClusterRecordings(Recordings):
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """As for all recordings; about twice as many parts as the cluster has threads are under way."""
-        sent = _send(self.client, function)
-        most, at = 2 * max(1, sum(self.client.nthreads().values())), 0
-        waiting: deque[tuple[Any, str]] = deque()
-        task, done = delayed(_map, pure=False), 0
+        sent, task = _send(self.client, function), delayed(_map, pure=False)
+        most = 2 * max(1, sum(self.client.nthreads().values()))
+        parts, waiting = zip(self.names, self.parts, strict=True), deque[tuple[Any, str]]()
         try:
-            while at < len(self.parts) or waiting:
-                while at < len(self.parts) and len(waiting) < most:
-                    name = self.names[at]
-                    waiting.append((self.client.compute(task(name, self.opener, self.parts[at], sent)), name))
-                    at += 1
+            for done in range(len(self.parts)):
+                for name, part in islice(parts, most - len(waiting)):
+                    waiting.append((self.client.compute(task(name, self.opener, part, sent)), name))
                 future, name = waiting.popleft()
                 yield from _result(future, name)
                 future.release()
-                done += 1
-                self.show(done, f"{done} of {len(self.parts)} shards")
+                self.show(done + 1, f"{done + 1} of {len(self.parts)} shards")
         finally:
-            _release([future for future, _ in waiting])
+            for future, _ in waiting:
+                future.release()
 
-    def reduce(
-        self,
-        make: Callable[[Recordings], tuple[Sequence[Any], Sequence[Any]]],
-        join: Callable[[list[Any]], Any],
-        tie: Callable[[Any], Sequence[Any]],
-        n: int = 1,
-    ) -> list[Any]:
+    def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
         """As for all recordings: each of the n results is joined in a tree of its own, so that no worker holds all."""
         buckets, sent = self.buckets, _send(self.client, make)
         task = delayed(_make, pure=False, nout=n + buckets + 1)
@@ -372,7 +337,9 @@ class ClusterRecordings(Recordings):
         loose = [self._tree([m[n + b] for m in made], join) for b in range(buckets)]
         tied = [delayed(_tie, pure=False, nout=n)(tie, n, end) for end in loose]
         totals = [self._tree([part[i] for part in (*made, *tied)], join) for i in range(n)]
-        results = self._watch(totals, [m[n + buckets] for m in made])
+        with self._computing([*totals, *(m[n + buckets] for m in made)]) as futures:
+            self._check(self._watch(futures[n:], "statistics"))
+            results = [_result(future, "the sum of the shards") for future in futures[:n]]
         if any(r is None for r in results):
             raise DuopldaError("none of the shards has a recording with a label")
         return results
@@ -382,55 +349,40 @@ class ClusterRecordings(Recordings):
             level = [delayed(_join, pure=False)(join, level[i : i + FAN]) for i in range(0, len(level), FAN)]
         return level[0]
 
-    def _all(self, tasks: list[Delayed], what: str) -> list[Any]:
-        """Results of tasks, one for each part, in their order."""
+    @contextmanager
+    def _computing(self, tasks: list[Delayed]) -> Iterator[list[Any]]:
+        """Futures of tasks; in the end, what is not done yet is not wanted any more."""
         futures = self.client.compute(tasks)
         try:
-            for done, future in enumerate(self._ended(futures), 1):
-                _result(future, self.names[futures.index(future)], only_look=True)
-                self.show(done, f"{what}: {done} of {len(tasks)} shards")
-            return self.client.gather(futures)
+            yield futures
         finally:
-            _release(futures)
+            for future in futures:
+                future.release()
 
-    def _watch(self, totals: list[Delayed], reports: list[Delayed]) -> list[Any]:
-        """The sums; while they are being made, progress is shown and failures of parts are named."""
-        futures = self.client.compute([*totals, *reports])
-        sums, shards = futures[: len(totals)], futures[len(totals) :]
-        try:
-            for done, future in enumerate(self._ended(shards), 1):
-                _result(future, self.names[shards.index(future)], only_look=True)
-                self.show(done, f"statistics: {done} of {len(shards)} shards")
-            self._check(self.client.gather(shards))
-            return [_result(future, "the sum of the shards") for future in sums]
-        finally:
-            _release(futures)
-
-    def _ended(self, futures: list[Any]) -> Iterator[Any]:
+    def _watch(self, futures: list[Any], what: str) -> list[Any]:
+        """Results of futures, one for each part; while they come, progress is shown and failures of parts are named."""
+        names = dict(zip(futures, self.names, strict=True))
         with self.client.as_current():
-            yield from as_completed(futures)
+            for done, future in enumerate(as_completed(futures), 1):
+                _result(future, names[future], only_look=True)
+                self.show(done, f"{what}: {done} of {len(futures)} shards")
+        return self.client.gather(futures)
 
-    def _check(self, reports: list[Report | None]) -> None:
+    def _check(self, reports: list[Any]) -> None:
         """After the first pass: with a table, all labelled recordings have come, each once."""
-        there = [r for r in reports if r is not None]
-        if len(there) < len(reports):
+        if None in reports:
             return
-        both = "".join(str(r.digest) for r in there)
+        both = "".join(str(digest) for digest, _ in reports)
         self.digest = "sha256:" + hashlib.sha256(both.encode()).hexdigest()
         if self.index is None:
             return
-        n, total = sum(r.n for r in there), sum(r.keys for r in there) % 2**64
-        if (n, total) == (len(self.index.ids), int(lab.keys(self.index.ids).sum(dtype=np.uint64))):
-            return
-        tasks = [delayed(_rows, pure=False)(name, part) for name, part in zip(self.names, self.parts, strict=True)]
-        rows = self._all(tasks, "ids")
-        times = np.bincount(np.concatenate(rows), minlength=len(self.index.ids))
-        twice = np.flatnonzero(times > 1)
+        every = np.concatenate([rows for _, rows in reports])
+        twice = np.flatnonzero(np.bincount(every) > 1)
         if len(twice):
-            where = [name for name, r in zip(self.names, rows, strict=True) if twice[0] in r]
+            where = [name for name, (_, rows) in zip(self.names, reports, strict=True) if twice[0] in rows]
             ids = self.index.ids[np.isin(self.index.order, twice)]
             raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(ids)}")
-        refuse_absent(self.index.absent(np.concatenate(rows)), self.allow_missing, self.note)
+        refuse_absent(self.index.absent(every), self.allow_missing, self.note)
 
 
 def _same(value: Any) -> Any:
@@ -444,33 +396,23 @@ def _send(client: Any, value: Any) -> Any:
         return client.submit(_same, value, pure=False)
 
 
-def _release(futures: list[Any]) -> None:
-    """What is not done yet is not wanted any more."""
-    for future in futures:
-        future.release()
-
-
 def _result(future: Any, name: str, *, only_look: bool = False) -> Any:
     """The result of a task, or its error with the worker's traceback; `only_look`: raise the error, if there is one."""
     if only_look and future.status == "finished":
         return None
     try:
         return future.result()
-    except Exception as error:
-        _raise(error, name)
-
-
-def _raise(error: Exception, name: str) -> NoReturn:
-    if isinstance(error, KilledWorker):
+    except KilledWorker as error:
         raise DuopldaError(
             f"{name}: the workers that took it were killed, one after another. Mostly that is memory: give workers "
             "more, or cut smaller shards"
         ) from error
-    if isinstance(error, OSError):
+    except OSError as error:
         raise DuopldaError(f"{name}: {type(error).__name__}: {error}") from error
-    if not isinstance(error, DuopldaError):
-        error.add_note(f"This happened on the cluster, in the task of {name}.")
-    raise error
+    except Exception as error:
+        if not isinstance(error, DuopldaError):
+            error.add_note(f"This happened on the cluster, in the task of {name}.")
+        raise
 
 
 # -- clients

@@ -72,9 +72,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
 
         Parameters
         ----------
-        X : (N, d) recordings, or a `Recordings`, which brings its own labels
-        y, session, channel : (N,) the speaker, the session and the kind of channel of each recording
-        device : a device of torch, such as "cuda", for the statistics and EM
+        X, y, session, channel, device : as for `PLDA.fit`
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
         recordings, plda = self._recordings(X, y, session, channel), self._plda()
@@ -230,15 +228,14 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         the software are added to it.
         """
         check_is_fitted(self)
-        files.write(path, self.plda_, self, provenance=provenance, force=force)
+        files.write(path, self, provenance, force)
 
     @classmethod
     def load(cls, path: files.Path) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
         with files.reading(path) as saved:
             backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)
-        backend.steps_, backend.calibration_, backend.counts_ = saved.steps, saved.calibration, saved.counts
-        backend.n_features_in_, backend.provenance_ = saved.n_features_in, saved.fitted["provenance_"]
+        vars(backend).update(saved.backend)
         return backend
 
     @classmethod

@@ -104,13 +104,13 @@ def fit(
     With `resume`, training goes on from that file; the result is the same as that of a training without interruption.
     """
     plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
-    of_plda = {f"plda__{k}": v for k, v in plda.get_params().items() if k not in ("tol", "max_iter", "callback")}
-    options = {**backend.get_params(deep=False), **of_plda}
-    del options["plda"]
+    watched = clone(backend).set_params(plda=clone(plda))
+    free = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # may change from one run to the next
+    options = {name: value for name, value in watched.get_params().items() if name not in free}
     watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback)
+    watched.plda.callback = watch
     if resume and not watch.open():
         note(f"{path} is not there: training starts from the beginning")
-    watched = clone(backend).set_params(plda=clone(plda).set_params(callback=watch))
 
     def start() -> State | None:
         state = watch.start()

@@ -26,9 +26,7 @@ class NeedsSpeakers:
     def _check_speakers(self, y: Any) -> None:
         if y is None:
             name = type(self).__name__
-            raise DuopldaError(
-                f"{name} requires y to be passed, but the target y is None: give the speaker of each row"
-            )
+            raise DuopldaError(f"{name} requires y to be passed, but the target y is None: give each row's speaker")
 
     def _recordings(self, X: Any, y: Any, session: Any, channel: Any) -> Recordings:
         """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
@@ -78,9 +76,8 @@ def seed(random_state: Any) -> int:
     if random_state is None or isinstance(random_state, np.random.RandomState):
         return 0
     if not whole(random_state, 0) or random_state >= SEEDS:
-        raise DuopldaError(
-            f"random_state={random_state!r} must be None, a whole number from 0 to {SEEDS - 1}, or a RandomState"
-        )
+        allowed = f"None, a whole number from 0 to {SEEDS - 1}, or a RandomState"
+        raise DuopldaError(f"random_state={random_state!r} must be {allowed}")
     return int(random_state)
 
 
@@ -105,17 +102,13 @@ def plda_parameters(plda: Any) -> None:
     """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
     seed(plda.random_state)
     shrinkage(plda.shrinkage)
-    for name, low, others in (
-        ("n_speaker_factors", 1, (None, "auto")),
-        ("n_session_factors", 0, (None, "auto")),
-        ("n_channels", 1, (None,)),
-        ("n_folds", 2, ()),
-        ("max_iter", 0, ()),
-    ):
-        value = getattr(plda, name)
+    limits = {"n_speaker_factors": 1, "n_session_factors": 0, "n_channels": 1, "n_folds": 2, "max_iter": 0}
+    words = {"n_speaker_factors": (None, "auto"), "n_session_factors": (None, "auto"), "n_channels": (None,)}
+    for name, low in limits.items():
+        value, others = getattr(plda, name), words.get(name, ())
         if not whole(value, low) and not any(value is o or (isinstance(value, str) and value == o) for o in others):
-            words = "".join({None: ", None for the default", "auto": ", or 'auto'"}[o] for o in others)
-            raise DuopldaError(f"{name}={value!r} must be a whole number from {low} on{words}")
+            said = "".join({None: ", None for the default", "auto": ", or 'auto'"}[o] for o in others)
+            raise DuopldaError(f"{name}={value!r} must be a whole number from {low} on{said}")
     for name in ("tol", "noise_floor"):
         value = getattr(plda, name)
         if not (isinstance(value, Real) and float(value) >= 0 and (name == "tol" or float(value) < np.inf)):

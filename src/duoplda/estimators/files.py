@@ -40,37 +40,31 @@ class Saved:
     """What a model file holds."""
 
     model: Model
-    priors: NDArray[np.float64]  # (K,) of the kinds of channels
     parameters: dict[str, Any]  # of the PLDA
-    fitted: dict[str, Any]  # what else training left in the PLDA, by attribute
+    plda: dict[str, Any]  # what else training left in the PLDA, by attribute
     chain: dict[str, Any]  # parameters of the back-end
-    steps: dict[str, Any]  # fitted transformers by name
-    calibration: Any
-    counts: dict[str, int]
-    n_features_in: int
+    backend: dict[str, Any]  # its attributes
 
 
 # -- writing
 
 
-def write(
-    path: Path, plda: Any, backend: Any = None, *, provenance: Mapping[str, Any] | None = None, force: bool = True
-) -> None:
-    """Write a fitted PLDA, or the back-end that it is part of; neither changes."""
-    owner = plda if backend is None else backend
+def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: bool) -> None:
+    """Write a fitted PLDA, or a back-end with its PLDA; neither changes."""
+    plda = getattr(model, "plda_", model)
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in MODEL}
     header: dict[str, Any] = {
         "plda": plain(plda),
         "channels": plda.channels_.tolist(),
-        "provenance": {"versions": versions(), **getattr(owner, "provenance_", {}), **(provenance or {})},
+        "provenance": {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})},
     }
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
     if hasattr(plda, "log_likelihoods_"):
         arrays["plda.log_likelihoods_"] = np.asarray(plda.log_likelihoods_, float)
         header["fit"] = {"converged": bool(plda.converged_), "n_evaluations": int(plda.n_evaluations_)}
-    if backend is not None:
-        _add_chain(backend, arrays, header)
+    if model is not plda:
+        _add_chain(model, arrays, header)
     write_container(path, "duoplda-backend", arrays, header, force=force)
 
 
@@ -139,28 +133,24 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
     if priors.shape != channels.shape or not (priors > 0).all():
         raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items() if k != "callback"}
-    steps, d = _steps(arrays, header)
-    if steps and d != model.d:
-        raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
-    state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
-    calibration = cal.restore(header["calibration"], state) if "calibration" in header else None
-    chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
-    counts = {name: int(n) for name, n in header.get("counts", {}).items()}
-    d = int(header.get("n_features_in", model.d))
-    return Saved(model, priors, parameters, _fitted(arrays, header), chain, steps, calibration, counts, d)
-
-
-def _fitted(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
-    fitted: dict[str, Any] = {"provenance_": dict(header.get("provenance", {}))}
+    plda: dict[str, Any] = {"channel_priors_": priors, "provenance_": dict(header.get("provenance", {}))}
     if "shrinkage" in header:
-        fitted["shrinkage_"] = Shrinkage(*map(float, header["shrinkage"]))
+        plda["shrinkage_"] = Shrinkage(*map(float, header["shrinkage"]))
     if "plda.log_likelihoods_" in arrays:
         trace = arrays["plda.log_likelihoods_"]
         if trace.ndim != 1:
             raise DuopldaError(f"log_likelihoods has shape {trace.shape}")
-        fitted |= {"log_likelihoods_": trace, "n_iter_": len(trace) - 1}
-        fitted |= {f"{name}_": header["fit"][name] for name in ("converged", "n_evaluations")}
-    return fitted
+        plda |= {"log_likelihoods_": trace, "n_iter_": len(trace) - 1}
+        plda |= {f"{name}_": header["fit"][name] for name in ("converged", "n_evaluations")}
+    steps, d = _steps(arrays, header)
+    if steps and d != model.d:
+        raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
+    state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
+    backend = {"steps_": steps, "n_features_in_": int(header.get("n_features_in", model.d))}
+    backend["calibration_"] = cal.restore(header["calibration"], state) if "calibration" in header else None
+    backend["counts_"] = {name: int(n) for name, n in header.get("counts", {}).items()}
+    chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
+    return Saved(model, parameters, plda, chain, {**backend, "provenance_": plda["provenance_"]})
 
 
 def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]:

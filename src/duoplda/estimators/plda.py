@@ -24,17 +24,13 @@ from duoplda.data.recordings import ArrayRecordings
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, files
-from duoplda.model import em
-from duoplda.model import kinds as channels
-from duoplda.model import parameters as par
-from duoplda.model import posteriors as post
+from duoplda.model import em, kinds, parameters, posteriors
 from duoplda.model.parameters import Model
-from duoplda.model.posteriors import Posterior
 from duoplda.model.statistics import Statistics
 from duoplda.model.training import Training
-from duoplda.trials import blocks as llr
+from duoplda.trials import sides
+from duoplda.trials.blocks import Scorer
 from duoplda.trials.sides import Sides
-from duoplda.trials.sides import load as load_sides
 
 Ids = NDArray[Any]
 _COPIES: WeakKeyDictionary[Model, dict[str, Model]] = WeakKeyDictionary()  # of models on other devices
@@ -60,7 +56,7 @@ class _Parameter:
         given = {name: to_numpy(getattr(plda.model_, name)) for name in ("mu", "V", "U", "W", "kinds")}
         value = to_numpy(value)
         given[self.name] = value[None] if self.name == "W" and value.ndim == 2 else value
-        plda.model_ = moved(par.checked(*given.values()), plda.model_.V)
+        plda.model_ = moved(parameters.checked(*given.values()), plda.model_.V)
 
 
 def _guarded(array: Array) -> Array:
@@ -134,14 +130,12 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
         What was chosen or given; the log-likelihood per recording of held-out speakers for every choice that was tried.
     log_likelihoods_ : (n_iter_ + 1,)
-        Of the training data at the start and after each iteration; with several kinds, plus the log of their common
-        prior, which is worth one recording (d recordings where a kind has fewer than 10 d) and keeps every kind's noise
-        regular.
+        Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
+        that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
     n_iter_ : int   n_evaluations_ : int   converged_ : bool
 
     Examples
     --------
-    >>> from duoplda import PLDA
     >>> from duoplda.datasets import make_recordings
     >>> X, speaker, session, _ = make_recordings(60, seed=0)
     >>> plda = PLDA(n_speaker_factors=16, n_session_factors=12).fit(X, speaker, session=session)
@@ -181,8 +175,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Parameters
         ----------
         X : (N, d) recordings, or a `Recordings`, which brings its own labels
-        y, session, channel : (N,) the speaker, the session and the kind of channel of each recording
-            Without `session` every recording is a session of its own, without `channel` all are of one kind.
+        y, session, channel : (N,) the speaker, the session (None: each recording is one) and the kind of channel
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
         """
         stats = self.statistics(self._recordings(X, y, session, channel), device=device)
@@ -223,7 +216,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 warnings.simplefilter("ignore")
                 return rough.fit_statistics(Statistics.of(of_kinds(kind, rows))).model_
 
-        return of_kinds(channels.learn(rows, labels, K, train, checks.seed(self.random_state)), X)
+        return of_kinds(kinds.learn(rows, labels, K, train, checks.seed(self.random_state)), X)
 
     def fit_statistics(self, stats: Statistics, state: em.State | Callable[[], em.State | None] | None = None) -> Self:
         """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=4`).
@@ -295,10 +288,9 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ) -> Self:
         """A model with given parameters; with `session_loadings=None` it has no session factors.
 
-        With K `channels`, `mean` is (K, d), `noise_precision` is (K, d, d), and `channel_priors` (K,) are equal if they
-        are left out.
+        With K `channels` `mean` is (K, d), `noise_precision` (K, d, d), and `channel_priors` (K,) are equal by default.
         """
-        model = par.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
+        model = parameters.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
         priors = np.full(model.K, 1 / model.K) if channel_priors is None else to_numpy(channel_priors).astype(float)
         if priors.shape != (model.K,) or not (priors > 0).all():
             raise DuopldaError(f"channel_priors must be {model.K} positive numbers, got {priors}")
@@ -311,7 +303,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def log_likelihood(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> tuple[Ids, Array]:
         """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats."""
         model, X, labels = self._labelled(X, speaker, session, channel)
-        return labels.speaker_ids, post.log_likelihoods(model, X, labels)
+        return labels.speaker_ids, posteriors.log_likelihoods(model, X, labels)
 
     def score(
         self, X: Any, y: Any = None, session: Any = None, channel: Any = None, sample_weight: None = None
@@ -336,8 +328,8 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         (for each recording if `session` is None).
         """
         model, X, labels = self._labelled(X, speaker, session, channel)
-        xp = namespace(X)
-        return labels.speaker_ids, post.conditional_log_likelihoods(model, X, labels, to_float(y, xp), to_float(x, xp))
+        y, x = (to_float(hidden, namespace(X)) for hidden in (y, x))
+        return labels.speaker_ids, posteriors.conditional_log_likelihoods(model, X, labels, y, x)
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
         """ln P(Phi | theta) of a partition of recordings into speakers: the sum over its clusters.
@@ -347,14 +339,14 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         _, ln = self.log_likelihood(X, labels, session, channel)
         return float(namespace(ln).sum(ln))
 
-    def posterior(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> Posterior:
+    def posterior(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> posteriors.Posterior:
         """Posteriors of the speaker factors y, of the session factors x given y, and the marginal means of x."""
-        return post.posterior(*self._labelled(X, speaker, session, channel))
+        return posteriors.posterior(*self._labelled(X, speaker, session, channel))
 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
         X = self._rows(X)
-        out = post.transform(moved(self.model_, X), to_float(X, namespace(X)), self._kind(X, channel))
+        out = posteriors.transform(moved(self.model_, X), to_float(X, namespace(X)), self._kind(X, channel))
         _refuse_huge(X, out)
         return out
 
@@ -364,7 +356,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         xp = namespace(X)
         priors = put(to_numpy(self.channel_priors_), X)
         with np.errstate(over="ignore", invalid="ignore"):
-            out = xp.exp(post.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors))
+            out = xp.exp(posteriors.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors))
         _refuse_huge(X, out)
         return out
 
@@ -374,16 +366,15 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """Draw recordings, with their speaker and session ids.
 
         `sessions` of a speaker and `recordings` of a session are numbers, or ranges (low, high) to draw from uniformly.
-        A model of several kinds of channels also gives the kind of each recording: drawn by `channel_priors_`, or
-        `channel` for all.
+        A model of several kinds also gives each recording's kind: drawn by `channel_priors_`, or `channel` for all.
         """
         check_is_fitted(self)
-        kinds = self.channels_.tolist()
-        if channel is not None and channel not in kinds:
-            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {some(kinds)}")
-        priors = to_numpy(self.channel_priors_) if channel is None else np.array([float(k == channel) for k in kinds])
+        known = self.channels_.tolist()
+        if channel is not None and channel not in known:
+            raise DuopldaError(f"channel={channel!r} is not a kind of this model: {some(known)}")
+        priors = to_numpy(self.channel_priors_) if channel is None else np.array([float(k == channel) for k in known])
         X, speaker, session, kind = draw(self.model_, n_speakers, sessions, recordings, random_state, priors)
-        return (X, speaker, session, *([self.channels_[kind]] if len(kinds) > 1 else []))
+        return (X, speaker, session, *([self.channels_[kind]] if len(known) > 1 else []))
 
     # -- trials
 
@@ -399,20 +390,20 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         X = self._rows(X)
         like = X if device is None or namespace(X) is not np else on_device(np.zeros(1), device)
-        sides = llr.enroll(moved(self.model_, like), X, ids, session, self._kind(X, channel))
+        found = sides.enroll(moved(self.model_, like), X, ids, session, self._kind(X, channel))
         with np.errstate(over="ignore"):
-            xp = namespace(sides.gamma)
-            _refuse_huge(X, *(xp.sum(a * a, axis=1) for a in (sides.gamma, sides.z)))
-        return sides
+            xp = namespace(found.gamma)
+            _refuse_huge(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
+        return found
 
     def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None) -> Array:
-        """ln P(both | same speaker) - ln P(both | different speakers): a row for each of enrolled.ids, a column for
-        each of tests.ids.
+        """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
 
         With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs.
         """
         self.check_sides(enrolled, tests)
-        return llr.matrix(enrolled, tests) if pairs is None else llr.pairs(enrolled, tests, pairs)
+        scorer = Scorer(enrolled)
+        return scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs)
 
     def llr_blocks(
         self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False
@@ -427,13 +418,12 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
         self.check_sides(enrolled, tests)
-        return llr.blocks(enrolled, tests, cells, host)
+        return Scorer(enrolled).blocks(tests, cells, host)
 
     def top(self, enrolled: Sides, tests: Sides, k: int) -> tuple[Array, Array]:
         """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
-        The whole matrix is never held. Of equal ratios the lower row comes first; where fewer than k are enrolled, all
-        of them come.
+        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -442,25 +432,25 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
         self.check_sides(enrolled, tests)
-        return llr.top(enrolled, tests, k)
+        return Scorer(enrolled).top(tests, k)
 
     def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
         check_is_fitted(self)
-        return load_sides(path, moved(self.model_, on_device(np.zeros(1), device)))
+        return sides.load(path, moved(self.model_, on_device(np.zeros(1), device)))
 
-    def check_sides(self, *sides: Sides) -> None:
+    def check_sides(self, *given: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
         check_is_fitted(self)
-        for name, side in zip(("enrolled", "tests"), sides, strict=False):
+        for name, side in zip(("enrolled", "tests"), given, strict=False):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
-        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in sides]
+        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in given]
         if len(set(places)) > 1:
             where = ", ".join(places)
             raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
-        own = moved(self.model_, sides[0].gamma)
-        if not all(par.same(own, side.model) for side in sides):
+        own = moved(self.model_, given[0].gamma)
+        if not all(parameters.same(own, side.model) for side in given):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
 
     @staticmethod
@@ -478,25 +468,24 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write the model to a safetensors file, whole or not at all; `provenance` says where it comes from."""
         check_is_fitted(self)
-        files.write(path, self, provenance=provenance, force=force)
+        files.write(path, self, provenance, force)
 
     @classmethod
     def load(cls, path: files.Path) -> Self:
         """Read a model that `save` wrote, or a `Backend` without steps."""
         with files.reading(path) as saved:
             plda = cls.restored(saved)
-        if saved.steps or saved.calibration is not None:
-            has = ", ".join([*saved.steps, *(["calibration"] if saved.calibration is not None else [])])
-            raise DuopldaError(f"{path} holds more than a PLDA ({has}): read it with Backend.load")
+        more = [*saved.backend["steps_"], *["calibration"] * (saved.backend["calibration_"] is not None)]
+        if more:
+            raise DuopldaError(f"{path} holds more than a PLDA ({', '.join(more)}): read it with Backend.load")
         return plda
 
     @classmethod
     def restored(cls, saved: files.Saved) -> Self:
         """The PLDA that a file holds."""
         plda = cls(**saved.parameters)
-        for name, value in {**saved.fitted, "n_features_in_": saved.model.d}.items():
-            setattr(plda, name, value)
-        return plda._keep(saved.model, saved.priors)
+        vars(plda).update(saved.plda, n_features_in_=saved.model.d)
+        return plda._keep(saved.model, plda.channel_priors_)
 
     # -- inside
 

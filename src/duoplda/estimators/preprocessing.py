@@ -133,8 +133,7 @@ class Center(OneToOneFeatureMixin, _Step):
 
     Parameters
     ----------
-    by_channel : bool
-        Subtract the mean of the recording's kind; the mean of all where its kind is unknown or not given.
+    by_channel : subtract the mean of the recording's kind; the mean of all where its kind is unknown or not given
 
     Attributes
     ----------
@@ -180,10 +179,8 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 
     Parameters
     ----------
-    floor : float
-        No eigenvalue of T counts for less than this share of their mean; a warning says when it matters.
-    by_channel : bool
-        T is the covariance about the mean of each kind of channel: for recordings that were centred by channel.
+    floor : no eigenvalue of T counts for less than this share of their mean; a warning says when it matters
+    by_channel : T is the covariance about the mean of each kind of channel: for recordings centred by channel
 
     Attributes
     ----------
@@ -233,13 +230,9 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
 
     Parameters
     ----------
-    n_components : int or None
-        Directions to keep. None: the number of speakers less one, or all directions if these are fewer.
-    session_nuisance : bool
-        Sessions count as nuisance, as channels do. False: Sigma_w is the channel covariance alone.
-    by_channel : bool
-        Differences between the means of the kinds of channels do not count as nuisance: for recordings that were
-        centred by channel.
+    n_components : directions to keep; None: the number of speakers less one, or all directions if these are fewer
+    session_nuisance : sessions count as nuisance, as channels do; False: Sigma_w is the channel covariance alone
+    by_channel : differences between the means of the kinds are no nuisance: for recordings centred by channel
 
     Attributes
     ----------
@@ -270,10 +263,8 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
             raise DuopldaError("LDA needs two speakers or more, there is only one class")
         n = most if n is None else n
         if not checks.whole(n, 1) or n > most:
-            raise DuopldaError(
-                f"n_components={n!r} must lie between 1 and {most}: there are {spread.n_speakers:g} speakers "
-                f"and {d} dimensions"
-            )
+            there = f"there are {spread.n_speakers:g} speakers and {d} dimensions"
+            raise DuopldaError(f"n_components={n!r} must lie between 1 and {most}: {there}")
         within = spread.noise + spread.session * self.session_nuisance
         if not self.by_channel:
             within = within + spread.between_kinds

@@ -24,7 +24,8 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
-from duoplda.trials.blocks import Scorer, Sides
+from duoplda.trials.blocks import Scorer
+from duoplda.trials.sides import Sides
 
 ById = Mapping[Any, Any] | None  # of recordings by id
 Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found

@@ -182,8 +182,7 @@ class PAVCalibration(_Calibration):
 
     With `laplace` = c > 0 (the default is 1), c target trials below all scores and c non-target trials above all are
     added before pooling, so that no ratio is infinite. With 0 it is plain PAV, -inf where only non-targets score as low
-    and +inf where only targets score as high; a gap beside such a block takes the value of its finite neighbour, or 0
-    if there is none.
+    and +inf where only targets score as high; a gap beside such a block takes the value of its finite neighbour, or 0.
 
     >>> calibration = PAVCalibration().fit([-2.0, -1.0, 1.0, 2.0], [False, False, True, True])
     >>> calibration.transform([-5.0, 0.0, 5.0]).round(6).tolist()

@@ -135,13 +135,12 @@ def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missin
     if len(systems) != n:
         raise DuopldaError(f"the calibration is for {n} system{'s' * (n > 1)}, and {len(systems)} are given")
     name, first = next(iter(systems.items()))
-    if not isinstance(fitted, Fusion):
-        with named(name):
-            return Scores(first.enroll, first.test, fitted.transform(first.score))
-    found = match_scores(Trials(first.enroll, first.test), systems, allow_missing=allow_missing)
+    pairs, x = Trials(first.enroll, first.test), first.score
+    if isinstance(fitted, Fusion):
+        found = match_scores(pairs, systems, allow_missing=allow_missing)
+        pairs, x = found.trials, np.stack(list(found.systems.values()), axis=1)
     with named(name):
-        llr = fitted.transform(np.stack(list(found.systems.values()), axis=1))
-    return Scores(found.trials.enroll, found.trials.test, llr)
+        return Scores(pairs.enroll, pairs.test, fitted.transform(x))
 
 
 def _pairs(enroll: Coded, test: Coded) -> list[str]:

@@ -14,7 +14,6 @@ Scores may be infinite; a NaN is refused.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,8 +50,7 @@ class BayesError(NamedTuple):
     minimum: Any
 
 
-@dataclass(frozen=True)
-class BootstrapResult:
+class BootstrapResult(NamedTuple):
     """A metric on all trials, the ends of its confidence interval, and its value for each resample."""
 
     estimate: Any
@@ -186,8 +184,7 @@ def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float
 def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
     """Cllr after the best monotone recalibration of these scores, `cllr(pav_llr(scores))`, in bits.
 
-    It measures discrimination alone: 0 when one threshold separates the classes, 1 when the scores order the trials no
-    better than a constant.
+    It measures discrimination alone: 0 if a threshold separates the classes, 1 if the order of the scores says nothing.
 
     >>> min_cllr([-5.0, 1.0, 2.0], [False, True, True])
     0.0
@@ -209,9 +206,8 @@ def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Fl
     """Optimally calibrated log-likelihood ratio of each trial, by the pool-adjacent-violators algorithm.
 
     In a block with target weight t and non-target weight n it is log(t / T) - log(n / N), so -inf below every target
-    and +inf above every non-target. It uses the labels of the trials it calibrates: a yardstick, not a calibration for
-    other trials (see `duoplda.calibration`). A trial of weight zero gets the value of the highest block that starts at
-    or below its score.
+    and +inf above every non-target. It uses the labels of these same trials: a yardstick, not a calibration for others
+    (see `duoplda.calibration`). A trial of weight zero gets the value of the last block that starts at or below it.
 
     >>> pav_llr([-1.0, 0.0, 0.0, 1.0], [False, True, False, True]).tolist()
     [-inf, 0.0, 0.0, inf]
@@ -317,11 +313,18 @@ def bootstrap(
     if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
         raise DuopldaError("bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
     s, y, _ = check_trials(scores, labels, None)
-    a, b, n_speakers = _speaker_indices(speakers_a, speakers_b, y)
+    a, b = np.asarray(speakers_a), np.asarray(speakers_b)
+    if not a.shape == b.shape == y.shape:
+        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {y.shape}"
+        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
+    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
+    a, b = index[: len(a)], index[len(a) :]
+    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
+    refuse_rows((a == b) != y, "labels", "at odds with the speakers", remedy)
     order = np.argsort(s)
     s, y, a, b = s[order], y[order], a[order], b[order]
     rng = np.random.default_rng(seed)
-    draws = (_speaker_weights(rng, n_speakers, a, b, y) for _ in _progress_bar(range(n_resamples), progress))
+    draws = (_speaker_weights(rng, len(names), a, b, y) for _ in _progress_bar(range(n_resamples), progress))
     values = np.array([np.asarray(metric(s, y, weights=weights), dtype=np.float64) for weights in draws])
     ranked = np.sort(values, axis=0)  # indexed, not interpolated: a value may be infinite
     cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
@@ -462,18 +465,6 @@ def _min_cllr(blocks: Tally) -> float:
 
 def _plain(value: Floats) -> Any:
     return float(value) if np.ndim(value) == 0 else value
-
-
-def _speaker_indices(a: Any, b: Any, labels: Booleans) -> tuple[Indices, Indices, int]:
-    a, b = np.asarray(a), np.asarray(b)
-    if a.shape != labels.shape or b.shape != labels.shape:
-        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {labels.shape}"
-        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
-    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
-    a, b = index[: len(a)], index[len(a) :]
-    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
-    refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
-    return a, b, len(names)
 
 
 def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:

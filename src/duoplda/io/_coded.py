@@ -1,4 +1,4 @@
-"""A column of strings as codes into the list of its different values."""
+"""A column of strings, kept as codes into the list of its different values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """n strings of which few differ: `names[codes]`, in 4 bytes each.
+    """A column of n strings, few of which differ: it stands for `names[codes]` and takes 4 bytes for each.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Coded:
         return len(self.codes)
 
     def __getitem__(self, rows: slice | np.ndarray) -> Coded:
-        """Some of the rows, with the same names."""
+        """Return some of the rows, with the same names."""
         return Coded(self.names, self.codes[rows])
 
     def __array__(self, dtype: np.typing.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:

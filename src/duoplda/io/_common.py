@@ -23,6 +23,7 @@ Chunk = tuple[np.ndarray, np.ndarray]
 
 ROWS = 16384  # rows of a chunk unless the caller says otherwise
 MAX_DIM = 1 << 18  # a larger dimension is taken for a damaged header
+MAX_FEATURES = 1 << 13  # the same for models, which hold square matrices
 MAX_ID = 512  # characters; a longer id is taken for damage
 MAX_CHUNK = 1 << 26  # bytes of one chunk of vectors, however many rows were asked for
 MAX_PACKED = 1 << 28  # bytes that a file may make us unpack at once
@@ -123,7 +124,7 @@ def open_lines(path: PathLike) -> IO[bytes]:
 
 
 def read_into(f: IO[bytes], view: memoryview) -> int:
-    """Fill `view` as far as the file goes; the number of bytes read."""
+    """Fill `view` as far as the file goes; return the number of bytes read."""
     done = 0
     while done < len(view):
         n = f.readinto(view[done:])  # type: ignore[attr-defined]
@@ -163,21 +164,21 @@ def content(path: PathLike) -> str:
 
 
 def chunk_rows(rows: int, row_bytes: int) -> int:
-    """How many rows a chunk may have: what was asked for, within MAX_CHUNK bytes."""
+    """Return how many rows a chunk may have: as many as were asked for, within MAX_CHUNK bytes."""
     if rows < 1:
         raise DuopldaError(f"a chunk needs at least one row, got rows={rows}")
     return max(1, min(int(rows), MAX_CHUNK // max(row_bytes, 1)))
 
 
-def check_dim(path: PathLike, place: str, dim: int) -> int:
-    """A dimension that can be believed."""
-    if not 0 < dim <= MAX_DIM:
-        raise bad(path, place, f"dimension {dim} is not in 1..{MAX_DIM}", "the file may be damaged")
+def check_dim(path: PathLike, place: str, dim: int, most: int = MAX_DIM) -> int:
+    """Check that a dimension can be believed."""
+    if not 0 < dim <= most:
+        raise bad(path, place, f"dimension {dim} is not in 1..{most}", "the file may be damaged")
     return int(dim)
 
 
 def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
-    """A float type in native byte order; objects (pickles) and integers are refused."""
+    """Return a float type in native byte order; objects (pickles) and integers are refused."""
     if dtype.hasobject:
         raise bad(path, place, "holds pickled objects, which are never loaded", "save a float array")
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
@@ -186,7 +187,7 @@ def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
 
 
 def pick(path: PathLike, found: Sequence[str], wanted: str | None, known: Sequence[str], what: str) -> str | None:
-    """The name of an array, dataset or column: the caller's, or the first known one that is there."""
+    """Choose the name of an array or column: the caller's, or the first known one that is there; None where none is."""
     if wanted is not None:
         if wanted not in found:
             raise bad(path, "", f"has no {what} named {wanted!r}", f"it has: {listed(found)}")
@@ -195,12 +196,12 @@ def pick(path: PathLike, found: Sequence[str], wanted: str | None, known: Sequen
 
 
 def listed(names: Sequence[str]) -> str:
-    """At most ten names for a message."""
+    """List at most ten names in a message."""
     return ", ".join(shown(n)[1:-1] for n in names[:10]) + (", ..." if len(names) > 10 else "") or "nothing"
 
 
 def as_ids(path: PathLike, values: Any, first: int = 0) -> np.ndarray:
-    """Ids from a file as an array of str: bytes are UTF-8, integers are written out, nothing else goes."""
+    """Turn ids of a file into an array of str: bytes are UTF-8, integers are written out, anything else is refused."""
     values = np.asarray(values)
     if values.dtype.kind in "iu":
         return values.astype(str)
@@ -239,7 +240,7 @@ def odd_ids(ids: np.ndarray) -> np.ndarray:
 
 
 def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = False) -> np.ndarray:
-    """Ids that can stand in a list: not empty, one line, real characters; `token`: no white space."""
+    """Check that ids are not empty, not too long and printable and, with `token`, that they have no spaces."""
     if not ids.size:
         return ids
     if ids.dtype.itemsize > 4 * MAX_ID:
@@ -257,7 +258,7 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
 
 
 class IdLog:
-    """Notes 8 bytes per id and says afterwards which may have come twice, in memory that stays small."""
+    """A record of 8 bytes per id, which says afterwards which ids may have come twice."""
 
     _factors = np.random.default_rng(5).integers(1 << 63, dtype=np.uint64, size=MAX_ID) * np.uint64(2) + np.uint64(1)
 
@@ -266,7 +267,7 @@ class IdLog:
 
     @classmethod
     def hashes(cls, ids: np.ndarray) -> np.ndarray:
-        """A sum of code points times odd numbers: padding adds nothing, so that widths may differ."""
+        """Hash ids by sums of code points times odd numbers; padding adds nothing, so that widths may differ."""
         points = np.ascontiguousarray(ids).view(np.uint32).reshape(len(ids), -1)
         return np.einsum("ij,j->i", points.astype(np.uint64), cls._factors[: points.shape[1]])
 
@@ -274,7 +275,7 @@ class IdLog:
         self._hashes.append(self.hashes(ids))
 
     def suspects(self) -> np.ndarray:
-        """Hashes that occur more than once; two different ids share one with probability about 2^-57."""
+        """Return the hashes that occur more than once; two different ids share one with probability about 2^-57."""
         if not self._hashes:
             return np.empty(0, np.uint64)
         all_ = np.sort(np.concatenate(self._hashes))
@@ -287,7 +288,7 @@ def refuse_repeated(
     again: Callable[[], Iterator[np.ndarray]],
     entry: Callable[[int], str] = "entry {}".format,
 ) -> None:
-    """Raise for the first id that really occurs twice; `again` goes through the ids once more."""
+    """Raise an error for the first id that really occurs twice; `again` goes through the ids once more."""
     suspects = log.suspects()
     if not suspects.size:
         return

@@ -6,22 +6,23 @@ import glob
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoplda.io._common import Chunk, PathLike, bad, system_error
-from duoplda.io._source import Source, check_count, counted
+from duoplda.io._source import Source, check_count
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
-    """A key that sorts numbers in names by their values: x.2.ark before x.10.ark."""
+    """Return a key that sorts numbers in names by their values: x.2.ark before x.10.ark."""
     return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", name))], name
 
 
 def files_of(path: PathLike, suffixes: Sequence[str]) -> list[PathLike]:
-    """The files meant: what is there under this name, or else what matches it as a pattern; see `read_embeddings`."""
+    """Return the files that a name means: what is there under it, or else what matches it as a pattern."""
     name = os.fspath(path)
     if os.path.isdir(name):
         return _in_folder(name, suffixes)
@@ -45,31 +46,29 @@ def _in_folder(folder: str, suffixes: Sequence[str]) -> list[PathLike]:
 
 
 def _readable(names: list[str]) -> list[PathLike]:
-    """In natural order; archives only where there are no lists, which point to them."""
+    """Sort names in natural order, and leave out archives where there are lists, which point to them."""
     if any(n.lower().endswith(".scp") for n in names):
         names = [n for n in names if not n.lower().endswith(".ark")]
     return [Path(n) for n in sorted(names, key=natural)]
 
 
 def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
-    """Several files of one dimension and precision as one source of chunks."""
+    """Join several files of one dimension and precision to one source of chunks."""
     starts = [0] * len(files)  # the number of the first vector of each, known once the one before has been read
 
     def read(rows: int) -> Iterator[Chunk]:
-        done = 0
-        for i, (file, source) in enumerate(files):
-            starts[i] = done
-            for ids, X in counted(file, source.n, source.read(rows)):
-                done += len(ids)
-                yield ids, X
+        return through(lambda file, source: source.read(rows), lambda chunk: len(chunk[0]))
 
     def ids(rows: int) -> Iterator[np.ndarray]:
+        return through(lambda file, source: source.names(rows), len)
+
+    def through(blocks: Callable[[PathLike, Source], Iterator[Any]], size: Callable[[Any], int]) -> Iterator[Any]:
         done = 0
         for i, (file, source) in enumerate(files):
             starts[i] = done
-            for names in source.names(rows):
-                done += len(names)
-                yield names
+            for block in blocks(file, source):
+                done += size(block)
+                yield block
             check_count(file, source.n, done - starts[i])
 
     def entry(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What a format hands over: a source of chunks, and the parts it can be cut into."""
+"""What a format gives to the reader: a source of chunks, and the parts that a file can be cut into."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """What a format hands to `Embeddings`: the shape of the file and a way to read it in chunks."""
+    """An open file of embeddings: its shape, and functions that read it in chunks."""
 
     format: str
     dim: int
@@ -41,12 +41,12 @@ class Source:
     entry: Callable[[int], str] = "entry {}".format  # the name of a vector in messages, by its number
 
     def names(self, rows: int) -> Iterator[np.ndarray]:
-        """The ids in blocks, as cheaply as the format allows."""
+        """Yield the ids in blocks; vectors are read only where the format leaves no other way."""
         return (ids for ids, _ in self.read(rows)) if self.ids is None else self.ids(rows)
 
 
 def row_parts(n: int, row_bytes: int, size: int, starts: Callable[[int], Iterable[int]] | None = None) -> list[Part]:
-    """Runs of rows of about `size` bytes; `starts` tells where every k-th line of a list of ids begins."""
+    """Cut n rows into runs of about `size` bytes; `starts` finds the byte at which every k-th line of a list begins."""
     each = max(1, size // row_bytes)
     at = starts(each) if starts is not None else [0] * (-(-n // each))
     stops = (min(i + each, n) for i in range(0, n, each))
@@ -57,12 +57,12 @@ def row_parts(n: int, row_bytes: int, size: int, starts: Callable[[int], Iterabl
 
 
 def label(path: PathLike, part: Part | None) -> str:
-    """File and part, for messages."""
+    """Name a file and a part of it in messages."""
     return f"{os.fspath(path)} {part.label}" if part is not None else os.fspath(path)
 
 
 def counted(path: PathLike, n: int | None, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks, which must have n vectors together, or at least one."""
+    """Pass chunks on, and check that they have n vectors together, or at least one."""
     found = 0
     for ids, X in chunks:
         found += len(ids)
@@ -71,6 +71,6 @@ def counted(path: PathLike, n: int | None, chunks: Iterable[Chunk]) -> Iterator[
 
 
 def check_count(path: PathLike, n: int | None, found: int) -> None:
-    """As many vectors as the file declares."""
+    """Check that as many vectors were found as the file declares."""
     if found == 0 or n not in (None, found):
         raise bad(path, "", f"holds {found} vectors, not the {n} it declares", "the file may be damaged")

@@ -36,16 +36,6 @@ class Layout:
     header: bool = False
 
 
-def is_parquet(path: PathLike) -> bool:
-    """Is the file Parquet, by its bytes?"""
-    return content(path) == "parquet"
-
-
-def is_hdf5(path: PathLike) -> bool:
-    """Is the file HDF5, by its bytes?"""
-    return content(path) == "hdf5"
-
-
 def first_line(path: PathLike) -> str:
     """Return the first line that is not blank."""
     start = magic(path, 1 << 16).removeprefix(BOM)
@@ -64,9 +54,9 @@ def first_line(path: PathLike) -> str:
     return text.rstrip("\r")
 
 
-def words(line: str) -> list[str]:
-    """Split a line at ASCII blanks; other blanks belong to the ids."""
-    return [word.decode("utf-8") for word in line.encode("utf-8").split()]
+def first_fields(path: PathLike) -> list[str]:
+    """Split the first line at ASCII blanks; other blanks belong to the ids."""
+    return [word.decode() for word in first_line(path).encode().split()]
 
 
 def header_fields(path: PathLike) -> tuple[list[str], str]:
@@ -82,7 +72,7 @@ def header_fields(path: PathLike) -> tuple[list[str], str]:
 
 def is_table(path: PathLike, wanted: Mapping[str, Sequence[str]], meanings: Sequence[str]) -> bool:
     """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?"""
-    if Path(path).suffix.lower() == ".csv" or is_parquet(path):
+    if Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
         return True
     names = [n.strip().lower() for n in header_fields(path)[0]]
     return len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings)
@@ -95,7 +85,7 @@ def longest_line(path: PathLike) -> int:
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
     """Return the place of a row in a list or table, for messages."""
-    if not is_parquet(path):
+    if content(path) != "parquet":
         with open_lines(path) as f:
             filled = (number for number, line in enumerate(f, 1) if line.strip())
             number = next((n for i, n in enumerate(filled) if i == row + header), None)
@@ -116,7 +106,7 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     numbers : which columns (counted from 0) hold numbers
     fields : how many fields a line may have; the first line decides, and all others follow it
     """
-    width = len(words(first_line(path)))
+    width = len(first_fields(path))
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
     parts = _text_parts(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
@@ -143,7 +133,7 @@ def read_table(
     others : keep the remaining columns, too, under their own names
     numbers : meanings whose columns are float64
     """
-    parquet = is_parquet(path)
+    parquet = content(path) == "parquet"
     names, delimiter = (schema_of(path)[0], "") if parquet else header_fields(path)
     where = _places(path, names, wanted, dict(given or {}), optional)
     if others:
@@ -192,20 +182,18 @@ def _joined(path: PathLike, parts: list[Part], *, header: bool = False, blank: b
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)  # type: ignore[arg-type]
     seen: dict[str, int] = {}
-    codes = []
+    found = []
     for names, own in (pair for part in parts for pair in part):
-        codes.append(np.fromiter((seen.setdefault(n, len(seen)) for n in names), np.int32, len(names))[own])
-    found = Coded(np.empty(0, str), np.concatenate(codes))
-    long = next((code for name, code in seen.items() if len(name) > MAX_ID), None)
-    names = np.array(list(seen) if long is None else [], dtype=str)
-    odd = odd_ids(names) & ~(blank & (names == ""))
-    if long is not None or odd.any():
-        code = int(odd.argmax()) if long is None else long
-        place = line_of(path, int((found.codes == code).argmax()), header=header)
-        if long is not None:
-            raise bad(path, place, "an id is too long", f"ids have at most {MAX_ID} characters")
-        raise bad(path, place, "an id is empty or has control characters in it", "give it a printable id")
-    return Coded(names, found.codes)
+        found.append(np.fromiter((seen.setdefault(n, len(seen)) for n in names), np.int32, len(names))[own])
+    codes, longest = np.concatenate(found), max(map(len, seen))
+    texts = np.array(list(seen) if longest <= MAX_ID else [], dtype=str)
+    wrong = np.flatnonzero(odd_ids(texts) & ~(blank & (texts == "")))
+    if longest > MAX_ID or len(wrong):
+        code = wrong[0] if longest <= MAX_ID else next(i for i, name in enumerate(seen) if len(name) > MAX_ID)
+        cause = "is too long" if longest > MAX_ID else "is empty or has control characters in it"
+        place = line_of(path, int((codes == code).argmax()), header=header)
+        raise bad(path, place, f"an id {cause}", f"ids are printable, of at most {MAX_ID} characters")
+    return Coded(texts, codes)
 
 
 def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> list[list[Part]]:
@@ -300,19 +288,13 @@ def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[
         i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
         cause = f"has {len(rows[i])} fields, the {'header' if layout.header else 'first line'} {layout.width}"
         raise bad(path, f"line {number + i}", cause, "all lines must have the same number of fields")
-    columns: list[tuple[bytes, ...]] = list(zip(*filter(None, rows), strict=True))
     found: list[Part] = []
     for k in layout.columns:
         if k in layout.numbers:
-            try:
-                found.append(np.array(list(map(_number, columns[k]))))
-            except ValueError as e:
-                i, value = next((i, row[k]) for i, row in enumerate(rows) if row and not _is_number(row[k]))
-                cause = f"{shown(value.decode())} is not a number"
-                raise bad(path, f"line {number + i}", cause, "write it as 1.5 or -2e-3") from e
+            found.append(np.array([_number(path, number + i, row[k]) for i, row in enumerate(rows) if row]))
         else:
             seen: dict[bytes, int] = {}
-            codes = [seen.setdefault(value, len(seen)) for value in columns[k]]
+            codes = [seen.setdefault(row[k], len(seen)) for row in rows if row]
             found.append([([name.decode() for name in seen], np.array(codes, np.int32))])
     return found
 
@@ -341,17 +323,13 @@ def _rows(path: PathLike, number: int, lines: list[bytes], delimiter: str) -> li
     return rows
 
 
-def _number(value: bytes) -> float:
-    if b"_" in value:  # Python reads 1_000 as a number
-        raise ValueError(value)
-    return float(value)
-
-
-def _is_number(value: bytes) -> bool:
+def _number(path: PathLike, line: int, value: bytes) -> float:
     try:
-        return _number(value) is not None
+        if b"_" not in value:  # Python reads 1_000 as a number
+            return float(value)
     except ValueError:
-        return False
+        pass
+    raise bad(path, f"line {line}", f"{shown(value.decode())} is not a number", "write it as 1.5 or -2e-3")
 
 
 # -- writing
@@ -379,17 +357,12 @@ def write_columns(
 def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> Any:
     """Write rows out as bytes, with fields in quotes where commas ask for it."""
     pa, pc = optional("pyarrow"), optional("pyarrow.compute")
-    quotes = delimiter == "," and any(isinstance(c, Coded) and _quotable(c) for c in columns)
-    if pc is not None and not quotes:
+    names = [name for c in columns if isinstance(c, Coded) and delimiter == "," for name in c.names.tolist()]
+    if pc is not None and not any("," in name or '"' in name for name in names):
         texts = [arrow(column).cast(pa.string()) for column in columns]
         return pc.binary_join_element_wise(pc.binary_join_element_wise(*texts, delimiter), "\n", "").buffers()[2]
+    quoting: Any = {"quotechar": '"'} if delimiter == "," else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     fields = [c.values.tolist() if isinstance(c, Coded) else map(repr, np.asarray(c, float).tolist()) for c in columns]
-    if not quotes:
-        return "".join(delimiter.join(row) + "\n" for row in zip(*fields, strict=True)).encode()
     text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(zip(*fields, strict=True))
+    csv.writer(text, delimiter=delimiter, lineterminator="\n", **quoting).writerows(zip(*fields, strict=True))
     return text.getvalue().encode()
-
-
-def _quotable(column: Coded) -> bool:
-    return any("," in name or '"' in name for name in column.names.tolist())

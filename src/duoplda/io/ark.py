@@ -40,11 +40,11 @@ class Value(NamedTuple):
 
 
 class CutShort(Exception):
-    """The buffer ends before the value does."""
+    """Raised where a buffer ends before the value does."""
 
 
 def parse_value(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
-    """The value that starts at `buf[at]`, checked before anything is allocated for it."""
+    """Parse the header of the value that starts at `buf[at]`, before anything is allocated for it."""
     if end - at < 2:
         raise CutShort
     if buf[at : at + 2] != b"\0B":
@@ -101,7 +101,7 @@ def _parse_text(path: PathLike, buf: bytearray, at: int, end: int, place: str) -
 
 
 def numbers(path: PathLike, buf: bytearray, value: Value, place: str) -> np.ndarray:
-    """The numbers of one value."""
+    """Return the numbers of one value."""
     if not value.text:
         return np.frombuffer(buf, value.dtype, value.dim, value.data)
     try:
@@ -111,7 +111,7 @@ def numbers(path: PathLike, buf: bytearray, value: Value, place: str) -> np.ndar
 
 
 def check_same(path: PathLike, place: str, value: Value, dim: int, dtype: np.dtype) -> None:
-    """All vectors of a file have one dimension and one precision."""
+    """Check that a vector has the dimension and the precision of the others."""
     if value.dim != dim:
         raise bad(path, place, f"has dimension {value.dim}, the first vector {dim}", "all must be equal")
     if value.dtype.itemsize != dtype.itemsize:
@@ -119,7 +119,7 @@ def check_same(path: PathLike, place: str, value: Value, dim: int, dtype: np.dty
 
 
 def open_ark(path: PathLike) -> Source:
-    """A Kaldi archive as a source of chunks; its first entry says dimension and precision."""
+    """Open a Kaldi archive as a source of chunks; its first entry gives dimension and precision."""
     with open_binary(path) as f:
         size = os.fstat(f.fileno()).st_size
         if not size:
@@ -140,14 +140,14 @@ def open_ark(path: PathLike) -> Source:
 
 
 def _skip_space(buf: bytearray, pos: int, end: int) -> int:
-    """Kaldi skips white space before a key; text archives end in some."""
+    """Skip white space before a key, as Kaldi does; text archives end in some."""
     while pos < end and buf[pos] in b" \t\r\n":
         pos += 1
     return pos
 
 
 def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value]:
-    """Key and place of the entry at `buf[pos]`, byte `base + pos` of a file of `size` bytes."""
+    """Find key and value of the entry at `buf[pos]`, which is byte `base + pos` of a file of `size` bytes."""
     place = f"byte {base + pos}"
     at = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
     raw = bytes(buf[pos : at if at >= 0 else min(end, pos + MAX_ID + 1)])
@@ -195,7 +195,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Ch
 def _blocks(
     path: PathLike, f: IO[bytes], size: int, offset: int, X: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Fill `X` block by block: number of vectors, their ids, and where the next entry starts."""
+    """Fill `X` block by block; yield the number of vectors, their ids, and where the next entry starts."""
     n, dim = 0, X.shape[1]
     per = X.itemsize * dim + 64  # bytes of an entry, about
     buf = bytearray(min(BLOCK, len(X) * per + MAX_ID))
@@ -240,7 +240,7 @@ def _blocks(
 
 
 def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
-    """The run of entries from `pos` on whose keys are as long as the first and whose headers are `head`."""
+    """Read the entries from `pos` on whose keys are as long as the first and whose headers are `head`."""
     k = buf.find(head, pos, pos + MAX_ID + len(head)) - pos
     nbytes = X.shape[1] * X.itemsize
     stride = k + len(head) + nbytes
@@ -256,7 +256,7 @@ def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tu
 
 
 def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
-    """Entries from `pos` on with header `head` and keys of any length, at most 512 of them."""
+    """Read at most 512 entries from `pos` on with header `head` and keys of any length."""
     keys: list[bytes] = []
     parts: list[memoryview] = []
     view, find, skip, nbytes = memoryview(buf), buf.find, len(head), X.shape[1] * X.itemsize
@@ -281,7 +281,7 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
 
 
 def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Write chunks as archive entries; yields each chunk's ids and the offsets an scp points to."""
+    """Write chunks as archive entries; yield each chunk's ids and the offsets that an scp points to."""
     for ids, X in chunks:
         names = [name.encode("utf-8") for name in ids.tolist()]
         offsets = []

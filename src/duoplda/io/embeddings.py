@@ -1,4 +1,4 @@
-"""Embeddings in any of the formats people have: one reader, one writer, always in chunks."""
+"""Embeddings in all formats that are supported: one reader and one writer, both in chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Embeddings in one or more files: iterate over them as often as you like; one chunk is in memory at a time.
+    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ class Embeddings:
         return self.chunks()
 
     def load(self) -> Chunk:
-        """All ids and vectors at once: `(ids (n,), X (n, d))`."""
+        """Read all ids and vectors at once: `(ids (n,), X (n, d))`."""
         ids, parts = zip(*self.chunks(), strict=True)
         return np.concatenate(ids), np.concatenate(parts)
 
     def ids(self) -> np.ndarray:
-        """All ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
+        """Read all ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
         blocks, log = list(self._source.names(ROWS)), IdLog()
         check_count(self.path, self.n, sum(map(len, blocks)))
         for block in blocks:
@@ -75,23 +75,23 @@ class Embeddings:
 def read_embeddings(
     path: PathLike, ids: Ids = None, *, vectors: str | None = None, ids_name: str | None = None, chunk_size: int = ROWS
 ) -> Embeddings:
-    """Open a file of embeddings, or several; content decides what a file is, then the suffix.
+    """Open a file of embeddings, or several; the content of a file decides what it is, then its suffix.
 
-    Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset per
-    recording) and Parquet. Nothing is unpickled and no command is run.
+    These are read: Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset
+    per recording) and Parquet. Nothing is unpickled and no command is run.
 
-    Several files are read one after another, in the order of their names (x.2.ark before x.10.ark). They
-    have one dimension and one precision, and no id twice. Of a folder those are read whose suffix names a
-    format, not those in folders below it. Where there are scp lists among them, archives are left out:
-    they are what the lists point to.
+    Several files are read one after another, in the order of their names (x.2.ark before x.10.ark). They must
+    have one dimension and one precision, and no id may occur twice. Of a folder, files are read whose suffix
+    names a format, but not those in folders below it. Where scp lists are among them, archives are left out,
+    as the lists point to them.
 
     Parameters
     ----------
     path : the file, a folder of such files, or a pattern such as `xvectors.*.ark`; a file or folder that
         is there under this very name comes before a pattern
     ids : for `.npy` and `.npz`: a text file with one id per line, a sequence of ids, or "rows"
-    vectors, ids_name : names of the arrays (`.npz`), datasets (HDF5) or columns (Parquet) that hold
-        vectors and ids, where they are not among the usual ones (`embeddings`, `vectors`, `X`, ...;
+    vectors, ids_name : names of the arrays (`.npz`), datasets (HDF5: "group/name") or columns (Parquet) that
+        hold vectors and ids, where they are not among the usual ones (`embeddings`, `vectors`, `X`, ...;
         `ids`, `id`, `utt_id`, ...)
     chunk_size : rows of a chunk
 
@@ -113,14 +113,14 @@ def read_embeddings(
 
 
 def embeddings_of(path: PathLike, source: Source, rows: int = ROWS) -> Embeddings:
-    """What a format has opened, for the user."""
+    """Make the user's view of an open file."""
     return Embeddings(Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, rows, source)
 
 
 def open_files(
     path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None
 ) -> list[tuple[PathLike, str, Source]]:
-    """The file, or the files of a folder or pattern, with what they are; they must go together."""
+    """Open the file, or the files of a folder or pattern, which must have one dimension and precision."""
     files = files_of(path, SUFFIXES)
     if len(files) > 1 and ids is not None:
         raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
@@ -146,7 +146,7 @@ def open_files(
 def open_source(
     kind: str, path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None, part: Part | None = None
 ) -> Source:
-    """One file, or a part of it (an scp's is opened with `scp_part`: its vectors are known)."""
+    """Open one file, or a part of it (a part of an scp is opened by `scp_part`)."""
     from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 
     if kind == "npy":
@@ -161,7 +161,7 @@ def open_source(
 
 
 def sniff(path: PathLike) -> str:
-    """What a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
+    """Find out what a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
     start, found, suffix = magic(path), content(path), Path(path).suffix.lower()
     if suffix in (".ark", ".scp") and found in ("", "parquet"):  # a key may start with PAR1
         return suffix[1:]
@@ -255,7 +255,7 @@ def _write_npy(final: Path, chunks: Iterable[Chunk], force: bool) -> None:
 
 
 def _checked(path: Path, chunks: Iterable[Chunk], *, token: bool) -> Iterator[Chunk]:
-    """The chunks to be written: at least one vector, ids unique and fit for the format, one shape."""
+    """Check chunks before they are written: they have vectors of one dimension, and ids that the format can hold."""
     log, seen = IdLog(), []
     dim, n = 0, 0
     dtype: np.dtype = np.dtype(np.float32)

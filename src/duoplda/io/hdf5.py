@@ -23,6 +23,7 @@ import numpy as np
 
 from duoplda.io._common import (
     ID_NAMES,
+    MAX_FEATURES,
     MAX_ID,
     MAX_PACKED,
     ROWS,
@@ -88,11 +89,8 @@ def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
     open_binary(path).close()
     with guarded(path, "HDF5"):
         f = h5py.File(path, "r", rdcc_nbytes=cache)
-    try:
+    with f:
         yield f
-    finally:
-        with guarded(path, "HDF5"):
-            f.close()
 
 
 def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
@@ -151,6 +149,14 @@ def stored(path: PathLike, name: str, node: Any) -> Stored:
         raise bad(path, name, cause, "write it with smaller chunks, or copy it with h5repack")
     cache = piece * -(-shape[1] // chunks[1]) if piece and len(shape) == 2 else piece
     return Stored(path, name, shape, dtype, min(max(cache, 1 << 20), MAX_PACKED), node)
+
+
+def floats(path: PathLike, group: Any, name: str) -> np.ndarray:
+    """Read an array of a model, as float64."""
+    d = dataset(path, group, name)
+    check_float(path, name, d.dtype)
+    check_dim(path, name, max(d.shape, default=0), MAX_FEATURES)
+    return np.asarray(d.read(), np.float64)
 
 
 def check_texts(d: Stored) -> None:
@@ -361,16 +367,14 @@ def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:
 
 def write_hdf5_each(out: Path, chunks: Iterable[Chunk]) -> None:
     """Write chunks as hyperion does: one dataset per recording, named by its id."""
-    remedy = "write one matrix instead"
     with need("h5py").File(out, "w") as f:
-        for ids, X in chunks:
-            for name, x in zip(ids.tolist(), X, strict=True):
-                place = f"entry {shown(name)}"
-                if name.startswith("/") or any(p in ("", ".", "..") for p in name.split("/")):
-                    raise bad(out, place, "cannot be the name of a dataset", remedy)
-                if name in f:
-                    raise bad(out, place, "is there already, or is the folder of another", "ids must differ")
-                try:
-                    f.create_dataset(name, data=x)
-                except (ValueError, RuntimeError, TypeError, KeyError) as e:  # "a" is there, "a/b" is wanted
-                    raise bad(out, place, f"cannot be a dataset ({e})", remedy) from e
+        for name, x in ((name, x) for ids, X in chunks for name, x in zip(ids.tolist(), X, strict=True)):
+            place, remedy = f"entry {shown(name)}", "write one matrix instead"
+            if name.startswith("/") or any(p in ("", ".", "..") for p in name.split("/")):
+                raise bad(out, place, "cannot be the name of a dataset", remedy)
+            if name in f:
+                raise bad(out, place, "is there already, or is the folder of another", "ids must differ")
+            try:
+                f.create_dataset(name, data=x)
+            except (ValueError, RuntimeError, TypeError, KeyError) as e:  # "a" is there, "a/b" is wanted
+                raise bad(out, place, f"cannot be a dataset ({e})", remedy) from e

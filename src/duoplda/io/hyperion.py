@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import PathLike, bad, check_float, listed, shown
-from duoplda.io.hdf5 import dataset, opened
-from duoplda.io.kaldi_plda import Floats, check_features
+from duoplda.io._common import PathLike, bad, listed, shown
+from duoplda.io.hdf5 import dataset, floats, opened
+from duoplda.io.kaldi_plda import Floats
 
 PARAMETERS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
 MAX_CONFIG = 1 << 20
@@ -58,7 +58,7 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
 
 
 def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
-    """Class and name of the model."""
+    """Read class and name of the model."""
     text = dataset(path, f, "config")
     if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > MAX_CONFIG:
         raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
@@ -75,10 +75,7 @@ def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
 
 
 def _array(path: PathLike, f: Any, name: str) -> Floats:
-    d = dataset(path, f, name)
-    check_float(path, name, d.dtype)
-    check_features(path, name, max(d.shape, default=0))
-    array = np.asarray(d.read(), np.float64)
+    array = floats(path, f, name)
     if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
         raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
     return array
@@ -91,7 +88,7 @@ def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:
 
 
 def _precision(path: PathLike, name: str, array: Floats, d: int) -> Floats:
-    """A positive definite (d, d) matrix; hyperion may keep the diagonal only."""
+    """Check that a matrix (d, d) is positive definite; hyperion may keep its diagonal only."""
     W = np.diag(array) if array.shape == (d,) else array
     if W.shape != (d, d) or np.abs(W - W.T).max() > ASYMMETRY * np.abs(W).max():
         raise bad(path, name, f"is no symmetric {d} x {d} matrix (shape {array.shape})", "is it a precision?")

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io._common import PathLike, bad, magic, open_binary, read_into, shown
+from duoplda.io._common import MAX_FEATURES, PathLike, bad, check_dim, magic, open_binary, read_into, shown
 
 Floats = NDArray[np.float64]
 MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that
 MAX_CONDITION = 1e7  # its square is the condition of W
-MAX_FEATURES = 1 << 13  # dimensions of a model that can be believed
 OPEN, CLOSE = b"<Plda>", b"</Plda>"
 AGAIN = "copy or write the file again"
 
@@ -52,19 +51,12 @@ class DiagonalModel:
         return self.mean, V, np.zeros((len(self.mean), 0)), self.transform.T @ self.transform
 
 
-def check_features(path: PathLike, place: str, d: int) -> int:
-    """Check that a square matrix can be made of so many dimensions."""
-    if not 0 < d <= MAX_FEATURES:
-        raise bad(path, place, f"dimension {d} is not in 1..{MAX_FEATURES}", "the file may be damaged")
-    return int(d)
-
-
 def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalModel:
     """Make a model of the three arrays of a file, after looking at them."""
     mean, psi = np.array(mean, np.float64), np.array(psi, np.float64)
     mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
     transform = np.array(transform, np.float64)
-    d = check_features(path, "mean", mean.size)
+    d = check_dim(path, "mean", mean.size, MAX_FEATURES)
     for place, array, shape in (("mean", mean, (d,)), ("transform", transform, (d, d)), ("psi", psi, (d,))):
         if array.shape != shape:
             raise bad(path, place, f"has shape {array.shape}, not {shape}, as the mean has {d} dimensions", AGAIN)
@@ -90,7 +82,7 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalMode
 
 
 def is_kaldi_plda(start: bytes) -> bool:
-    """Do the first bytes of a file say so?"""
+    """Do the first bytes of a file say that it is a Kaldi `Plda`?"""
     return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(OPEN)
 
 
@@ -151,7 +143,7 @@ def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> t
     for k in range(ndim):
         if buf[at + 3 + 5 * k] != 4:
             raise bad(path, where, "has a damaged header (size byte)", AGAIN)
-        shape.append(check_features(path, where, struct.unpack_from("<i", buf, at + 4 + 5 * k)[0]))
+        shape.append(check_dim(path, where, struct.unpack_from("<i", buf, at + 4 + 5 * k)[0], MAX_FEATURES))
     dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
     count = shape[0] * shape[-1] if ndim == 2 else shape[0]
     end = data + count * dtype.itemsize
@@ -170,7 +162,7 @@ def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tup
     rows = [r.split() for r in bytes(buf[at + 1 : close]).replace(b";", b"\n").split(b"\n") if r.strip()]
     if not rows or len({len(r) for r in rows}) != 1 or (ndim == 1 and len(rows) > 1):
         raise bad(path, where, f"has {len(rows)} rows of unequal length, or too many", AGAIN)
-    check_features(path, where, len(rows[0]))
+    check_dim(path, where, len(rows[0]), MAX_FEATURES)
     try:
         values = np.array([float(v) for r in rows for v in r], np.float64).reshape(len(rows), -1)
     except ValueError as e:
@@ -182,7 +174,7 @@ def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tup
 
 
 def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False, force: bool = False) -> None:
-    """Write a Kaldi `Plda` of doubles, whole or not at all; text has all digits of them."""
+    """Write a Kaldi `Plda` of doubles, whole or not at all; text has as many digits as the doubles need."""
     d = len(model.mean)
     parts = []
     for array in (model.mean, model.transform, model.psi):

@@ -1,4 +1,4 @@
-"""Parquet: a column of ids and a column of vectors (fixed-size lists, or lists that are equally long).
+"""Parquet: a column of ids and a column of vectors (fixed-size lists, or lists of equal length).
 
 Vectors are written without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which packs
 floats better, in row groups that are read one after the other. Columns of labels may stand beside them.
@@ -78,7 +78,7 @@ def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
 
 
 def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
-    """Runs of row groups of at most `size` bytes, or of one that is larger."""
+    """Cut a file into runs of row groups of at most `size` bytes, or of one that is larger."""
     parts, first, at, n = [], 0, 0, 0
     for i, rows in enumerate([*sizes, 0]):
         if n and ((n + rows) * row_bytes > size or i == len(sizes)):
@@ -115,7 +115,7 @@ def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = Non
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
-    """A column of lists as a matrix; every list has `dim` numbers and none is missing."""
+    """Turn a column of lists into a matrix; every list has `dim` numbers, none of which is missing."""
     lengths = np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
     if (lengths != dim).any():
         row = int((lengths != dim).argmax())
@@ -159,7 +159,7 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None 
 
 
 def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:
-    """The columns that are there, all as long as the ids."""
+    """Return the columns that are there, all as long as the ids."""
     found = {name: getattr(labels, name) for name in LABELS}
     columns = {name: as_ids(out, values) for name, values in found.items() if values is not None}
     for name, values in columns.items():
@@ -169,7 +169,7 @@ def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:
 
 
 def _check_labels(out: Path, ids: np.ndarray, theirs: np.ndarray, first: int) -> None:
-    """Labels are of these very recordings, in this order."""
+    """Check that labels are those of these recordings, in this order."""
     part = theirs[first : first + len(ids)]
     k = min(len(part), len(ids))
     differ = part[:k] != ids[:k]

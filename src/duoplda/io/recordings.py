@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,49 +63,38 @@ def refuse_absent(ids: NDArray[Any], allow_missing: bool, note: Note) -> None:
     """Labelled recordings without an embedding are an error, or are left out where that is allowed."""
     if not len(ids):
         return
-    shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
+    said = f"{len(ids)} labelled recordings have no embedding"
+    shown = ", ".join(map(str, ids[:10])) + ", ..." * (len(ids) > 10)
     if not allow_missing:
-        raise MissingIds(
-            f"{len(ids)} labelled recordings have no embedding: {shown} (--allow-missing, or allow_missing=True, goes "
-            "on without them)"
-        )
-    note(f"{len(ids)} labelled recordings have no embedding, left out: {shown}")
+        raise MissingIds(f"{said}: {shown} (--allow-missing, or allow_missing=True, goes on without them)")
+    note(f"{said}, left out: {shown}")
 
 
-class Digest:
+class Digest(ThreadPoolExecutor):
     """SHA-256 of ids and vectors, however they are cut into chunks; a thread of its own does the work."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self._ids, self._vectors = hashlib.sha256(), hashlib.sha256()
-        self._pool = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
+        self._last = self.submit(self._update, np.zeros(0), np.zeros(0))
 
     def add(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
-        if self._last is not None:
-            self._last.result()
-        self._last = self._pool.submit(self._update, ids, X)
+        self._last.result()
+        self._last = self.submit(self._update, ids, X)
 
     def _update(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
         self._ids.update("".join(f"{i}\n" for i in ids.tolist()).encode())
         self._vectors.update(np.ascontiguousarray(X, X.dtype.newbyteorder("<")).data)
 
-    def close(self) -> None:
-        self._pool.shutdown()
-
     def value(self) -> str:
-        if self._last is not None:
-            self._last.result()
+        self._last.result()
         return "sha256:" + hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
 
 
 class FileRecordings(Recordings):
-    """Embeddings in one or more files, read in chunks. With labels, only labelled recordings come.
+    """Embeddings in one or more files (`source`), read in chunks. With labels, only labelled recordings come.
 
-    Attributes
-    ----------
-    source : Embeddings   the files
-    digest : SHA-256 of ids and vectors, which does not depend on the format; known after one whole pass
-    n_unlabelled : embeddings without a label, which are not used; known after one whole pass
+    `digest` is a SHA-256 of ids and vectors that does not depend on the format; it is known after one whole pass.
     """
 
     def __init__(
@@ -112,21 +102,14 @@ class FileRecordings(Recordings):
         source: Embeddings,
         index: LabelIndex | None = None,
         *,
-        wanted: NDArray[Any] | None = None,
         allow_missing: bool = False,
         note: Note = lambda message: None,
         show: Progress = lambda done, message: None,
     ):
-        self.source, self.index, self.wanted = source, index, None if wanted is None else np.unique(wanted)
-        self.allow_missing, self.note, self.show = allow_missing, note, show
+        self.source, self.index, self.allow_missing, self.note, self.show = source, index, allow_missing, note, show
         self.digest: str | None = None
-        self.n_unlabelled = 0
         self._labels = None if index is None else index.labels
         self._rows: NDArray[np.int32] | None = None  # of the labels, for each vector of the files
-
-    @property
-    def dim(self) -> int:
-        return self.source.dim
 
     def labels(self) -> Labels:
         if self._labels is None:
@@ -135,46 +118,39 @@ class FileRecordings(Recordings):
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """Chunks of exactly `rows` recordings, whatever those of the format are; the last one is shorter."""
-        held: list[tuple[Any, Any, Any]] = []
-        n = 0
+        held, n = [], 0
         for part in self._used():
             held.append(part)
             n += len(part[0])
-            while n >= rows:
-                ids, X, index = _joined(held)
-                yield Chunk(X[:rows], index[:rows], ids[:rows])
-                held, n = [(ids[rows:], X[rows:], index[rows:])], n - rows
+            if n >= rows:
+                ids, X, index = map(np.concatenate, zip(*held, strict=True))
+                cut, n = n - n % rows, n % rows
+                for at in range(0, cut, rows):
+                    yield Chunk(X[at : at + rows], index[at : at + rows], ids[at : at + rows])
+                held = [(ids[cut:], X[cut:], index[cut:])]
         if n:
-            ids, X, index = _joined(held)
+            ids, X, index = map(np.concatenate, zip(*held, strict=True))
             yield Chunk(X, index, ids)
 
     def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
         """Ids, vectors and places of the recordings that are used, as the files bring them."""
-        digest = Digest() if self.digest is None else None
-        try:
-            yield from self._read(digest)
-        finally:
+        found, read = [], 0
+        with Digest() if self.digest is None else nullcontext() as digest:
+            for ids, X in self.source.chunks(ROWS):
+                if digest is not None:
+                    digest.add(ids, X)
+                index = self._places(ids, read)
+                if self.index is not None:
+                    found.append(index)
+                read += len(ids)
+                self.show(read, f"{read:,} vectors")
+                keep = index >= 0
+                if keep.all():
+                    yield ids, X, index
+                elif keep.any():
+                    yield ids[keep], X[keep], index[keep]
             if digest is not None:
-                digest.close()
-
-    def _read(self, digest: Digest | None) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
-        found: list[NDArray[np.int32]] = []
-        read = 0
-        for ids, X in self.source.chunks(ROWS):
-            if digest is not None:
-                digest.add(ids, X)
-            index = self._places(ids, read)
-            if self.index is not None:
-                found.append(index)
-            read += len(ids)
-            self.show(read, f"{read:,} vectors")
-            keep = index >= 0
-            if keep.all():
-                yield ids, X, index
-            elif keep.any():
-                yield ids[keep], X[keep], index[keep]
-        if digest is not None:
-            self.digest = digest.value()
+                self.digest = digest.value()
         if found:
             self._keep(np.concatenate(found))
 
@@ -182,29 +158,18 @@ class FileRecordings(Recordings):
         """Where the recordings stand among the labels, -1 for those that are not used; `first` is a vector's number."""
         if self._rows is not None:
             return self._rows[first : first + len(ids)]
-        if self.index is not None:
-            return self.index.find(ids)
-        place = np.arange(first, first + len(ids))
-        return place if self.wanted is None else np.where(np.isin(ids, self.wanted), place, -1)
+        return np.arange(first, first + len(ids)) if self.index is None else self.index.find(ids)
 
     def _keep(self, rows: NDArray[np.int32]) -> None:
         """What the first pass has found, so that the next one need not look ids up."""
         assert self.index is not None
         self._rows, used = rows, rows >= 0
         refuse_absent(self.index.absent(rows[used]), self.allow_missing, self.note)
-        self.n_unlabelled = int((~used).sum())
-        if self.n_unlabelled:
-            self.note(f"{self.n_unlabelled:,} embeddings have no label, and are not used")
+        if not used.all():
+            self.note(f"{(~used).sum():,} embeddings have no label, and are not used")
         if not used.any():
             raise DuopldaError(f"{self.source.path}: none of its ids has a label")
         self.index = None  # a million ids are tens of megabytes
-
-
-def _joined(parts: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
-    if len(parts) == 1:
-        return parts[0]
-    ids, X, index = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return ids, X, index
 
 
 def read_recordings(
@@ -215,7 +180,6 @@ def read_recordings(
     vectors: str | None = None,
     ids_name: str | None = None,
     own_labels: bool = False,
-    wanted: Any = None,
     note: Note = lambda message: None,
     **options: Any,
 ) -> FileRecordings:
@@ -226,7 +190,6 @@ def read_recordings(
     path, ids, vectors, ids_name : as for `read_embeddings`
     labels : of `read_labels`; None: the recordings have no labels, as tests of trials
     own_labels : the files (Parquet) have the labels as columns of their own
-    wanted : ids; only these recordings come
     allow_missing : go on without labelled recordings that have no embedding
     note, show : functions that get messages for people, and (number, message) as vectors are read
 
@@ -246,7 +209,7 @@ def read_recordings(
     if own_labels:
         labels = own_table(embedding_shards(path, ids, **names))
     index = None if labels is None else LabelIndex.of(labels, note)
-    return FileRecordings(source, index, wanted=wanted, note=note, **options)
+    return FileRecordings(source, index, note=note, **options)
 
 
 def own_table(shards: list[Shard]) -> LabelTable:

@@ -18,7 +18,7 @@ import numpy as np
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, as_ids, bad, check_ids, content, pick
-from duoplda.io._text import is_hdf5, is_table, read_list, read_table, write_columns
+from duoplda.io._text import is_table, read_list, read_table, write_columns
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
 from duoplda.io.labels import TABLES
 from duoplda.io.npz import load_array, names_in, write_arrays
@@ -51,7 +51,7 @@ class ScoreMatrix:
     score: np.ndarray
 
     def to_list(self) -> Scores:
-        """The scores that are there, row by row."""
+        """Return the scores that are there, row by row."""
         rows, columns = np.nonzero(~np.isnan(self.score))
         enroll = Coded(self.enroll_ids, rows.astype(np.int32))
         return Scores(enroll, Coded(self.test_ids, columns.astype(np.int32)), self.score[rows, columns])
@@ -73,7 +73,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
     ...     read_scores(folder + "/scores").score
     array([ 1.5 , -0.25])
     """
-    if is_hdf5(path):
+    if content(path) == "hdf5":
         rows, labels, scores, mask = read_bosaris_scores(path)
         i, j = np.nonzero(mask)
         return Scores(Coded(rows, i.astype(np.int32)), Coded(labels, j.astype(np.int32)), scores[i, j])
@@ -87,7 +87,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
 
 def read_score_matrix(path: PathLike) -> ScoreMatrix:
     """Read scores of any format as a matrix, NaN where the file has none."""
-    if is_hdf5(path):
+    if content(path) == "hdf5":
         rows, columns, scores, mask = read_bosaris_scores(path)
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
     if content(path) != "zip":

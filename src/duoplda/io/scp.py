@@ -28,7 +28,7 @@ MAX_LINE = 1 << 16
 
 
 class _Archives:
-    """The archives a list points to: the last ones stay open, and names are resolved once."""
+    """The archives that a list points to; those used last stay open."""
 
     def __init__(self, path: PathLike, here: str) -> None:
         self.path, self.here = path, here
@@ -43,7 +43,7 @@ class _Archives:
             f.close()
 
     def get(self, name: str, line: int) -> tuple[IO[bytes], int]:
-        """The open file `name` and its size."""
+        """Return the open file `name` and its size."""
         if name in self._open:
             self._open.move_to_end(name)
             return self._open[name]
@@ -66,7 +66,7 @@ Item = tuple[str, str, int, int]  # key, archive, offset, line number
 
 
 def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
-    """The lines of a list, or of a part of it, one by one."""
+    """Yield the lines of a list, or of a part of it."""
     names: dict[bytes, str] = {}  # of archives: few, and decoded once
     with open_lines(path) as f:
         number, last = (0, None) if part is None else (part.first, part.stop)
@@ -89,7 +89,7 @@ def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
 
 
 def _item(path: PathLike, line: bytes, number: int) -> Item:
-    """One line with all its checks."""
+    """Split and check one line."""
     place = f"line {number}"
     if len(line) == MAX_LINE and not line.endswith(b"\n"):
         raise bad(path, place, f"is longer than {MAX_LINE} bytes", "not an scp list, or damaged")
@@ -108,7 +108,7 @@ def _item(path: PathLike, line: bytes, number: int) -> Item:
 
 
 def open_scp(path: PathLike) -> Source:
-    """An scp list as a source of chunks; the first vector it points to says dimension and precision."""
+    """Open an scp list as a source of chunks; its first vector gives dimension and precision."""
     first = next(_items(path), None)
     if first is None:
         raise bad(path, "", "is empty")
@@ -118,14 +118,14 @@ def open_scp(path: PathLike) -> Source:
 
 
 def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: Part | None = None, here: str = "") -> Source:
-    """An scp list, or some of its lines, whose vectors are known; `here` stands for the current folder."""
+    """Open a list, or some of its lines, whose vectors are known; relative names are looked for in `here` first."""
     n = None if part is None else part.n
     read, cuts = partial(_chunks, path, dim, dtype, part, here), partial(_cuts, path, dim * dtype.itemsize)
     return Source("kaldi scp", dim, dtype, n, read, ids=partial(_names, path, part), cuts=cuts)
 
 
 def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
-    """Runs of lines that point to about `size` bytes of vectors."""
+    """Cut a list into runs of lines that point to about `size` bytes of vectors."""
     each, parts = max(1, size // row_bytes), []
     with open_lines(path) as f:
         first = number = n = 0
@@ -141,7 +141,7 @@ def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
 
 
 def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]:
-    """The keys alone."""
+    """Yield the keys, without reading vectors."""
     items, done = _items(path, part), 0
     while batch := list(islice(items, rows)):
         yield check_ids(path, np.array([item[0] for item in batch]), done)
@@ -162,7 +162,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: 
 
 
 def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Value]:
-    """The value one line points to, in a buffer that starts with it."""
+    """Read the value that one line points to into a buffer that starts with it."""
     key, name, offset, line = item
     f, size = archives.get(name, line)
     place = f"line {line} (entry {shown(key)}, {name}:{offset})"
@@ -182,7 +182,7 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
 
 
 def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.ndarray) -> int:
-    """Read line `n` of the batch and the lines after it that lie close behind; how many were read."""
+    """Read the vectors of line `n` and of the lines after it that lie close behind; return how many were read."""
     buf, value = _one(path, archives, batch[n])
     _, name, start, line = batch[n]
     place = f"line {line} (entry {shown(batch[n][0])})"

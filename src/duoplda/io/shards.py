@@ -1,4 +1,4 @@
-"""Embeddings in pieces that can be read independently, by other processes and on other machines."""
+"""Embeddings in parts that can be read independently, by other processes and on other machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duoplda.io.npy import Ids, ids_beside
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of embeddings, or a run of its vectors: where it is, not what it holds.
+    """The place of a file of embeddings, or of a run of its vectors; it does not hold the vectors.
 
     It is small and can be sent anywhere; the file is opened when the shard is read, and must be there
     under the same name and unchanged.
@@ -51,7 +51,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """For people: x.parquet rows 0-4095."""
+        """The name for messages: x.parquet rows 0-4095."""
         return label(os.path.basename(self.path), self.part)
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
@@ -59,15 +59,15 @@ class Shard:
         return self._open().chunks(rows)
 
     def load(self) -> Chunk:
-        """All ids and vectors at once: `(ids (n,), X (n, d))`."""
+        """Read all ids and vectors at once: `(ids (n,), X (n, d))`."""
         return self._open().load()
 
     def ids(self) -> np.ndarray:
-        """The ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
+        """Read the ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
         return self._open().ids()
 
     def labels(self) -> LabelTable:
-        """Speaker and, where there are such columns, session and channel of each vector, from the file itself."""
+        """Read the labels that are columns of the file itself: speaker and, if they are there, session and channel."""
         self._check_size()
         if self.kind != "parquet" or self.part is None:
             remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
@@ -111,12 +111,12 @@ def embedding_shards(
     groups, matrices in npy, npz and HDF5 into runs of rows. Kaldi archives, compressed npz and HDF5 with a
     dataset per recording are one shard each. Only the beginnings of files are read, and lists of ids.
 
-    That no id is in two shards is for the caller to see: each shard knows only its own.
+    A shard knows its own ids only: the caller must check that no id is in two shards.
 
     Parameters
     ----------
-    path, ids, vectors, ids_name : as for `read_embeddings`, but that ids are no sequence
-    bytes_each : of the vectors of a shard, about
+    path, ids, vectors, ids_name : as for `read_embeddings`; ids may not be a sequence
+    bytes_each : the approximate size of the vectors of a shard
 
     Example
     -------

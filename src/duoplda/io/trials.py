@@ -1,4 +1,4 @@
-"""Trials: which model is compared with which recording; and which recordings make up a model.
+"""Trials, which compare a model with a recording, and enrolment, which says what recordings make up a model.
 
 Kaldi       enrol test target|nontarget        (the label may be missing)
 VoxCeleb    1 enrol test                       (1 target, 0 nontarget)
@@ -19,16 +19,14 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, check_ids, shown
+from duoplda.io._common import PathLike, bad, check_ids, content, shown
 from duoplda.io._text import (
-    first_line,
-    is_hdf5,
+    first_fields,
     is_table,
     line_of,
     longest_line,
     read_list,
     read_table,
-    words,
     write_columns,
 )
 from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
@@ -67,7 +65,7 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class Enrollment:
-    """Which recordings each model was enrolled with: n pairs (model, recording)."""
+    """The recordings that each model was enrolled with: n pairs (model, recording)."""
 
     model: Coded
     recording: Coded
@@ -96,7 +94,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     """
     if form not in FORMS:
         raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    if form == "bosaris" or (form == "auto" and is_hdf5(path)):
+    if form == "bosaris" or (form == "auto" and content(path) == "hdf5"):
         return Trials(*read_bosaris_trials(path))
     if form == "table" or (form == "auto" and (columns or is_table(path, COLUMNS, ("enroll", "test")))):
         table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
@@ -123,7 +121,7 @@ def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
         raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
     if fit:
         return fit[0]
-    first = words(first_line(path))  # none fits: the one that seemed to is named in the error
+    first = first_fields(path)  # none fits: the one that seemed to is named in the error
     return 0 if first[0].lower() in (*TARGET, *NONTARGET) and first[2].lower() not in (*TARGET, *NONTARGET) else 2
 
 
@@ -141,7 +139,7 @@ def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarra
 
 
 def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: str = "auto") -> None:
-    """Write trials: `.tsv`, `.csv` and `.parquet` tables, `.h5` BOSARIS, anything else Kaldi lines.
+    """Write trials: a table (`.tsv`, `.csv`, `.parquet`), BOSARIS (`.h5`), or else Kaldi lines.
 
     `form="voxceleb"` puts the label first, as 1 or 0. Conditions are only kept in tables.
     """
@@ -188,7 +186,7 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     if columns or is_table(path, wanted, ("model", "recording")):
         found = read_table(path, wanted, columns)
         result = Enrollment(found["model"], found["recording"])
-    elif len(words(first_line(path))) == longest_line(path) == 2:
+    elif len(first_fields(path)) == longest_line(path) == 2:
         result = Enrollment(*read_list(path, fields=(2,)))
     else:
         result = Enrollment(*read_groups(path))

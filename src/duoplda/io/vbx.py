@@ -39,7 +39,7 @@ def read_vbx(path: PathLike) -> DiagonalModel:
 
 
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
-    """Write a `plda.npz`, whole or not at all; returns how many values of psi were raised.
+    """Write a `plda.npz`, whole or not at all; return how many values of psi were raised.
 
     Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
     """

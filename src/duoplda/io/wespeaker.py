@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import PARSER_ERRORS, PathLike, bad, check_float, open_binary
-from duoplda.io.hdf5 import dataset, members, opened
-from duoplda.io.kaldi_plda import DiagonalModel, check_features, checked
+from duoplda.io._common import PARSER_ERRORS, PathLike, bad, open_binary
+from duoplda.io.hdf5 import dataset, floats, members, opened
+from duoplda.io.kaldi_plda import DiagonalModel, checked
 
 NAMES = ("mu", "transform", "psi")
 STEPS = {
@@ -31,30 +31,16 @@ def is_wespeaker(names: Collection[str]) -> bool:
 def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
     """Read a model of wespeaker, and notes on what its vectors went through before."""
     with opened(path) as f:
-        arrays = []
-        for name in NAMES:
-            d = dataset(path, f, name)
-            check_float(path, name, d.dtype)
-            check_features(path, name, max(d.shape, default=0))
-            arrays.append(d.read())
         names = members(path, f)
-        offset = _offset(path, f, arrays[0].shape) if "offset" in names else None
+        arrays = {name: floats(path, f, name) for name in (*NAMES, "offset") if name in names}
         notes = [text for name, text in STEPS.items() if name in names and _flag(path, f, name)]
-    model = checked(path, *arrays)
-    if offset is not None:
-        expected = -model.transform @ model.mean
-        close = 1e-4 * (np.abs(model.transform) @ np.abs(model.mean) + 1)
-        if not (np.abs(offset.reshape(-1) - expected) <= close).all():
-            raise bad(path, "offset", "is not -transform mu", "the file is of another kind, or damaged")
+    model = checked(path, *(arrays[name] for name in NAMES))
+    expected = -model.transform @ model.mean
+    offset = arrays.get("offset", expected).reshape(-1)
+    close = 1e-4 * (np.abs(model.transform) @ np.abs(model.mean) + 1)
+    if offset.shape != expected.shape or not (np.abs(offset - expected) <= close).all():
+        raise bad(path, "offset", "is not -transform mu", "the file is of another kind, or damaged")
     return model, notes
-
-
-def _offset(path: PathLike, f: Any, shape: tuple[int, ...]) -> Any:
-    d = dataset(path, f, "offset")
-    check_float(path, "offset", d.dtype)
-    if d.shape != shape:
-        raise bad(path, "offset", f"has shape {d.shape}, the mean {shape}", "they must agree")
-    return d.read()
 
 
 def _flag(path: PathLike, f: Any, name: str) -> bool:
@@ -65,7 +51,7 @@ def _flag(path: PathLike, f: Any, name: str) -> bool:
 
 
 def refuse_torch(path: PathLike) -> None:
-    """A zip file that torch.save wrote is a pickle in disguise."""
+    """Refuse a zip file that torch.save wrote: it holds a pickle."""
     with open_binary(path) as f:
         try:
             with zipfile.ZipFile(f) as z:

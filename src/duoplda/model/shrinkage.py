@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import Array, cholesky, eye, namespace, reproducible, spd_inverse, symmetric
 from duoplda.model.anova import total_covariance
-from duoplda.model.em import EStep
+from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
 

@@ -131,8 +131,7 @@ class Statistics:
         folds = [f._relabel(f.speaker_ids, kinds)._move(folds[0].offset) for f in folds]
         speaker_ids = np.concatenate([f.speaker_ids for f in folds])
         order = np.argsort(speaker_ids)
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        place = np.argsort(order)
         start = np.cumsum([0, *(len(f.speaker_ids) for f in folds)])
         blocks: list[TypeBlock] = []
         own: list[list[TypeBlock]] = [[] for _ in folds]
@@ -146,18 +145,9 @@ class Statistics:
                 at += len(b.n)
             blocks.append(TypeBlock(of[0][1].counts, speaker, n, A, add_scatters([b for _, b in of])))
         parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, own, strict=True))
-        named = [f.session_keys for f in folds if f.session_keys is not None]
+        weights, within = np.concatenate([f.weights for f in folds])[order], _total([f.within for f in folds])
         return cls(
-            folds[0].offset,
-            kinds,
-            speaker_ids[order],
-            np.concatenate([f.weights for f in folds])[order],
-            tuple(blocks),
-            _total([f.within for f in folds]),
-            np.concatenate(named) if named else None,
-            None,
-            parts,
-            seed,
+            folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds), None, parts, seed
         )
 
     # -- counts
@@ -272,8 +262,7 @@ class Statistics:
             for b in p.blocks:
                 blocks.setdefault(tuple(b.counts.tolist()), []).append(b)
         within = _total([p.within for p in parts])
-        named = [p.session_keys for p in parts if p.session_keys is not None]
-        keys = np.concatenate(named) if named else None
+        keys = _keys(parts)
         opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
         _refuse_repeated(keys, opened)
         joined = tuple(_one_block(blocks[t]) for t in sorted(blocks))
@@ -371,6 +360,11 @@ def _one_block(blocks: list[TypeBlock]) -> TypeBlock:
     return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
 
 
+def _keys(parts: Sequence[Statistics]) -> NDArray[np.uint64] | None:
+    named = [p.session_keys for p in parts if p.session_keys is not None]
+    return np.concatenate(named) if named else None
+
+
 def _total(scatters: Sequence[Array]) -> Array:
     there = [s for s in scatters if s is not None]
     return sum(there[1:], there[0]) if there else None
@@ -409,10 +403,8 @@ def _refuse_different(parts: Sequence[Statistics]) -> None:
             raise DuopldaError(f"speaker ids of different types ({kinds}) cannot be merged")
         if len(p.folds) != len(first.folds) or (p.folds and p.seed != first.seed):
             said = [f"{len(s.folds)} folds" + f" with seed {s.seed}" * bool(s.folds) for s in (first, p)]
-            raise DuopldaError(
-                f"statistics with different folds ({said[0]}; {said[1]}) cannot be added: gather all of them with the "
-                "same n_folds and seed"
-            )
+            remedy = "gather all of them with the same n_folds and seed"
+            raise DuopldaError(f"statistics with different folds ({said[0]}; {said[1]}) cannot be added: {remedy}")
 
 
 def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | None) -> None:
@@ -448,15 +440,11 @@ def _gather(
         sums = _by_chunks(part, transform, device, options)
     found = [Statistics(*g) for g in sums.result(partial(_name_rows, part))]
     loose = []
-    nobody: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
+    empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
+    empty |= {"within": None, "session_keys": None}
     for b in range(buckets) if any(s.open is not None for s in found) else ():
         own = [None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == b) for s in found]
-        loose.append(
-            tuple(
-                replace(s, open=o or None, within=None, session_keys=None, **nobody)
-                for s, o in zip(found, own, strict=True)
-            )
-        )
+        loose.append(tuple(replace(s, open=o or None, **empty) for s, o in zip(found, own, strict=True)))
     return [replace(s, open=None) for s in found], loose
 
 

@@ -49,17 +49,21 @@ def channel_noise(V: Any, U: Any, W: Any, priors: Any) -> list[list[float]]:
     return [[float(p), float(n / (n + common))] for p, n in zip(to_numpy(priors), noise, strict=True)]
 
 
-def variance_directions(B: ArrayLike, S: ArrayLike, N: ArrayLike) -> VarianceShares:
+def variance_directions(B: Any, S: Any = None, N: Any = None) -> VarianceShares:
     """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
 
-    The directions v solve B v = lambda T v with v'Tv = 1. Along v the speaker's share is v'Bv = lambda, the session's
-    v'Sv and the channel's v'Nv. Directions are ordered by falling lambda; where lambda is 0 they solve
-    S v = lambda T v instead, which makes them well defined.
+    Give the covariances B, S, N, each (d, d), or a fitted PLDA. The directions v solve B v = lambda T v with v'Tv = 1.
+    Along v the speaker's share is v'Bv = lambda, the session's v'Sv and the channel's v'Nv. Directions are ordered by
+    falling lambda; where lambda is 0 they solve S v = lambda T v instead, which makes them well defined.
 
     >>> s = variance_directions(np.diag([1.0, 0.0]), np.diag([0.0, 3.0]), np.eye(2))
     >>> s.speaker.round(3).tolist(), s.session.round(3).tolist(), s.channel.round(3).tolist()
     ([0.5, 0.0], [0.0, 0.75], [0.5, 0.25])
     """
+    if hasattr(B, "speaker_loadings_"):
+        B, S, N = level_covariances(B.speaker_loadings_, B.session_loadings_, B.noise_precision_, B.channel_priors_)
+    if S is None or N is None:
+        raise DuopldaError("give a fitted PLDA, or the speaker, the session and the noise covariance")
     B, S, N = (np.asarray(a, dtype=np.float64) for a in (B, S, N))
     if B.ndim != 2 or B.shape[0] != B.shape[1] or not B.shape == S.shape == N.shape:
         raise DuopldaError(f"the covariances have shapes {B.shape}, {S.shape}, {N.shape}; each must be (d, d)")

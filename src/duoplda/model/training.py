@@ -50,18 +50,17 @@ class Training:
         full = self._ranks(stats)
         anova.check_identifiable(stats, *full)
         reason = None if self.noise_floor else anova.singular(stats, *full)
-        if reason is not None and self.shrinkage is None:
-            raise DuopldaError(
-                f"{reason}. Set shrinkage='auto', or noise_floor (for example 1e-4), or reduce the dimensions first"
-            )
         if reason is not None:
+            if self.shrinkage is None:
+                remedy = "Set shrinkage='auto', or noise_floor (for example 1e-4), or reduce the dimensions first"
+                raise DuopldaError(f"{reason}. {remedy}")
             _warn(f"{reason}. Trained all the same, with a floor of {FLOOR:g} of the mean variance under the noise")
         ranks, path = full, {}
-        if "auto" in (self.n_speaker_factors, self.n_session_factors):
+        given = (self.n_speaker_factors, self.n_session_factors)
+        if "auto" in given:
             held_out = self._held_out(stats, full, "the numbers of factors")
-            given = (self.n_speaker_factors, self.n_session_factors)
-            fixed = [None if g == "auto" else n for g, n in zip(given, full, strict=True)]
-            ranks, path = held_out.ranks(fixed[0], fixed[1], full), held_out.path
+            ny, nx = (None if g == "auto" else n for g, n in zip(given, full, strict=True))
+            ranks, path = held_out.ranks(ny, nx, full), held_out.path
         amount, found = self._amount(stats, ranks)
         fit = self._em(stats, ranks, self.tol, self.callback, state)
         model = shr.shrink(fit.model, amount, shr.target(stats), stats.N) if any(amount) else fit.model
@@ -70,16 +69,13 @@ class Training:
     def _ranks(self, stats: Statistics) -> tuple[int, int]:
         """The numbers of factors that are given; where one is not, the largest."""
         ny, nx = self.n_speaker_factors, self.n_session_factors
-        ranks = (
-            stats.d if ny is None or isinstance(ny, str) else int(ny),
-            anova.session_rank(stats, None) if nx is None or isinstance(nx, str) else int(nx),
-        )
+        ranks = [stats.d if ny is None or isinstance(ny, str) else int(ny)]
+        ranks.append(anova.session_rank(stats, None) if nx is None or isinstance(nx, str) else int(nx))
         for name, n in zip(("n_speaker_factors", "n_session_factors"), ranks, strict=True):
             if n > stats.d:
-                raise DuopldaError(
-                    f"{name}={n} is more than the {stats.d} dimensions of the data: use at most {stats.d}, or None"
-                )
-        return ranks
+                most = f"the {stats.d} dimensions of the data: use at most {stats.d}, or None"
+                raise DuopldaError(f"{name}={n} is more than {most}")
+        return ranks[0], ranks[1]
 
     def _em(
         self, stats: Statistics, ranks: tuple[int, int], tol: float, callback: Any = None, state: Any = None
@@ -90,9 +86,9 @@ class Training:
         if floor:
             total = anova.total_covariance(stats)
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
-        start: Model | em.State
+        start = state
         if state is not None:
-            start, m, sizes = state, state.model, (stats.K, stats.d, *ranks)
+            m, sizes = state.model, (stats.K, stats.d, *ranks)
             if (m.K, m.d, m.ny, m.nx) != sizes:
                 found = f"{(m.K, m.d, m.ny, m.nx)}, not {sizes}"
                 raise DuopldaError(f"the state is of another training: its sizes (K, d, ny, nx) are {found}")
@@ -106,10 +102,8 @@ class Training:
 
     def _held_out(self, stats: Statistics, ranks: tuple[int, int], what: str) -> shr.HeldOut:
         if not stats.folds:
-            raise DuopldaError(
-                f"{what} can be chosen by held-out speakers only from statistics with folds: gather them with "
-                "n_folds=4, or give numbers"
-            )
+            remedy = "gather them with n_folds=4, or give numbers"
+            raise DuopldaError(f"held-out speakers can choose {what} only from statistics with folds: {remedy}")
         if not shr.HeldOut.possible(stats):
             raise DuopldaError(f"too few speakers ({len(stats.speaker_ids)}) to hold some out for {what}: give numbers")
         show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
@@ -134,8 +128,8 @@ class Training:
             free = ("speaker", *(("session",) if ranks[1] else ()), "noise", *several)
             if not possible and stats.folds:
                 amount = shr.Shrinkage(**{name: getattr(shr.START, name) for name in free})
-                n = len(stats.speaker_ids)
-                _warn(f"too few speakers ({n}) to hold some out: shrinkage set to {tuple(amount)}", 1)
+                few = f"too few speakers ({len(stats.speaker_ids)}) to hold some out"
+                _warn(f"{few}: shrinkage set to {tuple(amount)}", 1)
                 return amount, {}
         held_out = self._held_out(stats, ranks, "the shrinkage")
         return held_out.shrinkage(free), held_out.path

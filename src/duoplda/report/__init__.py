@@ -55,8 +55,7 @@ def write_report(
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
-    systems : name -> scores (n,), natural-log likelihood ratios, in the order of `labels`
-    labels : (n,) True for a target trial
+    systems, labels : name -> scores (n,), natural-log likelihood ratios; (n,) True for a target trial
     trials : ids of the enrolled and of the test side, each (n,), for the lists of worst trials (else row numbers)
     speakers : the speaker of each side, each (n,): gives confidence intervals by resampling speakers
     conditions : name -> value for each trial (n,): a table for each
@@ -108,17 +107,15 @@ def _page(title: str, evidence: section.Evidence, bodies: Mapping[str, str], dat
     shown = {name: (head, bodies[name]) for name, head in section.HEADS.items() if bodies[name]}
     scores, names = evidence.scores, ", ".join(text(name) for name in evidence.scores)
     parts = {"css": template("page.css"), "js": template("page.js")}
-    digests = {name: hashlib.sha256(part.encode()).digest() for name, part in parts.items()}
+    digests = {f"{name}_hash": hashlib.sha256(part.encode()).digest() for name, part in parts.items()}
+    parts |= {name: f"sha256-{base64.b64encode(digest).decode()}" for name, digest in digests.items()}
     script = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for mark in "<>&":  # so that the data cannot end the script element that holds them
         script = script.replace(mark, f"\\u{ord(mark):04x}")
+    parts |= {"title": text(title), "data": script, "version": __version__}
     return Template(template("page.html")).substitute(
-        title=text(title),
+        parts,
         subtitle=f"{len(scores)} system{'s' * (len(scores) > 1)} on {len(evidence.y):,} trials: {names}",
         nav="".join(f'<a href="#{name}">{head}</a>' for name, (head, _) in shown.items()),
         sections="\n".join(f'<section id="{k}"><h2>{head}</h2>\n{body}</section>' for k, (head, body) in shown.items()),
-        data=script,
-        version=__version__,
-        **parts,
-        **{f"{name}_hash": f"sha256-{base64.b64encode(digest).decode()}" for name, digest in digests.items()},
     )

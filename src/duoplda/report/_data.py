@@ -5,8 +5,7 @@ triples can be asked for. For each distinct ratio the page gets the counts of mi
 cost is found on the vertices of the ROC's convex hull, which are few. Both give metrics.act_dcf and metrics.min_dcf
 exactly. The page forms the ratios itself by the same floating-point operations, so no table of them is sent.
 
-A drawn curve is a list of whole numbers, 0 .. UNITS along either axis; a list of counts or of coordinates is sent as
-its differences.
+A drawn curve is a list of whole numbers, 0 .. UNITS along either axis; counts and coordinates are sent as differences.
 """
 
 import math
@@ -57,21 +56,16 @@ class Grid(NamedTuple):
 
 def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None) -> Json:
     """Return all that the page's script needs, ready for JSON."""
-    x, y = det_limits([(labels, labels)], high=0.98)
-    span = score_range(systems.values())
-    drawn = {} if shares is None else {"shares": [_rounded(share) for share in shares[:3]]}
-    return drawn | {
-        "targets": int(labels.sum()),
-        "nontargets": int((~labels).sum()),
-        "units": UNITS,
+    x, y = (ndtri(limits) for limits in det_limits([(labels, labels)], high=0.98))
+    span, thresholds = score_range(systems.values()), np.log(grid.ratios())
+    curves_of = {name: _system(scores, labels, thresholds, (x, y), span) for name, scores in systems.items()}
+    data: Json = {} if shares is None else {"shares": [_rounded(share) for share in shares[:3]]}
+    data |= {"targets": int(labels.sum()), "nontargets": int((~labels).sum()), "units": UNITS, "bayes": BAYES_LIMIT}
+    return data | {
         "grid": {"prior": grid.p_target, "miss": grid.c_miss, "fa": grid.c_fa, "start": grid.start},
-        "det": {"x": ndtri(x).tolist(), "y": ndtri(y).tolist()},
+        "det": {"x": x.tolist(), "y": y.tolist()},
         "tippett": [v / math.log(10) for v in span],
-        "bayes": BAYES_LIMIT,
-        "systems": [
-            {"name": plain(name), **_system(scores, labels, np.log(grid.ratios()), (ndtri(x), ndtri(y)), span)}
-            for name, scores in systems.items()
-        ],
+        "systems": [{"name": plain(name), **curves} for name, curves in curves_of.items()],
     }
 
 
@@ -83,18 +77,14 @@ def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[
     k = np.searchsorted(curve.thresholds[:-1], thresholds)
     x, targets, nontargets = tippett_curve(scores, labels)
     x = np.r_[span[0], x, span[1]]
-    odds = np.linspace(-BAYES_LIMIT, BAYES_LIMIT, BAYES_POINTS)
-    bayes = metrics.bayes_error(scores, labels, odds)
+    bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, BAYES_POINTS))
     own = score_range([scores])
     edges = np.linspace(*own, BINS + 1)
     shares = [np.histogram(scores[keep].clip(*own), edges)[0] / keep.sum() for keep in (labels, ~labels)]
+    at = [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)]
     return {
         "actual": {"miss": _steps(curve.p_miss[k] * n_targets), "fa": _steps(curve.p_fa[k] * n_nontargets)},
-        "hull": {
-            "miss": _steps(hull.p_miss * n_targets),
-            "fa": _steps(hull.p_fa * n_nontargets),
-            "at": [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)],
-        },
+        "hull": {"miss": _steps(hull.p_miss * n_targets), "fa": _steps(hull.p_fa * n_nontargets), "at": at},
         "det": _drawn(ndtri(curve.p_fa), ndtri(curve.p_miss), *det),
         "tippett": [_drawn(x, np.r_[1.0, share, share[-1]], span, (0.0, 1.0)) for share in (targets, nontargets)],
         "bayes": {"actual": _rounded(bayes.actual), "least": _rounded(bayes.minimum)},

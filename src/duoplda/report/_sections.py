@@ -151,8 +151,8 @@ def of_model(model: Any, shares: VarianceShares | None) -> str:
     if shares is None:
         raise DuopldaError(f"model_summary must be a fitted PLDA or a dictionary, not {type(model).__name__}")
     d, ny = model.speaker_loadings_.shape
-    known: dict[str, Any] = {"dimensions": d, "speaker factors": ny}
-    known["session factors"], kinds = model.session_loadings_.shape[1], len(model.channel_priors_)
+    nx, kinds = model.session_loadings_.shape[1], len(model.channel_priors_)
+    known: dict[str, Any] = {"dimensions": d, "speaker factors": ny, "session factors": nx}
     known |= {"kinds of channels": kinds} if kinds > 1 else {}
     if hasattr(model, "log_likelihoods_"):
         known["EM iterations"] = f"{model.n_iter_}{'' if model.converged_ else ' (not converged)'}"

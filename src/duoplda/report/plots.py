@@ -22,8 +22,7 @@ from duoplda.evaluation import metrics
 from duoplda.evaluation.calibration import PAVCalibration
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
 from duoplda.io import atomic_path
-from duoplda.model import summary
-from duoplda.model.summary import VarianceShares
+from duoplda.model.summary import VarianceShares, variance_directions
 from duoplda.report._html import plain
 
 __all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
@@ -43,9 +42,6 @@ _WIDTH = 3.5  # in, a column of print
 # rates worth a tick, the most welcome first
 _RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
 _LN10 = float(np.log(10.0))
-
-
-# What the pictures are made of: no matplotlib from here to `det`.
 
 
 def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
@@ -102,25 +98,11 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
     return sorted(kept)
 
 
-def variance_directions(speaker: Any, session: Any = None, noise: Any = None) -> VarianceShares:
-    """What `duoplda.model.summary.variance_directions` gives for three covariances (d, d), or for a fitted PLDA.
-
-    With several kinds of channels the noise of a PLDA is their mean, weighted by their priors.
-    """
-    if hasattr(speaker, "speaker_loadings_"):
-        names = ("speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
-        speaker, session, noise = summary.level_covariances(*(getattr(speaker, name) for name in names))
-    if session is None or noise is None:
-        raise DuopldaError("give a fitted PLDA, or the speaker, the session and the noise covariance")
-    return summary.variance_directions(speaker, session, noise)
-
-
 def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Axes | None = None) -> Axes:
     """Miss against false-alarm rate on probit axes, where Gaussian scores give straight lines.
 
-    For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives
-    and an open one the point of least cost; a point outside the axes is drawn on their border. The legend gives the EER
-    ("rocch").
+    For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives,
+    an open one the least cost; points outside the axes are drawn on their border. The legend gives the EER ("rocch").
     """
     looks = _looks(systems, _DASHES)
     points = {name: [_decide(*systems[name], *at) for at in operating_points] for name in systems}

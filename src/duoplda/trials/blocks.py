@@ -18,9 +18,7 @@ from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import ratios
 from duoplda.trials.ratios import Product, Rows, dots, empty, merged, put_cells
-from duoplda.trials.sides import Sides, enroll, shared
-
-__all__ = ["Scorer", "Sides", "best", "blocks", "enroll", "matrix", "pairs", "top"]
+from duoplda.trials.sides import Sides, shared
 
 CELLS = 1 << 23  # of a block
 
@@ -138,7 +136,8 @@ class Scorer:
         index = _checked(index, (len(self.a), len(tests)))
         if self.cosine:
             return dots(_unit(self.a.gamma), _unit(tests.gamma), index[:, 0], index[:, 1])
-        out = self._unshared(*_used(tests, index), expected)
+        used, rows = _used(tests, index[:, 1])
+        out = self._unshared(used, np.column_stack([index[:, 0], rows]), expected)
         both = shared(self.a, tests, only=index)
         if both is not None:
             rows, columns, values = both  # sorted by trial
@@ -155,41 +154,20 @@ class Scorer:
         one for each pattern of the enrolled, those of the enrolled (which serve all pairs that are expected) one for
         each pattern of the tests.
         """
+        i, j = index.T
         of_tests, of_enrolled = len(self.a.groups) * len(tests), len(tests.groups) * len(self.a)
-        if of_tests + of_enrolled * len(index) / max(expected, len(index), 1) <= len(index):
-            return self.plan(tests, whole=True).products[0].gather(tests, index[:, 0], index[:, 1])
-        used = np.zeros(len(self.a), bool)
-        used[index[:, 0]] = True
-        if 2 * used.sum() < len(self.a):
-            rows = np.column_stack([(np.cumsum(used) - 1)[index[:, 0]], index[:, 1]])
-            return Scorer(self.a.select(used))._unshared(tests, rows, 0)
-        return merged(self.a, tests, index[:, 0], index[:, 1])
+        if of_tests + of_enrolled * len(i) / max(expected, len(i), 1) <= len(i):
+            return self.plan(tests, whole=True).products[0].gather(tests, i, j)
+        enrolled, i = _used(self.a, i)
+        if enrolled is not self.a:
+            return Scorer(enrolled)._unshared(tests, np.column_stack([i, j]), 0)
+        return merged(enrolled, tests, i, j)
 
 
 def _unit(rows: Array) -> Array:
     xp = namespace(rows)
     length = xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
     return rows / xp.where(length > 0, length, xp.ones_like(length))
-
-
-def matrix(a: Sides, b: Sides) -> Array:
-    """(len(a), len(b)) ln likelihood ratios."""
-    return Scorer(a).columns(b)
-
-
-def blocks(a: Sides, b: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
-    """Columns of `matrix` in blocks, as `Scorer.blocks` gives them."""
-    return Scorer(a).blocks(b, cells, host)
-
-
-def top(a: Sides, b: Sides, k: int) -> tuple[Array, Array]:
-    """The k highest-scoring rows of `a` for each of `b`, and their ratios, as `Scorer.top` gives them."""
-    return Scorer(a).top(b, k)
-
-
-def pairs(a: Sides, b: Sides, index: Any) -> Array:
-    """(n,) ln likelihood ratios of listed pairs (n, 2) of rows of a and of b."""
-    return Scorer(a).pairs(b, index)
 
 
 def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, NDArray[Any]]]:
@@ -260,10 +238,8 @@ def _checked(index: Any, sizes: tuple[int, int]) -> Ints:
     return index
 
 
-def _used(tests: Sides, index: Ints) -> tuple[Sides, Ints]:
-    """The tests that occur in the pairs, unless these are most of them, and the pairs with their rows."""
-    used = np.zeros(len(tests), bool)
-    used[index[:, 1]] = True
-    if 2 * used.sum() >= len(tests):
-        return tests, index
-    return tests.select(used), np.column_stack([index[:, 0], (np.cumsum(used) - 1)[index[:, 1]]])
+def _used(side: Sides, rows: Ints) -> tuple[Sides, Ints]:
+    """The sides that occur, unless these are most of them, and the rows among them."""
+    used = np.zeros(len(side), bool)
+    used[rows] = True
+    return (side.select(used), (np.cumsum(used) - 1)[rows]) if 2 * used.sum() < len(side) else (side, rows)

@@ -79,21 +79,19 @@ def _key(name: Any) -> str:
 
 
 def packed(names: NDArray[Any]) -> NDArray[Any]:
-    """Names as numbers for a file: texts as UTF-8, a row of bytes each."""
+    """Names as numbers for a file: a row of code points for each text."""
     if names.dtype.kind != "U":
         return names
-    text = np.char.encode(names, "utf-8", "surrogatepass")
-    return np.frombuffer(text.tobytes(), np.uint8).reshape(len(text), text.dtype.itemsize)
+    return np.ascontiguousarray(names).view(np.uint32).reshape(len(names), names.dtype.itemsize // 4)
 
 
 def unpacked(array: NDArray[Any]) -> NDArray[Any]:
     """The names that `packed` packed."""
-    if array.ndim == 1 and array.dtype.kind in "biuf":
+    if array.ndim == 1 and array.dtype in (np.int64, np.float64):
         return array
-    if array.ndim != 2 or array.dtype != np.uint8 or not array.shape[1]:
-        raise ValueError(f"names are {array.dtype} of shape {array.shape}")
-    text = np.frombuffer(array.tobytes(), f"S{array.shape[1]}")
-    return np.char.decode(text, "utf-8", "surrogatepass")
+    if array.ndim != 2 or array.dtype != np.uint32 or not array.shape[1] or (array > 0x10FFFF).any():
+        raise ValueError(f"names are {array.dtype} of shape {array.shape}, or no text")
+    return np.ascontiguousarray(array).view(f"U{array.shape[1]}").reshape(-1)
 
 
 class Index:
