@@ -15,7 +15,7 @@ from duoplda.trials import ratios as products
 from duoplda.trials import sides as grouping
 from duoplda.trials.sides import shared
 from test_array import LIBRARIES, Library
-from test_llr import MODELS, each_pair, enrolled, every_model, matrix, near, share, two_sides
+from test_llr import MODELS, each_pair, enrolled, every_model, listed, matrix, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 

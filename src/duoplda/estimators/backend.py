@@ -235,7 +235,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
         with files.reading(path) as saved:
             backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)
-        vars(backend).update(saved.backend)
+        backend.__dict__.update(saved.backend)
         return backend
 
     @classmethod

@@ -484,7 +484,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def restored(cls, saved: files.Saved) -> Self:
         """The PLDA that a file holds."""
         plda = cls(**saved.parameters)
-        vars(plda).update(saved.plda, n_features_in_=saved.model.d)
+        plda.__dict__.update(saved.plda, n_features_in_=saved.model.d)
         return plda._keep(saved.model, plda.channel_priors_)
 
     # -- inside
