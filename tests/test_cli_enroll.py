@@ -175,3 +175,12 @@ def test_options_that_do_not_go_together(arguments, message, tmp_path, monkeypat
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_names_of_a_file_cannot_steer_the_terminal(tmp_path, folder):
+    chain = Backend.load(folder / "model.safetensors")
+    with np.load(folder / "x.npz") as data:
+        chain.enroll(data["embeddings"][:2], ["\x1b[31mred", "plain"]).save(tmp_path / "voices")
+    result = done(*scoring(folder), "--enrolled", tmp_path / "voices", "--top", 2)
+    assert "\\x1b[31mred utt" in result.stdout
+    assert "\x1b" not in result.output

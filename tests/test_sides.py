@@ -379,7 +379,7 @@ DAMAGE = {
     "a type that is not there": lambda a: a.update(session_type=a["session_type"] + 100),
     "sessions that are not counted": lambda a: a.update(counts=0 * a["counts"]),
     "NaN": lambda a: a.update(z=a["z"] * np.nan),
-    "names that are no text": lambda a: a.update(ids=np.full_like(a["ids"], 255)),
+    "names that are no text": lambda a: a.update(ids=np.full_like(a["ids"], 2**31)),
     "names of three dimensions": lambda a: a.update(ids=a["ids"][:, :, None]),
     "names without letters": lambda a: a.update(ids=a["ids"][:, :0]),
 }

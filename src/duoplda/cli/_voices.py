@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duoplda.cli._common import progress, usage
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, printable
 
 if TYPE_CHECKING:
     from duoplda.data import Recordings
@@ -80,4 +80,4 @@ def write_counted(scores: Any, out: Path | None, force: bool, counts: dict[str, 
         return
     for part in counted():
         for row in zip(part.enroll.values, part.test.values, part.score.tolist(), strict=True):
-            print(*row)
+            print(*map(printable, row))

@@ -146,7 +146,7 @@ def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
 
 def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
-    first_line(path)
+    first_fields(path)  # or an error that says why it is no list
     lines = []
     for number, fields in numbered_lines(path):
         if len(fields) == 1:

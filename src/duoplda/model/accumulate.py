@@ -104,28 +104,10 @@ class OpenSessions:
     def select(self, sessions: NDArray[np.bool_]) -> OpenSessions:
         """Some of the sessions."""
         cells, place = np.flatnonzero(sessions[self.session]), np.cumsum(sessions) - 1
+        by_session = (a[sessions] for a in (self.keys, self.names, self.speakers))
         return OpenSessions(
-            self.keys[sessions],
-            self.names[sessions],
-            self.speakers[sessions],
-            place[self.session[cells]],
-            self.kind[cells],
-            self.n[cells],
-            take(self.F, cells),
+            *by_session, place[self.session[cells]], self.kind[cells], self.n[cells], take(self.F, cells)
         )
-
-
-class Gathered(NamedTuple):
-    """What a pass leaves of one fold of speakers: fields of `Statistics`."""
-
-    offset: Array
-    kinds: NDArray[Any]
-    speaker_ids: NDArray[Any]
-    weights: NDArray[np.float64]
-    blocks: tuple[TypeBlock, ...]
-    within: Array
-    sessions: NDArray[np.uint64] | None
-    open: OpenSessions | None
 
 
 def helmert(n: int) -> NDArray[np.float64]:
@@ -377,30 +359,21 @@ class Sums:
 
     # -- the end
 
-    def result(self, again: Callable[[], Any] | None = None) -> list[Gathered]:
-        """The sums by fold; `again` reads the recordings again and names those that are not finite."""
+    def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
+        """The sums by fold, as fields of `Statistics`; `again` reads the recordings again and names those that are not finite."""
         self._check(again)
         lb, done, left = self.labels, self.pair_n > 0, self._left_open()
         who = np.zeros(len(lb.speaker_ids), bool)
         who[self.pair_speaker[done]] = True
-        out = []
+        out: list[dict[str, Any]] = []
         for f in range(self.n_folds):
             own = who & (self.fold == f)
             place = np.cumsum(own) - 1
             blocks = [self._block(c, f, done, place) for c in range(len(self.types))]
             rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self._still_open]])
-            out.append(
-                Gathered(
-                    self.offset,
-                    lb.kinds,
-                    lb.speaker_ids[own],
-                    np.ones(int(own.sum())),
-                    tuple(b for b in blocks if b is not None),
-                    self.within[f, ...],
-                    self._names(f),
-                    rest or None,
-                )
-            )
+            found = {"speaker_ids": lb.speaker_ids[own], "weights": np.ones(int(own.sum())), "open": rest or None}
+            found |= {"offset": self.offset, "kinds": lb.kinds, "blocks": tuple(b for b in blocks if b is not None)}
+            out.append({**found, "within": self.within[f, ...], "session_keys": self._names(f)})
         return out
 
     def _names(self, f: int) -> NDArray[np.uint64] | None:

@@ -287,7 +287,7 @@ class Statistics:
         add_rows(rows, o.session * K + o.kind, o.F)
         sums = Sums(labels, self.offset[None, :], offset=self.offset)
         sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
-        return Statistics.sum([replace(self, open=None), Statistics(*sums.result()[0])])
+        return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0])])
 
     def __radd__(self, other: Any) -> Statistics:
         return self if other == 0 else NotImplemented  # so that sum(shards) works
@@ -438,7 +438,7 @@ def _gather(
             sums.add(X, slice(0, labels.n_recordings))
     else:
         sums = _by_chunks(part, transform, device, options)
-    found = [Statistics(*g) for g in sums.result(partial(_name_rows, part))]
+    found = [Statistics(**g) for g in sums.result(partial(_name_rows, part))]
     loose = []
     empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
     empty |= {"within": None, "session_keys": None}

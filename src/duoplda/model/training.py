@@ -20,6 +20,7 @@ from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
 
+Ranks = tuple[int, int]  # numbers of speaker and of session factors
 FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before it is shrunk
 
 
@@ -66,7 +67,7 @@ class Training:
         model = shr.shrink(fit.model, amount, shr.target(stats), stats.N) if any(amount) else fit.model
         return Trained(model, amount, {**path, **found}, fit)
 
-    def _ranks(self, stats: Statistics) -> tuple[int, int]:
+    def _ranks(self, stats: Statistics) -> Ranks:
         """The numbers of factors that are given; where one is not, the largest."""
         ny, nx = self.n_speaker_factors, self.n_session_factors
         ranks = [stats.d if ny is None or isinstance(ny, str) else int(ny)]
@@ -77,9 +78,7 @@ class Training:
                 raise DuopldaError(f"{name}={n} is more than {most}")
         return ranks[0], ranks[1]
 
-    def _em(
-        self, stats: Statistics, ranks: tuple[int, int], tol: float, callback: Any = None, state: Any = None
-    ) -> em.Fit:
+    def _em(self, stats: Statistics, ranks: Ranks, tol: float, callback: Any = None, state: Any = None) -> em.Fit:
         floor, few = float(self.noise_floor), _few(stats)
         if not floor and (few or (self.shrinkage is not None and anova.singular(stats, *ranks) is not None)):
             floor = FLOOR
@@ -88,10 +87,9 @@ class Training:
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
         start = state
         if state is not None:
-            m, sizes = state.model, (stats.K, stats.d, *ranks)
-            if (m.K, m.d, m.ny, m.nx) != sizes:
-                found = f"{(m.K, m.d, m.ny, m.nx)}, not {sizes}"
-                raise DuopldaError(f"the state is of another training: its sizes (K, d, ny, nx) are {found}")
+            own, sizes = tuple(getattr(state.model, a) for a in ("K", "d", "ny", "nx")), (stats.K, stats.d, *ranks)
+            if own != sizes:
+                raise DuopldaError(f"the state is of another training: its (K, d, ny, nx) are {own}, not {sizes}")
         elif self.random is None:
             start = em.moment_start(stats, *ranks, floor)
         else:
@@ -100,7 +98,7 @@ class Training:
         how |= {"max_iter": self.max_iter, "floor": floor, "nu": stats.d if few else 1.0}
         return em.fit(stats, start, tol=tol, callback=callback, **how)
 
-    def _held_out(self, stats: Statistics, ranks: tuple[int, int], what: str) -> shr.HeldOut:
+    def _held_out(self, stats: Statistics, ranks: Ranks, what: str) -> shr.HeldOut:
         if not stats.folds:
             remedy = "gather them with n_folds=4, or give numbers"
             raise DuopldaError(f"held-out speakers can choose {what} only from statistics with folds: {remedy}")
@@ -109,10 +107,10 @@ class Training:
         show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
         return shr.HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
 
-    def _amount(self, stats: Statistics, ranks: tuple[int, int]) -> tuple[shr.Shrinkage, dict[Any, float]]:
+    def _amount(self, stats: Statistics, ranks: Ranks) -> tuple[shr.Shrinkage, dict[Any, float]]:
         """How far to shrink, as given or as held-out speakers choose, and what was tried."""
         several = ("channel",) if stats.K > 1 else ()
-        possible = bool(stats.folds) and shr.HeldOut.possible(stats)
+        possible = shr.HeldOut.possible(stats)
         if isinstance(self.shrinkage, tuple):  # one number for all; of three, that of the noise for kinds of channels
             given = self.shrinkage * 3 if len(self.shrinkage) == 1 else self.shrinkage
             return shr.Shrinkage(*given, *(given[2:] if len(given) == 3 and several else ())), {}

@@ -239,7 +239,7 @@ class Product:
         for p, right in self.rights(theirs):
             rows, left, whole = ours.rows[ours.of(p)], self.ready[ours.of(p), :], slice(0, len(columns))
             # Rows of `out` are written whole, and in order, if there are enough of them to pay for sorted columns.
-            if len(ours.present) > 1 and not bool((columns[1:] > columns[:-1]).all()) and len(rows) > len(columns):
+            if len(rows) > left.shape[1] and not bool((columns[1:] > columns[:-1]).all()):
                 multiply(out, rows, columns[theirs.order], [(whole, (left,), take(right, theirs.order))])
             else:
                 multiply(out, rows, columns, [(whole, (left,), right)])
