@@ -1,7 +1,8 @@
 """The array library of the input (NumPy, torch, or any of the array API standard), and what that standard lacks.
 
-What goes in decides where the work is done and what comes out: `namespace(X)` gives the library `xp`, the
-numeric rooms then call `xp.*`. Labels, ids and counts are always NumPy, on the host.
+What goes in decides where the work is done and what comes out: `namespace(X)` gives the library `xp`, the numeric rooms
+then call `xp.*`. Labels, ids and counts are always arrays of NumPy, on the host. Of NumPy's arrays, `in_order` and what
+is built on it give work to several threads without a change in any bit of the results.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -83,7 +84,7 @@ def to_float(array: Any, xp: Any) -> Array:
 
 
 def put(host: Any, like: Array) -> Array:
-    """A host array as doubles (or 64-bit integers) in the library and on the device of `like`; or what is there."""
+    """A host array as doubles (or 64-bit integers) where `like` is; arrays of its library are returned as they are."""
     xp = namespace(like)
     if xp is not np and namespace(host) is xp:
         return host
@@ -185,7 +186,7 @@ def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
-    """`array[index] += rows` in place, where an index comes at most once."""
+    """`array[index] += rows` in place, where no index repeats."""
     xp = namespace(array)
     if xp is np:
         array[index] += rows
@@ -196,7 +197,7 @@ def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
-    """Sums of consecutive rows; segment s begins at row `starts[s]` (each has a row at least).
+    """Sums of consecutive rows; segment s begins at row `starts[s]`, and none is empty.
 
     Where every segment is one row, these are the rows themselves, not a copy.
     """
@@ -226,7 +227,7 @@ def add_segments(array: Array, index: Array, rows: Array) -> None:
 
 
 def bincount(index: Array, n: int) -> Array:
-    """How often each of 0 .. n-1 is in an array of integers."""
+    """How often each of the integers 0 .. n - 1 occurs in an array."""
     if isinstance(index, np.ndarray):
         return np.bincount(index, minlength=n)
     table = index.new_zeros(n)  # torch's own would look for the largest first, and wait for it
@@ -234,9 +235,9 @@ def bincount(index: Array, n: int) -> Array:
 
 
 def ranked(values: Array) -> tuple[Array, Array, Array]:
-    """Distinct integers (>= 0), sorted; the rank of each entry among them; how often each comes.
+    """The distinct integers (>= 0) in increasing order, the rank of each entry among them, and how often each occurs.
 
-    By a table where the integers are not much larger than they are many: several times faster than sorting.
+    A table is used unless the largest integer is much larger than their number: several times faster than sorting.
     """
     xp = namespace(values)
     high = int(xp.max(values)) + 1 if values.shape[0] else 0
@@ -456,7 +457,7 @@ def in_order(
 
     with reproducible():
         threads = 1 if flops < FEW_FLOPS or _alone.get() else _allowed
-        if threads == 1:
+        if threads == 1 or (isinstance(items, Sized) and len(items) < 2):
             yield from map(work, items)
             return
         coming: deque[Future[Any]] = deque()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import symmetric, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
 from duoplda.model.parameters import Model, checked
@@ -64,7 +64,13 @@ def make_recordings(
         for name, n in factors.items():
             if not 0 <= n <= n_dimensions:
                 raise DuopldaError(f"{name}={n} must lie between 0 and {n_dimensions} dimensions")
-        model = _random_model(rng, n_dimensions, [*factors.values()], [*variances.values()], channel_variance, mean)
+        V, U = (rng.standard_normal((n_dimensions, n)) for n in factors.values())
+        sizes = zip((V, U), variances.values(), strict=True)
+        V, U = (L * (v / max((L**2).sum(axis=1).mean(), 1e-300)) ** 0.5 for L, v in sizes)
+        Q = np.linalg.qr(rng.standard_normal((n_dimensions, n_dimensions)))[0]
+        eigenvalues = np.geomspace(1, 10, n_dimensions)
+        precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
+        model = checked(rng.standard_normal(n_dimensions) * mean, V, U, symmetric(precision))
     return Dataset(*draw(model, n_speakers, sessions, recordings, rng)[:3], model)
 
 
@@ -90,18 +96,6 @@ def _generator(seed: Any) -> np.random.Generator:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
         raise DuopldaError(f"seed={seed!r} must be None or a whole number from 0 on: {error}") from None
-
-
-def _random_model(
-    rng: np.random.Generator, d: int, factors: list[int], variances: list[float], channel_variance: float, mean: float
-) -> Model:
-    """Loadings, noise and mean, drawn as `make_recordings` says."""
-    V, U = (rng.standard_normal((d, n)) for n in factors)
-    V, U = (L * (v / max((L**2).sum(axis=1).mean(), 1e-300)) ** 0.5 for L, v in zip((V, U), variances, strict=True))
-    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    eigenvalues = np.geomspace(1, 10, d)
-    precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
-    return checked(rng.standard_normal(d) * mean, V, U, (precision + precision.T) / 2)
 
 
 def sample(

@@ -109,22 +109,13 @@ def encode(
         names = zip(speaker_ids[who].tolist(), session_ids[what].tolist(), strict=True)
         session_ids = np.array([f"{a} {b}" for a, b in names], dtype=str)
     labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
-    if session_ids is not None:
-        _refuse_torn(labels)
-    return labels
-
-
-def _refuse_torn(labels: Labels) -> None:
-    """Raise an error for sessions that occur with several speakers."""
-    wrong = labels.session_speaker[labels.session] != labels.speaker
-    if not bool(wrong.any()):
-        return
-    sessions, speakers = to_numpy(labels.session), to_numpy(labels.speaker)
+    if session_ids is None or not bool((wrong := labels.session_speaker[sessions] != speakers).any()):
+        return labels
+    sessions, speakers = to_numpy(sessions), to_numpy(speakers)
     torn = np.unique(sessions[to_numpy(wrong)])
     rows = np.flatnonzero(sessions == torn[0])
-    assert labels.session_ids is not None
-    who = labels.speaker_ids[np.unique(speakers[rows])]
-    raise torn_session(labels.session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
+    who = speaker_ids[np.unique(speakers[rows])]
+    raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:

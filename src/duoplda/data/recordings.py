@@ -99,10 +99,8 @@ class Recordings(ABC):
         if not isinstance(vectors, str):
             return ArrayRecordings(frame[list(vectors)].to_numpy(), *labels)
         if frame[vectors].dtype == "string":
-            raise DuopldaError(
-                f"column {vectors} holds text, not lists: dask.config.set({{'dataframe.convert-string': False}}) "
-                "before the data frame is made keeps Dask from turning lists into text"
-            )
+            remedy = "before the data frame is made, dask.config.set({'dataframe.convert-string': False}) keeps lists"
+            raise DuopldaError(f"column {vectors} holds text, not lists: {remedy}")
         try:
             rows = np.stack([np.asarray(v, np.float64) for v in frame[vectors]])
         except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -241,39 +241,29 @@ def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
 # -- recordings, as the client sees them
 
 
+@dataclass(eq=False, repr=False)
 class ClusterRecordings(Recordings):
-    """Parts of recordings that workers of a cluster open; see `recordings`.
+    """Parts of recordings that workers of a cluster open; see `recordings`."""
 
-    Attributes
-    ----------
-    digest : SHA-256 over those of the shards' ids and vectors; known after one pass
-    """
+    parts: list[Any]
+    opener: Opener
+    names: list[str]
+    client: Any
+    note: Note
+    show: Progress
+    index: LabelIndex | None = None
+    allow_missing: bool = False
+    dim: int | None = None
+    cut: bool = True  # sessions may be cut, and only a first pass over the labels can tell
+    digest: str | None = None  # SHA-256 over those of the parts' ids and vectors; known after one pass
 
-    def __init__(
-        self,
-        parts: Sequence[Any],
-        opener: Opener,
-        names: Sequence[str],
-        *,
-        client: Any,
-        note: Note,
-        show: Progress,
-        index: LabelIndex | None = None,
-        allow_missing: bool = False,
-        dim: int | None = None,
-        cut: bool = True,
-    ):
-        if not len(parts):
+    def __post_init__(self) -> None:
+        if not len(self.parts):
             raise DuopldaError("there are no shards")
-        self.client, self.note, self.show = client, note, show
-        self.index, self.allow_missing, self.dim = index, allow_missing, dim
-        self.names, self.opener = list(names), opener
-        self.digest: str | None = None
-        self.parts = list(parts)
-        if index is not None:
-            sent = _send(client, index)
-            self.parts = [(part, sent) for part in parts]
-        self._cut, self._buckets = cut, 1  # cut: sessions may be, and only a first pass over the labels can tell
+        self._buckets = 1
+        if self.index is not None:
+            sent = _send(self.client, self.index)
+            self.parts = [(part, sent) for part in self.parts]
 
     def labels(self) -> Labels:
         if self.index is None:
@@ -286,7 +276,7 @@ class ClusterRecordings(Recordings):
     @cached_property
     def split(self) -> list[Any]:
         """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
-        if not self._cut:
+        if not self.cut:
             return [None] * len(self.parts)
         task = delayed(_find, pure=False)
         with self._computing([task(n, p, self.opener) for n, p in zip(self.names, self.parts, strict=True)]) as futures:
@@ -403,10 +393,8 @@ def _result(future: Any, name: str, *, only_look: bool = False) -> Any:
     try:
         return future.result()
     except KilledWorker as error:
-        raise DuopldaError(
-            f"{name}: the workers that took it were killed, one after another. Mostly that is memory: give workers "
-            "more, or cut smaller shards"
-        ) from error
+        remedy = "Mostly that is memory: give workers more, or cut smaller shards"
+        raise DuopldaError(f"{name}: the workers that took it were killed, one after another. {remedy}") from error
     except OSError as error:
         raise DuopldaError(f"{name}: {type(error).__name__}: {error}") from error
     except Exception as error:
@@ -423,9 +411,8 @@ def current_client() -> Any:
     try:
         return default_client()
     except ValueError:
-        raise DuopldaError(
-            "no client of Dask: make one first, distributed.Client('tcp://scheduler:8786') or Client() for this machine"
-        ) from None
+        remedy = "make one first, distributed.Client('tcp://scheduler:8786') or Client() for this machine"
+        raise DuopldaError(f"no client of Dask: {remedy}") from None
 
 
 @contextmanager
@@ -451,11 +438,10 @@ def connect(where: str) -> Iterator[Any]:
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
     """Processes that are started inside ignore Ctrl-C: it is for the command, which ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which processes inherit
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # which processes inherit
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if main:
+            signal.signal(signal.SIGINT, before)

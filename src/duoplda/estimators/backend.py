@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from duoplda.arrays import Array, on_device, to_numpy
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import checks, files
-from duoplda.estimators.plda import PLDA
+from duoplda.estimators.plda import PLDA, Blocks
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, through
 from duoplda.evaluation.calibration import METHODS
 from duoplda.model.statistics import Statistics
@@ -99,7 +99,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         if not isinstance(self.plda, PLDA):
             raise DuopldaError(f"plda={self.plda!r} must be a PLDA, or None")
         checks.plda_parameters(self.plda)
-        return self.plda.unfitted()
+        return replace(self.plda)  # unlike a clone, it has the very same callback
 
     def _unfitted(self) -> dict[str, Any]:
         by = bool(self.center_by_channel)
@@ -133,10 +133,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
     def transform(self, X: Any, channel: Any = None, *, device: Any = None) -> Array:
-        """(N, k) recordings as the PLDA takes them.
-
-        They stay on their device; with `device`, a device of torch such as "cuda", those of the host are moved there.
-        """
+        """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda") if that is given."""
         check_is_fitted(self)
         return through(self.steps_, on_device(checks.rows(self, X), device), channel)
 
@@ -154,9 +151,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         check_is_fitted(self)
         return self._calibrated(self.plda_.llr(enrolled, tests, pairs), calibrated)
 
-    def llr_blocks(
-        self, enrolled: Sides, tests: Sides, *, calibrated: bool = True, **options: Any
-    ) -> Iterator[tuple[slice, Array]]:
+    def llr_blocks(self, enrolled: Sides, tests: Sides, *, calibrated: bool = True, **options: Any) -> Blocks:
         """Blocks of columns of `llr`, with the options of `PLDA.llr_blocks`."""
         check_is_fitted(self)
         blocks = self.plda_.llr_blocks(enrolled, tests, **options)
@@ -224,8 +219,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
     def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write everything to one safetensors file, whole or not at all.
 
-        `provenance` says where the model comes from: a command, hashes of files, whatever JSON can hold. Versions of
-        the software are added to it.
+        `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
         """
         check_is_fitted(self)
         files.write(path, self, provenance, force)
@@ -242,7 +236,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
     def from_plda(cls, plda: PLDA) -> Self:
         """A chain without preprocessing."""
         check_is_fitted(plda)
-        backend = cls(whiten=False, length_norm=False, plda=plda.unfitted(callback=None))
+        backend = cls(whiten=False, length_norm=False, plda=replace(plda, callback=None))
         backend.steps_, backend.plda_, backend.calibration_ = {}, plda, None
         backend.n_features_in_, backend.counts_, backend.provenance_ = plda.n_features_in_, {}, {}
         return backend

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +27,29 @@ def _ignore(*_: Any) -> None:
     """A callback that does nothing."""
 
 
+@dataclass(eq=False, repr=False)
 class Checkpoint:
-    """The state of EM after its last finished iteration, in a file: a callback of `PLDA` that is offered each state.
+    """The state of EM after its last finished iteration, in a file: a callback of `PLDA` that is offered each state."""
 
-    Parameters
-    ----------
-    path : the file, which belongs to the data and the options of one training
-    options : of the training, as JSON has them
-    data : a function that gives what tells the data apart, a hash for one; it is called after the data have been read
-    callback : a further callback `callback(iteration, log_likelihood, model)`, such as one that shows progress
-    """
-
-    def __init__(self, path: Path, options: Mapping[str, Any], data: Callable[[], Any], callback: Callback = _ignore):
-        self.path, self.options, self.data, self.callback = path, options, data, callback
-        self.written = False
-        self._next = 0.0
-        self._last: State | None = None
-        self._read: tuple[dict[str, Any], dict[str, Any]] | None = None
+    path: Path  # the file, which belongs to the data and the options of one training
+    options: Mapping[str, Any]  # of the training, as JSON has them
+    data: Callable[[], Any]  # gives what tells the data apart, a hash for one; called after the data have been read
+    callback: Callback = _ignore  # a further callback, such as one that shows progress
+    note: Callback = _ignore  # gets messages for people
+    written: bool = False
+    _next: float = 0.0  # when to write again
+    _last: State | None = None
+    _read: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def _key(self) -> str:
         return hashlib.sha256(json.dumps([self.options, self.data()], sort_keys=True).encode()).hexdigest()
 
-    def open(self) -> bool:
-        """Read the file of an interrupted training; False: there is none."""
-        self._read = read_container(self.path, (KIND,)) if self.path.exists() else None
-        return self._read is not None
+    def open(self) -> None:
+        """Read the file of an interrupted training, if there is one."""
+        if self.path.exists():
+            self._read = read_container(self.path, (KIND,))
+        else:
+            self.note(f"{self.path} is not there: training starts from the beginning")
 
     def start(self) -> State | None:
         """The state to go on from, once the data have been read; None: from the beginning."""
@@ -58,13 +57,14 @@ class Checkpoint:
             return None
         arrays, header = self._read
         if header.get("key") != self._key():
-            raise DuopldaError(
-                f"{self.path} is of a training with other data or options: repeat those, or remove it and train anew"
-            )
+            remedy = "repeat those, or remove it and train anew"
+            raise DuopldaError(f"{self.path} is of a training with other data or options: {remedy}")
         try:
-            return State.from_arrays(arrays, header["kinds"])
+            state = State.from_arrays(arrays, header["kinds"])
         except (KeyError, TypeError, ValueError) as error:
             raise DuopldaError(f"{self.path} is damaged ({error}): remove it and train anew") from None
+        self.note(f"going on after iteration {len(state.trace) - 1}")
+        return state
 
     def __call__(self, iteration: int, log_likelihood: float, model: Any) -> Any:
         return self.callback(iteration, log_likelihood, model)
@@ -97,7 +97,7 @@ def fit(
     resume: bool = False,
     device: str | None = None,
     callback: Callback = _ignore,
-    note: Callable[[str], Any] = _ignore,
+    note: Callback = _ignore,
 ) -> Backend:
     """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
 
@@ -107,19 +107,12 @@ def fit(
     watched = clone(backend).set_params(plda=clone(plda))
     free = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # may change from one run to the next
     options = {name: value for name, value in watched.get_params().items() if name not in free}
-    watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback)
+    watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback, note)
     watched.plda.callback = watch
-    if resume and not watch.open():
-        note(f"{path} is not there: training starts from the beginning")
-
-    def start() -> State | None:
-        state = watch.start()
-        if state is not None:
-            note(f"going on after iteration {len(state.trace) - 1}")
-        return state
-
+    if resume:
+        watch.open()
     try:
-        watched.fit(data, device=device, state=start)
+        watched.fit(data, device=device, state=watch.start)
     except BaseException:  # Ctrl-C above all: the last finished iteration is kept
         watch.write()
         if watch.written:

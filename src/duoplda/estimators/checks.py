@@ -25,8 +25,8 @@ class NeedsSpeakers:
 
     def _check_speakers(self, y: Any) -> None:
         if y is None:
-            name = type(self).__name__
-            raise DuopldaError(f"{name} requires y to be passed, but the target y is None: give each row's speaker")
+            name, remedy = type(self).__name__, "give the speaker of each row"
+            raise DuopldaError(f"{name} requires y to be passed, but the target y is None: {remedy}")
 
     def _recordings(self, X: Any, y: Any, session: Any, channel: Any) -> Recordings:
         """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
@@ -62,8 +62,7 @@ def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
 def width(estimator: Any, d: int) -> None:
     """Note that the training data had d columns without names."""
     estimator.n_features_in_ = d
-    if hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
+    vars(estimator).pop("feature_names_in_", None)
 
 
 def whole(value: Any, low: int) -> bool:
@@ -91,10 +90,8 @@ def shrinkage(value: Any) -> Any:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise DuopldaError(
-            f"shrinkage={value!r} must be None, 'auto', a number from 0 to 1, or three or four of them: "
-            "(speaker, session, noise) or (speaker, session, noise, channel)"
-        )
+        several = "(speaker, session, noise) or (speaker, session, noise, channel)"
+        raise DuopldaError(f"shrinkage={value!r} must be None, 'auto', or numbers from 0 to 1: one, or {several}")
     return tuple(a.reshape(-1).tolist())
 
 

@@ -33,6 +33,7 @@ from duoplda.trials.blocks import Scorer
 from duoplda.trials.sides import Sides
 
 Ids = NDArray[Any]
+Blocks = Iterator[tuple[slice, Array]]
 _COPIES: WeakKeyDictionary[Model, dict[str, Model]] = WeakKeyDictionary()  # of models on other devices
 
 
@@ -163,10 +164,6 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     random_state: Any = None
     callback: Callable[[int, float, Model], Any] | None = None
 
-    def unfitted(self, **changes: Any) -> Self:
-        """A PLDA with the same parameters, but for the changes; a callback stays the same object, unlike by `clone`."""
-        return type(self)(**{**self.get_params(deep=False), **changes})
-
     # -- training
 
     def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None, *, device: Any = None) -> Self:
@@ -183,10 +180,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self._fit(stats)
 
     def statistics(self, recordings: Recordings, transform: Any = None, *, device: Any = None) -> Statistics:
-        """Gather in one pass what `fit_statistics` needs: with folds where held-out speakers choose something.
-
-        `transform(X, channel)` is applied to the recordings first, chunk by chunk.
-        """
+        """One pass for what `fit_statistics` needs: folds, if held-out speakers choose; first `transform(X, channel)`."""
         checks.plda_parameters(self)
         if (self.n_channels or 1) > 1:
             recordings, transform = self._learn_channels(recordings, transform), None
@@ -198,10 +192,8 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _learn_channels(self, recordings: Recordings, transform: Any) -> Recordings:
         """The recordings with kinds of channels that were learnt, unless they have labels of their own."""
         if not isinstance(recordings, ArrayRecordings):
-            raise DuopldaError(
-                f"n_channels={self.n_channels} learns kinds of channels from recordings in memory: give arrays, or "
-                "label the channels and leave out n_channels"
-            )
+            cause = f"n_channels={self.n_channels} learns kinds of channels from recordings in memory"
+            raise DuopldaError(f"{cause}: give arrays, or label the channels and leave out n_channels")
         X = recordings.X if transform is None else transform(recordings.X, None)
         if recordings.may_have_kinds:
             return ArrayRecordings(X, labels=recordings.labels())
@@ -211,7 +203,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
             return ArrayRecordings(X, labels=replace(labels, kinds=np.arange(K), kind=kind))
 
         def train(kind: NDArray[np.int64]) -> Model:
-            rough = self.unfitted(max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
+            rough = replace(self, max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return rough.fit_statistics(Statistics.of(of_kinds(kind, rows))).model_
@@ -240,12 +232,11 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:
             gain = float(np.diff(fit.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
-            warnings.warn(
-                f"EM did not converge in {self.n_iter_} iterations: the last one gained {gain:.2g} nats per "
-                f"recording, and tol={self.tol:g}. Raise max_iter, or tol if that is precise enough",
-                ConvergenceWarning,
-                stacklevel=3,
+            cause = f"the last one gained {gain:.2g} nats per recording, and tol={self.tol:g}"
+            said = (
+                f"EM did not converge in {self.n_iter_} iterations: {cause}. Raise max_iter, or tol if that is precise"
             )
+            warnings.warn(f"{said} enough", ConvergenceWarning, stacklevel=3)
         return self
 
     def _generator(self) -> np.random.Generator:
@@ -288,7 +279,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ) -> Self:
         """A model with given parameters; with `session_loadings=None` it has no session factors.
 
-        With K `channels` `mean` is (K, d), `noise_precision` (K, d, d), and `channel_priors` (K,) are equal by default.
+        For K `channels`: `mean` (K, d), `noise_precision` (K, d, d), `channel_priors` (K,), which are equal by default.
         """
         model = parameters.checked(mean, speaker_loadings, session_loadings, noise_precision, channels)
         priors = np.full(model.K, 1 / model.K) if channel_priors is None else to_numpy(channel_priors).astype(float)
@@ -332,10 +323,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return labels.speaker_ids, posteriors.conditional_log_likelihoods(model, X, labels, y, x)
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
-        """ln P(Phi | theta) of a partition of recordings into speakers: the sum over its clusters.
-
-        The difference between two partitions is the ln likelihood ratio between them.
-        """
+        """ln P(Phi | theta) of a partition into speakers; the difference of two partitions is their ln likelihood ratio."""
         _, ln = self.log_likelihood(X, labels, session, channel)
         return float(namespace(ln).sum(ln))
 
@@ -346,19 +334,15 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
         X = self._rows(X)
-        out = posteriors.transform(moved(self.model_, X), to_float(X, namespace(X)), self._kind(X, channel))
-        _refuse_huge(X, out)
-        return out
+        rows, kind = to_float(X, namespace(X)), self._kind(X, channel)
+        return _finite(X, posteriors.transform(moved(self.model_, X), rows, kind))
 
     def channel_posterior(self, X: Any) -> Array:
         """(N, K) probabilities of the kinds `channels_` for each recording by itself, from its marginal density."""
         X = self._rows(X)
-        xp = namespace(X)
-        priors = put(to_numpy(self.channel_priors_), X)
+        xp, priors = namespace(X), put(to_numpy(self.channel_priors_), X)
         with np.errstate(over="ignore", invalid="ignore"):
-            out = xp.exp(posteriors.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors))
-        _refuse_huge(X, out)
-        return out
+            return _finite(X, xp.exp(posteriors.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors)))
 
     def sample(
         self, n_speakers: int = 1, sessions: Any = 1, recordings: Any = 1, random_state: Any = None, channel: Any = None
@@ -393,7 +377,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         found = sides.enroll(moved(self.model_, like), X, ids, session, self._kind(X, channel))
         with np.errstate(over="ignore"):
             xp = namespace(found.gamma)
-            _refuse_huge(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
+            _finite(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
         return found
 
     def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None) -> Array:
@@ -405,9 +389,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         scorer = Scorer(enrolled)
         return scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs)
 
-    def llr_blocks(
-        self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False
-    ) -> Iterator[tuple[slice, Array]]:
+    def llr_blocks(self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False) -> Blocks:
         """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
 
         With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
@@ -459,9 +441,8 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if not (isinstance(prior, Real) and 0 < prior < 1):
             raise DuopldaError(f"prior={prior!r} must lie between 0 and 1")
         xp = namespace(llr)
-        log_odds = to_float(llr, xp) + float(logit(prior))
-        small = xp.exp(-xp.abs(log_odds))
-        return xp.where(log_odds < 0, small, xp.ones_like(small)) / (1 + small)
+        with np.errstate(over="ignore"):
+            return 1 / (1 + xp.exp(-float(logit(prior)) - to_float(llr, xp)))
 
     # -- files
 
@@ -514,13 +495,12 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return moved(self.model_, X), X, replace(labels, kinds=self.model_.kinds, kind=self._kind(X, channel))
 
 
-def _refuse_huge(X: Array, *results: Array) -> None:
-    """Name the rows of X that are to blame where a result is not finite: those that are not finite, or the largest."""
+def _finite(X: Array, *results: Array) -> Array:
+    """The first result if all are finite; otherwise an error names the rows of X to blame: not finite, or largest."""
     if all(bool(namespace(r).all(namespace(r).isfinite(r))) for r in results):
-        return
+        return results[0]
     check_finite(X)
     size = np.abs(to_numpy(X)).max(axis=1)
     rows = some(np.flatnonzero(size > 1e-3 * size.max()))
-    raise DuopldaError(
-        f"recordings have values too large to compute with, rows {rows}: are they on the scale of the training data?"
-    )
+    remedy = "are they on the scale of the training data?"
+    raise DuopldaError(f"recordings have values too large to compute with, rows {rows}: {remedy}")

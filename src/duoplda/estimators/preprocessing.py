@@ -95,6 +95,8 @@ class _Step(TransformerMixin, BaseEstimator):
     """What the transformers share."""
 
     def _rows(self, X: Any, reset: bool = False) -> Array:
+        if not reset:
+            check_is_fitted(self)
         X = checks.rows(self, X, reset)
         check_finite(X)
         return to_float(X, namespace(X))
@@ -122,7 +124,6 @@ class _Linear(_Step):
 
     def transform(self, X: Any) -> Array:
         """(N, k) recordings times the matrix (d, k)."""
-        check_is_fitted(self)
         X = self._rows(X)
         return X @ put(self.matrix_, X)
 
@@ -165,7 +166,6 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, d) recordings less the mean."""
-        check_is_fitted(self)
         X = self._rows(X)
         if not self.by_channel or channel is None:
             return X - put(self.mean_, X)
@@ -208,12 +208,9 @@ class Whiten(OneToOneFeatureMixin, _Linear):
             raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
         low = int((s < least).sum())
         if low:
-            warnings.warn(
-                f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening: "
-                "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out",
-                UserWarning,
-                stacklevel=3,
-            )
+            said = f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening"
+            cause = "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out"
+            warnings.warn(f"{said}: {cause}", UserWarning, stacklevel=3)
         self.matrix_ = (E / np.sqrt(np.maximum(s, least))) @ E.T
         return self
 
@@ -300,7 +297,6 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
 
     def transform(self, X: Any) -> Array:
         """(N, d) recordings of length sqrt(d)."""
-        check_is_fitted(self, "n_features_in_")
         X = self._rows(X)
         xp = namespace(X)
         with np.errstate(over="ignore"):
@@ -310,9 +306,7 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
         scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # so that no square overflows or vanishes
         zero = np.flatnonzero(to_numpy(scale)[:, 0] == 0)
         if len(zero):
-            raise DuopldaError(
-                f"recordings of length 0 have no direction to keep, rows {some(zero)}: remove them, or look at what "
-                "the extractor did with them (empty or silent audio?)"
-            )
+            remedy = "remove them, or look at what the extractor did with them (empty or silent audio?)"
+            raise DuopldaError(f"recordings of length 0 have no direction to keep, rows {some(zero)}: {remedy}")
         X = X / scale
         return X * xp.sqrt(X.shape[1] / xp.vecdot(X, X))[:, None]

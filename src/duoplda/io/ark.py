@@ -82,9 +82,8 @@ def _parse_text(path: PathLike, buf: bytearray, at: int, end: int, place: str) -
     if buf[start] == 0x80:
         raise bad(path, place, "is a pickled entry, which is never loaded", "write vectors with copy-vector")
     if buf[start] != ord("["):
-        raise bad(
-            path, place, f"starts with {shown(bytes(buf[start : start + 4]))}", "neither \\0B nor [: not an archive"
-        )
+        found = shown(bytes(buf[start : start + 4]))
+        raise bad(path, place, f"starts with {found}, and neither with \\0B nor with [", "give a Kaldi archive")
     close = buf.find(b"]", start, end)
     if close < 0:
         raise CutShort

@@ -232,9 +232,8 @@ def _write_kaldi(final: Path, chunks: Iterable[Chunk], text: bool, force: bool) 
 
     archive = final.with_suffix(".ark")
     if str(archive).split("\n")[0].strip(" \t|") != str(archive):
-        raise bad(
-            final, "", "a name with a line break, or with | or a space at its ends, cannot stand in an scp", "rename it"
-        )
+        cause = "a name with a line break, or with | or a space at its ends, cannot stand in an scp"
+        raise bad(final, "", cause, "rename it")
     if final.suffix.lower() == ".ark":
         with atomic_path(final, force=force) as temporary, open(temporary, "wb") as out:
             for _ in write_ark(out, chunks, text=text):
@@ -262,9 +261,8 @@ def _checked(path: Path, chunks: Iterable[Chunk], *, token: bool) -> Iterator[Ch
     for names, block in chunks:
         X, ids = np.asarray(block), as_ids(path, names, n)
         if X.ndim != 2 or ids.shape != (len(X),):
-            raise bad(
-                path, f"row {n}", f"{len(ids)} ids and vectors of shape {X.shape} do not go together", "(n,) and (n, d)"
-            )
+            cause = f"{len(ids)} ids and vectors of shape {X.shape} do not go together"
+            raise bad(path, f"row {n}", cause, "give (n,) ids and (n, d) vectors")
         if not len(X):
             continue
         if X.dtype.kind != "f":

@@ -185,6 +185,4 @@ def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False
             head = b"DV \4" + struct.pack("<i", d) if array.ndim == 1 else b"DM " + 2 * (b"\4" + struct.pack("<i", d))
             parts.append(head + np.ascontiguousarray(array, "<f8").tobytes())
     with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(b"" if text else b"\0B")
-        with open(temporary, "ab") as f:
-            f.write(b"<Plda> " + b"".join(parts) + b"</Plda> ")
+        temporary.write_bytes((b"" if text else b"\0B") + b"<Plda> " + b"".join(parts) + b"</Plda> ")

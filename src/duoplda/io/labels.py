@@ -14,6 +14,7 @@ from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, shown
 from duoplda.io._text import (
+    first_fields,
     is_table,
     line_of,
     longest_line,

@@ -7,6 +7,7 @@ floats better, in row groups that are read one after the other. Columns of label
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,9 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None 
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     columns = {} if labels is None else _label_columns(out, labels)
+    options = {"use_dictionary": list(columns) or False, "use_byte_stream_split": ["embedding.list.element"]}
     writer, done = None, 0
-    try:
+    with ExitStack() as stack:
         for ids, X in chunks:
             if labels is not None:
                 _check_labels(out, ids, np.asarray(labels.ids), done)
@@ -141,21 +143,12 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None 
             own = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
             beside = {k: pa.array(v[done : done + len(ids)].tolist(), pa.string()) for k, v in columns.items()}
             table = pa.table(own | beside)
-            done += len(ids)
             if writer is None:
-                writer = pq.ParquetWriter(
-                    out,
-                    table.schema,
-                    compression="zstd",
-                    use_dictionary=list(columns) or False,
-                    use_byte_stream_split=["embedding.list.element"],
-                )
+                writer = stack.enter_context(pq.ParquetWriter(out, table.schema, compression="zstd", **options))
             writer.write_table(table)
-        if labels is not None and done != len(labels):
-            raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
-    finally:
-        if writer is not None:
-            writer.close()
+            done += len(ids)
+    if labels is not None and done != len(labels):
+        raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
 
 
 def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:

@@ -91,24 +91,19 @@ class Digest(ThreadPoolExecutor):
         return "sha256:" + hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
 
 
+@dataclass(eq=False, repr=False)
 class FileRecordings(Recordings):
-    """Embeddings in one or more files (`source`), read in chunks. With labels, only labelled recordings come.
+    """Embeddings in one or more files, read in chunks. With labels, only labelled recordings come."""
 
-    `digest` is a SHA-256 of ids and vectors that does not depend on the format; it is known after one whole pass.
-    """
+    source: Embeddings
+    index: LabelIndex | None = None
+    allow_missing: bool = False
+    note: Note = lambda message: None
+    show: Progress = lambda done, message: None
+    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after one whole pass
 
-    def __init__(
-        self,
-        source: Embeddings,
-        index: LabelIndex | None = None,
-        *,
-        allow_missing: bool = False,
-        note: Note = lambda message: None,
-        show: Progress = lambda done, message: None,
-    ):
-        self.source, self.index, self.allow_missing, self.note, self.show = source, index, allow_missing, note, show
-        self.digest: str | None = None
-        self._labels = None if index is None else index.labels
+    def __post_init__(self) -> None:
+        self._labels = None if self.index is None else self.index.labels
         self._rows: NDArray[np.int32] | None = None  # of the labels, for each vector of the files
 
     def labels(self) -> Labels:

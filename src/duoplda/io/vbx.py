@@ -27,15 +27,12 @@ def read_vbx(path: PathLike) -> DiagonalModel:
         raise bad(path, "", cause, "give the plda.npz beside it")
     absent = [name for name in NAMES if name not in names]
     if absent:
-        raise bad(
-            path, "", f"has no array {listed(absent)}", f"a plda.npz has mu, tr and psi; this has {listed(names)}"
-        )
-    arrays = []
-    for name in NAMES:
-        array = load_array(path, name)
+        remedy = f"a plda.npz has mu, tr and psi; this has {listed(names)}"
+        raise bad(path, "", f"has no array {listed(absent)}", remedy)
+    arrays = {name: load_array(path, name) for name in NAMES}
+    for name, array in arrays.items():
         check_float(path, name, array.dtype)
-        arrays.append(array)
-    return checked(path, *arrays)
+    return checked(path, *arrays.values())
 
 
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:

@@ -104,10 +104,9 @@ class OpenSessions:
     def select(self, sessions: NDArray[np.bool_]) -> OpenSessions:
         """Some of the sessions."""
         cells, place = np.flatnonzero(sessions[self.session]), np.cumsum(sessions) - 1
-        by_session = (a[sessions] for a in (self.keys, self.names, self.speakers))
-        return OpenSessions(
-            *by_session, place[self.session[cells]], self.kind[cells], self.n[cells], take(self.F, cells)
-        )
+        keys, names, speakers = self.keys[sessions], self.names[sessions], self.speakers[sessions]
+        session, kind, n = place[self.session[cells]], self.kind[cells], self.n[cells]
+        return OpenSessions(keys, names, speakers, session, kind, n, take(self.F, cells))
 
 
 def helmert(n: int) -> NDArray[np.float64]:
@@ -360,7 +359,7 @@ class Sums:
     # -- the end
 
     def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
-        """The sums by fold, as fields of `Statistics`; `again` reads the recordings again and names those that are not finite."""
+        """The sums by fold, as fields of `Statistics`; `again` names the recordings that are not finite, if any are."""
         self._check(again)
         lb, done, left = self.labels, self.pair_n > 0, self._left_open()
         who = np.zeros(len(lb.speaker_ids), bool)
@@ -373,11 +372,11 @@ class Sums:
             rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self._still_open]])
             found = {"speaker_ids": lb.speaker_ids[own], "weights": np.ones(int(own.sum())), "open": rest or None}
             found |= {"offset": self.offset, "kinds": lb.kinds, "blocks": tuple(b for b in blocks if b is not None)}
-            out.append({**found, "within": self.within[f, ...], "session_keys": self._names(f)})
+            out.append({**found, "within": self.within[f, ...], "sessions": self._names(f)})
         return out
 
-    def _names(self, f: int) -> NDArray[np.uint64] | None:
-        """Keys of the complete sessions of a fold."""
+    def _names(self, f: int) -> NDArray[Any] | None:
+        """Keys of the complete sessions of a fold; of 64-bit integers the ids, which are hashed when asked for."""
         lb = self.labels
         if lb.session_ids is None:
             return None
@@ -385,7 +384,8 @@ class Sums:
         closed[self._still_open] = False
         if self.n_folds > 1:
             closed &= (self.fold == f)[to_numpy(lb.session_speaker)]
-        return keys(lb.session_ids[closed])
+        ids = lb.session_ids[closed]
+        return ids if ids.dtype == np.int64 else keys(ids)
 
     def _block(self, c: int, f: int, done: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
         """The sessions of type c in fold f that are complete."""

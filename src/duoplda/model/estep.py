@@ -98,7 +98,7 @@ class EStep:
         ln -= 0.5 * float(xp.sum(put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
         R, C, rho = zeros((model.K, q, q), gamma), zeros((model.K, d, q), gamma), zeros((q, q), gamma)
         cost = float(sum(2 * model.nx * (t.mean.shape[0] + q) ** 2 for t in types)) if self.host else 0.0
-        for t, (ln_t, E, Ft) in zip(types, in_order(_sessions, zip(types, sums, strict=True), cost), strict=True):
+        for t, (ln_t, E, Ft) in zip(types, in_order(_sessions, list(zip(types, sums, strict=True)), cost), strict=True):
             ln += ln_t
             if not moments:
                 continue

@@ -44,7 +44,7 @@ from duoplda.errors import DuopldaError
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Parameters of K kinds of channels; one kind is the source's model."""
+    """Parameters for K kinds of channels; with one kind it is the model of the source."""
 
     mu: Array  # (K, d)
     V: Array  # (d, ny)
@@ -98,7 +98,7 @@ def same(a: Model, b: Model) -> bool:
 
 
 def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
-    """A model from parameters a user gives, after looking at them; with `kinds` (K,), of so many kinds of channels."""
+    """A model with parameters that a user gives, if they make sense; `kinds` (K,) are the names of kinds of channels."""
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
@@ -142,7 +142,7 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
 
 
 class Terms:
-    """What sessions of given types (C, K) add: P_c, J_c, G_c and their like, as stacks over the types."""
+    """What a session of each of the types (C, K) adds to the posteriors: P_c, J_c, G_c and more, stacked over types."""
 
     @reproducible()
     def __init__(self, model: Model, types: Ints):

@@ -61,7 +61,9 @@ class Statistics:
     weights: NDArray[np.float64]  # (M,) how much each speaker's likelihood counts
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
     within: Array  # (K, d, d) weighted; None: nothing yet, of open sessions alone
-    session_keys: NDArray[np.uint64] | None  # hashes of the complete sessions' ids: none must be added twice
+    sessions: (
+        NDArray[Any] | None
+    )  # complete ones, none to be added twice: ids (int64) or hashes (uint64)
     open: OpenSessions | None = None
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
@@ -221,6 +223,13 @@ class Statistics:
             add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
         return out
 
+    @cached_property
+    def session_keys(self) -> NDArray[np.uint64] | None:
+        """Hashes of the ids of the complete sessions."""
+        return (
+            lab.keys(self.sessions) if self.sessions is not None and self.sessions.dtype == np.int64 else self.sessions
+        )
+
     # -- algebra
 
     def __rmul__(self, weight: float) -> Statistics:
@@ -253,10 +262,8 @@ class Statistics:
         weights = np.stack([p.weights for p in parts])
         most, least = weights.max(axis=0), np.where(weights > 0, weights, np.inf).min(axis=0)
         if (most > least).any():
-            raise DuopldaError(
-                f"speakers {some(speaker_ids[most > least])} are in several statistics with different weights: "
-                "weight whole speakers, or give them different names"
-            )
+            who, remedy = some(speaker_ids[most > least]), "weight whole speakers, or give them different names"
+            raise DuopldaError(f"speakers {who} are in several statistics with different weights: {remedy}")
         blocks: dict[tuple[int, ...], list[TypeBlock]] = {}
         for p in parts:
             for b in p.blocks:
@@ -414,10 +421,9 @@ def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | Non
     every, times = np.unique(keys, return_counts=True)
     n = int((times > 1).sum()) + (0 if opened is None else int(np.isin(opened.keys, every, assume_unique=True).sum()))
     if n:
-        raise DuopldaError(
-            f"{n} sessions are in both statistics: a session that was closed cannot be added to. Gather it in one "
-            "shard, keep it open (close=False) until all its parts are added, or give sessions unique names"
-        )
+        cause = f"{n} sessions are in both statistics: a session that was closed cannot be added to"
+        remedy = "keep it open (close=False) until all its parts are added, or give sessions unique names"
+        raise DuopldaError(f"{cause}. Gather it in one shard, {remedy}")
 
 
 # -- the pass, as it runs on one part of the recordings
@@ -441,7 +447,7 @@ def _gather(
     found = [Statistics(**g) for g in sums.result(partial(_name_rows, part))]
     loose = []
     empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
-    empty |= {"within": None, "session_keys": None}
+    empty |= {"within": None, "sessions": None}
     for b in range(buckets) if any(s.open is not None for s in found) else ():
         own = [None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == b) for s in found]
         loose.append(tuple(replace(s, open=o or None, **empty) for s, o in zip(found, own, strict=True)))
@@ -494,10 +500,8 @@ def _name_rows(part: Recordings) -> Any:
         index = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
         who = f"rows {some(index[bad])}" if chunk.ids is None else some(chunk.ids[bad])
         what = "values too large to add up" if np.isfinite(size[bad]).all() else "NaN or infinity"
-        raise DuopldaError(
-            f"Input X contains {what} in {who}, and perhaps in others. Remove these recordings, or look at what the "
-            "extractor did with them (empty or silent audio?)"
-        )
+        remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
+        raise DuopldaError(f"Input X contains {what} in {who}, and perhaps in others. {remedy}")
 
 
 def _join(pieces: list[Any]) -> Any:
