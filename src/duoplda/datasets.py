@@ -101,10 +101,7 @@ def _generator(seed: Any) -> np.random.Generator:
 def sample(
     model: Model, rng: np.random.Generator, per_speaker: Ints, per_session: Ints, kind: Ints | None = None
 ) -> tuple[NDArray[np.float64], Ints, Ints]:
-    """Draw recordings, with their speakers and sessions as integers; `kind` (N,) are their kinds of channels.
-
-    `per_speaker` (M,) and `per_session` (H,) are numbers of sessions and of recordings.
-    """
+    """Draw recordings, their speakers and sessions, by counts of sessions (M,) and recordings (H,), and kinds (N,)."""
     mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
     session_speaker = np.repeat(np.arange(len(per_speaker)), per_speaker)
     session = np.repeat(np.arange(len(session_speaker)), per_session)

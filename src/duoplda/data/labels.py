@@ -120,12 +120,10 @@ def encode(
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
     """The error for a session that occurs with several speakers, as do `others`."""
-    return DuopldaError(
-        f"session {name!s} belongs to {len(speakers)} speakers ({some(speakers, 4)}{where})"
-        + (f", and so do {others} other session{'s' * (others > 1)}" if others else "")
-        + ": a session is one conversation of one speaker. If session names repeat from speaker to speaker, make them "
-        "unique first, for example speaker + '-' + session"
-    )
+    more = f", and so do {others} other session{'s' * (others > 1)}" if others else ""
+    cause = f"session {name!s} belongs to {len(speakers)} speakers ({some(speakers, 4)}{where}){more}"
+    remedy = "names repeat from speaker to speaker, make them unique first, for example speaker + '-' + session"
+    return DuopldaError(f"{cause}: a session is one conversation of one speaker. If session {remedy}")
 
 
 def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
@@ -208,7 +206,7 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
         return _mix(ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64))
     text = np.ascontiguousarray(ids.astype(str))
     letters = text.view(np.uint32).reshape(len(text), -1)  # padded with zeros, which add nothing below
-    h = np.full(len(text), 0x9E3779B97F4A7C15, np.uint64)
+    h = np.zeros(len(text), np.uint64)
     for j in range(letters.shape[1]):
         h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
     whole, value = _whole_numbers(letters)

@@ -110,8 +110,7 @@ def recordings(
         return ClusterRecordings(data, _of_own_columns, names, dim=data[0].dim, **options)
     if labels is None or labels is False:
         return ClusterRecordings(data, _unlabelled, names, dim=data[0].dim, cut=False, **options)
-    index = LabelIndex.of(labels, note)
-    options |= {"index": index, "allow_missing": allow_missing, "dim": data[0].dim, "cut": False}
+    options |= {"index": LabelIndex.of(labels, note), "allow_missing": allow_missing, "dim": data[0].dim, "cut": False}
     return ClusterRecordings(data, _of_table, names, **options)
 
 
@@ -181,7 +180,8 @@ def _named(name: str) -> Iterator[None]:
             yield
     except DuopldaError as error:
         said, file = str(error), re.split(" (rows|lines) ", name)[0]
-        raise type(error)(said if file in said else f"{name}: {said}") from error
+        named = type(error)(said if file in said else f"{name}: {said}")
+        raise named.with_traceback(error.__traceback__) from None  # a cause does not survive the way to the client
 
 
 def _report(part: ArrayRecordings, index: LabelIndex | None) -> tuple[str | None, NDArray[np.int32] | None]:
@@ -320,10 +320,8 @@ class ClusterRecordings(Recordings):
         buckets, sent = self.buckets, _send(self.client, make)
         task = delayed(_make, pure=False, nout=n + buckets + 1)
         first = self.digest is None
-        made = [
-            task(name, self.opener, part, split, sent, n, buckets, first)
-            for name, part, split in zip(self.names, self.parts, self.split, strict=True)
-        ]
+        parts = zip(self.names, self.parts, self.split, strict=True)
+        made = [task(name, self.opener, part, split, sent, n, buckets, first) for name, part, split in parts]
         loose = [self._tree([m[n + b] for m in made], join) for b in range(buckets)]
         tied = [delayed(_tie, pure=False, nout=n)(tie, n, end) for end in loose]
         totals = [self._tree([part[i] for part in (*made, *tied)], join) for i in range(n)]

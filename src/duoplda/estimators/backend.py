@@ -133,7 +133,7 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
     def transform(self, X: Any, channel: Any = None, *, device: Any = None) -> Array:
-        """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda") if that is given."""
+        """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda"), if given."""
         check_is_fitted(self)
         return through(self.steps_, on_device(checks.rows(self, X), device), channel)
 
@@ -186,11 +186,10 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         """What is in it: plain numbers, texts and lists."""
         check_is_fitted(self)
         plda, fit = self.plda_, {}
-        n = self.counts_.get("recordings", 0)
         if hasattr(plda, "log_likelihoods_"):
             trace = plda.log_likelihoods_.tolist()
             fit = {"converged": bool(plda.converged_), "n_iter": len(trace) - 1, "log_likelihoods": trace}
-            fit["log_likelihood_per_recording"] = trace[-1] / n if n else float("nan")
+            fit["log_likelihood_per_recording"] = trace[-1] / (self.counts_.get("recordings") or float("nan"))
         amount = plda.shrinkage_._asdict() if hasattr(plda, "shrinkage_") else {}
         parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
         return {

@@ -90,8 +90,8 @@ def shrinkage(value: Any) -> Any:
     except (TypeError, ValueError):
         good = False
     if not good:
-        several = "(speaker, session, noise) or (speaker, session, noise, channel)"
-        raise DuopldaError(f"shrinkage={value!r} must be None, 'auto', or numbers from 0 to 1: one, or {several}")
+        names = "(speaker, session, noise) or (speaker, session, noise, channel)"
+        raise DuopldaError(f"shrinkage={value!r} must be None, 'auto', a number from 0 to 1, or three or four: {names}")
     return tuple(a.reshape(-1).tolist())
 
 

@@ -53,11 +53,8 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     """Write a fitted PLDA, or a back-end with its PLDA; neither changes."""
     plda = getattr(model, "plda_", model)
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in MODEL}
-    header: dict[str, Any] = {
-        "plda": plain(plda),
-        "channels": plda.channels_.tolist(),
-        "provenance": {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})},
-    }
+    origin = {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})}
+    header: dict[str, Any] = {"plda": plain(plda), "channels": plda.channels_.tolist(), "provenance": origin}
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
     if hasattr(plda, "log_likelihoods_"):

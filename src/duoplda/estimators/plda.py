@@ -50,7 +50,12 @@ class _Parameter:
         if plda is None:
             return self
         value = getattr(plda.model_, self.name)
-        return _guarded(value[0, ...] if self.name == "W" and plda.model_.K == 1 else value)
+        value = value[0, ...] if self.name == "W" and plda.model_.K == 1 else value
+        if namespace(value) is not np:
+            return namespace(value).asarray(value, copy=True)
+        value = value.view()
+        value.flags.writeable = False
+        return value
 
     def __set__(self, plda: Any, value: Any) -> None:
         check_is_fitted(plda)
@@ -58,15 +63,6 @@ class _Parameter:
         value = to_numpy(value)
         given[self.name] = value[None] if self.name == "W" and value.ndim == 2 else value
         plda.model_ = moved(parameters.checked(*given.values()), plda.model_.V)
-
-
-def _guarded(array: Array) -> Array:
-    xp = namespace(array)
-    if xp is not np:
-        return xp.asarray(array, copy=True)
-    array = array.view()
-    array.flags.writeable = False
-    return array
 
 
 def moved(model: Model, like: Array) -> Model:
@@ -180,14 +176,16 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self._fit(stats)
 
     def statistics(self, recordings: Recordings, transform: Any = None, *, device: Any = None) -> Statistics:
-        """One pass for what `fit_statistics` needs: folds, if held-out speakers choose; first `transform(X, channel)`."""
+        """Gather in one pass what `fit_statistics` needs, with folds where held-out speakers choose something.
+
+        `transform(X, channel)` is applied to each chunk first.
+        """
         checks.plda_parameters(self)
         if (self.n_channels or 1) > 1:
             recordings, transform = self._learn_channels(recordings, transform), None
         chosen = [p for p in (self.n_speaker_factors, self.n_session_factors, self.shrinkage) if isinstance(p, str)]
-        folds = chosen or (self.shrinkage is None and recordings.may_have_kinds)
-        options = {"n_folds": self.n_folds if folds else 0, "seed": checks.seed(self.random_state), "device": device}
-        return Statistics.of(recordings, transform, **options)
+        n_folds = self.n_folds if chosen or (self.shrinkage is None and recordings.may_have_kinds) else 0
+        return Statistics.of(recordings, transform, n_folds=n_folds, seed=checks.seed(self.random_state), device=device)
 
     def _learn_channels(self, recordings: Recordings, transform: Any) -> Recordings:
         """The recordings with kinds of channels that were learnt, unless they have labels of their own."""
@@ -233,10 +231,8 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if not fit.converged and self.n_iter_ >= self.max_iter:
             gain = float(np.diff(fit.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
             cause = f"the last one gained {gain:.2g} nats per recording, and tol={self.tol:g}"
-            said = (
-                f"EM did not converge in {self.n_iter_} iterations: {cause}. Raise max_iter, or tol if that is precise"
-            )
-            warnings.warn(f"{said} enough", ConvergenceWarning, stacklevel=3)
+            remedy = "Raise max_iter, or tol if that is precise enough"
+            warnings.warn(f"EM did not converge in {self.n_iter_} iterations: {cause}. {remedy}", ConvergenceWarning, 3)
         return self
 
     def _generator(self) -> np.random.Generator:
@@ -323,7 +319,7 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return labels.speaker_ids, posteriors.conditional_log_likelihoods(model, X, labels, y, x)
 
     def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
-        """ln P(Phi | theta) of a partition into speakers; the difference of two partitions is their ln likelihood ratio."""
+        """ln P(Phi | theta) of a partition into speakers; two partitions differ by their ln likelihood ratio."""
         _, ln = self.log_likelihood(X, labels, session, channel)
         return float(namespace(ln).sum(ln))
 

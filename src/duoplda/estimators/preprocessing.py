@@ -206,8 +206,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
         least = self.floor * s.mean()
         if not s.mean() > 0:
             raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
-        low = int((s < least).sum())
-        if low:
+        if low := int((s < least).sum()):
             said = f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening"
             cause = "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out"
             warnings.warn(f"{said}: {cause}", UserWarning, stacklevel=3)
@@ -254,11 +253,11 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
         return self._learn(Spread.of(Statistics.from_arrays(X, y, session, channel)))
 
     def _learn(self, spread: Spread) -> Self:
-        d, n = len(spread.mean), self.n_components
+        d = len(spread.mean)
         most = int(min(d, spread.n_speakers - 1))
         if most < 1:
             raise DuopldaError("LDA needs two speakers or more, there is only one class")
-        n = most if n is None else n
+        n = most if self.n_components is None else self.n_components
         if not checks.whole(n, 1) or n > most:
             there = f"there are {spread.n_speakers:g} speakers and {d} dimensions"
             raise DuopldaError(f"n_components={n!r} must lie between 1 and {most}: {there}")

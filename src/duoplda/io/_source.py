@@ -61,15 +61,6 @@ def label(path: PathLike, part: Part | None) -> str:
     return f"{os.fspath(path)} {part.label}" if part is not None else os.fspath(path)
 
 
-def counted(path: PathLike, n: int | None, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Pass chunks on, and check that they have n vectors together, or at least one."""
-    found = 0
-    for ids, X in chunks:
-        found += len(ids)
-        yield ids, X
-    check_count(path, n, found)
-
-
 def check_count(path: PathLike, n: int | None, found: int) -> None:
     """Check that as many vectors were found as the file declares."""
     if found == 0 or n not in (None, found):

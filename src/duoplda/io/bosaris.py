@@ -29,7 +29,7 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
     axes = []
     for name in ("ID/row_ids", "ID/column_ids"):
         d = dataset(path, f, name)
-        if len([k for k in d.shape if k != 1]) > 1 or not d.size:
+        if len([k for k in d.shape if k != 1]) > 1 or 0 in d.shape:
             raise bad(path, name, f"has shape {d.shape}", "give a list of ids")
         check_texts(d)
         ids = np.concatenate(list(d.texts()))

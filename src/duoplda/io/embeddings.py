@@ -14,7 +14,7 @@ from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path, atomic_paths
 from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io._files import files_of, joined
-from duoplda.io._source import Part, Source, check_count, counted
+from duoplda.io._source import Part, Source, check_count
 from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids
 
@@ -48,10 +48,12 @@ class Embeddings:
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
-        log = IdLog()
-        for ids, X in counted(self.path, self.n, self._source.read(self.rows if rows is None else rows)):
+        log, n = IdLog(), 0
+        for ids, X in self._source.read(self.rows if rows is None else rows):
             log.add(ids)
+            n += len(ids)
             yield ids, X
+        check_count(self.path, self.n, n)
         refuse_repeated(self.path, log, lambda: self._source.names(ROWS), self._source.entry)
 
     def __iter__(self) -> Iterator[Chunk]:

@@ -59,10 +59,6 @@ class Stored:
     cache: int  # bytes to keep unpacked, so that reading on does not unpack the same data again
     _handle: Any
 
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
     def read(self, index: Any = ()) -> np.ndarray:
         """Read what NumPy would give for the same index."""
         with guarded(self.path, "HDF5"):
@@ -70,7 +66,7 @@ class Stored:
 
     def texts(self, first: int = 0, stop: int | None = None, rows: int = ROWS) -> Iterator[np.ndarray]:
         """Yield the ids of a list, in blocks; a list written as (n, 1) or (1, n) is a list."""
-        stop = self.size if stop is None else stop
+        stop = max(self.shape, default=1) if stop is None else stop
         if self.dtype.kind == "O":
             blocks: Iterable[Any] = _strings(self, first, stop, rows)
         else:

@@ -100,7 +100,7 @@ class FileRecordings(Recordings):
     allow_missing: bool = False
     note: Note = lambda message: None
     show: Progress = lambda done, message: None
-    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after one whole pass
+    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass with labels
 
     def __post_init__(self) -> None:
         self._labels = None if self.index is None else self.index.labels
@@ -130,7 +130,7 @@ class FileRecordings(Recordings):
     def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
         """Ids, vectors and places of the recordings that are used, as the files bring them."""
         found, read = [], 0
-        with Digest() if self.digest is None else nullcontext() as digest:
+        with Digest() if self.digest is None and self._labels is not None else nullcontext() as digest:
             for ids, X in self.source.chunks(ROWS):
                 if digest is not None:
                     digest.add(ids, X)

@@ -45,7 +45,7 @@ def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
 
 def _flag(path: PathLike, f: Any, name: str) -> bool:
     d = dataset(path, f, name)
-    if d.size != 1 or d.dtype.kind not in "iub":
+    if set(d.shape) - {1} or d.dtype.kind not in "iub":
         raise bad(path, name, f"is {d.dtype} of shape {d.shape}, not 0 or 1")
     return bool(d.read().item())
 

@@ -61,9 +61,7 @@ class Statistics:
     weights: NDArray[np.float64]  # (M,) how much each speaker's likelihood counts
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
     within: Array  # (K, d, d) weighted; None: nothing yet, of open sessions alone
-    sessions: (
-        NDArray[Any] | None
-    )  # complete ones, none to be added twice: ids (int64) or hashes (uint64)
+    sessions: NDArray[Any] | None  # complete ones, none to be added twice: ids (int64) or hashes (uint64)
     open: OpenSessions | None = None
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
