@@ -74,7 +74,7 @@ def main() -> None:
         transform = partial(through, steps)
         alone, _ = timed(lambda: [None for _ in read_embeddings(folder).chunks()])
         for workers in given.workers:
-            options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+            options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
             with LocalCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
                 passes(client, folder, transform)  # imports, pages
                 runs = [passes(client, folder, transform) for _ in range(given.repeat)]

@@ -116,7 +116,7 @@ def test_the_code_of_the_page_on_the_model(folder):
 def test_the_page_on_clusters(folder, capsys):
     distributed = pytest.importorskip("distributed")
     options = {"processes": False, "protocol": "tcp", "n_workers": 1, "threads_per_worker": 2}
-    with distributed.LocalCluster(**options, dashboard_address=None, silence_logs=50) as cluster:
+    with distributed.LocalCluster(**options, dashboard_address=":0", silence_logs=50) as cluster:
         address = cluster.scheduler_address
         shard, python, slurm, kubernetes = code("docs/cluster.md", "tcp://scheduler:8786", address)
         write_map("enroll", folder["speaker"][:40], folder["ids"][:40], force=True)

@@ -89,7 +89,7 @@ def recordings(
     >>> from duoplda.datasets import make_recordings
     >>> X, speaker, session, _ = make_recordings(20, seed=0)
     >>> chunks = [delayed((X[i : i + 50], speaker[i : i + 50], session[i : i + 50])) for i in range(0, len(X), 50)]
-    >>> with Client(processes=False, dashboard_address=None):
+    >>> with Client(processes=False, dashboard_address=":0"):
     ...     stats = Statistics.of(recordings(chunks))
     >>> stats.n_recordings == len(X)
     True

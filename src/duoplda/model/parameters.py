@@ -98,7 +98,7 @@ def same(a: Model, b: Model) -> bool:
 
 
 def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
-    """A model with parameters that a user gives, if they make sense; `kinds` (K,) name the kinds of channels, if any."""
+    """A model with parameters that a user gives, if they make sense; `kinds` (K,) name its kinds of channels."""
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
     xp = namespace(*given.values())
