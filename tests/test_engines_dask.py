@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -167,8 +168,10 @@ def test_what_is_wrong_is_named_by_its_shard(client, data, folder, tmp_path):
         Statistics.of(engine.recordings(parts, client=client))
     X = data[0].copy()
     X[200, 1] = np.nan
-    with pytest.raises(DuopldaError, match=r"^chunk 2: Input X contains NaN or infinity in 1 of 97 rows: 6"):
+    with pytest.raises(DuopldaError, match=r"^chunk 2: Input X contains NaN or infinity in 1 of 97 rows: 6") as raised:
         Statistics.of(engine.recordings(chunks((X, *data[1:])), client=client))
+    names = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert "check_finite" in names  # what ran on the worker, for a developer who asks
     with pytest.raises(DuopldaError, match=r"^chunk 0: a chunk must be"):
         Statistics.of(engine.recordings([delayed(7)], client=client))
     for i in range(5):
