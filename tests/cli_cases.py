@@ -1,6 +1,7 @@
 """What the tests of the command line share: running commands, and a folder with data, a model and trials."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,11 +37,11 @@ def done(*arguments):
     return result
 
 
-def start(*arguments, cwd=None):
+def start(*arguments, **more):
+    """A command in a process of its own that takes Ctrl-C, even if the tests run in a background that ignores it."""
     command = [sys.executable, "-m", "duoplda", *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    options = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+    return subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options)
 
 
 def wait_for(condition, process, seconds=60):

@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 from dask import delayed
 from distributed import Client, LocalCluster
 
-from cli_cases import start
+from cli_cases import start, wait_for
 from duoplda import PLDA, Backend, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.engines import dask as engine
@@ -408,22 +408,10 @@ def test_what_score_says_of_a_cluster(client, lists, tmp_path):
 
 def test_an_interrupt_ends_the_cluster_without_noise(folder, tmp_path):
     """Ctrl-C goes to every process of the terminal; only the command has something to say."""
-    import subprocess
-    import sys
-
-    from cli_cases import ENVIRONMENT, wait_for
-
     out = tmp_path / "m.safetensors"
     command = ["train", "--embeddings", folder / "parquet", "--labels", folder / "parquet", "--out", out]
     command += ["--dask", "local", "--tol", "0", "--max-iter", "1000000", "--shrinkage", "none"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "duoplda", *map(str, command)],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(*command, start_new_session=True)
     wait_for(Path(f"{out}.resume").exists, process)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
