@@ -1,11 +1,9 @@
 """The array library of the input (NumPy, torch, or any of the array API standard), and what that standard lacks.
 
-What goes in decides where the work is done and what comes out: `namespace(X)` gives the library `xp`, the numeric rooms
-then call `xp.*`. Labels, ids and counts are always arrays of NumPy, on the host. Of NumPy's arrays, `in_order` and what
-is built on it give work to several threads without a change in any bit of the results.
+The input decides where the work is done and what comes out: `namespace(X)` gives the library `xp`, and the numeric
+rooms call `xp.*`. Labels, ids and counts are always arrays of NumPy, on the host. For NumPy's arrays, `in_order` and
+what is built on it share the work between threads without changing any bit of the results.
 """
-
-from __future__ import annotations
 
 import importlib
 import sys
@@ -110,18 +108,16 @@ def on_device(X: Any, device: Any) -> Array:
 
 
 def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
-    """Rows of a host array (slices, or indices) on the device of `like`, block after block.
-
-    A block is gathered in pinned memory and copied while the one before is being used.
-    """
+    """Blocks of rows of a host array (slices or indices) on the device of `like`; while one is used, the next comes."""
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
         host = torch.from_numpy(X if X.dtype.kind == "f" else X.astype(np.float64))
     cuda, device = like.device.type == "cuda", like.device
-    most = max(p.stop - p.start if isinstance(p, slice) else len(p) for p in parts)
-    buffers = [torch.empty((most, X.shape[1]), dtype=host.dtype, pin_memory=cuda) for _ in range(2)]
+    sizes = [p.stop - p.start if isinstance(p, slice) else len(p) for p in parts]
+    # Blocks are gathered in pinned memory, from which they are copied while others are being used.
+    buffers = [torch.empty((max(sizes), X.shape[1]), dtype=host.dtype, pin_memory=cuda) for _ in range(2)]
     copied: list[Any] = [None, None]
     side = torch.cuda.Stream(device) if cuda else None
 
@@ -129,7 +125,7 @@ def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
         part, which = parts[i], i % 2
         if copied[which] is not None:
             copied[which].synchronize()  # the copy before the last has left the buffer
-        block = buffers[which][: part.stop - part.start if isinstance(part, slice) else len(part)]
+        block = buffers[which][: sizes[i]]
         if isinstance(part, slice):
             block.copy_(host[part])
         else:
@@ -178,8 +174,10 @@ def take(array: Array, index: NDArray[Any]) -> Array:
 
 def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
     """`array[index] = rows` in place."""
-    if isinstance(array, np.ndarray) or is_torch(namespace(array)):
-        array[index if isinstance(array, np.ndarray) else put(index, array)] = rows
+    if isinstance(array, np.ndarray):
+        array[index] = rows
+    elif is_torch(namespace(array)):
+        array[put(index, array)] = rows
     else:
         for at, i in enumerate(index):
             array[int(i), ...] = rows[at, ...]
@@ -197,12 +195,9 @@ def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
-    """Sums of consecutive rows; segment s begins at row `starts[s]`, and none is empty.
-
-    Where every segment is one row, these are the rows themselves, not a copy.
-    """
+    """Sums of consecutive rows; segment s begins at row `starts[s]`, and none is empty. Not always a copy."""
     xp = namespace(rows)
-    if len(starts) == rows.shape[0]:
+    if len(starts) == rows.shape[0]:  # every segment is one row
         return rows
     if xp is np:
         return np.add.reduceat(rows, starts, axis=0)
@@ -216,11 +211,10 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
 
 def add_segments(array: Array, index: Array, rows: Array) -> None:
     """`array[index] += rows` in place, for an increasing index that may repeat."""
-    if is_torch(namespace(array)):
-        import torch  # sums of runs first: faster than adding rows one by one, and always the same
-
-        index, n = torch.unique_consecutive(put(index, array), return_counts=True)
-        array.index_add_(0, index, torch.segment_reduce(rows, "sum", lengths=n, axis=0))
+    xp = namespace(array)
+    if is_torch(xp):  # sums of runs first: faster than adding rows one by one, and always the same
+        index, n = xp.unique_consecutive(put(index, array), return_counts=True)
+        array.index_add_(0, index, xp.segment_reduce(rows, "sum", lengths=n, axis=0))
     else:
         starts = np.flatnonzero(np.diff(index, prepend=-1))
         add_rows(array, index[starts], segment_sums(rows, starts))
@@ -235,13 +229,10 @@ def bincount(index: Array, n: int) -> Array:
 
 
 def ranked(values: Array) -> tuple[Array, Array, Array]:
-    """The distinct integers (>= 0) in increasing order, the rank of each entry among them, and how often each occurs.
-
-    A table is used unless the largest integer is much larger than their number: several times faster than sorting.
-    """
+    """The distinct integers (>= 0) in increasing order, the rank of each entry among them, and how often they occur."""
     xp = namespace(values)
     high = int(xp.max(values)) + 1 if values.shape[0] else 0
-    if high > 4 * values.shape[0] + 1024:
+    if high > 4 * values.shape[0] + 1024:  # too many for a table, which is several times faster than sorting
         if xp is np:
             return np.unique(values, return_inverse=True, return_counts=True)
         return values.unique(return_inverse=True, return_counts=True)
@@ -268,14 +259,10 @@ class NotPositiveDefinite(ArithmeticError):
 def _checked(function: Callable[..., Array], *matrices: Array) -> Array:
     """What a function of linear algebra gives; NotPositiveDefinite where it fails, whatever the library does then."""
     xp = namespace(*matrices)
-    errors: tuple[type[Exception], ...] = (np.linalg.LinAlgError,)
-    if is_torch(xp):
-        import torch
-
-        errors = (torch.linalg.LinAlgError,)
+    library = sys.modules["torch"] if is_torch(xp) else np
     try:
         result = function(*matrices)
-    except errors as error:
+    except library.linalg.LinAlgError as error:
         raise NotPositiveDefinite(str(error)) from None
     if not bool(xp.all(xp.isfinite(result))):  # other libraries return NaN
         raise NotPositiveDefinite("the result is not finite")
@@ -303,11 +290,8 @@ def spd_inverse(matrices: Array) -> tuple[Array, Array]:
         ln = SpdInverse()(out.reshape(-1, n, n))
         return out, ln.reshape(matrices.shape[:-2])
     factor = cholesky(matrices)
-    if is_torch(xp):
-        import torch
-
-        return torch.cholesky_inverse(factor), logdet_cholesky(factor)
-    return symmetric(_checked(xp.linalg.inv, matrices)), logdet_cholesky(factor)
+    inverse = xp.cholesky_inverse(factor) if is_torch(xp) else symmetric(_checked(xp.linalg.inv, matrices))
+    return inverse, logdet_cholesky(factor)
 
 
 class SpdInverse:
@@ -317,11 +301,10 @@ class SpdInverse:
 
         M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
 
-    down to blocks of 32, which LAPACK inverts. Most of the work is then in stacks of products, during which Python's
-    other threads run. SciPy's potrf and potri would need fewer operations, but they belong to another BLAS than NumPy's
-    products, and the threads of the two wait for each other (an iteration was five times slower).
-    Buffers are kept between calls: with fresh ones, half of the time goes into the system's handing out of pages.
-    One object serves one thread.
+    down to blocks of 32, which LAPACK inverts. Most of the work is then products of stacks, during which Python's other
+    threads run. SciPy's potrf and potri would need fewer operations, but they belong to another BLAS than NumPy's
+    products, and the threads of the two wait for each other (an iteration was five times slower). Buffers are kept
+    between calls: half of the time would go into getting new pages from the system. One object serves one thread.
     """
 
     def __init__(self) -> None:
@@ -343,20 +326,16 @@ class SpdInverse:
             factor = np.linalg.cholesky(M)
             inverse = np.linalg.inv(factor)
             np.matmul(inverse.mT, inverse, out=M)
-            return 2 * np.log(factor.diagonal(0, 1, 2)).sum(axis=1)
+            return logdet_cholesky(factor)
         h = n // 2
         A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
         X, Y = self.buffer(0, m, n - h, h), self.buffer(1, m, n - h, h)
         ln = self._invert(A)
         np.matmul(B, A, out=X)
-        Z = self.buffer(2, m, n - h, n - h)
-        np.matmul(X, B.mT, out=Z)
-        C -= Z
+        C -= np.matmul(X, B.mT, out=self.buffer(2, m, n - h, n - h))
         ln = ln + self._invert(C)
         np.matmul(C, X, out=Y)
-        Z = self.buffer(2, m, h, h)
-        np.matmul(X.mT, Y, out=Z)
-        A += Z
+        A += np.matmul(X.mT, Y, out=self.buffer(2, m, h, h))
         np.negative(Y, out=B)
         M[:, :h, h:] = B.mT
         return ln
@@ -391,11 +370,10 @@ def _set_threads(numbers: list[tuple[Any, int]]) -> None:
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Hold BLAS to one thread while any caller is inside.
+    """Hold BLAS to one thread while any caller is inside; the last one to leave restores the number from before.
 
-    A product of matrices changes in its last digits with the number of threads of BLAS. Held to one, the same data give
-    the same bits on every number of threads; `in_order` then brings the other cores to work. The last caller to leave
-    gives BLAS back the number of threads that it had when the first one came.
+    The last digits of a product of matrices depend on the number of threads of BLAS. Held to one, the same data always
+    give the same bits; `in_order` brings the other cores to work.
     """
     global _holders, _allowed, _before
     shared, own = _blas("scipy.linalg" in sys.modules)  # SciPy brings a BLAS of its own
@@ -433,10 +411,8 @@ def in_order(
 ) -> Iterator[Any]:
     """Yield `function(item)` for each of the items, in their order, computed by as many threads as BLAS was allowed.
 
-    A caller who adds up the results gets the same bits for any number of threads, as long as the items are cut
-    independently of that number: the order is fixed, and BLAS is held to one thread until the last result is taken.
-    Only a few results wait at a time. Work of few `flops` in all is done by the calling thread alone.
-
+    A caller who adds up the results gets the same bits for any number of threads, as long as the items do not depend on
+    that number. Only a few results wait at a time. Work of few `flops` in all is done by the calling thread alone.
     With `scratch`, `function(item, scratch())` is called; each thread makes one such object and uses it again.
 
     >>> list(in_order(lambda n: n * n, [3, 1, 2], flops=1e12))
@@ -500,17 +476,14 @@ def gram(X: Array) -> Array:
 def check_rows(X: Any) -> tuple[Array, Any]:
     """A two-dimensional array of real numbers, in its own library."""
     xp = namespace(X)
-    if xp is np:
-        X = to_numpy(X)
-        if X.dtype.kind == "c":
-            raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
-        if X.dtype.kind not in "fiub":
-            try:
-                X = X.astype(np.float64)
-            except (TypeError, ValueError) as error:
-                raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
-    elif xp.isdtype(X.dtype, "complex floating"):
+    X = to_numpy(X) if xp is np else X
+    if xp.isdtype(X.dtype, "complex floating"):
         raise DuopldaError(f"recordings must be real numbers, got complex ones ({X.dtype})")
+    if xp is np and X.dtype.kind not in "fiub":
+        try:
+            X = X.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DuopldaError(f"recordings must be numbers, got dtype {X.dtype}: {error}") from None
     if X.ndim != 2:
         raise DuopldaError(f"recordings must be a matrix of shape (recordings, dimensions), got shape {tuple(X.shape)}")
     if X.shape[0] == 0 or X.shape[1] == 0:
@@ -518,12 +491,11 @@ def check_rows(X: Any) -> tuple[Array, Any]:
     return X, xp
 
 
-def check_finite(X: Array, first_row: int = 0) -> None:
+def check_finite(X: Array) -> None:
     """Name the rows that are not finite."""
     xp = namespace(X)
     bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
     if len(bad):
-        raise DuopldaError(
-            f"Input X contains NaN or infinity in {len(bad)} of {X.shape[0]} rows: {some(bad + first_row)}. "
-            "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
-        )
+        where = f"{len(bad)} of {X.shape[0]} rows: {some(bad)}"
+        remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
+        raise DuopldaError(f"Input X contains NaN or infinity in {where}. {remedy}")

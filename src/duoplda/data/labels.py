@@ -30,8 +30,7 @@ def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
 class Labels:
     """Who speaks in each of N recordings, in which session, through which kind of channel.
 
-    The ids are sorted as `numpy.unique` sorts them; the integer arrays index into them. These are on the host, or with
-    recordings on a device (`encode(..., like=X)`).
+    The ids are sorted as by `numpy.unique`. The integers index into them; they may be on a device, like recordings.
     """
 
     speaker_ids: NDArray[Any]  # (M,)
@@ -93,11 +92,10 @@ NO_KIND = np.array([""])
 def encode(
     speaker: Any, session: Any = None, channel: Any = None, n: Any = None, like: Any = None, *, by_speaker: bool = False
 ) -> Labels:
-    """Check labels and turn them into integers, on the device of `like` where that is a tensor of torch.
+    """Check labels (n of each, if n is given) and turn them into integers, on the device of `like` if that is a tensor.
 
     A session is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In
     lists and tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
-    There must be `n` labels, if that is given.
     """
     speaker_ids, speakers = codes(speaker, "speaker", n, like)
     n = len(speakers)
@@ -128,7 +126,7 @@ def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> 
 
 def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
     """Sorted distinct ids, and the index of each value among them; on a device of torch where `like` is there."""
-    torch = like is not None and is_torch(namespace(like))
+    torch = is_torch(namespace(like))
     there = torch and getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
     there = there and "int" in str(values.dtype)
     array = values.long() if there else as_ids(values, name, n)
@@ -192,10 +190,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each id, the same on every machine and in every shard.
-
-    Numbers hash alike whatever their type: 5, 5.0, np.uint64(5) and "5" are one id.
-    """
+    """A 64-bit hash of each id, the same on every machine; 5, 5.0, np.uint64(5) and "5" are one id and hash alike."""
     if not len(ids):
         return np.zeros(0, np.uint64)
     if ids.dtype.kind == "f":
@@ -204,10 +199,9 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
         return _mix(np.where(whole, np.where(whole, ids, 0).astype(np.int64).view(np.uint64), ~bits))
     if ids.dtype.kind in "biu":
         return _mix(ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64))
-    text = np.ascontiguousarray(ids.astype(str))
-    letters = text.view(np.uint32).reshape(len(text), -1)  # padded with zeros, which add nothing below
-    h = np.zeros(len(text), np.uint64)
-    for j in range(letters.shape[1]):
+    letters = np.ascontiguousarray(ids.astype(str)).view(np.uint32).reshape(len(ids), -1)
+    h = np.zeros(len(ids), np.uint64)
+    for j in range(letters.shape[1]):  # texts are padded with zeros, which add nothing
         h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
     whole, value = _whole_numbers(letters)
     return _mix(np.where(whole, value.view(np.uint64), h))

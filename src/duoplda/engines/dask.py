@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,8 @@ JOINED_BYTES = 1 << 28  # of open sessions that one task joins, about
 MOST_BUCKETS = 16  # where the number of open sessions is not known beforehand
 NAMES = ("X", "speaker", "session", "channel")
 
-Split = NDArray[np.uint64] | None  # keys of the sessions of a part that go on elsewhere
-Opener = Callable[[Any, Split], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
+Split = NDArray[np.uint64] | None  # keys of sessions of a part, such as those that go on in other parts
+Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
 
 
 def recordings(
@@ -74,8 +74,7 @@ def recordings(
     data : a file, folder or pattern of embeddings, or shards of `duoplda.io.embedding_shards`; or a dask DataFrame; or
         delayed chunks, each `(X, speaker, session)`, `(X, speaker, session, channel)` or a mapping of those names, or
         (for tests of trials) `{"X": X, "ids": ids}`. Frames and chunks are made twice unless they are persisted.
-    labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards themselves; None: the
-        recordings have none, as tests of trials
+    labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards; None: there are none
     speaker, session, channel, vectors : columns of a data frame, as for `Recordings.from_frame`
     allow_missing : go on without labelled recordings that no shard has
     client : of `dask.distributed`; None: the current one
@@ -99,25 +98,24 @@ def recordings(
         columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
         rows = data[columns_of(data, *columns.values())].to_delayed()
         names = [f"partition {i}" for i in range(len(rows))]
-        return ClusterRecordings(rows, partial(_of_frame, **columns), names, **options)
+        return ClusterRecordings(rows, partial(Recordings.from_frame, **columns), names, **options)
     if isinstance(data, str | os.PathLike):
         data = embedding_shards(data)
     data = list(data) if isinstance(data, Iterable) else [data]
     names = [d.name if isinstance(d, Shard) else f"chunk {i}" for i, d in enumerate(data)]
     if not all(isinstance(d, Shard) for d in data):
         return ClusterRecordings(data, _of_chunk, names, **options)
-    if labels is True:
-        return ClusterRecordings(data, _of_own_columns, names, dim=data[0].dim, **options)
-    if labels is None or labels is False:
-        return ClusterRecordings(data, _unlabelled, names, dim=data[0].dim, cut=False, **options)
-    options |= {"index": LabelIndex.of(labels, note), "allow_missing": allow_missing, "dim": data[0].dim, "cut": False}
+    options |= {"dim": data[0].dim, "cut": labels is True}
+    if labels is None or isinstance(labels, bool):
+        return ClusterRecordings(data, _of_own_columns if labels else _unlabelled, names, **options)
+    options |= {"index": LabelIndex.of(labels, note), "allow_missing": allow_missing}
     return ClusterRecordings(data, _of_table, names, **options)
 
 
 # -- parts, on the workers
 
 
-def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> ArrayRecordings | None:
+def _of_table(what: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
     """A shard whose labels are in a table; a session of which recordings are missing here is open."""
     shard, index = what
     ids, X = shard.load()
@@ -133,9 +131,9 @@ def _of_table(what: tuple[Shard, LabelIndex], split: Any) -> ArrayRecordings | N
     return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
 
 
-def _of_own_columns(shard: Shard, split: Split) -> ArrayRecordings:
+def _of_own_columns(shard: Shard) -> ArrayRecordings:
     ids, X = shard.load()
-    return _opened(ArrayRecordings(X, ids=ids, labels=_own_labels(shard)), split)
+    return ArrayRecordings(X, ids=ids, labels=_own_labels(shard))
 
 
 def _own_labels(shard: Shard) -> Labels:
@@ -143,33 +141,18 @@ def _own_labels(shard: Shard) -> Labels:
     return lab.encode(own.speaker, own.session, own.channel, by_speaker=True)
 
 
-def _unlabelled(shard: Shard, split: Any) -> ArrayRecordings:
+def _unlabelled(shard: Shard) -> ArrayRecordings:
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids)
 
 
-def _of_frame(frame: Any, split: Split, **columns: Any) -> ArrayRecordings:
-    return _opened(Recordings.from_frame(frame, **columns), split)
-
-
-def _of_chunk(chunk: Any, split: Split) -> ArrayRecordings:
+def _of_chunk(chunk: Any) -> ArrayRecordings:
     try:
         given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
         X = given.pop("X")
     except (TypeError, KeyError, ValueError):
         raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
-    return _opened(ArrayRecordings(X, **given), split)
-
-
-def _opened(part: ArrayRecordings, split: Split) -> ArrayRecordings:
-    """The part, with those of its sessions open that go on elsewhere."""
-    labels = part.labels()
-    if split is None or labels.session_ids is None or not len(split):
-        return part
-    return part.relabelled(replace(labels, open=np.isin(lab.keys(labels.session_ids), split)))
-
-
-# -- tasks
+    return ArrayRecordings(X, **given)
 
 
 @contextmanager
@@ -193,48 +176,44 @@ def _report(part: ArrayRecordings, index: LabelIndex | None) -> tuple[str | None
         return digest.value(), None if index is None else index.find(part.ids)
 
 
-class Found(NamedTuple):
-    """What a first pass says of a shard."""
-
-    n: int
-    dim: int | None
-    n_kinds: int
-    keys: NDArray[np.uint64] | None  # of its sessions
-
-
-def _find(name: str, what: Any, opener: Opener) -> Found:
+def _find(name: str, what: Any, opener: Opener) -> tuple[int, int, int, Split]:
+    """A first pass: numbers of recordings, dimensions (0: not known) and kinds of a part, and keys of its sessions."""
     with _named(name):
-        part = None if isinstance(what, Shard) else opener(what, None)  # a shard gives labels without its vectors
+        part = None if isinstance(what, Shard) else opener(what)  # a shard gives labels without its vectors
         labels = _own_labels(what) if part is None else part.labels()
         keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
-        return Found(labels.n_recordings, None if part is None else part.X.shape[1], len(labels.kinds), keys)
+        return labels.n_recordings, 0 if part is None else part.X.shape[1], len(labels.kinds), keys
 
 
-def _make(name: str, opener: Opener, what: Any, split: Any, make: Any, n: int, buckets: int, first: bool) -> Any:
-    """n results, loose ends (None where there are none), and a report, of one part."""
+def _make(name: str, opener: Opener, what: Any, split: Split, make: Any, n: int, buckets: int, first: bool) -> Any:
+    """n results, loose ends (None where there are none), and a report, of one part; sessions in `split` are open."""
     with _named(name):
-        part = opener(what, split)
+        part = opener(what)
         if part is None:
             return (*[None] * (n + buckets), (None, np.zeros(0, np.int32)))
+        if split is not None and len(split) and (labels := part.labels()).session_ids is not None:
+            part = part.relabelled(replace(labels, open=np.isin(lab.keys(labels.session_ids), split)))
         results, loose = make(part)
         report = _report(part, what[1] if opener is _of_table else None) if first else None
         return (*results, *(loose or [None] * buckets), report)
 
 
+@one_blas_thread()
 def _join(join: Join, pieces: list[Any]) -> Any:
     there = [p for p in pieces if p is not None]
-    with one_blas_thread():
-        return (there[0] if len(there) == 1 else join(there)) if there else None
+    return (there[0] if len(there) == 1 else join(there)) if there else None
 
 
+@one_blas_thread()
 def _tie(tie: Tie, n: int, end: Any) -> tuple[Any, ...]:
-    with one_blas_thread():
-        return (None,) * n if end is None else tuple(tie(end))
+    return (None,) * n if end is None else tuple(tie(end))
 
 
 def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
     with _named(name):
-        part = opener(what, None)
+        part = opener(what)
+        if part is not None:
+            part.labels()  # labels that make no sense are an error, even where the function does not need them
         return [] if part is None else list(function(part))
 
 
@@ -280,14 +259,13 @@ class ClusterRecordings(Recordings):
             return [None] * len(self.parts)
         task = delayed(_find, pure=False)
         with self._computing([task(n, p, self.opener) for n, p in zip(self.names, self.parts, strict=True)]) as futures:
-            found: list[Found] = self._watch(futures, "labels")
-        if len({f.keys is None for f in found if f.n}) > 1:
+            n, dims, n_kinds, found = zip(*self._watch(futures, "labels"), strict=True)
+        if len({k is None for k, size in zip(found, n, strict=True) if size}) > 1:
             raise DuopldaError("some shards have names of sessions and some have none")
-        keys = [np.zeros(0, np.uint64) if f.keys is None else f.keys for f in found]
+        keys = [np.zeros(0, np.uint64) if k is None else k for k in found]
         every, times = np.unique(np.concatenate(keys), return_counts=True)
         split = [k[np.isin(k, every[times > 1])] for k in keys]
-        dim = self.dim or max(f.dim or 0 for f in found)
-        size = 8 * dim * max(f.n_kinds for f in found) * sum(map(len, split))
+        size = 8 * (self.dim or max(dims)) * max(n_kinds) * sum(map(len, split))
         self._buckets = max(1, -(-size // JOINED_BYTES))
         return split
 
@@ -352,7 +330,8 @@ class ClusterRecordings(Recordings):
         names = dict(zip(futures, self.names, strict=True))
         with self.client.as_current():
             for done, future in enumerate(as_completed(futures), 1):
-                _result(future, names[future], only_look=True)
+                if future.status != "finished":
+                    _result(future, names[future])
                 self.show(done, f"{what}: {done} of {len(futures)} shards")
         return self.client.gather(futures)
 
@@ -373,21 +352,15 @@ class ClusterRecordings(Recordings):
         refuse_absent(self.index.absent(every), self.allow_missing, self.note)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _send(client: Any, value: Any) -> Any:
     """A value for the workers, as the result of a task: unlike scattered data, it survives the worker that has it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is large
-        return client.submit(_same, value, pure=False)
+        return client.submit(lambda same: same, value, pure=False)
 
 
-def _result(future: Any, name: str, *, only_look: bool = False) -> Any:
-    """The result of a task, or its error with the worker's traceback; `only_look`: raise the error, if there is one."""
-    if only_look and future.status == "finished":
-        return None
+def _result(future: Any, name: str) -> Any:
+    """The result of a task, or its error with the worker's traceback."""
     try:
         return future.result()
     except KilledWorker as error:
@@ -399,9 +372,6 @@ def _result(future: Any, name: str, *, only_look: bool = False) -> Any:
         if not isinstance(error, DuopldaError):
             error.add_note(f"This happened on the cluster, in the task of {name}.")
         raise
-
-
-# -- clients
 
 
 def current_client() -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +93,13 @@ class Job:
     channel: ById
     device: Any
     pairs: Pairs | None  # recordings of models, or listed trials
+    wanted: NDArray[Any] | None  # the ids of the recordings that are used, sorted; None: all are
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def chunks(self, part: Recordings, wanted: NDArray[Any] | None) -> Iterator[tuple[NDArray[Any], Array]]:
-        """Ids and vectors of the recordings that are wanted (sorted ids; None: all), about `ROWS` at a time."""
+    def chunks(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Array]]:
+        """Ids of the recordings that are wanted and their vectors, preprocessed; about `ROWS` at a time."""
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
             X, ids, index = chunk.X, chunk.ids, chunk.index
@@ -109,35 +107,37 @@ class Job:
                 ids = np.arange(index.start, index.stop) if isinstance(index, slice) else index
             if X.shape[1] != self.chain.n_features_in_:
                 raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {self.chain.n_features_in_}")
-            keep = np.flatnonzero(places(ids, wanted) >= 0) if wanted is not None else np.arange(len(ids))
-            held.append((ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep)))
+            if self.wanted is not None:
+                keep = np.flatnonzero(places(ids, self.wanted) >= 0)
+                ids, X = (ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep))
+            held.append((ids, X))
             if sum(len(ids) for ids, _ in held) >= ROWS:
-                yield _joined(held)
+                yield self._transformed(held)
                 held = []
         if any(len(ids) for ids, _ in held):
-            yield _joined(held)
+            yield self._transformed(held)
 
-    def transformed(self, ids: NDArray[Any], X: Array) -> Array:
-        """Vectors as the PLDA takes them."""
-        xp = namespace(X)
+    def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array]:
+        """Chunks joined, their vectors as the PLDA takes them."""
+        xp, (ids, X) = namespace(held[0][1]), held[0]
+        if len(held) > 1:
+            ids, X = np.concatenate([ids for ids, _ in held]), xp.concat([X for _, X in held])
         bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
         if len(bad):
             raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
-        return self.chain.transform(X, _values(self.channel, ids), device=self.device)
+        return ids, self.chain.transform(X, _values(self.channel, ids), device=self.device)
 
     def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
         """Sides of recordings. One whose session is not known is a session of its own, which has no name."""
         kinds, names = _values(self.channel, ids), _values(self.session, ids)
         known = np.zeros(len(ids), bool) if names is None else np.array([name is not None for name in names])
-        out: Sides | None = None
-        for rows in (np.flatnonzero(known), np.flatnonzero(~known)):
-            if len(rows):
-                named = names[rows].tolist() if names is not None and known[rows[0]] else None
-                kind = None if kinds is None else kinds[rows]
-                part = self.chain.plda_.enroll(Z if len(rows) == len(ids) else take(Z, rows), side[rows], named, kind)
-                out = part if out is None else out.add(part)
-        assert out is not None
-        return out
+        parts = []
+        for rows in filter(len, (np.flatnonzero(known), np.flatnonzero(~known))):
+            named = names[rows].tolist() if names is not None and known[rows[0]] else None
+            kind = None if kinds is None else kinds[rows]
+            own = Z if len(rows) == len(ids) else take(Z, rows)
+            parts.append(self.chain.plda_.enroll(own, side[rows], named, kind))
+        return reduce(Sides.add, parts)
 
 
 def _values(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
@@ -145,24 +145,18 @@ def _values(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
     return None if labels is None else np.fromiter((labels.get(i) for i in ids.tolist()), object, len(ids))
 
 
-def _joined(parts: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array]:
-    ids, X = zip(*parts, strict=True)
-    return parts[0] if len(parts) == 1 else (np.concatenate(ids), namespace(X[0]).concat(X))
-
-
 def _refuse(ids: NDArray[Any]) -> None:
     raise MissingIds(f"{len(ids)} recordings were not found: {some(ids)}")
 
 
-def _complete(results: Iterable[Any], ids: NDArray[Any], absent: Absent) -> Iterator[Any]:
-    """Results with `ids` of recordings, of which each of the sorted ids must come once; `absent` gets the others."""
+def _complete(results: Iterable[tuple[NDArray[Any], Any]], ids: NDArray[Any], absent: Absent) -> Iterator[Any]:
+    """Results that come with the ids of their recordings. Each of the sorted `ids` comes once, or `absent` gets it."""
     there = np.zeros(len(ids), bool)
-    for result in results:
-        place = places(result.ids, ids)
+    for found, result in results:
+        place = places(found, ids)
         if there[place].any():
-            raise DuopldaError(
-                f"{int(there[place].sum())} recordings are there twice: {some(ids[place[there[place]]])}"
-            )
+            twice = ids[place[there[place]]]
+            raise DuopldaError(f"{len(twice)} recordings are there twice: {some(twice)}")
         there[place] = True
         yield result
     if not there.all():
@@ -172,24 +166,17 @@ def _complete(results: Iterable[Any], ids: NDArray[Any], absent: Absent) -> Iter
 # -- enrolment
 
 
-class Enrolled(NamedTuple):
-    """Some recordings, and the sides that they give."""
-
-    ids: NDArray[Any]
-    sides: Sides
-
-
 @dataclass(frozen=True, eq=False)
 class EnrollJob(Job):
-    """Sums up recordings as models, and yields `Enrolled` for some of them at a time."""
+    """Sums up recordings as models, and yields the ids of some of them at a time, and the sides that they give."""
 
     names: NDArray[Any]  # of the models
 
-    def __call__(self, part: Recordings) -> Iterator[Enrolled]:
+    def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
         assert self.pairs is not None
-        for ids, X in self.chunks(part, self.pairs.ids):
-            Z, (pair, row) = self.transformed(ids, X), self.pairs.among(ids)
-            yield Enrolled(ids, self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]]))
+        for ids, Z in self.chunks(part):
+            pair, row = self.pairs.among(ids)
+            yield ids, self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]])
 
 
 def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded, Coded]:
@@ -247,9 +234,9 @@ def enroll_recordings(
     """
     names, code = lab.codes(ids, "model")
     pairs, out = Pairs.of(code, members), None
-    job = EnrollJob(chain_of(model, cosine), session, channel, device, pairs, names)
+    job = EnrollJob(chain_of(model, cosine), session, channel, device, pairs, pairs.ids, names)
     for part in _complete(recordings.map(job), pairs.ids, absent):
-        out = (Sides.empty(part.sides.model, names) if out is None else out).add(part.sides)
+        out = (Sides.empty(part.model, names) if out is None else out).add(part)
     if out is None:
         raise DuopldaError("none of the recordings of the enrolment was found: there is no model to score")
     used = out.counts.any(axis=1)
@@ -279,7 +266,6 @@ class ScoreJob(Job):
     enrolled: Sides
     cosine: bool
     top: int | None  # only the highest scores of each recording
-    wanted: NDArray[Any] | None  # only these recordings, sorted; None: all
     calibrated: bool
 
     @cached_property
@@ -287,9 +273,8 @@ class ScoreJob(Job):
         return Scorer(self.enrolled, self.cosine)
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
-        for ids, X in self.chunks(part, self.wanted):
-            Z = put(self.transformed(ids, X), self.enrolled.gamma)
-            tests = self.sides(ids, Z, np.arange(len(ids)))
+        for ids, Z in self.chunks(part):
+            tests = self.sides(ids, put(Z, self.enrolled.gamma), np.arange(len(ids)))
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
             if self.pairs is not None:
@@ -366,10 +351,9 @@ def score(
         raise DuopldaError("recordings bring their own ids: leave out ids")
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
     pairs = trials if trials is None or isinstance(trials, Pairs) else Pairs.of(*trials)
-    names = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
-    job = ScoreJob(chain, session, channel, device, pairs, enrolled, cosine, top, names, calibrated)
-    blocks = tests.map(job)
-    return blocks if names is None else _complete(blocks, names, absent)
+    named = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
+    blocks = tests.map(ScoreJob(chain, session, channel, device, pairs, named, enrolled, cosine, top, calibrated))
+    return blocks if named is None else _complete(((block.ids, block) for block in blocks), named, absent)
 
 
 def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:

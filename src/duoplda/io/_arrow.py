@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from duoplda.io._source import Part, label
 PARQUET = (".parquet", ".pq")
 # One piece of one row group at a time: without these the whole file is fetched ahead.
 STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-PACKED = ((1 << 26, 1000), (MAX_PACKED, 100))  # bytes, and as many times the size of the file: no real data are
+PACKED = ((1 << 26, 1000), (MAX_PACKED, 100))  # no real data unpack to more bytes and more times the file's size
 
 
 def damaged(path: PathLike) -> Any:
@@ -28,10 +29,9 @@ def damaged(path: PathLike) -> Any:
 @contextmanager
 def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[Any]:
     """Open a Parquet file; the columns `texts` come as codes, so that a long text stands in memory once."""
-    pq = need("pyarrow.parquet")
     open_binary(path).close()
     with damaged(path):
-        f = pq.ParquetFile(path, read_dictionary=list(texts) or None, **STREAMED)
+        f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **STREAMED)
     with f:
         yield f
 
@@ -49,8 +49,13 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
     with opened(path, [n for n in texts if n in columns]) as f:
         first, groups = (0, range(f.num_row_groups)) if part is None else (part.at, range(part.first, part.stop))
         with damaged(path):
-            sizes = [f.metadata.row_group(i).total_byte_size for i in groups]
-        _check_sizes(path, sizes)
+            most = max((f.metadata.row_group(i).total_byte_size for i in groups), default=0)
+        size = os.stat(path).st_size
+        # A row group that unpacks to far more than the file has may do so in one page, which is unpacked as a whole.
+        # (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
+        if any(most > least and most > ratio * size for least, ratio in PACKED):
+            cause = f"a row group unpacks to {most} bytes, from a file of {size} bytes, which no real data do"
+            raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
         with damaged(path):
             found = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
         while True:
@@ -61,17 +66,6 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
                 batch.validate(full=True)  # UTF-8, and codes within their dictionaries
             yield first, batch
             first += len(batch)
-
-
-def _check_sizes(path: PathLike, sizes: Sequence[int]) -> None:
-    """Refuse row groups that unpack to far more than the file has: one page of them may be all of that.
-
-    (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
-    """
-    size, most = os.stat(path).st_size, max(sizes, default=0)
-    if any(most > least and most > ratio * size for least, ratio in PACKED):
-        cause = f"a row group unpacks to {most} bytes, from a file of {size} bytes, which no real data do"
-        raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
 
 
 def codes_of(path: PathLike, column: Any, first: int) -> tuple[list[str], np.ndarray]:
@@ -100,10 +94,13 @@ def arrow(column: Coded | np.ndarray) -> Any:
 
 def write_parquet_table(out: Path, blocks: Iterable[Sequence[Coded | np.ndarray]], names: Sequence[str]) -> None:
     """Write columns with these names, a row group for each block, of which there is at least one."""
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    with ExitStack() as stack:
-        writer = None
-        for columns in blocks:
-            table = pa.table([arrow(column) for column in columns], list(names))
-            writer = writer or stack.enter_context(pq.ParquetWriter(out, table.schema, compression="zstd"))
+    table = need("pyarrow").table
+    write_tables(out, (table([arrow(column) for column in columns], list(names)) for columns in blocks))
+
+
+def write_tables(out: Path, tables: Iterator[Any], **options: Any) -> None:
+    """Write Arrow tables, of which there is at least one, as a row group each."""
+    first = next(tables)
+    with need("pyarrow.parquet").ParquetWriter(out, first.schema, compression="zstd", **options) as writer:
+        for table in chain([first], tables):
             writer.write_table(table)

@@ -37,27 +37,24 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     ...     Path(folder, "a.txt").read_text()
     'whole'
     """
-    final = _final(path)
+    final, temporary = _names(path)
     _refuse_existing(path, final, force)
-    temporary = _temporary(final)
     with _ending_cleanly():
         try:
             _create(path, temporary)
-            try:
-                yield temporary
-                _flush(temporary)
-                _refuse_existing(path, final, force)
-                os.replace(temporary, final)
-            except OSError as e:
-                raise system_error(path, e) from e
-            except DuopldaError as e:
-                if str(temporary) not in str(e):
-                    raise
-                raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
-        except BaseException:
-            with suppress(OSError):
+            yield temporary
+            _flush(temporary)
+            _refuse_existing(path, final, force)
+            os.replace(temporary, final)
+        except OSError as e:
+            raise system_error(path, e) from e
+        except DuopldaError as e:
+            if str(temporary) not in str(e):
+                raise
+            raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
+        finally:
+            with suppress(OSError):  # there is none where all went well
                 os.unlink(temporary)
-            raise
     with suppress(OSError):  # not every file system lets a folder be flushed
         _flush(final.parent)
 
@@ -80,14 +77,13 @@ def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[Pa
     """
     if path is None:
         return
-    final = _final(path)
+    final, temporary = _names(path)
     for other in inputs:
         if other is not None and os.path.exists(final) and os.path.exists(other) and os.path.samefile(final, other):
             raise bad(path, "", f"is also read by this command, as {os.fspath(other)}", "give another name")
     if os.path.isdir(final):
         raise bad(path, "", "is a folder", "give the name of a file")
     _refuse_existing(path, final, force)
-    temporary = _temporary(final)
     _create(path, temporary)
     os.unlink(temporary)
 
@@ -114,15 +110,13 @@ def _ending_cleanly() -> Iterator[None]:
             signal.signal(signal.SIGTERM, previous)
 
 
-def _final(path: PathLike) -> Path:
+def _names(path: PathLike) -> tuple[Path, Path]:
+    """Return the file that `path` leads to, and a new name in the same folder."""
     try:
-        return Path(os.path.realpath(path))
+        final = Path(os.path.realpath(path))
     except (OSError, ValueError) as e:
-        raise bad(path, "", str(e)) from e
-
-
-def _temporary(final: Path) -> Path:
-    return final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.tmp")
+        raise system_error(path, e) from e
+    return final, final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"
 
 
 def _create(path: PathLike, temporary: Path) -> None:
@@ -147,10 +141,8 @@ def _refuse_existing(path: PathLike, final: Path, force: bool) -> None:
         mode = os.stat(final).st_mode
     except FileNotFoundError:
         return
-    except OSError as e:
+    except (OSError, ValueError) as e:
         raise system_error(path, e) from e
-    except ValueError as e:  # a zero in the name
-        raise bad(path, "", str(e)) from e
     if not stat.S_ISREG(mode):
         raise bad(path, "", "exists and is not a regular file", "give another name")
     if not force:

@@ -29,24 +29,12 @@ MAX_CHUNK = 1 << 26  # bytes of one chunk of vectors, however many rows were ask
 MAX_PACKED = 1 << 28  # bytes that a file may make us unpack at once
 BOM = b"\xef\xbb\xbf"
 
-VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
-ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
 SIGNATURES = {"npy": (b"\x93NUMPY",), "zip": (b"PK\3\4", b"PK\5\6"), "parquet": (b"PAR1",)}
 
 # What zipfile, NumPy, h5py and pyarrow raise for damaged files; a lack of memory is not among them.
 PARSER_ERRORS: tuple[type[Exception], ...] = (
-    *(
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RuntimeError,
-        ArithmeticError,
-        SyntaxError,
-    ),
-    *(struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError),
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError),
+    *(SyntaxError, struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError),
 )
 
 
@@ -74,8 +62,7 @@ def need(module: str) -> Any:
     """Import an optional library, or say how to install it."""
     found = optional(module)
     if found is None:
-        name = module.partition(".")[0]
-        raise DuopldaError(f"{name} is not installed; install it with: pip install duoplda[files]")
+        raise DuopldaError(f"{module.split('.')[0]} is not installed; install it with: pip install duoplda[files]")
     return found
 
 
@@ -94,25 +81,23 @@ def guarded(path: PathLike, what: str, *more: type[Exception]) -> Iterator[None]
         raise bad(path, "", f"cannot be read as {what} ({detail})", "the file may be damaged or cut short") from e
 
 
-def system_error(path: PathLike, e: OSError) -> DuopldaError:
-    """Make the error for a file that the operating system does not let us have."""
+def system_error(path: PathLike, e: OSError | ValueError) -> DuopldaError:
+    """Make the error for a file that the operating system does not let us have (ValueError: a zero in its name)."""
     remedy = "check the name" if isinstance(e, FileNotFoundError) else ""
-    return bad(path, "", (e.strerror or str(e)).lower(), remedy)
+    return bad(path, "", (getattr(e, "strerror", None) or str(e)).lower(), remedy)
 
 
 def open_binary(path: PathLike) -> IO[bytes]:
     """Open a regular file for reading, unbuffered; anything else is an error."""
     try:
         mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise bad(path, "", "is a folder", "give a file")
-        if not stat.S_ISREG(mode):
-            raise bad(path, "", "is not a regular file", "write it to disk first: it is read more than once")
-        return open(path, "rb", buffering=0)
-    except OSError as e:
+        if stat.S_ISREG(mode):
+            return open(path, "rb", buffering=0)
+    except (OSError, ValueError) as e:
         raise system_error(path, e) from e
-    except ValueError as e:  # a zero in the name
-        raise e if isinstance(e, DuopldaError) else bad(path, "", str(e)) from e
+    if stat.S_ISDIR(mode):
+        raise bad(path, "", "is a folder", "give a file")
+    raise bad(path, "", "is not a regular file", "write it to disk first: it is read more than once")
 
 
 def open_lines(path: PathLike) -> IO[bytes]:
@@ -126,10 +111,7 @@ def open_lines(path: PathLike) -> IO[bytes]:
 def read_into(f: IO[bytes], view: memoryview) -> int:
     """Fill `view` as far as the file goes; return the number of bytes read."""
     done = 0
-    while done < len(view):
-        n = f.readinto(view[done:])  # type: ignore[attr-defined]
-        if not n:
-            break
+    while done < len(view) and (n := f.readinto(view[done:])):  # type: ignore[attr-defined]
         done += n
     return done
 
@@ -154,12 +136,10 @@ def content(path: PathLike) -> str:
         if start.startswith(marks):
             return kind
     with open_binary(path) as f:
-        size, at = os.fstat(f.fileno()).st_size, 0
-        while at + 8 <= size and at <= 1 << 30:  # HDF5 may follow a block of the user, of 512 bytes or more
+        for at in (0, *(512 << k for k in range(22))):  # HDF5 may follow a block of the user, of 512 bytes or more
             f.seek(at)
             if f.read(8) == b"\x89HDF\r\n\x1a\n":
                 return "hdf5"
-            at = max(512, 2 * at)
     return ""
 
 
@@ -184,6 +164,12 @@ def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise bad(path, place, f"holds {dtype}, not 16-, 32- or 64-bit floats", "save a float array")
     return dtype.newbyteorder("=")
+
+
+def check_id_type(path: PathLike, place: str, dtype: np.dtype) -> None:
+    """Refuse an array that cannot hold ids: they are text, or integers."""
+    if dtype.kind not in "USOiu" or dtype.itemsize > 4 * MAX_ID:
+        raise bad(path, place, f"holds {dtype}, not ids", "store ids as strings, or name another array")
 
 
 def pick(path: PathLike, found: Sequence[str], wanted: str | None, known: Sequence[str], what: str) -> str | None:
@@ -258,12 +244,12 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
 
 
 class IdLog:
-    """A record of 8 bytes per id, which says afterwards which ids may have come twice."""
+    """A record of 8 bytes per id, by which `refuse_repeated` finds the ids that may have come twice."""
 
     _factors = np.random.default_rng(5).integers(1 << 63, dtype=np.uint64, size=MAX_ID) * np.uint64(2) + np.uint64(1)
 
     def __init__(self) -> None:
-        self._hashes: list[np.ndarray] = []
+        self.parts: list[np.ndarray] = []
 
     @classmethod
     def hashes(cls, ids: np.ndarray) -> np.ndarray:
@@ -272,14 +258,7 @@ class IdLog:
         return np.einsum("ij,j->i", points.astype(np.uint64), cls._factors[: points.shape[1]])
 
     def add(self, ids: np.ndarray) -> None:
-        self._hashes.append(self.hashes(ids))
-
-    def suspects(self) -> np.ndarray:
-        """Return the hashes that occur more than once; two different ids share one with probability about 2^-57."""
-        if not self._hashes:
-            return np.empty(0, np.uint64)
-        all_ = np.sort(np.concatenate(self._hashes))
-        return np.unique(all_[1:][all_[1:] == all_[:-1]])
+        self.parts.append(self.hashes(ids))
 
 
 def refuse_repeated(
@@ -289,12 +268,11 @@ def refuse_repeated(
     entry: Callable[[int], str] = "entry {}".format,
 ) -> None:
     """Raise an error for the first id that really occurs twice; `again` goes through the ids once more."""
-    suspects = log.suspects()
-    if not suspects.size:
-        return
+    hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *log.parts]))
+    suspects = hashes[1:][hashes[1:] == hashes[:-1]]  # two different ids share a hash with probability about 2^-57
     seen: dict[str, int] = {}
     row = 0
-    for ids in again():
+    for ids in again() if suspects.size else ():
         for i in np.flatnonzero(np.isin(IdLog.hashes(ids), suspects)):
             name = str(ids[i])
             if name in seen:

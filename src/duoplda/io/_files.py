@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from duoplda.io._common import Chunk, PathLike, bad, system_error
+from duoplda.io._common import PathLike, bad, system_error
 from duoplda.io._source import Source, check_count
 
 
@@ -25,24 +23,20 @@ def files_of(path: PathLike, suffixes: Sequence[str]) -> list[PathLike]:
     """Return the files that a name means: what is there under it, or else what matches it as a pattern."""
     name = os.fspath(path)
     if os.path.isdir(name):
-        return _in_folder(name, suffixes)
+        try:
+            names = [n for n in os.listdir(name) if not n.startswith(".") and Path(n).suffix.lower() in suffixes]
+        except OSError as e:
+            raise system_error(path, e) from e
+        if not names:
+            remedy = f"give a file, or a folder of embeddings: no name in it ends in {' '.join(suffixes)}"
+            raise bad(path, "", "is a folder", remedy)
+        return _readable([os.path.join(name, n) for n in names])
     if os.path.lexists(name) or not glob.has_magic(name) or "\0" in name:
         return [path]  # whatever is wrong with it is said when it is opened
     found = _readable(glob.glob(name, recursive=True))
     if not found:
         raise bad(path, "", "no file matches this pattern", "check it, and the folder it starts from")
     return found
-
-
-def _in_folder(folder: str, suffixes: Sequence[str]) -> list[PathLike]:
-    try:
-        names = [n for n in os.listdir(folder) if not n.startswith(".") and Path(n).suffix.lower() in suffixes]
-    except OSError as e:
-        raise system_error(folder, e) from e
-    if not names:
-        known = " ".join(suffixes)
-        raise bad(folder, "", "is a folder", f"give a file, or a folder of embeddings: no name in it ends in {known}")
-    return _readable([os.path.join(folder, n) for n in names])
 
 
 def _readable(names: list[str]) -> list[PathLike]:
@@ -56,20 +50,20 @@ def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
     """Join several files of one dimension and precision to one source of chunks."""
     starts = [0] * len(files)  # the number of the first vector of each, known once the one before has been read
 
-    def read(rows: int) -> Iterator[Chunk]:
-        return through(lambda file, source: source.read(rows), lambda chunk: len(chunk[0]))
-
-    def ids(rows: int) -> Iterator[np.ndarray]:
-        return through(lambda file, source: source.names(rows), len)
-
-    def through(blocks: Callable[[PathLike, Source], Iterator[Any]], size: Callable[[Any], int]) -> Iterator[Any]:
+    def through(blocks: Callable[[Source], Iterator[Any]], size: Callable[[Any], int]) -> Iterator[Any]:
         done = 0
         for i, (file, source) in enumerate(files):
             starts[i] = done
-            for block in blocks(file, source):
+            for block in blocks(source):
                 done += size(block)
                 yield block
             check_count(file, source.n, done - starts[i])
+
+    def read(rows: int) -> Iterator[Any]:
+        return through(lambda source: source.read(rows), lambda chunk: len(chunk[0]))
+
+    def ids(rows: int) -> Iterator[Any]:
+        return through(lambda source: source.names(rows), len)
 
     def entry(number: int) -> str:
         i = bisect_right(starts, number) - 1

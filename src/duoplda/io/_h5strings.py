@@ -9,8 +9,9 @@ too long is cut one byte behind the longest.
 """
 
 import sys
+from contextlib import suppress
 
-MEMORY = 1 << 30  # bytes that reading may take
+MEMORY = 1 << 30  # bytes that reading may take, beyond those of the libraries
 
 
 def main(path: str, name: str, first: int, stop: int, rows: int, longest: int) -> None:
@@ -18,28 +19,19 @@ def main(path: str, name: str, first: int, stop: int, rows: int, longest: int) -
     import h5py
     import numpy as np
 
-    limit_memory()
+    with suppress(ImportError, OSError, ValueError), open("/proc/self/statm") as statm:  # where the system has limits
+        import resource
+
+        most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with h5py.File(path, "r") as f:
         d = f[name]
-        axis = int(np.argmax(d.shape)) if d.shape else 0
         for start in range(first, stop, rows):
             part = slice(start, min(start + rows, stop))
-            block = np.atleast_1d(d[tuple(part if i == axis else 0 for i in range(d.ndim))])
+            block = np.atleast_1d(d[tuple(part if n > 1 else 0 for n in d.shape)])
             texts = [bytes(text)[: longest + 1] for text in block]
             sys.stdout.buffer.write(np.array([len(text) for text in texts], "<u4").tobytes() + b"".join(texts))
             sys.stdout.buffer.flush()
-
-
-def limit_memory() -> None:
-    """Let the process have so much memory and no more, where the system can do that."""
-    try:
-        import resource
-
-        with open("/proc/self/statm") as f:
-            most = int(f.read().split()[0]) * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    except (ImportError, OSError, ValueError):
-        pass
 
 
 if __name__ == "__main__":

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import Chunk, PathLike, bad
+from duoplda.io._common import Chunk, PathLike, bad, check_dim, check_float, chunk_rows, open_lines
+
+VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
+ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
 
 
 @dataclass(frozen=True)
@@ -34,26 +39,46 @@ class Source:
     dim: int
     dtype: np.dtype
     n: int | None  # number of vectors where the file says so without being read
-    read: Callable[[int], Iterator[Chunk]]  # rows of a chunk -> chunks
+    blocks: Callable[[int], Iterator[Chunk]]  # rows of a chunk -> chunks
     ids_are_rows: bool = False  # the file has no ids: they are row numbers
     ids: Callable[[int], Iterator[np.ndarray]] | None = None  # ids alone, where vectors need not be read for them
     cuts: Callable[[int], list[Part]] | None = None  # bytes of vectors -> parts of about that size
     entry: Callable[[int], str] = "entry {}".format  # the name of a vector in messages, by its number
+
+    def read(self, rows: int) -> Iterator[Chunk]:
+        """Yield chunks of at most `rows` vectors, and of fewer where those would take too much memory."""
+        return self.blocks(chunk_rows(rows, self.dim * self.dtype.itemsize))
 
     def names(self, rows: int) -> Iterator[np.ndarray]:
         """Yield the ids in blocks; vectors are read only where the format leaves no other way."""
         return (ids for ids, _ in self.read(rows)) if self.ids is None else self.ids(rows)
 
 
-def row_parts(n: int, row_bytes: int, size: int, starts: Callable[[int], Iterable[int]] | None = None) -> list[Part]:
-    """Cut n rows into runs of about `size` bytes; `starts` finds the byte at which every k-th line of a list begins."""
+def whole(n: int) -> Part:
+    """Return the part that is all n rows of a file."""
+    return Part(0, n, n, 0, "")
+
+
+def row_parts(n: int, row_bytes: int, size: int, ids: Any = None) -> list[Part]:
+    """Cut n rows into runs of about `size` bytes; a text file `ids` has the id of each row on a line of its own."""
     each = max(1, size // row_bytes)
-    at = starts(each) if starts is not None else [0] * (-(-n // each))
-    stops = (min(i + each, n) for i in range(0, n, each))
-    return [
-        Part(i, stop, stop - i, a, f"rows {i}-{stop - 1}")
-        for i, stop, a in zip(range(0, n, each), stops, at, strict=True)
-    ]
+    firsts = range(0, n, each)
+    at = [0] * len(firsts)
+    if isinstance(ids, str | os.PathLike) and ids != "rows":
+        with open_lines(ids) as f:  # of the bytes at which lines start, every `each`-th
+            at = list(islice(accumulate(map(len, f), initial=f.tell()), 0, n, each))
+    stops = (min(i + each, n) for i in firsts)
+    return [Part(i, stop, stop - i, a, f"rows {i}-{stop - 1}") for i, stop, a in zip(firsts, stops, at, strict=True)]
+
+
+def check_matrix(path: PathLike, place: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, np.dtype]:
+    """Return rows, dimension and native type of an array that must be a matrix of floats."""
+    native = check_float(path, place, dtype)
+    if len(shape) != 2:
+        raise bad(path, place, f"has shape {shape}", "embeddings are a matrix: one row per recording")
+    if not shape[0]:
+        raise bad(path, place, "holds no vectors")
+    return shape[0], check_dim(path, place, shape[1]), native
 
 
 def label(path: PathLike, part: Part | None) -> str:

@@ -19,9 +19,10 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, write_parquet_table
 from duoplda.io._coded import Coded
-from duoplda.io._common import BOM, MAX_ID, PathLike, bad, content, listed, magic, odd_ids, open_lines, optional, shown
+from duoplda.io._common import MAX_ID, PathLike, as_ids, bad, content, listed, odd_ids, open_lines, optional, shown
 
 BLOCK = 1 << 23
+Names = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
 Part = list[tuple[list[str], np.ndarray]] | np.ndarray  # a column of a block: texts and codes, or numbers
 
 
@@ -38,7 +39,9 @@ class Layout:
 
 def first_line(path: PathLike) -> str:
     """Return the first line that is not blank."""
-    start = magic(path, 1 << 16).removeprefix(BOM)
+    content(path)  # or an error that says why it is no text
+    with open_lines(path) as f:
+        start = f.read(1 << 16)
     lines = start.split(b"\n")
     line = next((raw for raw in lines if raw.strip()), b"")
     if not line:
@@ -70,7 +73,7 @@ def header_fields(path: PathLike) -> tuple[list[str], str]:
         raise bad(path, "line 1", f"is no header ({e})", "write the column names between commas") from e
 
 
-def is_table(path: PathLike, wanted: Mapping[str, Sequence[str]], meanings: Sequence[str]) -> bool:
+def is_table(path: PathLike, wanted: Names, meanings: Sequence[str]) -> bool:
     """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?"""
     if Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
         return True
@@ -109,13 +112,31 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     width = len(first_fields(path))
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    parts = _text_parts(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
-    return [_joined(path, column) for column in parts]
+    blocks = _text_parts(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
+    return [_joined(path, column) for column in zip(*blocks, strict=True)]
+
+
+def read_groups(path: PathLike) -> tuple[Coded, Coded]:
+    """Read lines `owner member member ...` as two columns with a row per member."""
+    first_fields(path)  # or an error that says why it is no list
+    lines = []
+    for number, block in _blocks(path, header=False):
+        for i, fields in enumerate(_rows(path, number, block.split(b"\n"), " ")):
+            if len(fields) == 1:
+                cause = f"{shown(fields[0].decode())} has no members"
+                raise bad(path, f"line {number + i}", cause, "lines are `owner member ...`")
+            lines += [fields] if fields else []
+    owners = Coded.of(as_ids(path, np.array([line[0] for line in lines], object)))
+    if len(owners.names) != len(owners):
+        twice = owners.names[np.flatnonzero(np.bincount(owners.codes) > 1)[0]]
+        raise bad(path, "", f"{shown(str(twice))} starts two lines", "put its members on one line")
+    members = as_ids(path, np.array([member for line in lines for member in line[1:]], object))
+    return Coded(owners.names, np.repeat(owners.codes, [len(line) - 1 for line in lines])), Coded.of(members)
 
 
 def read_table(
     path: PathLike,
-    wanted: Mapping[str, Sequence[str]],
+    wanted: Names,
     given: Mapping[str, str] | None = None,
     *,
     optional: Sequence[str] = (),
@@ -140,24 +161,20 @@ def read_table(
         where |= {n: n for n in names if n not in where.values() and n not in where}
     floats = [where[m] for m in numbers if m in where]
     if parquet:
-        parts = _parquet_parts(path, list(where.values()), floats)
+        blocks = list(_parquet_parts(path, list(where.values()), floats))
     else:
         columns, marked = (tuple(names.index(n) for n in chosen) for chosen in (where.values(), floats))
-        parts = _text_parts(path, Layout(len(names), delimiter, columns, marked, header=True))
-    if not parts[0]:
+        blocks = list(_text_parts(path, Layout(len(names), delimiter, columns, marked, header=True)))
+    if not blocks:
         raise bad(path, "", "has a header and no rows")
     return {
         meaning: _joined(path, column, header=True, blank=meaning not in wanted)
-        for meaning, column in zip(where, parts, strict=True)
+        for meaning, *column in zip(where, *blocks, strict=True)
     }
 
 
 def _places(
-    path: PathLike,
-    names: Sequence[str],
-    wanted: Mapping[str, Sequence[str]],
-    given: Mapping[str, str],
-    optional: Sequence[str],
+    path: PathLike, names: Sequence[str], wanted: Names, given: Mapping[str, str], optional: Sequence[str]
 ) -> dict[str, str]:
     """Find the name of the column for each meaning."""
     if set(given) - set(wanted):
@@ -177,7 +194,7 @@ def _places(
     return where
 
 
-def _joined(path: PathLike, parts: list[Part], *, header: bool = False, blank: bool = False) -> Any:
+def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blank: bool = False) -> Any:
     """Join the blocks of a column: numbers as one array, texts as one `Coded` after a look at them."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)  # type: ignore[arg-type]
@@ -196,53 +213,41 @@ def _joined(path: PathLike, parts: list[Part], *, header: bool = False, blank: b
     return Coded(texts, codes)
 
 
-def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> list[list[Part]]:
-    found: list[list[Part]] = [[] for _ in columns]
+def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> Iterator[list[Part]]:
+    """Yield the columns of each batch of rows."""
     for first, batch in batches(path, columns, 1 << 18):
-        for parts, name in zip(found, columns, strict=True):
-            column = batch.column(name)
+        found: list[Part] = []
+        for name, column in zip(columns, map(batch.column, columns), strict=True):
             if name not in floats:
-                parts.append([codes_of(path, column, first)])
+                found.append([codes_of(path, column, first)])
                 continue
             if column.null_count:
                 raise bad(path, f"row {first} or after", "a value is missing", "fill the column")
             with damaged(path):
-                parts.append(np.asarray(column.cast("float64")))
-    return found
+                found.append(np.asarray(column.cast("float64")))
+        yield found
 
 
-def _text_parts(path: PathLike, layout: Layout) -> list[list[Part]]:
-    found: list[list[Part]] = [[] for _ in layout.columns]
+def _text_parts(path: PathLike, layout: Layout) -> Iterator[list[Part]]:
+    """Yield the columns of each block of lines."""
     for number, block in _blocks(path, layout.header):
-        for parts, part in zip(found, _by_pyarrow(block, layout) or _by_hand(path, number, block, layout), strict=True):
-            parts.append(part)
-    return found
+        yield _by_pyarrow(block, layout) or _by_hand(path, number, block, layout)
 
 
 def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, with the number of their first line; not the header, nor blocks of blanks."""
     with open_lines(path) as f:
-        number, rest = 1, b""
+        number = 1
         while header and (line := f.readline(BLOCK)):
             number, header = number + 1, line.isspace()
-        while data := f.read(BLOCK):
-            cut = data.rfind(b"\n") + 1
-            if not cut and len(rest) + len(data) > BLOCK:
+        while block := f.read(BLOCK) + f.readline(BLOCK):
+            last = block.rfind(b"\n", 0, len(block) - 1) + 1  # where the last line starts
+            if len(block) - last >= BLOCK:
+                number += block.count(b"\n", 0, last)
                 raise bad(path, f"line {number}", f"is longer than {BLOCK >> 20} MB", "not a text list")
-            block, rest = (rest + data[:cut], data[cut:]) if cut else (b"", rest + data)
-            if block and not block.isspace():
+            if not block.isspace():
                 yield number, block
             number += block.count(b"\n")
-        if rest and not rest.isspace():
-            yield number, rest
-
-
-def numbered_lines(path: PathLike) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the fields of each line that is not blank, with the number of the line."""
-    for number, block in _blocks(path, header=False):
-        for i, row in enumerate(_rows(path, number, block.split(b"\n"), " ")):
-            if row:
-                yield number + i, row
 
 
 def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
@@ -251,7 +256,7 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
     strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
     if pc is None or strange or block.count(b"\r") != block.count(b"\r\n"):
         return None
-    code = pa.dictionary(pa.int32(), pa.string())
+    code, wanted = pa.dictionary(pa.int32(), pa.string()), [str(i) for i in layout.columns]
     types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
     try:
         table = pc.read_csv(
@@ -259,12 +264,7 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
             # A thread of Arrow that lets go of our bytes while Python shuts down aborts the process: no threads.
             pc.ReadOptions(column_names=list(types), block_size=1 << 21, use_threads=False),
             pc.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
-            pc.ConvertOptions(
-                column_types=types,
-                include_columns=[str(i) for i in layout.columns],
-                null_values=[],
-                strings_can_be_null=False,
-            ),
+            pc.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
         )
     except pa.ArrowException:
         return None

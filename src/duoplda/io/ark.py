@@ -15,17 +15,17 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from duoplda.errors import UNPRINTABLE
-from duoplda.io._common import MAX_ID, Chunk, PathLike, bad, check_dim, chunk_rows, open_binary, read_into, shown
+from duoplda.io._common import MAX_ID, Chunk, PathLike, bad, check_dim, open_binary, read_into, shown
 from duoplda.io._source import Source
 
 BLOCK = 1 << 20
 LARGEST = 8 << 20  # no entry within MAX_DIM is longer: 2 MiB binary, and text of up to 31 characters a number
-_SPACE = b" \t"
 _TYPES: dict[bytes, np.dtype] = {b"F": np.dtype("<f4"), b"D": np.dtype("<f8")}
 
 
@@ -56,27 +56,21 @@ def parse_value(path: PathLike, buf: bytearray, at: int, end: int, place: str) -
         raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
     if token not in (b"FV ", b"DV ", b"FM ", b"DM "):
         raise bad(path, place, f"holds {shown(token)}, not a float or double vector", "write it with copy-vector")
-    dtype = _TYPES[token[:1]]
-    rows, data = 1, at + 10
-    if token[1:2] == b"M":
-        if end - at < 15:
-            raise CutShort
-        if buf[at + 5] != 4:
-            raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
-        rows, data = struct.unpack_from("<i", buf, at + 6)[0], at + 15
-    if buf[data - 5] != 4:
+    sizes = range(at + 5, at + (15 if token[1:2] == b"M" else 10), 5)  # rows (of a matrix) and dim, after a 4 each
+    if end < sizes.stop:
+        raise CutShort
+    if any(buf[i] != 4 for i in sizes):
         raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
-    dim = struct.unpack_from("<i", buf, data - 4)[0]
-    if rows != 1:
-        raise bad(path, place, f"is a matrix of {rows} rows", "give one vector (or a 1-row matrix) per recording")
+    *rows, dim = (struct.unpack_from("<i", buf, i + 1)[0] for i in sizes)
+    if rows and rows[0] != 1:
+        raise bad(path, place, f"is a matrix of {rows[0]} rows", "give one vector (or a 1-row matrix) per recording")
     check_dim(path, place, dim)
-    return Value(dtype, dim, data, data + dim * dtype.itemsize, False)
+    dtype = _TYPES[token[:1]]
+    return Value(dtype, dim, sizes.stop, sizes.stop + dim * dtype.itemsize, False)
 
 
 def _parse_text(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
-    start = at
-    while start < end and buf[start] in _SPACE:
-        start += 1
+    start = _skip(buf, at, end, b" \t")
     if start == end:
         raise CutShort
     if buf[start] == 0x80:
@@ -121,14 +115,12 @@ def open_ark(path: PathLike) -> Source:
     """Open a Kaldi archive as a source of chunks; its first entry gives dimension and precision."""
     with open_binary(path) as f:
         size = os.fstat(f.fileno()).st_size
-        if not size:
-            raise bad(path, "", "is empty")
         for length in (8192, LARGEST):
             buf = bytearray(min(length, size))
             f.seek(0)
             end = read_into(f, memoryview(buf))
             try:
-                _, value = _entry(path, buf, _skip_space(buf, 0, end), end, 0, size)
+                _, value = _entry(path, buf, _skip(buf, 0, end), end, 0, size)
                 break
             except CutShort:
                 continue
@@ -138,9 +130,9 @@ def open_ark(path: PathLike) -> Source:
     return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
 
 
-def _skip_space(buf: bytearray, pos: int, end: int) -> int:
-    """Skip white space before a key, as Kaldi does; text archives end in some."""
-    while pos < end and buf[pos] in b" \t\r\n":
+def _skip(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") -> int:
+    """Skip white space: Kaldi allows it before a key, and text archives end in some."""
+    while pos < end and buf[pos] in blanks:
         pos += 1
     return pos
 
@@ -173,69 +165,48 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
     return key, value
 
 
-def _chunks(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
     least = dim * 2 if dtype.itemsize == 8 else dim * dtype.itemsize  # bytes of the shortest entry
-    limit = chunk_rows(rows, dim * dtype.itemsize)
     with open_binary(path) as f:
-        size = os.fstat(f.fileno()).st_size
-        offset = 0
+        size, offset, n = os.fstat(f.fileno()).st_size, 0, 0
+        buf, ids = bytearray(min(BLOCK, size)), list[np.ndarray]()
+        runs = True  # are keys equally long, so that a run is worth looking for?
         while offset < size:
-            X = np.empty((min(limit, (size - offset) // least + 1), dim), dtype)
-            ids: list[np.ndarray] = []
-            n = 0
-            for part, keys, after in _blocks(path, f, size, offset, X):
+            f.seek(offset)
+            end, pos = read_into(f, memoryview(buf)), 0
+            while (pos := _skip(buf, pos, end)) < end:
+                if not n:
+                    X = np.empty((min(limit, (size - offset - pos) // least + 1), dim), dtype)
+                try:
+                    key, value = _entry(path, buf, pos, end, offset, size)
+                except CutShort:
+                    break
+                if value.end > end:
+                    break
+                place, part = f"entry {shown(key)} at byte {offset + pos}", 0
+                check_same(path, place, value, dim, dtype)
+                if not value.text:
+                    head = bytes(buf[pos + len(key.encode()) : value.data])
+                    part, keys, stop = (_equal if runs else _unequal)(buf, pos, end, head, X[n:])
+                    runs = part > 3 if runs else part < 256
+                if not part:  # a text, or an odd key: one at a time
+                    X[n] = numbers(path, buf, value, place)
+                    part, keys, stop = 1, np.array([key]), value.end
                 ids.append(keys)
-                n, offset = n + part, after
-            if not n:  # white space at the end of the file
-                return
-            yield np.concatenate(ids), X if n == len(X) else X[:n].copy()
-
-
-def _blocks(
-    path: PathLike, f: IO[bytes], size: int, offset: int, X: np.ndarray
-) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Fill `X` block by block; yield the number of vectors, their ids, and where the next entry starts."""
-    n, dim = 0, X.shape[1]
-    per = X.itemsize * dim + 64  # bytes of an entry, about
-    buf = bytearray(min(BLOCK, len(X) * per + MAX_ID))
-    runs = True  # are keys equally long, so that a run is worth looking for?
-    while n < len(X) and offset < size:
-        f.seek(offset)
-        end = read_into(f, memoryview(buf)[: (len(X) - n) * per + MAX_ID])
-        pos = 0
-        while n < len(X):
-            if buf[pos : pos + 1].isspace():
-                pos = _skip_space(buf, pos, end)
-            if pos == end:
-                break
-            try:
-                key, value = _entry(path, buf, pos, end, offset, size)
-            except CutShort:
-                break
-            if value.end > end:
-                break
-            check_same(path, f"entry {shown(key)} at byte {offset + pos}", value, dim, X.dtype)
-            if value.text:
-                X[n] = numbers(path, buf, value, f"entry {shown(key)} at byte {offset + pos}")
-                yield 1, np.array([key]), offset + value.end
-                n, pos = n + 1, value.end
-                continue
-            head = bytes(buf[pos + len(key.encode()) : value.data])
-            part, keys, stop = _equal(buf, pos, end, head, X[n:]) if runs else _unequal(buf, pos, end, head, X[n:])
-            runs = part > 3 if runs else part < 256
-            if not part:  # an odd key: one at a time
-                X[n] = numbers(path, buf, value, "")
-                part, keys, stop = 1, np.array([key]), value.end
-            yield part, keys, offset + stop
-            n, pos = n + part, stop
-        if not pos and offset + end < size:  # not one entry in the whole block
-            if len(buf) == LARGEST:
-                raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
-            buf, per = bytearray(LARGEST), LARGEST
-        elif not pos:
-            _entry(path, buf, 0, end, offset, size)  # says what is missing
-            raise bad(path, f"byte {offset}", "the last entry is cut short", "copy or write the file again")
-        offset += pos
+                n, pos = n + part, stop
+                if n == len(X):
+                    yield np.concatenate(ids), X
+                    ids, n = [], 0
+            if not pos and offset + end < size:  # not one entry in the whole block
+                if len(buf) == LARGEST:
+                    raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
+                buf = bytearray(LARGEST)
+            elif not pos:
+                _entry(path, buf, 0, end, offset, size)  # says what is missing
+                raise bad(path, f"byte {offset}", "the last entry is cut short", "copy or write the file again")
+            offset += pos
+        if n:
+            yield np.concatenate(ids), X[:n].copy()
 
 
 def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
@@ -248,8 +219,7 @@ def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tu
     same = (block[:, k : k + len(head)] == np.frombuffer(head, np.uint8)).all(1)
     same &= ((block[:, :k] > 32) & (block[:, :k] < 127)).all(1)
     n = n if same.all() else int(same.argmin())
-    if n:
-        X[:n].view(np.uint8)[:] = block[:n, k + len(head) :]
+    X[:n].view(np.uint8)[:] = block[:n, k + len(head) :]
     keys = np.ascontiguousarray(block[:n, :k]).view(f"S{k}").ravel().astype(str)
     return n, keys, pos + n * stride
 
@@ -268,10 +238,7 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
         pos = data + nbytes
         parts.append(view[data:pos])
     joined = b"\n".join(keys)
-    try:
-        names = joined.decode("utf-8")
-    except UnicodeDecodeError:
-        return 0, np.empty(0, str), pos
+    names = joined.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 do not print
     # an id that is not one clean word is left to `_entry`, which says what is wrong with it
     if len(joined.split()) != len(keys) or not keys or UNPRINTABLE.search(names.replace("\n", "")):
         return 0, np.empty(0, str), pos
@@ -282,8 +249,7 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
 def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) -> Iterator[tuple[np.ndarray, list[int]]]:
     """Write chunks as archive entries; yield each chunk's ids and the offsets that an scp points to."""
     for ids, X in chunks:
-        names = [name.encode("utf-8") for name in ids.tolist()]
-        offsets = []
+        names = [name.encode("utf-8") + b" " for name in ids.tolist()]
         if text:
             values = [f" [ {' '.join(row)} ]\n".encode() for row in X.astype(str).tolist()]
         else:
@@ -291,9 +257,7 @@ def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) ->
             head = b"\0B" + (b"DV \4" if X.dtype.itemsize == 8 else b"FV \4") + struct.pack("<i", X.shape[1])
             raw, step = memoryview(X.tobytes()), X.shape[1] * X.dtype.itemsize
             values = [head + raw[i : i + step] for i in range(0, len(raw), step)]
-        at = out.tell()
-        for name, value in zip(names, values, strict=True):
-            offsets.append(at + len(name) + 1)
-            at = offsets[-1] + len(value)
-        out.write(b"".join([part for pair in zip(names, values, strict=True) for part in (pair[0], b" ", pair[1])]))
+        parts = [part for pair in zip(names, values, strict=True) for part in pair]
+        offsets = list(accumulate(map(len, parts), initial=out.tell()))[1::2]
+        out.write(b"".join(parts))
         yield ids, offsets

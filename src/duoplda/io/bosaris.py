@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, listed, need, shown
+from duoplda.io._common import ROWS, PathLike, bad, listed, need, shown
 from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
 
-Columns = tuple[Coded, Coded, np.ndarray | None]  # models, segments, and which trials are targets where that is known
 ROW_BYTES = 1 << 24
 MAX_CELLS = 1 << 31
 
@@ -32,7 +31,7 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
         if len([k for k in d.shape if k != 1]) > 1 or 0 in d.shape:
             raise bad(path, name, f"has shape {d.shape}", "give a list of ids")
         check_texts(d)
-        ids = np.concatenate(list(d.texts()))
+        ids = np.concatenate(list(d.texts(0, max(d.shape, default=1), ROWS)))
         coded = Coded.of(ids)
         if len(coded.names) != len(ids):
             twice = coded.names[np.bincount(coded.codes).argmax()]
@@ -57,8 +56,8 @@ def _blocks(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
         yield slice(first, min(first + rows, shape[0]))
 
 
-def read_bosaris_trials(path: PathLike) -> Columns:
-    """Read a Key (with labels) or an Ndx (without), row by row of the matrix."""
+def read_bosaris_trials(path: PathLike) -> tuple[Coded, Coded, np.ndarray | None]:
+    """Read models, segments and, of a Key, which trials are targets (None for an Ndx), row by row of the matrix."""
     with opened(path) as f:
         models, segments = _axes(path, f)
         shape = (len(models), len(segments))
@@ -66,30 +65,25 @@ def read_bosaris_trials(path: PathLike) -> Columns:
         mask = _mask(path, f, "target_mask" if old else "trial_mask", shape)
         other = _mask(path, f, "nontarget_mask", shape) if old else None
         keyed = old or mask.dtype.kind in "if" or member(path, f, "file_format") is not None
-        rows, columns, labels = [], [], []
+        found = []
         for part in _blocks(shape, mask.dtype.itemsize):
             block = mask.read(part).astype(np.float32)
             if other is not None:
                 block = (block > 0.5).astype(np.float32) - (other.read(part).astype(np.float32) > 0.5)
             i, j = np.nonzero(np.abs(block) > 0.5)
-            rows.append((i + part.start).astype(np.int32))
-            columns.append(j.astype(np.int32))
-            labels.append(block[i, j] > 0)
-        enroll, test = np.concatenate(rows), np.concatenate(columns)
+            found.append(((i + part.start).astype(np.int32), j.astype(np.int32), block[i, j] > 0))
+        enroll, test, target = map(np.concatenate, zip(*found, strict=True))
         if not len(enroll):
             raise bad(path, "", "has no trials: its mask is empty")
-        return Coded(models, enroll), Coded(segments, test), np.concatenate(labels) if keyed else None
+        return Coded(models, enroll), Coded(segments, test), target if keyed else None
 
 
 def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarray | None) -> None:
     """Write trials as a Key, or as an Ndx where they have no labels."""
     mask = dense(out, enroll, test, np.uint8 if target is None else np.int8)
     mask[enroll.codes, test.codes] = 1 if target is None else np.where(target, 1, -1)
-    with need("h5py").File(out, "w") as f:
-        _write_axes(f, enroll.names, test.names)
-        f.create_dataset("trial_mask", data=mask)
-        if target is not None:
-            f.create_dataset("file_format", data=np.array([b"2.0"]))
+    version = {} if target is None else {"file_format": np.array([b"2.0"])}
+    _write(out, enroll.names, test.names, {"trial_mask": mask} | version)
 
 
 def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
@@ -107,9 +101,11 @@ def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
     return np.zeros((len(enroll.names), len(test.names)), dtype)
 
 
-def _write_axes(f: Any, rows: np.ndarray, columns: np.ndarray) -> None:
-    for name, ids in (("row_ids", rows), ("column_ids", columns)):
-        f.create_dataset(f"ID/{name}", data=np.array([i.encode("utf-8") for i in ids.tolist()], dtype="S"))
+def _write(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[str, np.ndarray]) -> None:
+    ids = {"ID/row_ids": np.char.encode(rows, "utf-8"), "ID/column_ids": np.char.encode(columns, "utf-8")}
+    with need("h5py").File(out, "w") as f:
+        for name, array in (ids | data).items():
+            f.create_dataset(name, data=array)
 
 
 def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -130,7 +126,4 @@ def write_bosaris_scores(
     out: Path, rows: np.ndarray, columns: np.ndarray, scores: np.ndarray, mask: np.ndarray
 ) -> None:
     """Write a matrix of scores and where it has one."""
-    with need("h5py").File(out, "w") as f:
-        _write_axes(f, rows, columns)
-        f.create_dataset("scores", data=scores)
-        f.create_dataset("score_mask", data=mask.astype(np.uint8))
+    _write(out, rows, columns, {"scores": scores, "score_mask": mask.astype(np.uint8)})

@@ -28,12 +28,7 @@ KINDS = {  # kind: the newest version, and what it is called in messages
 
 
 def write_container(
-    path: PathLike,
-    kind: str,
-    arrays: Mapping[str, NDArray[Any]],
-    header: Mapping[str, Any],
-    *,
-    force: bool = False,
+    path: PathLike, kind: str, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any], *, force: bool = False
 ) -> None:
     """Write arrays and a header, whole or not at all.
 
@@ -57,9 +52,8 @@ def write_container(
     from safetensors import SafetensorError
     from safetensors.numpy import save
 
-    whole = {**header, "format": kind, "version": KINDS[kind][0]}
     try:
-        text = json.dumps(whole)
+        text = json.dumps({**header, "format": kind, "version": KINDS[kind][0]})
         data = save({k: np.asarray(a, order="C") for k, a in arrays.items()}, {"duoplda": text})
     except (SafetensorError, TypeError) as e:
         raise bad(path, "", f"cannot hold this ({e})", "names are texts or numbers, arrays hold numbers") from e

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.errors import DuopldaError
+from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path, atomic_paths
 from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
@@ -19,6 +20,7 @@ from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids
 
 HDF5 = (".h5", ".hdf5", ".hdf")
+Opened = tuple[PathLike, str, Source]  # a file, what kind of file it is, and what reads it
 SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 
@@ -82,10 +84,9 @@ def read_embeddings(
     These are read: Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset
     per recording) and Parquet. Nothing is unpickled and no command is run.
 
-    Several files are read one after another, in the order of their names (x.2.ark before x.10.ark). They must
-    have one dimension and one precision, and no id may occur twice. Of a folder, files are read whose suffix
-    names a format, but not those in folders below it. Where scp lists are among them, archives are left out,
-    as the lists point to them.
+    Several files are read one after another, in the order of their names (x.2.ark before x.10.ark). They must have one
+    dimension and one precision, and no id may occur twice. Of a folder, files are read whose suffix names a format, but
+    not those in folders below it. Where there are scp lists, archives are left out, as the lists point to them.
 
     Parameters
     ----------
@@ -119,14 +120,12 @@ def embeddings_of(path: PathLike, source: Source, rows: int = ROWS) -> Embedding
     return Embeddings(Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, rows, source)
 
 
-def open_files(
-    path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None
-) -> list[tuple[PathLike, str, Source]]:
+def open_files(path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None) -> list[Opened]:
     """Open the file, or the files of a folder or pattern, which must have one dimension and precision."""
     files = files_of(path, SUFFIXES)
     if len(files) > 1 and ids is not None:
         raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
-    found: list[tuple[PathLike, str, Source]] = []
+    found: list[Opened] = []
     for file in files:
         kind = sniff(file)
         if ids is not None and kind not in ("npy", "npz"):
@@ -149,17 +148,14 @@ def open_source(
     kind: str, path: PathLike, ids: Ids, vectors: str | None, ids_name: str | None, part: Part | None = None
 ) -> Source:
     """Open one file, or a part of it (a part of an scp is opened by `scp_part`)."""
-    from duoplda.io import ark, hdf5, npy, npz, parquet, scp
-
+    if kind in ("ark", "scp"):
+        return ark.open_ark(path) if kind == "ark" else scp.open_scp(path)
     if kind == "npy":
         return npy.open_npy(path, ids, part=part)
     if kind == "npz":
         return npz.open_npz(path, ids, vectors=vectors, ids_name=ids_name, part=part)
-    if kind == "hdf5":
-        return hdf5.open_hdf5(path, vectors=vectors, ids_name=ids_name, part=part)
-    if kind == "parquet":
-        return parquet.open_parquet(path, vectors=vectors, ids_name=ids_name, part=part)
-    return scp.open_scp(path) if kind == "scp" else ark.open_ark(path)
+    open_ = hdf5.open_hdf5 if kind == "hdf5" else parquet.open_parquet
+    return open_(path, vectors=vectors, ids_name=ids_name, part=part)
 
 
 def sniff(path: PathLike) -> str:
@@ -220,8 +216,6 @@ def write_embeddings(
     elif suffix == ".npy":
         _write_npy(final, chunks, force)
     else:
-        from duoplda.io import hdf5, npz, parquet
-
         write = npz.write_npz if suffix == ".npz" else partial(parquet.write_parquet, labels=labels)
         if suffix in HDF5:
             write = hdf5.write_hdf5_each if one_per_recording else hdf5.write_hdf5
@@ -230,28 +224,24 @@ def write_embeddings(
 
 
 def _write_kaldi(final: Path, chunks: Iterable[Chunk], text: bool, force: bool) -> None:
-    from duoplda.io.ark import write_ark
-
     archive = final.with_suffix(".ark")
     if str(archive).split("\n")[0].strip(" \t|") != str(archive):
         cause = "a name with a line break, or with | or a space at its ends, cannot stand in an scp"
         raise bad(final, "", cause, "rename it")
     if final.suffix.lower() == ".ark":
         with atomic_path(final, force=force) as temporary, open(temporary, "wb") as out:
-            for _ in write_ark(out, chunks, text=text):
+            for _ in ark.write_ark(out, chunks, text=text):
                 pass
         return
-    with atomic_paths(final, archive, force=force) as (list_, data), open(data, "wb") as out, open(list_, "wb") as scp:
-        for ids, offsets in write_ark(out, chunks, text=text):
+    with atomic_paths(final, archive, force=force) as (list_, data), open(data, "wb") as out, open(list_, "wb") as f:
+        for ids, offsets in ark.write_ark(out, chunks, text=text):
             lines = [f"{i} {archive}:{o}\n" for i, o in zip(ids.tolist(), offsets, strict=True)]
-            scp.write("".join(lines).encode("utf-8"))
+            f.write("".join(lines).encode("utf-8"))
 
 
 def _write_npy(final: Path, chunks: Iterable[Chunk], force: bool) -> None:
-    from duoplda.io.npy import write_npy
-
     with atomic_paths(final, final.with_suffix(".ids"), force=force) as (data, list_), open(list_, "wb") as out:
-        for ids in write_npy(data, chunks):
+        for ids in npy.write_npy(data, chunks):
             out.write("".join(f"{i}\n" for i in ids.tolist()).encode("utf-8"))
 
 

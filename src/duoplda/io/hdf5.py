@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from threading import Timer
@@ -22,26 +22,23 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._common import (
-    ID_NAMES,
     MAX_FEATURES,
     MAX_ID,
     MAX_PACKED,
-    ROWS,
-    VECTOR_NAMES,
     Chunk,
     PathLike,
     as_ids,
     bad,
     check_dim,
     check_float,
-    chunk_rows,
+    check_id_type,
     guarded,
     listed,
     need,
     open_binary,
     shown,
 )
-from duoplda.io._source import Part, Source, row_parts
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
 
 INFLATION = 2000  # no filter we know packs better than this; more is a header that lies
 WAIT = 60.0  # seconds for a block of strings
@@ -64,15 +61,13 @@ class Stored:
         with guarded(self.path, "HDF5"):
             return np.asarray(self._handle[index])
 
-    def texts(self, first: int = 0, stop: int | None = None, rows: int = ROWS) -> Iterator[np.ndarray]:
-        """Yield the ids of a list, in blocks; a list written as (n, 1) or (1, n) is a list."""
-        stop = max(self.shape, default=1) if stop is None else stop
+    def texts(self, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """Yield the ids of a list, in blocks; a list may be written as (n,), (n, 1) or (1, n)."""
         if self.dtype.kind == "O":
             blocks: Iterable[Any] = _strings(self, first, stop, rows)
         else:
-            axis = int(np.argmax(self.shape)) if self.shape else 0
             parts = (slice(i, min(i + rows, stop)) for i in range(first, stop, rows))
-            blocks = (self.read(tuple(p if i == axis else 0 for i in range(len(self.shape)))) for p in parts)
+            blocks = (self.read(tuple(part if n > 1 else 0 for n in self.shape)) for part in parts)
         for block in blocks:
             yield as_ids(self.path, np.atleast_1d(block), first)
             first += rows
@@ -81,10 +76,9 @@ class Stored:
 @contextmanager
 def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
     """Open a file; `cache` bytes of unpacked data are kept for each dataset."""
-    h5py = need("h5py")
     open_binary(path).close()
     with guarded(path, "HDF5"):
-        f = h5py.File(path, "r", rdcc_nbytes=cache)
+        f = need("h5py").File(path, "r", rdcc_nbytes=cache)
     with f:
         yield f
 
@@ -98,27 +92,21 @@ def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
     return names
 
 
-def member(path: PathLike, group: Any, name: str) -> Any:
-    """Return the group or dataset of this name, None where there is none; links are refused."""
+def member(path: PathLike, node: Any, name: str) -> Any:
+    """Follow a name, or a path of names, from a group to a group or dataset; None where it leads nowhere."""
     h5py = need("h5py")
-    with guarded(path, "HDF5"):
-        link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
-        node = group[name] if isinstance(link, h5py.HardLink) else None
-    if link is not None and node is None:
-        raise bad(path, f"entry {shown(name)}", "is a link", "copy the data into the file: links are not followed")
-    return node
-
-
-def find(path: PathLike, group: Any, name: str) -> Any:
-    """Follow a path of groups; None where it leads nowhere."""
     for part in name.strip("/").split("/"):
-        group = member(path, group, part)
-    return group
+        with guarded(path, "HDF5"):
+            link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+            node = node[part] if isinstance(link, h5py.HardLink) else None
+        if link is not None and node is None:
+            raise bad(path, f"entry {shown(part)}", "is a link", "copy the data into the file: links are not followed")
+    return node
 
 
 def dataset(path: PathLike, group: Any, name: str) -> Stored:
     """Return the dataset of this name, which may be a path of groups."""
-    node = find(path, group, name)
+    node = member(path, group, name)
     if node is None:
         raise bad(path, "", f"has no dataset {name}", f"it has: {listed(sorted(members(path, group)))}")
     return stored(path, name, node)
@@ -126,8 +114,7 @@ def dataset(path: PathLike, group: Any, name: str) -> Stored:
 
 def stored(path: PathLike, name: str, node: Any) -> Stored:
     """Look at a dataset before anything is read from it."""
-    h5py = need("h5py")
-    if not isinstance(node, h5py.Dataset):
+    if not isinstance(node, need("h5py").Dataset):
         raise bad(path, name, "is not a dataset")
     with guarded(path, "HDF5"):
         elsewhere, shape, dtype, chunks = node.is_virtual or node.external, node.shape, node.dtype, node.chunks
@@ -152,13 +139,15 @@ def floats(path: PathLike, group: Any, name: str) -> np.ndarray:
     d = dataset(path, group, name)
     check_float(path, name, d.dtype)
     check_dim(path, name, max(d.shape, default=0), MAX_FEATURES)
-    return np.asarray(d.read(), np.float64)
+    array = np.asarray(d.read(), np.float64)
+    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
+        raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
+    return array
 
 
 def check_texts(d: Stored) -> None:
     """Refuse a dataset that cannot hold ids."""
-    if d.dtype.kind not in "SOiu" or d.dtype.itemsize > 4 * MAX_ID:
-        raise bad(d.path, d.name, f"holds {d.dtype}, not ids", "store ids as strings")
+    check_id_type(d.path, d.name, d.dtype)
     if d.dtype.kind == "O" and need("h5py").check_string_dtype(d.dtype) is None:
         raise bad(d.path, d.name, "holds something else than text", "store ids as strings")
 
@@ -201,53 +190,30 @@ def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> byte
     return data
 
 
-# -- embeddings
-
-
-def open_hdf5(
-    path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
-) -> Source:
+def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
     """Open an HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
     with opened(path) as f:
-        found = _find_matrix(path, f, vectors, ids_name)
-        if found is not None:
-            return _matrix(path, f, *found, part)
+        vectors = vectors or _known(path, f, VECTOR_NAMES, ndim=2) or _only_one(path, f)
+        if vectors is not None:
+            return _matrix(path, f, vectors, ids_name, part)
         key, first = next(_walk(path, f), (None, None))
         if key is None:
             raise bad(path, "", "holds no datasets")
-        dim, dtype, _ = _vector(path, key, first)
+        d = _vector(path, key, first)
+    dim, dtype = d.shape[-1], d.dtype.newbyteorder("=")
     read, ids = partial(_each, path, dim, dtype), partial(_keys, path)
     return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, ids=ids)
 
 
-def _find_matrix(path: PathLike, f: Any, vectors: str | None, ids_name: str | None) -> tuple[str, str] | None:
-    """Return the names of a matrix and of its ids; None where the file has a dataset per recording."""
-    if vectors is None:
-        vectors = _known(path, f, "", VECTOR_NAMES, ndim=2) or _only_one(path, f)
-        if vectors is None:
-            return None
-    dataset(path, f, vectors)  # or an error that says what there is
-    group = vectors.strip("/").rpartition("/")[0]
-    prefixes = [f"{group}/", ""] if group else [""]
-    if ids_name is not None:
-        return vectors, next((p + ids_name for p in prefixes if find(path, f, p + ids_name) is not None), ids_name)
-    found = (_known(path, find(path, f, p) if p else f, p, ID_NAMES) for p in prefixes)
-    own = next(filter(None, found), None)
-    if own is None:
-        remedy = f"add `ids`, or name them: it has {listed(members(path, f))}"
-        raise bad(path, "", f"has no ids dataset beside {vectors}", remedy)
-    return vectors, own
-
-
-def _known(path: PathLike, group: Any, prefix: str, names: Iterable[str], ndim: int = 0) -> str | None:
-    """Return the first of these names in a group that is a dataset, of so many dimensions where that matters."""
+def _known(path: PathLike, f: Any, names: Iterable[str], ndim: int = 0) -> str | None:
+    """Return the first of these names that is a dataset, and has `ndim` dimensions unless that is 0."""
     for name in names:
-        node = member(path, group, name)
+        node = member(path, f, name)
         if isinstance(node, need("h5py").Dataset):
             with guarded(path, "HDF5"):
                 shape = node.shape
             if not ndim or len(shape or ()) == ndim:
-                return prefix + name
+                return name
     return None
 
 
@@ -259,39 +225,43 @@ def _only_one(path: PathLike, f: Any) -> str | None:
             node = member(path, group, name)
             if isinstance(node, need("h5py").Group):
                 queue.append((f"{prefix}{name}/", node))
-        matrix = _known(path, group, prefix, VECTOR_NAMES, ndim=2)
-        if matrix is not None and _known(path, group, prefix, ID_NAMES) is not None:
-            found.append(matrix)
+        matrix = _known(path, group, VECTOR_NAMES, ndim=2)
+        if matrix is not None and _known(path, group, ID_NAMES) is not None:
+            found.append(prefix + matrix)
     if len(found) > 1:
         raise bad(path, "", f"has {len(found)} matrices: {listed(found)}", "choose one with vectors=")
     return found[0] if found else None
 
 
-def _matrix(path: PathLike, f: Any, name: str, ids_name: str, part: Part | None) -> Source:
-    d, own = dataset(path, f, name), dataset(path, f, ids_name)
-    if len(d.shape) != 2 or not d.shape[0]:
-        raise bad(path, name, f"has shape {d.shape}", "embeddings are a matrix: one row per recording")
-    n, dim = d.shape[0], check_dim(path, name, d.shape[1])
-    dtype = check_float(path, name, d.dtype)
-    if own.shape not in ((n,), (n, 1), (1, n)):
-        raise bad(path, ids_name, f"has shape {own.shape} for {n} vectors", "one id per vector")
-    check_texts(own)
-    row, stop = (0, n) if part is None else (part.first, part.stop)
-    step = dim * dtype.itemsize
+def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None, part: Part | None) -> Source:
+    """Open a matrix; its ids lie in the same group, or else in the file's root."""
+    d = dataset(path, f, name)
+    group = name.strip("/").rpartition("/")[0]
+    known = ID_NAMES if ids_name is None else (ids_name,)
+    own = _known(path, f, [*(f"{group}/{k}" for k in known if group), *known]) or ids_name
+    if own is None:
+        remedy = f"add `ids`, or name them: it has {listed(members(path, f))}"
+        raise bad(path, "", f"has no ids dataset beside {name}", remedy)
+    id_list = dataset(path, f, own)
+    n, dim, dtype = check_matrix(path, name, d.shape, d.dtype)
+    if id_list.shape not in ((n,), (n, 1), (1, n)):
+        raise bad(path, own, f"has shape {id_list.shape} for {n} vectors", "one id per vector")
+    check_texts(id_list)
+    run = part or whole(n)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        first, limit = row, chunk_rows(rows, step)
+    def read(limit: int) -> Iterator[Chunk]:
+        first = run.first
         with opened(path, d.cache) as f:
             vectors = dataset(path, f, name)
-            for names in dataset(path, f, ids_name).texts(row, stop, limit):
+            for names in dataset(path, f, own).texts(first, run.stop, limit):
                 yield names, vectors.read(slice(first, first + len(names))).astype(dtype, copy=False)
                 first += len(names)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         with opened(path) as f:
-            yield from dataset(path, f, ids_name).texts(row, stop, rows)
+            yield from dataset(path, f, own).texts(run.first, run.stop, rows)
 
-    return Source("hdf5", dim, dtype, stop - row, read, ids=ids, cuts=partial(row_parts, n, step))
+    return Source("hdf5", dim, dtype, run.n, read, ids=ids, cuts=partial(row_parts, n, dim * dtype.itemsize))
 
 
 def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -306,8 +276,8 @@ def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Itera
             yield prefix + name, node
 
 
-def _vector(path: PathLike, key: str, node: Any) -> tuple[int, np.dtype, Stored]:
-    """Return dimension and type of one recording's dataset, and the dataset."""
+def _vector(path: PathLike, key: str, node: Any, like: tuple[int, np.dtype] | None = None) -> Stored:
+    """Return the dataset of one recording: a vector of floats, of dimension and type `like` where that is given."""
     place = f"entry {shown(key)}"
     d = stored(path, place, node)
     with guarded(path, "HDF5"):
@@ -316,29 +286,25 @@ def _vector(path: PathLike, key: str, node: Any) -> tuple[int, np.dtype, Stored]
         raise bad(path, place, "is compressed as hyperion compresses features", "write it without compression")
     if len(d.shape) != 1 and (len(d.shape) != 2 or d.shape[0] != 1):
         raise bad(path, place, f"has shape {d.shape}", "give one vector per recording")
-    return check_dim(path, place, d.shape[-1]), check_float(path, place, d.dtype), d
+    own = check_dim(path, place, d.shape[-1]), check_float(path, place, d.dtype)
+    if like not in (None, own):
+        raise bad(path, place, "holds {} {}, the first entry {} {}".format(*own, *like), "all must be equal")
+    return d
 
 
-def _each(path: PathLike, dim: int, dtype: np.dtype, rows: int) -> Iterator[Chunk]:
-    limit, done = chunk_rows(rows, dim * dtype.itemsize), 0
-    keys: list[str] = []
-    parts: list[np.ndarray] = []
+def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
+    """Yield the vectors of a file with a dataset per recording, whose name is the id."""
+    like, done = (dim, dtype), 0
     with opened(path) as f:
-        for key, node in chain(_walk(path, f), [("", None)]):
-            if keys and (node is None or len(keys) == limit):
-                yield as_ids(path, np.array(keys, object), done), np.stack(parts).astype(dtype, copy=False)
-                done, keys, parts = done + len(keys), [], []
-            if node is not None:
-                size, type_, d = _vector(path, key, node)
-                if size != dim or type_ != dtype:
-                    cause = f"holds {size} {type_}, the first entry {dim} {dtype}"
-                    raise bad(path, f"entry {shown(key)}", cause, "all must be equal")
-                keys.append(key)
-                parts.append(d.read().reshape(dim))
+        pairs = ((key, _vector(path, key, node, like).read().reshape(dim)) for key, node in _walk(path, f))
+        while block := list(islice(pairs, limit)):
+            keys, vectors = zip(*block, strict=True)
+            yield as_ids(path, np.array(keys, object), done), np.stack(vectors).astype(dtype, copy=False)
+            done += len(keys)
 
 
 def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
-    """The names of the datasets, without what they hold."""
+    """Yield the names of the datasets, without reading what they hold."""
     with opened(path) as f:
         keys, done = (key for key, _ in _walk(path, f)), 0
         while block := list(islice(keys, rows)):
@@ -356,9 +322,9 @@ def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:
                 f.create_dataset("embeddings", (0, dim), X.dtype, maxshape=(None, dim), chunks=(rows, dim))
             f["embeddings"].resize(n + len(X), 0)
             f["embeddings"][n:] = X
-            ids += [name.encode("utf-8") for name in names.tolist()]
+            ids.append(np.char.encode(names, "utf-8"))
             n += len(X)
-        f.create_dataset("ids", data=np.array(ids, dtype="S"))
+        f.create_dataset("ids", data=np.concatenate(ids))
 
 
 def write_hdf5_each(out: Path, chunks: Iterable[Chunk]) -> None:

@@ -11,7 +11,6 @@ of the noise of a recording, and is added to it here, so that every likelihood r
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,12 @@ MAX_CONFIG = 1 << 20
 ASYMMETRY = 1e-4  # of the largest value: hyperion saves floats
 
 
-def is_hyperion(names: Collection[str]) -> bool:
-    """Is a file with these names in it a model of hyperion?"""
-    return "config" in names
-
-
 def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats], str]:
     """Read a model of hyperion: its parameters, as `DiagonalModel.parameters` has them, and its class there."""
     with opened(path) as f:
         kind, name = _config(path, f)
         prefix = f"{name}/" if name else ""
-        arrays = {p: _array(path, f, prefix + p) for p in PARAMETERS[kind]}
+        arrays = {p: floats(path, f, prefix + p) for p in PARAMETERS[kind]}
     mu = arrays["mu"]
     if mu.ndim != 1:
         raise bad(path, "mu", f"has shape {mu.shape}", "a mean is a vector")
@@ -72,13 +66,6 @@ def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
     if name is not None and (not isinstance(name, str) or len(name) > 512 or "\0" in name):
         raise bad(path, "config", f"the name {shown(name)} is no name")
     return kind, name
-
-
-def _array(path: PathLike, f: Any, name: str) -> Floats:
-    array = floats(path, f, name)
-    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
-        raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
-    return array
 
 
 def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:

@@ -15,6 +15,7 @@ and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the n
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from dataclasses import dataclass
@@ -53,9 +54,8 @@ class DiagonalModel:
 
 def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalModel:
     """Make a model of the three arrays of a file, after looking at them."""
-    mean, psi = np.array(mean, np.float64), np.array(psi, np.float64)
+    mean, transform, psi = (np.array(a, np.float64) for a in (mean, transform, psi))
     mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
-    transform = np.array(transform, np.float64)
     d = check_dim(path, "mean", mean.size, MAX_FEATURES)
     for place, array, shape in (("mean", mean, (d,)), ("transform", transform, (d, d)), ("psi", psi, (d,))):
         if array.shape != shape:
@@ -76,9 +76,6 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalMode
         cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
         raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
     return DiagonalModel(mean, transform, psi.clip(0.0))
-
-
-# -- reading
 
 
 def is_kaldi_plda(start: bytes) -> bool:
@@ -139,13 +136,11 @@ def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> t
         raise bad(path, where, f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}", AGAIN)
     if data > len(buf):
         raise bad(path, where, "is cut short", AGAIN)
-    shape = []
-    for k in range(ndim):
-        if buf[at + 3 + 5 * k] != 4:
-            raise bad(path, where, "has a damaged header (size byte)", AGAIN)
-        shape.append(check_dim(path, where, struct.unpack_from("<i", buf, at + 4 + 5 * k)[0], MAX_FEATURES))
-    dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
-    count = shape[0] * shape[-1] if ndim == 2 else shape[0]
+    sizes = list(struct.iter_unpack("<bi", buf[at + 3 : data]))
+    if any(size_byte != 4 for size_byte, _ in sizes):
+        raise bad(path, where, "has a damaged header (size byte)", AGAIN)
+    shape = [check_dim(path, where, n, MAX_FEATURES) for _, n in sizes]
+    dtype, count = np.dtype("<f4" if kind[:1] == b"F" else "<f8"), math.prod(shape)
     end = data + count * dtype.itemsize
     if end > len(buf):
         raise bad(path, where, f"is cut short by {end - len(buf)} bytes", AGAIN)
@@ -170,19 +165,15 @@ def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tup
     return (values if ndim == 2 else values[0]), close + 1
 
 
-# -- writing
-
-
 def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False, force: bool = False) -> None:
     """Write a Kaldi `Plda` of doubles, whole or not at all; text has as many digits as the doubles need."""
-    d = len(model.mean)
     parts = []
     for array in (model.mean, model.transform, model.psi):
         if text:
             lines = [" ".join(repr(v) for v in row) for row in np.atleast_2d(array).tolist()]
             parts.append((" [\n  " + "\n  ".join(lines) if array.ndim == 2 else f" [ {lines[0]}").encode() + b" ]\n")
         else:
-            head = b"DV \4" + struct.pack("<i", d) if array.ndim == 1 else b"DM " + 2 * (b"\4" + struct.pack("<i", d))
-            parts.append(head + np.ascontiguousarray(array, "<f8").tobytes())
+            sizes = b"".join(struct.pack("<bi", 4, n) for n in array.shape)
+            parts.append((b"DV ", b"DM ")[array.ndim - 1] + sizes + np.ascontiguousarray(array, "<f8").tobytes())
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes((b"" if text else b"\0B") + b"<Plda> " + b"".join(parts) + b"</Plda> ")

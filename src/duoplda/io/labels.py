@@ -13,16 +13,7 @@ from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, shown
-from duoplda.io._text import (
-    first_fields,
-    is_table,
-    line_of,
-    longest_line,
-    numbered_lines,
-    read_list,
-    read_table,
-    write_columns,
-)
+from duoplda.io._text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 
 COLUMNS = {
     "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),
@@ -80,12 +71,17 @@ def read_labels(
     """
     table = _columns(speakers, "speaker", columns, form)
     ids = table["id"].values
-    found: dict[str, np.ndarray | None] = {k: table[k].values if k in table else None for k in ("session", "channel")}
+    found = {meaning: column.values for meaning, column in table.items()}
     for meaning, path in (("session", sessions), ("channel", channels)):
-        if path is not None:
-            other = _columns(path, meaning, columns)
-            found[meaning] = _aligned(path, ids, other["id"].values, other[meaning])
-    return LabelTable(ids, table["speaker"].values, found["session"], found["channel"])
+        if path is None:
+            continue
+        values = _by_id(path, meaning, columns)
+        missing = [name for name in ids.tolist() if name not in values]
+        if missing:
+            cause = f"lacks {len(missing)} of {len(ids)} ids"
+            raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}")))
+        found[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
+    return LabelTable(ids, found["speaker"], found.get("session"), found.get("channel"))
 
 
 def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
@@ -101,21 +97,23 @@ def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
     ...     read_map(folder + "/utt2sess", "session")
     {'a': 'monday', 'b': 'tuesday'}
     """
-    if path is None:
-        return None
-    found = _columns(path, column)
+    return None if path is None else _by_id(path, column)
+
+
+def _by_id(path: PathLike, column: str, columns: Mapping[str, str] | None = None) -> dict[str, str]:
+    found = _columns(path, column, columns)
     return dict(zip(found["id"].values.tolist(), found[column].values.tolist(), strict=True))
 
 
-def _columns(
-    path: PathLike, value: str, columns: Mapping[str, str] | None = None, form: str = "auto"
-) -> dict[str, Coded]:
+def _columns(path: PathLike, value: str, columns: Mapping[str, str] | None, form: str = "auto") -> dict[str, Coded]:
     """Read the columns `id`, where each occurs once, and `value`; of a table session and channel, too."""
     if form not in FORMS:
         raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    form = _form(path, value, columns) if form == "auto" else form
+    wanted = {m: COLUMNS.get(m, (m.lower(),)) for m in ("id", value, "session", "channel")}
+    if form == "auto":
+        table = columns or Path(path).name.lower().endswith(".tsv") or is_table(path, wanted, ("id", value))
+        form = "table" if table else _form(path)
     if form == "table":
-        wanted = {m: COLUMNS.get(m, (m.lower(),)) for m in dict.fromkeys(["id", value, "session", "channel"])}
         mine = {m: name for m, name in (columns or {}).items() if m in wanted}
         unknown = set(columns or {}) - set(COLUMNS)
         if unknown:
@@ -135,50 +133,19 @@ def _columns(
     return found
 
 
-def _form(path: PathLike, value: str, columns: Mapping[str, str] | None) -> str:
+def _form(path: PathLike) -> str:
+    """Tell the two Kaldi maps apart: by the name of the file, or else by the length of its lines."""
     name = Path(path).name.lower()
-    wanted = {"id": COLUMNS["id"], value: COLUMNS.get(value, (value.lower(),))}
-    if columns or name.endswith(".tsv") or is_table(path, wanted, ("id", value)):
-        return "table"
     if "2utt" in name or name.startswith("utt2"):
         return "spk2utt" if "2utt" in name else "utt2spk"
     return "spk2utt" if longest_line(path) > 2 else "utt2spk"
 
 
-def read_groups(path: PathLike) -> tuple[Coded, Coded]:
-    """Read lines `owner member member ...` as two columns with a row per member."""
-    first_fields(path)  # or an error that says why it is no list
-    lines = []
-    for number, fields in numbered_lines(path):
-        if len(fields) == 1:
-            cause = f"{shown(fields[0].decode())} has no members"
-            raise bad(path, f"line {number}", cause, "lines are `owner member ...`")
-        lines.append(fields)
-    owners = Coded.of(as_ids(path, np.array([line[0] for line in lines], object)))
-    if len(owners.names) != len(owners):
-        twice = owners.names[np.flatnonzero(np.bincount(owners.codes) > 1)[0]]
-        raise bad(path, "", f"{shown(str(twice))} starts two lines", "put its members on one line")
-    members = as_ids(path, np.array([member for line in lines for member in line[1:]], object))
-    return Coded(owners.names, np.repeat(owners.codes, [len(line) - 1 for line in lines])), Coded.of(members)
-
-
-def _aligned(path: PathLike, ids: np.ndarray, theirs: np.ndarray, values: Coded) -> np.ndarray:
-    """Put the values of `theirs` in the order of `ids`."""
-    where = {name: i for i, name in enumerate(theirs.tolist())}
-    rows = np.array([where.get(name, -1) for name in ids.tolist()])
-    if (rows < 0).any():
-        missing = ids[rows < 0].tolist()
-        raise MissingIds(str(bad(path, "", f"lacks {len(missing)} of {len(ids)} ids", f"the first: {listed(missing)}")))
-    return values.values[rows]
-
-
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:
     """Write lines `key value`: utt2spk, utt2sess, an enrolment map (`model utterance`)."""
-    first, second = (as_ids(path, np.asarray(list(c), dtype=str)) for c in (keys, values))
+    first, second = (check_ids(path, np.array(list(c), dtype=str), token=True) for c in (keys, values))
     if len(first) != len(second):
         raise bad(path, "", f"{len(first)} keys for {len(second)} values", "one value per key")
-    for column in (first, second):
-        check_ids(path, column, token=True)
     with atomic_path(path, force=force) as temporary:
         write_columns(temporary, "", [[Coded.of(first), Coded.of(second)]])
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from duoplda.io._common import PathLike, bad, content, listed, magic
 from duoplda.io.hdf5 import members, opened
-from duoplda.io.hyperion import is_hyperion, read_hyperion
+from duoplda.io.hyperion import read_hyperion
 from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda
 from duoplda.io.vbx import read_vbx
-from duoplda.io.wespeaker import is_wespeaker, read_wespeaker, refuse_torch
+from duoplda.io.wespeaker import NAMES, read_wespeaker
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,16 +58,15 @@ def read_model(path: PathLike) -> ForeignModel:
         return ForeignModel(*read_kaldi_plda(path).parameters(), "a Kaldi Plda")
     found = content(path)
     if found == "zip":
-        refuse_torch(path)
         return ForeignModel(*read_vbx(path).parameters(), "a plda.npz of VBx or pyannote")
     if found != "hdf5":
         raise bad(path, "byte 0", "is no model that duoplda knows", "known: Kaldi Plda, plda.npz, HDF5, safetensors")
     with opened(path) as f:
         names = members(path, f)
-    if is_wespeaker(names):
+    if set(NAMES) <= set(names):
         model, notes = read_wespeaker(path)
         return ForeignModel(*model.parameters(), "wespeaker's HDF5", tuple(notes))
-    if is_hyperion(names):
+    if "config" in names:
         parameters, kind = read_hyperion(path)
         return ForeignModel(*parameters, f"hyperion's {kind}")
     remedy = "wespeaker's or hyperion's is read"

@@ -11,50 +11,26 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._common import (
-    MAX_ID,
-    Chunk,
-    PathLike,
-    as_ids,
-    bad,
-    check_dim,
-    check_float,
-    chunk_rows,
-    guarded,
-    open_binary,
-    open_lines,
-    read_into,
-    shown,
-)
-from duoplda.io._source import Part, Source, row_parts
+from duoplda.io._common import MAX_ID, Chunk, PathLike, as_ids, bad, guarded, open_binary, open_lines, read_into, shown
+from duoplda.io._source import Part, Source, check_matrix, row_parts, whole
 
 Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
 PIECE = 1 << 24
 LONGEST = 4 * MAX_ID + 2  # bytes of a line in a list of ids
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read shape, Fortran order and type of a `.npy` stream, which then stands at the first number."""
     with guarded(path, "a NumPy array"):
         version = np.lib.format.read_magic(f)
-    if version not in ((1, 0), (2, 0)):
+    if version not in HEADERS:
         raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
     with guarded(path, "a NumPy array"):
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(f)
+        shape, fortran, dtype = HEADERS[version](f)
     if any(not isinstance(n, int) or n < 0 for n in shape):
         raise bad(path, place, f"has the impossible shape {shape}", "the file may be damaged")
     return shape, fortran, dtype
-
-
-def matrix(path: PathLike, place: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, np.dtype]:
-    """Return rows, dimension and type of an array that must be a matrix of floats."""
-    native = check_float(path, place, dtype)
-    if len(shape) != 2:
-        raise bad(path, place, f"has shape {shape}", "embeddings are a matrix: one row per recording")
-    if not shape[0]:
-        raise bad(path, place, "holds no vectors")
-    return shape[0], check_dim(path, place, shape[1]), native
 
 
 def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
@@ -74,34 +50,31 @@ def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> So
     with open_binary(path) as f:
         shape, fortran, dtype = header(path, f, "header")
         start, size = f.tell(), os.fstat(f.fileno()).st_size
-    n, dim, native = matrix(path, "header", shape, dtype)
+    n, dim, native = check_matrix(path, "header", shape, dtype)
     step = dim * dtype.itemsize
     if size - start < n * step:
         raise bad(path, f"byte {size}", f"ends in row {(size - start) // step} of {n}", "copy or write it again")
-    if ids is None:
-        ids = ids_beside(path)
-    id_blocks = outside_ids(path, ids, n, part)
-    row = 0 if part is None else part.first
+    ids = ids_beside(path) if ids is None else ids
+    id_blocks, run = outside_ids(path, ids, n, part), part or whole(n)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        limit = chunk_rows(rows, step)
+    def read(limit: int) -> Iterator[Chunk]:
+        first = run.first
         with open_binary(path) as f:
-            f.seek(start + row * step)
-            for i, names in enumerate(id_blocks(limit)):
-                first, k = row + i * limit, len(names)
+            f.seek(start + first * step)
+            for names in id_blocks(limit):
+                k = len(names)
                 if fortran:  # a new map for each chunk: the pages of the last one are given back
-                    whole = np.memmap(path, dtype, "r", start, (n, dim), "F")
-                    X = np.array(whole[first : first + k], native, order="C")
+                    columns = np.memmap(path, dtype, "r", start, (n, dim), "F")
+                    X = np.array(columns[first : first + k], native, order="C")
                 else:
                     X = np.empty((k, dim), dtype)
                     if read_into(f, X.reshape(-1).view(np.uint8).data) < k * step:
                         raise bad(path, f"row {first} or after", "the file has become shorter", "read it again")
                     X = X.astype(native, copy=False)
                 yield names, X
+                first += k
 
-    rows_only = isinstance(ids, str) and ids == "rows"
-    cuts = partial(row_parts, n, step, starts=starts_of(ids))
-    return Source("npy", dim, native, n if part is None else part.n, read, rows_only, id_blocks, cuts)
+    return Source("npy", dim, native, run.n, read, are_rows(ids), id_blocks, partial(row_parts, n, step, ids=ids))
 
 
 def ids_beside(path: PathLike) -> Path:
@@ -114,41 +87,25 @@ def ids_beside(path: PathLike) -> Path:
     return found
 
 
+def are_rows(ids: Ids) -> bool:
+    """Are row numbers to be taken for ids?"""
+    return isinstance(ids, str) and ids == "rows"
+
+
 def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> Callable[[int], Iterator[np.ndarray]]:
     """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
-    first, stop = (0, n) if part is None else (part.first, part.stop)
-    if isinstance(ids, str) and ids == "rows":
+    run = part or whole(n)
+    if are_rows(ids):
+        first, stop = run.first, run.stop
         return lambda limit: (np.arange(i, min(i + limit, stop)).astype(str) for i in range(first, stop, limit))
     if isinstance(ids, str | os.PathLike):
-        file = ids
-        if part is not None:  # the list was counted when it was cut
-            return lambda limit: _lines(file, limit, part)
-        found = _count_lines(file)
-        if found != n:
-            raise bad(file, "", f"has {found} ids for the {n} rows of {os.fspath(path)}", "one id per line")
-        return lambda limit: _lines(file, limit)
+        if part is None and (found := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
+            raise bad(ids, "", f"has {found} ids for the {n} rows of {os.fspath(path)}", "one id per line")
+        return partial(_lines, ids, run)
     array = as_ids(path, ids)
     if array.shape != (n,):
         raise bad(path, "", f"has {n} rows, but {len(array)} ids were given", "one id per row")
     return lambda limit: (array[i : i + limit] for i in range(0, n, limit))
-
-
-def starts_of(ids: Ids) -> Callable[[int], list[int]] | None:
-    """Return a function that finds the bytes at which every k-th line of a list of ids starts."""
-    if not isinstance(ids, str | os.PathLike) or ids == "rows":
-        return None
-
-    def starts(every: int) -> list[int]:
-        found = []
-        with open_lines(ids) as f:
-            at = f.tell()
-            for i, line in enumerate(f):
-                if i % every == 0:
-                    found.append(at)
-                at += len(line)
-        return found
-
-    return starts
 
 
 def _count_lines(path: PathLike) -> int:
@@ -160,13 +117,13 @@ def _count_lines(path: PathLike) -> int:
     return n + (last != b"\n")
 
 
-def _lines(path: PathLike, limit: int, part: Part | None = None) -> Iterator[np.ndarray]:
-    """Read a text file with one id per line, in blocks of `limit` ids."""
+def _lines(path: PathLike, part: Part, limit: int) -> Iterator[np.ndarray]:
+    """Read a text file with one id per line, or a part of it, in blocks of `limit` ids."""
+    done = part.first
     with open_lines(path) as f:
-        done = 0 if part is None else part.first
-        if part is not None:
+        if part.at:  # a list that is read from its first line on may have a byte-order mark, which is behind us
             f.seek(part.at)
-        lines = islice(iter(partial(f.readline, LONGEST), b""), None if part is None else part.n)
+        lines = islice(iter(partial(f.readline, LONGEST), b""), part.n)
         while block := list(islice(lines, limit)):
             names = [line.strip() for line in block]
             if b"".join(block).split() != names or max(map(len, block)) == LONGEST:

@@ -6,7 +6,6 @@ without ids gets row numbers, "0", "1", ...
 
 from __future__ import annotations
 
-import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -17,22 +16,9 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._common import (
-    ID_NAMES,
-    MAX_ID,
-    VECTOR_NAMES,
-    Chunk,
-    PathLike,
-    as_ids,
-    bad,
-    chunk_rows,
-    guarded,
-    listed,
-    open_binary,
-    pick,
-)
-from duoplda.io._source import Part, Source, row_parts
-from duoplda.io.npy import Ids, exactly, header, matrix, outside_ids, starts_of, write_npy
+from duoplda.io._common import Chunk, PathLike, as_ids, bad, check_id_type, guarded, listed, open_binary, pick
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
+from duoplda.io.npy import Ids, are_rows, exactly, header, outside_ids, write_npy
 
 WHAT = "a NumPy .npz file"
 INFLATION = 1032  # deflate makes nothing smaller than this
@@ -54,21 +40,17 @@ def _member(
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
         if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
             raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
+        packed, at = info.compress_type != zipfile.ZIP_STORED, f.tell()
         if row:
+            at += row * nbytes // shape[0]
             with guarded(path, WHAT):
-                f = _further(raw, info, f, row * nbytes // max(shape[0], 1))
-        yield f, shape, fortran, dtype, info.compress_type != zipfile.ZIP_STORED
-
-
-def _further(raw: IO[bytes], info: zipfile.ZipInfo, f: IO[bytes], skip: int) -> IO[bytes]:
-    """Go `skip` bytes further on; what is not compressed is read from the file itself, from there."""
-    if info.compress_type != zipfile.ZIP_STORED:
-        f.seek(skip, os.SEEK_CUR)
-        return f
-    at = f.tell() + skip
-    raw.seek(info.header_offset + 26)  # the lengths of name and extra field, which lie before the data
-    raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + at)
-    return raw
+                if packed:
+                    f.seek(at)
+                else:  # from the file itself, at once: zipfile would read all that lies before
+                    raw.seek(info.header_offset + 26)  # the lengths of name and extra field, after which the data start
+                    raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + at)
+                    f = raw
+        yield f, shape, fortran, dtype, packed
 
 
 def names_in(path: PathLike) -> list[str]:
@@ -76,6 +58,9 @@ def names_in(path: PathLike) -> list[str]:
     with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
         found = z.namelist()
     names = [n.removesuffix(".npy") for n in found if n.endswith(".npy")]
+    if not names and any(n.endswith("/data.pkl") for n in found):
+        cause = "is a torch checkpoint, that is a pickle, which can run code when it is loaded"
+        raise bad(path, "", cause, "save arrays with numpy.savez, or a PLDA by wespeaker's save_model (HDF5)")
     if not names:
         raise bad(path, "", f"is a zip file without arrays ({listed(found)})", "save it with numpy.savez")
     return names
@@ -89,14 +74,7 @@ def load_array(path: PathLike, name: str) -> np.ndarray:
         return data.reshape(shape, order="F" if fortran else "C")
 
 
-def open_npz(
-    path: PathLike,
-    ids: Ids = None,
-    *,
-    vectors: str | None = None,
-    ids_name: str | None = None,
-    part: Part | None = None,
-) -> Source:
+def open_npz(path: PathLike, ids: Ids, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
     """Open a `.npz` file, or some of its rows, as a source of chunks."""
     names = names_in(path)
     name = pick(path, names, vectors, VECTOR_NAMES, "array")
@@ -104,44 +82,39 @@ def open_npz(
         known = ", ".join(VECTOR_NAMES)
         raise bad(path, "", f"has no array named one of {known}", f"name it: it has {listed(names)}")
     with _member(path, name) as (_, shape, fortran, dtype, packed):
-        n, dim, native = matrix(path, name, shape, dtype)
+        n, dim, native = check_matrix(path, name, shape, dtype)
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
     own = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
-    if own is None:
-        blocks = outside_ids(path, "rows" if ids is None else ids, n, part)
-    else:
-        blocks = _inside_ids(path, own, n, part)
-    row, step = 0 if part is None else part.first, dim * dtype.itemsize
+    ids = "rows" if ids is None and own is None else ids
+    run, step = part or whole(n), dim * dtype.itemsize
+    id_blocks = outside_ids(path, ids, n, part) if own is None else _inside_ids(path, own, n, run)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        limit = chunk_rows(rows, step)
-        with _member(path, name, row) as (f, *_):
-            for i, block in enumerate(blocks(limit)):
-                raw = exactly(path, f"{name}, row {row + i * limit}", f, len(block) * step)
+    def read(limit: int) -> Iterator[Chunk]:
+        first = run.first
+        with _member(path, name, first) as (f, *_):
+            for block in id_blocks(limit):
+                raw = exactly(path, f"{name}, row {first}", f, len(block) * step)
                 yield block, np.frombuffer(raw, dtype).reshape(-1, dim).astype(native, copy=False)
+                first += len(block)
 
-    rows_only = own is None and (ids is None or (isinstance(ids, str) and ids == "rows"))
-    cuts = None if packed else partial(row_parts, n, step, starts=starts_of(ids))
-    return Source("npz", dim, native, n if part is None else part.n, read, rows_only, blocks, cuts)
+    cuts = None if packed else partial(row_parts, n, step, ids=ids)
+    return Source("npz", dim, native, run.n, read, are_rows(ids), id_blocks, cuts)
 
 
-def _inside_ids(path: PathLike, name: str, n: int, part: Part | None) -> Callable[[int], Iterator[np.ndarray]]:
+def _inside_ids(path: PathLike, name: str, n: int, part: Part) -> Callable[[int], Iterator[np.ndarray]]:
     """Return a function that reads the ids in the file, in blocks."""
     with _member(path, name) as (_, shape, _, dtype, _):
         if shape != (n,):
             raise bad(path, name, f"has shape {shape} for {n} vectors", "one id per vector")
-        if dtype.kind not in "USiu" or dtype.itemsize > 4 * MAX_ID:
-            raise bad(path, name, f"holds {dtype}, not ids", "save ids as strings, or name another array")
-
-    row, stop = (0, n) if part is None else (part.first, part.stop)
+        check_id_type(path, name, dtype)
 
     def blocks(limit: int) -> Iterator[np.ndarray]:
-        with _member(path, name, row) as (f, *_):
-            for first in range(row, stop, limit):
-                k = min(limit, stop - first)
-                raw = exactly(path, f"{name}, row {first}", f, k * dtype.itemsize) if dtype.itemsize else b""
-                values = np.frombuffer(raw, dtype) if dtype.itemsize else np.zeros(k, "U1")
+        with _member(path, name, part.first) as (f, *_):
+            for first in range(part.first, part.stop, limit):
+                k = min(limit, part.stop - first)
+                raw = exactly(path, f"{name}, row {first}", f, k * dtype.itemsize)
+                values = np.frombuffer(raw, dtype) if dtype.itemsize else np.zeros(k, dtype)
                 yield as_ids(path, values.astype(dtype.newbyteorder("="), copy=False), first)
 
     return blocks
@@ -152,9 +125,7 @@ def write_npz(out: Path, chunks: Iterable[Chunk]) -> None:
     part = out.with_name(out.name + ".npy")
     try:
         ids = write_npy(part, chunks)
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
-            z.write(part, "embeddings.npy")
-            _add(z, "ids", np.concatenate(ids))
+        write_arrays(out, {"embeddings": np.load(part, mmap_mode="r"), "ids": np.concatenate(ids)})
     finally:
         part.unlink(missing_ok=True)
 
@@ -163,9 +134,5 @@ def write_arrays(out: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a few whole arrays."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
         for name, array in arrays.items():
-            _add(z, name, array)
-
-
-def _add(z: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
-    with z.open(name + ".npy", "w", force_zip64=True) as f:
-        np.lib.format.write_array(f, array, allow_pickle=False)
+            with z.open(name + ".npy", "w", force_zip64=True) as f:
+                np.lib.format.write_array(f, array, allow_pickle=False)

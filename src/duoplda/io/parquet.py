@@ -7,41 +7,24 @@ floats better, in row groups that are read one after the other. Columns of label
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of
-from duoplda.io._common import (
-    ID_NAMES,
-    ROWS,
-    VECTOR_NAMES,
-    Chunk,
-    PathLike,
-    as_ids,
-    bad,
-    check_dim,
-    chunk_rows,
-    listed,
-    need,
-    pick,
-    shown,
-)
-from duoplda.io._source import Part, Source, check_count, label
+from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, write_tables
+from duoplda.io._common import ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, pick, shown
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
 from duoplda.io.labels import COLUMNS, LabelTable
 
 LABELS = ("speaker", "session", "channel")
 
 
-def open_parquet(
-    path: PathLike, *, vectors: str | None = None, ids_name: str | None = None, part: Part | None = None
-) -> Source:
+def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
     """Open a Parquet file, or some of its row groups, as a source of chunks."""
-    names, kinds = schema_of(path)
     with opened(path) as f, damaged(path):
+        names, kinds = f.schema_arrow.names, f.schema_arrow.types
         n, sizes = f.metadata.num_rows, [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
     column = pick(path, names, vectors, VECTOR_NAMES, "column")
     ids_column = pick(path, names, ids_name, ID_NAMES, "column")
@@ -53,8 +36,8 @@ def open_parquet(
     dim, dtype = _shape(path, column, kinds[names.index(column)])
     step = dim * dtype.itemsize
 
-    def read(rows: int) -> Iterator[Chunk]:
-        for first, batch in batches(path, [ids_column, column], chunk_rows(rows, step), part):
+    def read(limit: int) -> Iterator[Chunk]:
+        for first, batch in batches(path, [ids_column, column], limit, part):
             yield _names(path, batch.column(ids_column), first), _rows(path, batch.column(column), dim, dtype, first)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
@@ -92,27 +75,25 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
 def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
     """Return a column of ids, none of which is missing."""
     names, codes = codes_of(path, column, first)
-    ids = np.array(names, dtype=str)[codes]
-    return as_ids(path, ids, first)
+    return as_ids(path, np.array(names, dtype=str)[codes], first)
 
 
 def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelTable:
     """Read the labels that stand in the same rows as the vectors, which are not read."""
     names, _ = schema_of(path)
-    own = pick(path, names, ids_name, ID_NAMES, "column")
     where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
-    if own is None or where["speaker"] is None:
+    where["ids"] = pick(path, names, ids_name, ID_NAMES, "column")
+    if where["ids"] is None or where["speaker"] is None:
         known = " or ".join(COLUMNS["speaker"][:4])
         remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
         raise bad(path, "header", f"has no speaker column ({known})", remedy)
-    wanted = {"ids": own} | {m: n for m, n in where.items() if n is not None}
-    found: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
-    columns = list(dict.fromkeys(wanted.values()))
-    for first, batch in batches(path, columns, ROWS, part):
+    wanted = {meaning: name for meaning, name in where.items() if name is not None}
+    found: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
+    for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS, part):
         for meaning, name in wanted.items():
             found[meaning].append(_names(path, batch.column(name), first))
     check_count(label(path, part), part.n, sum(map(len, found["ids"])))
-    return LabelTable(**{meaning: np.concatenate(parts) for meaning, parts in found.items()})
+    return LabelTable(**{meaning: np.concatenate(blocks) for meaning, blocks in found.items()})
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
@@ -130,45 +111,42 @@ def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> 
 
 def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None = None) -> None:
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    columns = {} if labels is None else _label_columns(out, labels)
-    options = {"use_dictionary": list(columns) or False, "use_byte_stream_split": ["embedding.list.element"]}
-    writer, done = None, 0
-    with ExitStack() as stack:
+    pa = need("pyarrow")
+    beside = {} if labels is None else _label_columns(out, labels)
+
+    def tables() -> Iterator[Any]:
+        done = 0
         for ids, X in chunks:
+            rows = slice(done, done + len(ids))
             if labels is not None:
-                _check_labels(out, ids, np.asarray(labels.ids), done)
-            numbers = pa.array(np.ascontiguousarray(X).reshape(-1))
-            vectors = pa.FixedSizeListArray.from_arrays(numbers, X.shape[1])
+                _check_order(out, ids, np.asarray(labels.ids)[rows], done)
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
             own = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
-            beside = {k: pa.array(v[done : done + len(ids)].tolist(), pa.string()) for k, v in columns.items()}
-            table = pa.table(own | beside)
-            if writer is None:
-                writer = stack.enter_context(pq.ParquetWriter(out, table.schema, compression="zstd", **options))
-            writer.write_table(table)
+            yield pa.table(own | {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()})
             done += len(ids)
-    if labels is not None and done != len(labels):
-        raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
+        if labels is not None and done != len(labels):
+            raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
+
+    packed = ["embedding.list.element"]
+    write_tables(out, tables(), use_dictionary=list(beside) or False, use_byte_stream_split=packed)
 
 
 def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:
     """Return the columns that are there, all as long as the ids."""
-    found = {name: getattr(labels, name) for name in LABELS}
-    columns = {name: as_ids(out, values) for name, values in found.items() if values is not None}
+    columns = {name: as_ids(out, v) for name in LABELS if (v := getattr(labels, name)) is not None}
     for name, values in columns.items():
         if values.shape != (len(labels),):
             raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")
     return columns
 
 
-def _check_labels(out: Path, ids: np.ndarray, theirs: np.ndarray, first: int) -> None:
-    """Check that labels are those of these recordings, in this order."""
-    part = theirs[first : first + len(ids)]
-    k = min(len(part), len(ids))
-    differ = part[:k] != ids[:k]
+def _check_order(out: Path, ids: np.ndarray, labelled: np.ndarray, first: int) -> None:
+    """Check that the recordings from row `first` on are those that were labelled, in this order."""
+    k = len(labelled)
+    differ = labelled != ids[:k]
     if differ.any():
         row = int(differ.argmax())
-        cause = f"has id {shown(str(ids[row]))}, its label {shown(str(part[row]))}"
+        cause = f"has id {shown(str(ids[row]))}, its label {shown(str(labelled[row]))}"
         raise bad(out, f"row {first + row}", cause, "put the labels in the order of the vectors")
     if k < len(ids):
-        raise bad(out, f"row {first + k}", f"has no label: there are {len(theirs)}", "one label per vector")
+        raise bad(out, f"row {first + k}", f"has no label: there are {first + k}", "one label per vector")

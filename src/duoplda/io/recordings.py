@@ -36,7 +36,7 @@ class LabelIndex:
 
     @staticmethod
     def of(table: LabelTable, note: Note = lambda message: None) -> LabelIndex:
-        """Names of sessions are those of their speaker: two speakers may use the same ones."""
+        """Index a table, in which the name of a session counts within its speaker: two speakers may use the same."""
         order = np.argsort(table.ids, kind="stable").astype(np.int32)
         labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
         if table.session is None:
@@ -128,14 +128,17 @@ class FileRecordings(Recordings):
             yield Chunk(X, index, ids)
 
     def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
-        """Ids, vectors and places of the recordings that are used, as the files bring them."""
+        """Ids, vectors, and places among the labels of the recordings that are used, as the files bring them."""
         found, read = [], 0
         with Digest() if self.digest is None and self._labels is not None else nullcontext() as digest:
             for ids, X in self.source.chunks(ROWS):
                 if digest is not None:
                     digest.add(ids, X)
-                index = self._places(ids, read)
-                if self.index is not None:
+                index: Any = np.arange(read, read + len(ids))
+                if self._rows is not None:
+                    index = self._rows[read : read + len(ids)]
+                elif self.index is not None:
+                    index = self.index.find(ids)
                     found.append(index)
                 read += len(ids)
                 self.show(read, f"{read:,} vectors")
@@ -148,12 +151,6 @@ class FileRecordings(Recordings):
                 self.digest = digest.value()
         if found:
             self._keep(np.concatenate(found))
-
-    def _places(self, ids: NDArray[Any], first: int) -> Any:
-        """Where the recordings stand among the labels, -1 for those that are not used; `first` is a vector's number."""
-        if self._rows is not None:
-            return self._rows[first : first + len(ids)]
-        return np.arange(first, first + len(ids)) if self.index is None else self.index.find(ids)
 
     def _keep(self, rows: NDArray[np.int32]) -> None:
         """What the first pass has found, so that the next one need not look ids up."""

@@ -20,14 +20,20 @@ from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, as_ids, bad, check_ids, content, pick
 from duoplda.io._text import is_table, read_list, read_table, write_columns
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
+from duoplda.io.embeddings import HDF5
 from duoplda.io.labels import TABLES
 from duoplda.io.npz import load_array, names_in, write_arrays
 from duoplda.io.trials import COLUMNS as TRIAL_COLUMNS
-from duoplda.io.trials import HDF5
 
 COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
 HEADER = ("modelid", "segmentid", "LLR")
+ARRAYS = (  # of a `.npz` file, and the names that they may have
+    ("enroll ids", ("enroll_ids", "enroll", "rows", "row_ids", "models")),
+    ("test ids", ("test_ids", "test", "columns", "column_ids", "segments")),
+    ("scores", ("scores", "score", "matrix", "llr")),
+)
 BATCH = 1 << 20
+NOTHING = "there are no scores to write"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +58,12 @@ class ScoreMatrix:
 
     def to_list(self) -> Scores:
         """Return the scores that are there, row by row."""
-        rows, columns = np.nonzero(~np.isnan(self.score))
-        enroll = Coded(self.enroll_ids, rows.astype(np.int32))
-        return Scores(enroll, Coded(self.test_ids, columns.astype(np.int32)), self.score[rows, columns])
+        return self._listed(~np.isnan(self.score))
+
+    def _listed(self, there: np.ndarray) -> Scores:
+        i, j = np.nonzero(there)
+        enroll, test = Coded(self.enroll_ids, i.astype(np.int32)), Coded(self.test_ids, j.astype(np.int32))
+        return Scores(enroll, test, self.score[i, j])
 
 
 def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> Scores:
@@ -74,14 +83,12 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
     array([ 1.5 , -0.25])
     """
     if content(path) == "hdf5":
-        rows, labels, scores, mask = read_bosaris_scores(path)
-        i, j = np.nonzero(mask)
-        return Scores(Coded(rows, i.astype(np.int32)), Coded(labels, j.astype(np.int32)), scores[i, j])
+        *matrix, mask = read_bosaris_scores(path)
+        return ScoreMatrix(*matrix)._listed(mask)
     if content(path) == "zip":
         return read_score_matrix(path).to_list()
     if columns or is_table(path, COLUMNS, ("enroll", "test", "score")):
-        found = read_table(path, COLUMNS, columns, numbers=("score",))
-        return Scores(found["enroll"], found["test"], found["score"])
+        return Scores(**read_table(path, COLUMNS, columns, numbers=("score",)))
     return Scores(*read_list(path, fields=(3,), numbers=(2,)))
 
 
@@ -92,35 +99,40 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
     if content(path) != "zip":
         return _matrix(path, read_scores(path))
-    names = names_in(path)
-    found = {}
-    for what, known in (
-        ("scores", ("scores", "score", "matrix", "llr")),
-        ("enroll ids", ("enroll_ids", "enroll", "rows", "row_ids", "models")),
-        ("test ids", ("test_ids", "test", "columns", "column_ids", "segments")),
-    ):
+    names, found = names_in(path), []
+    for what, known in ARRAYS:
         name = pick(path, names, None, known, "array")
         if name is None:
             raise bad(path, "", f"has no {what}", f"save them as one of {', '.join(known)}")
-        found[what] = load_array(path, name)
-    scores = found["scores"]
-    enroll, test = (_ids(path, found[k]) for k in ("enroll ids", "test ids"))
-    if scores.shape != (len(enroll), len(test)) or scores.dtype.kind not in "fiu":
-        cause = f"scores are {scores.dtype} of shape {scores.shape} for {len(enroll)} x {len(test)} ids"
+        found.append(load_array(path, name))
+    return _checked(path, ScoreMatrix(*found))
+
+
+def _checked(path: PathLike, m: ScoreMatrix) -> ScoreMatrix:
+    """Check that there are a row for each model and a column for each recording, and that ids differ."""
+    axes = []
+    for values in (np.asarray(m.enroll_ids), np.asarray(m.test_ids)):
+        if values.ndim != 1 or values.dtype.kind not in "USiu":
+            raise bad(path, "", f"ids are {values.dtype} of shape {values.shape}", "give lists of strings")
+        axes.append(as_ids(path, values.astype(values.dtype.newbyteorder("="))))
+        if len(np.unique(axes[-1])) != len(values):
+            raise bad(path, "", "an id is there twice", "ids of rows and of columns must differ")
+    scores, shape = np.asarray(m.score), (len(axes[0]), len(axes[1]))
+    if scores.shape != shape or scores.dtype.kind not in "fiu":
+        cause = f"scores are {scores.dtype} of shape {scores.shape} for {shape[0]} x {shape[1]} ids"
         raise bad(path, "scores", cause, "one row per model, one column per recording")
-    return ScoreMatrix(enroll, test, scores.astype(np.float64, copy=False))
+    return ScoreMatrix(axes[0], axes[1], scores.astype(np.float64, copy=False))
 
 
-def _ids(path: PathLike, values: np.ndarray) -> np.ndarray:
-    if values.ndim != 1 or values.dtype.kind not in "USiu":
-        raise bad(path, "", f"ids are {values.dtype} of shape {values.shape}", "give lists of strings")
-    ids = as_ids(path, values.astype(values.dtype.newbyteorder("=")))
-    if len(Coded.of(ids).names) != len(ids):
-        raise bad(path, "", "an id is there twice", "ids of rows and of columns must differ")
-    return ids
-
-
-def _matrix(path: PathLike, scores: Scores) -> ScoreMatrix:
+def _matrix(path: PathLike, scores: Scores | Iterable[Scores]) -> ScoreMatrix:
+    """Put a list of scores, or the parts of one, into a matrix."""
+    if not isinstance(scores, Scores):
+        parts = list(scores)
+        if not parts:
+            raise bad(path, "", NOTHING)
+        enroll = Coded.of(np.concatenate([p.enroll.values for p in parts]))
+        test = Coded.of(np.concatenate([p.test.values for p in parts]))
+        scores = Scores(enroll, test, np.concatenate([p.score for p in parts]))
     matrix = dense(path, scores.enroll, scores.test, np.float64)
     matrix.fill(np.nan)
     matrix[scores.enroll.codes, scores.test.codes] = scores.score
@@ -143,8 +155,9 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     suffix = Path(path).suffix.lower()
     with atomic_path(path, force=force) as temporary:
         if suffix in HDF5 or suffix == ".npz":
-            m = scores if isinstance(scores, ScoreMatrix) else _matrix(path, _joined(path, scores))
-            _check(path, m)
+            m = scores if isinstance(scores, ScoreMatrix) else _matrix(path, scores)
+            if not _checked(path, m).score.size:
+                raise bad(path, "", NOTHING)
             if suffix == ".npz":
                 arrays = {"scores": m.score, "enroll_ids": m.enroll_ids, "test_ids": m.test_ids}
                 write_arrays(temporary, {k: np.asarray(v) for k, v in arrays.items()})
@@ -156,21 +169,14 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
         write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), HEADER)
 
 
-def _parts(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Iterator[Scores]:
-    """Yield lists of scores; of a matrix some rows at a time."""
-    if isinstance(scores, Scores):
-        yield scores
-    elif isinstance(scores, ScoreMatrix):
-        step = max(1, BATCH // max(1, len(scores.test_ids)))
-        for rows in (slice(i, i + step) for i in range(0, len(scores.enroll_ids), step)):
-            yield ScoreMatrix(scores.enroll_ids[rows], scores.test_ids, scores.score[rows]).to_list()
-    else:
-        yield from scores
-
-
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
+    """Yield checked lists of at most `BATCH` scores."""
+    if isinstance(scores, ScoreMatrix):  # some rows at a time
+        m, step = scores, max(1, BATCH // max(1, len(scores.test_ids)))
+        cuts = (slice(i, i + step) for i in range(0, len(m.enroll_ids), step))
+        scores = (ScoreMatrix(m.enroll_ids[rows], m.test_ids, m.score[rows]).to_list() for rows in cuts)
     n = 0
-    for part in _parts(scores):
+    for part in [scores] if isinstance(scores, Scores) else scores:
         if not len(part.enroll) == len(part.test) == len(part.score):
             cause = f"{len(part.enroll)} models, {len(part.test)} recordings and {len(part.score)} scores"
             raise bad(path, "", cause, "there must be as many of each")
@@ -180,24 +186,4 @@ def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *,
             yield Scores(part.enroll[rows], part.test[rows], np.asarray(part.score[rows], np.float64))
         n += len(part)
     if not n:
-        raise bad(path, "", "there are no scores to write")
-
-
-def _joined(path: PathLike, scores: Scores | Iterable[Scores]) -> Scores:
-    """Join the parts of a list."""
-    if isinstance(scores, Scores):
-        return scores
-    parts = list(scores)
-    if not parts:
-        raise bad(path, "", "there are no scores to write")
-    enroll = Coded.of(np.concatenate([p.enroll.values for p in parts]))
-    test = Coded.of(np.concatenate([p.test.values for p in parts]))
-    return Scores(enroll, test, np.concatenate([p.score for p in parts]))
-
-
-def _check(path: PathLike, m: ScoreMatrix) -> None:
-    shape = (len(m.enroll_ids), len(m.test_ids))
-    if np.shape(m.score) != shape or not all(shape):
-        raise bad(path, "", f"scores of shape {np.shape(m.score)} for {shape[0]} x {shape[1]} ids", "they must agree")
-    for ids in (m.enroll_ids, m.test_ids):
-        _ids(path, np.asarray(ids))
+        raise bad(path, "", NOTHING)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import Chunk, PathLike, bad, check_ids, chunk_rows, open_binary, open_lines, read_into, shown
+from duoplda.io._common import Chunk, PathLike, bad, check_ids, open_binary, open_lines, read_into, shown
 from duoplda.io._source import Part, Source
 from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
 
@@ -35,11 +37,8 @@ class _Archives:
         self.folder = Path(path).parent
         self._open: OrderedDict[str, tuple[IO[bytes], int]] = OrderedDict()
 
-    def __enter__(self) -> _Archives:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for f, _size in self._open.values():
+    def close(self) -> None:
+        for f, _ in self._open.values():
             f.close()
 
     def get(self, name: str, line: int) -> tuple[IO[bytes], int]:
@@ -67,44 +66,43 @@ Item = tuple[str, str, int, int]  # key, archive, offset, line number
 
 def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
     """Yield the lines of a list, or of a part of it."""
-    names: dict[bytes, str] = {}  # of archives: few, and decoded once
+    names: dict[bytes, str] = {}
     with open_lines(path) as f:
         number, last = (0, None) if part is None else (part.first, part.stop)
         if part is not None:
             f.seek(part.at)
         while number != last and (line := f.readline(MAX_LINE)):
             number += 1
-            key, _, where = line.strip().partition(b" ")
-            try:
-                archive, colon, offset = where.rpartition(b":")
-                if archive in names and offset.isdigit() and len(offset) < 19 and b"\t" not in key:
-                    yield key.decode("utf-8"), names[archive], int(offset), number
-                elif key or where:
-                    item = _item(path, line, number)
-                    if colon:
-                        names[archive] = item[1]
-                    yield item
-            except UnicodeDecodeError as e:
-                raise bad(path, f"line {number}", "is not UTF-8", "not an scp list, or in another encoding") from e
+            if not line.isspace():
+                yield _item(path, line, number, names)
 
 
-def _item(path: PathLike, line: bytes, number: int) -> Item:
-    """Split and check one line."""
-    place = f"line {number}"
-    if len(line) == MAX_LINE and not line.endswith(b"\n"):
-        raise bad(path, place, f"is longer than {MAX_LINE} bytes", "not an scp list, or damaged")
-    key, *rest = (part.decode("utf-8").rstrip(" \t\r\n") for part in line.split(None, 1))
-    where = rest[0] if rest else ""
-    if not where or where.startswith(":"):
-        raise bad(path, place, "has no file name", "lines are `key file:offset`")
-    if where.endswith("|") or where.startswith("|"):
-        raise bad(path, place, "holds a command, which is never run", "run it yourself, into an .ark")
-    if where.endswith("]"):
-        raise bad(path, place, "asks for a range of rows", "give one vector per line")
-    name, colon, offset = where.rpartition(":")
-    if colon and offset.isascii() and offset.isdigit() and len(offset) < 19:
+def _item(path: PathLike, line: bytes, number: int, names: dict[bytes, str]) -> Item:
+    """Split and check one line; `names` are those of the archives (few), decoded once."""
+    fields = line.split(None, 1)
+    where = fields[1].rstrip() if len(fields) == 2 else b""
+    archive, _, offset = where.rpartition(b":")
+    if not offset.isdigit() or len(offset) > 18:  # a file with one value
+        archive, offset = b"", b"0"
+    try:
+        key = fields[0].decode()
+        if archive in names:
+            return key, names[archive], int(offset), number
+        place = f"line {number}"
+        if len(line) == MAX_LINE and not line.endswith(b"\n"):
+            raise bad(path, place, f"is longer than {MAX_LINE} bytes", "not an scp list, or damaged")
+        if not where or where.startswith(b":"):
+            raise bad(path, place, "has no file name", "lines are `key file:offset`")
+        if where.endswith(b"|") or where.startswith(b"|"):
+            raise bad(path, place, "holds a command, which is never run", "run it yourself, into an .ark")
+        if where.endswith(b"]"):
+            raise bad(path, place, "asks for a range of rows", "give one vector per line")
+        name = (archive or where).decode()
+        if archive:
+            names[archive] = name
         return key, name, int(offset), number
-    return key, where, 0, number
+    except UnicodeDecodeError as e:
+        raise bad(path, f"line {number}", "is not UTF-8", "not an scp list, or in another encoding") from e
 
 
 def open_scp(path: PathLike) -> Source:
@@ -112,7 +110,7 @@ def open_scp(path: PathLike) -> Source:
     first = next(_items(path), None)
     if first is None:
         raise bad(path, "", "is empty")
-    with _Archives(path, "") as archives:
+    with closing(_Archives(path, "")) as archives:
         _, value = _one(path, archives, first)
     return scp_part(path, value.dim, value.dtype.newbyteorder("="))
 
@@ -148,10 +146,9 @@ def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]
         done += len(batch)
 
 
-def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: str, rows: int) -> Iterator[Chunk]:
-    limit = chunk_rows(rows, dim * dtype.itemsize)
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: str, limit: int) -> Iterator[Chunk]:
     items, done = _items(path, part), 0
-    with _Archives(path, here) as archives:
+    with closing(_Archives(path, here)) as archives:
         while batch := list(islice(items, limit)):
             X = np.empty((len(batch), dim), dtype)
             n = 0
@@ -195,22 +192,14 @@ def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.n
         offsets.append(offset)
     if len(offsets) == 1 or value.text:
         return 1
-    head, nbytes = bytes(buf[: value.data]), X.shape[1] * X.itemsize
+    head, length = bytes(buf[: value.data]), value.end  # of this entry, and of those that are like it
     f, _ = archives.get(name, line)
     f.seek(start)
-    block = np.empty(offsets[-1] - start + len(head) + nbytes, np.uint8)
+    block = np.empty(offsets[-1] - start + length, np.uint8)
     end = read_into(f, block.data)
     at = np.array(offsets) - start
-    at = at[at + len(head) + nbytes <= end]
-    same = (block[at[:, None] + np.arange(len(head))] == np.frombuffer(head, np.uint8)).all(1)
-    at = at[: len(at) if same.all() else int(same.argmin())]
-    out = X[n : n + len(at)].view(np.uint8)
-    steps = np.diff(at)
-    if len(at) > 1 and (steps == steps[0]).all() and steps[0] >= len(head) + nbytes:
-        step = int(steps[0])
-        data = block[len(head) : len(head) + (len(at) - 1) * step + nbytes]
-        out[:] = np.lib.stride_tricks.as_strided(data, (len(at), nbytes), (step, 1))
-    else:
-        for i, a in enumerate((at + len(head)).tolist()):
-            out[i] = block[a : a + nbytes]
-    return max(1, len(at))
+    entries = sliding_window_view(block, length)[at[at + length <= end]]
+    same = (entries[:, : len(head)] == np.frombuffer(head, np.uint8)).all(1)
+    k = len(same) if same.all() else int(same.argmin())
+    X[n : n + k].view(np.uint8)[:] = entries[:k, len(head) :]
+    return max(1, k)

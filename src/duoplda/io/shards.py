@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from duoplda.io._source import Part, label
 from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
 from duoplda.io.labels import LabelTable
 from duoplda.io.npy import Ids, ids_beside
+from duoplda.io.parquet import read_label_columns
+from duoplda.io.scp import scp_part
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,12 @@ class Shard:
         if self.kind != "parquet" or self.part is None:
             remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
             raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
-        from duoplda.io.parquet import read_label_columns
-
         return read_label_columns(self.path, self.part, ids_name=self.ids_name)
 
     def _open(self) -> Embeddings:
         self._check_size()
         dtype = np.dtype(self.dtype)
         if self.kind == "scp":
-            from duoplda.io.scp import scp_part
-
             source = scp_part(self.path, self.dim, dtype, self.part, self.here)
         else:
             source = open_source(self.kind, self.path, self.id_list, self.vectors, self.ids_name, self.part)
@@ -136,21 +133,12 @@ def embedding_shards(
     shards = []
     for file, kind, source in open_files(path, ids, vectors, ids_name):
         list_: PathLike | None = ids_beside(file) if kind == "npy" and ids is None else ids
-        common: dict[str, Any] = {
-            "path": os.path.abspath(file),
-            "kind": kind,
-            "dim": source.dim,
-            "dtype": source.dtype.name,
-            "size": _size(file),
-            "id_list": list_ if list_ in (None, "rows") else os.path.abspath(list_),
-            "vectors": vectors,
-            "ids_name": ids_name,
-            "here": os.getcwd() if kind == "scp" else "",
-        }
-        if source.cuts is None:
-            shards.append(Shard(n=source.n, **common))
-        else:
-            shards += [Shard(n=part.n, part=part, **common) for part in source.cuts(bytes_each)]
+        id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
+        whole = Shard(os.path.abspath(file), kind, source.dim, source.dtype.name, source.n, _size(file))
+        whole = replace(whole, id_list=id_list, vectors=vectors, ids_name=ids_name)
+        whole = replace(whole, here=os.getcwd() if kind == "scp" else "")
+        parts = [] if source.cuts is None else source.cuts(bytes_each)
+        shards += [replace(whole, n=part.n, part=part) for part in parts] or [whole]
     return shards
 
 

@@ -20,17 +20,10 @@ from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
 from duoplda.io._common import PathLike, bad, check_ids, content, shown
-from duoplda.io._text import (
-    first_fields,
-    is_table,
-    line_of,
-    longest_line,
-    read_list,
-    read_table,
-    write_columns,
-)
+from duoplda.io._text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
-from duoplda.io.labels import TABLES, read_groups, write_table
+from duoplda.io.embeddings import HDF5
+from duoplda.io.labels import TABLES, write_table
 
 COLUMNS = {
     "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),
@@ -39,7 +32,6 @@ COLUMNS = {
 }
 TARGET = ("target", "tgt", "tar", "true", "1")
 NONTARGET = ("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0")
-HDF5 = (".h5", ".hdf5", ".hdf")
 FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
 
 
@@ -98,44 +90,42 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
         return Trials(*read_bosaris_trials(path))
     if form == "table" or (form == "auto" and (columns or is_table(path, COLUMNS, ("enroll", "test")))):
         table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
-        target = table.pop("target", None)
-        rest = {k: c for k, c in table.items() if k not in ("enroll", "test")}
-        label = None if target is None else _labels(path, target, header=True)
-        return Trials(table["enroll"], table["test"], label, rest)
+        enroll, test, target = (table.pop(meaning, None) for meaning in COLUMNS)
+        return Trials(enroll, test, None if target is None else _labels(path, target, header=True), table)
     parts = read_list(path, fields=(2, 3))
     if len(parts) == 2:
         if form == "voxceleb":
             raise bad(path, "line 1", "has 2 fields", "VoxCeleb lines are `1 enrol test`")
         return Trials(*parts)
-    if _first_label(path, parts, form) == 0:
-        return Trials(parts[1], parts[2], _labels(path, parts[0]))
-    return Trials(parts[0], parts[1], _labels(path, parts[2]))
+    target = _labels(path, parts.pop(_label_column(path, parts, form)))
+    return Trials(parts[0], parts[1], target)
 
 
-def _first_label(path: PathLike, parts: list[Coded], form: str) -> int:
-    """Find out which of three columns holds the label: the only one with nothing but labels in it."""
+def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
+    """Find out whether the first or the last of three columns has the labels: the one that has nothing else."""
     if form != "auto":
         return 0 if form == "voxceleb" else 2
-    fit = [i for i in (0, 2) if set(np.char.lower(parts[i].names).tolist()) <= {*TARGET, *NONTARGET}]
+    labels = {*TARGET, *NONTARGET}
+    fit = [i for i in (0, 2) if set(np.char.lower(parts[i].names).tolist()) <= labels]
     if len(fit) == 2:
         raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
     if fit:
         return fit[0]
-    first = first_fields(path)  # none fits: the one that seemed to is named in the error
-    return 0 if first[0].lower() in (*TARGET, *NONTARGET) and first[2].lower() not in (*TARGET, *NONTARGET) else 2
+    first, _, last = (str(column[:1].values[0]).lower() for column in parts)  # none fits: the error names what is odd
+    return 0 if first in labels and last not in labels else 2
 
 
 def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
     """Turn a column of words into bool."""
     words = np.char.lower(column.names)
-    known = np.isin(words, TARGET), np.isin(words, NONTARGET)
-    odd = ~(known[0] | known[1])
+    target = np.isin(words, TARGET)
+    odd = ~target & ~np.isin(words, NONTARGET)
     if odd.any():
         code = int(odd.argmax())
         place = line_of(path, int((column.codes == code).argmax()), header=header)
         cause = f"label {shown(str(column.names[code]))} is neither target nor nontarget"
         raise bad(path, place, cause, "lines are `enrol test target|nontarget` or `1|0 enrol test`")
-    return known[0][column.codes]
+    return target[column.codes]
 
 
 def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: str = "auto") -> None:
@@ -144,35 +134,32 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
     `form="voxceleb"` puts the label first, as 1 or 0. Conditions are only kept in tables.
     """
     suffix = Path(path).suffix.lower()
-    label = None if trials.target is None else np.asarray(trials.target, bool).astype(np.int32)
+    lines = suffix not in (*TABLES, *HDF5)
     columns = {"modelid": trials.enroll, "segmentid": trials.test}
     for column in columns.values():
-        check_ids(path, np.ascontiguousarray(column.names), token=suffix not in (*TABLES, *HDF5))
-    if suffix in HDF5:
-        with atomic_path(path, force=force) as temporary:
-            write_bosaris_trials(temporary, trials.enroll, trials.test, trials.target)
-    elif suffix in TABLES:
-        if label is not None:
-            columns["targettype"] = Coded(np.array(["nontarget", "target"]), label)
+        check_ids(path, np.ascontiguousarray(column.names), token=lines)
+    voxceleb = lines and form == "voxceleb"
+    if trials.target is not None:
+        words = np.array(["0", "1"] if voxceleb else ["nontarget", "target"])
+        columns["targettype"] = Coded(words, np.asarray(trials.target, bool).astype(np.int32))
+    elif voxceleb:
+        raise bad(path, "", "VoxCeleb lists need labels", "write Kaldi lines instead")
+    if suffix in TABLES:
         write_table(path, columns | dict(trials.conditions), force=force)
-    else:
-        parts = [trials.enroll, trials.test]
-        if form == "voxceleb":
-            if label is None:
-                raise bad(path, "", "VoxCeleb lists need labels", "write Kaldi lines instead")
-            parts.insert(0, Coded(np.array(["0", "1"]), label))
-        elif label is not None:
-            parts.append(Coded(np.array(["nontarget", "target"]), label))
-        with atomic_path(path, force=force) as temporary:
-            write_columns(temporary, "", [parts])
+        return
+    with atomic_path(path, force=force) as temporary:
+        if lines:
+            enroll, test, *label = columns.values()
+            write_columns(temporary, "", [[*label, enroll, test] if voxceleb else [enroll, test, *label]])
+        else:
+            write_bosaris_trials(temporary, trials.enroll, trials.test, trials.target)
 
 
 def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None) -> Enrollment:
     """Read which recordings make up each model.
 
-    Lines `model recording`, lines `model recording recording ...` (`spk2utt`), or a table with the
-    columns modelid and segmentid (NIST, hyperion, Parquet; `columns` may name them as "model" and
-    "recording").
+    Lines `model recording`, lines `model recording recording ...` (`spk2utt`), or a table with the columns modelid and
+    segmentid (NIST, hyperion, Parquet; `columns` may name them as "model" and "recording").
 
     Example
     -------
@@ -184,17 +171,15 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     """
     wanted = {"model": COLUMNS["enroll"], "recording": (*COLUMNS["test"], "recording", "utt", "utterance", "id")}
     if columns or is_table(path, wanted, ("model", "recording")):
-        found = read_table(path, wanted, columns)
-        result = Enrollment(found["model"], found["recording"])
-    elif len(first_fields(path)) == longest_line(path) == 2:
+        result = Enrollment(**read_table(path, wanted, columns))
+    elif longest_line(path) == 2:
         result = Enrollment(*read_list(path, fields=(2,)))
     else:
         result = Enrollment(*read_groups(path))
     pairs = result.model.codes.astype(np.int64) * len(result.recording.names) + result.recording.codes
-    order = np.argsort(pairs, kind="stable")
-    twice = pairs[order][1:] == pairs[order][:-1]
-    if twice.any():
-        row = int(order[1:][twice].min())
+    first = np.unique(pairs, return_index=True)[1]
+    if len(first) < len(pairs):
+        row = int(np.setdiff1d(np.arange(len(pairs)), first)[0])
         name = " ".join(str(c.names[c.codes[row]]) for c in (result.model, result.recording))
         raise bad(path, f"pair {row + 1}", f"{shown(name)} is there already", "give each recording once per model")
     return result

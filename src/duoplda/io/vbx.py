@@ -6,8 +6,6 @@ normalisations with an LDA between them. It belongs to the preprocessing and is 
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from duoplda.io._atomic import atomic_path
@@ -41,8 +39,7 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
     Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
     """
     least = FLOOR * model.psi.max()
-    raised = int((model.psi < least).sum())
-    model = dataclasses.replace(model, psi=np.maximum(model.psi, least))
+    arrays = {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": np.maximum(model.psi, least)}
     with atomic_path(path, force=force) as temporary:
-        write_arrays(temporary, {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": model.psi})
-    return raised
+        write_arrays(temporary, arrays)
+    return int((model.psi < least).sum())

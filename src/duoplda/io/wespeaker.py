@@ -6,13 +6,9 @@ does with a vector before; that is no part of the PLDA and is handed on as notes
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Collection
-from typing import Any
-
 import numpy as np
 
-from duoplda.io._common import PARSER_ERRORS, PathLike, bad, open_binary
+from duoplda.io._common import PathLike, bad
 from duoplda.io.hdf5 import dataset, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, checked
 
@@ -23,17 +19,18 @@ STEPS = {
 }
 
 
-def is_wespeaker(names: Collection[str]) -> bool:
-    """Is a file with these names in it a model of wespeaker?"""
-    return set(NAMES) <= set(names)
-
-
 def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
     """Read a model of wespeaker, and notes on what its vectors went through before."""
+    notes = []
     with opened(path) as f:
         names = members(path, f)
         arrays = {name: floats(path, f, name) for name in (*NAMES, "offset") if name in names}
-        notes = [text for name, text in STEPS.items() if name in names and _flag(path, f, name)]
+        for name in (step for step in STEPS if step in names):
+            d = dataset(path, f, name)
+            if set(d.shape) - {1} or d.dtype.kind not in "iub":
+                raise bad(path, name, f"is {d.dtype} of shape {d.shape}, not 0 or 1")
+            if d.read().item():
+                notes.append(STEPS[name])
     model = checked(path, *(arrays[name] for name in NAMES))
     expected = -model.transform @ model.mean
     offset = arrays.get("offset", expected).reshape(-1)
@@ -41,23 +38,3 @@ def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
     if offset.shape != expected.shape or not (np.abs(offset - expected) <= close).all():
         raise bad(path, "offset", "is not -transform mu", "the file is of another kind, or damaged")
     return model, notes
-
-
-def _flag(path: PathLike, f: Any, name: str) -> bool:
-    d = dataset(path, f, name)
-    if set(d.shape) - {1} or d.dtype.kind not in "iub":
-        raise bad(path, name, f"is {d.dtype} of shape {d.shape}, not 0 or 1")
-    return bool(d.read().item())
-
-
-def refuse_torch(path: PathLike) -> None:
-    """Refuse a zip file that torch.save wrote: it holds a pickle."""
-    with open_binary(path) as f:
-        try:
-            with zipfile.ZipFile(f) as z:
-                pickled = any(name.endswith("data.pkl") for name in z.namelist())
-        except PARSER_ERRORS:  # not a sound zip file: the reader of zip files says what is wrong
-            return
-    if pickled:
-        cause = "is a torch checkpoint, that is a pickle, which can run code when it is loaded"
-        raise bad(path, "", cause, "save the PLDA by wespeaker's save_model (HDF5)")

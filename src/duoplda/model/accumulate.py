@@ -1,46 +1,24 @@
 """The one pass over the data: recordings in any order, whole or in chunks, become the sums of `model.statistics`.
 
 A session's sum F must be complete before it is squared. Sessions that a chunk holds whole are taken by type, in blocks
-that stay in the caches (or in a device's memory): their sums, and the scatter of what is left. A session that is cut
-stays *open*: its parts are added up until it is complete. Two parts of n and m recordings with means p and q have the
-joint scatter of both plus
-
-    nm / (n + m) (p - q)(p - q)'                                        (in `Open.add`, and nowhere else)
-
-Work is cut into blocks, and partial sums are added, in an order that does not depend on the number of threads: the same
-data give the same bits.
+that fit into the caches (or a device's memory): their sums, and the scatter about their means. A session that is cut
+stays *open*: its parts are added up until it is complete. The joint scatter of two parts of n and m recordings with
+means p and q is the sum of their scatters plus nm / (n + m) (p - q)(p - q)' (see `Open.add`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import helmert
 
-from duoplda.arrays import (
-    Array,
-    add_rows,
-    add_segments,
-    arange,
-    bincount,
-    gram,
-    in_order,
-    is_torch,
-    namespace,
-    put,
-    ranked,
-    segment_sums,
-    set_rows,
-    streamed,
-    take,
-    to_float,
-    to_numpy,
-    zeros,
-)
+from duoplda import arrays as ar
+from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.errors import DuopldaError
 
@@ -63,26 +41,39 @@ class TypeBlock:
     def present(self) -> Ints:
         return np.flatnonzero(self.counts)
 
+    @cached_property
+    def parts(self) -> list[tuple[int, int, slice]]:
+        """For each of the K_c kinds present: the kind, its recordings in a session, and its columns of A."""
+        d = self.A.shape[1] // len(self.present)
+        return [(k, int(self.counts[k]), slice(i * d, (i + 1) * d)) for i, k in enumerate(self.present.tolist())]
+
     @property
     def size(self) -> int:
         return int(self.counts.sum())
 
     @property
+    def squared(self) -> bool:
+        """Whether `scatter` is T already, not the rows F."""
+        return self.scatter.shape[0] == self.scatter.shape[1]
+
+    @property
     def T(self) -> Array:
         """(K_c d, K_c d) sum of F F' over all sessions, weighted by the speakers' weights."""
-        rows, columns = self.scatter.shape
-        return self.scatter if rows == columns else gram(self.scatter)
+        return self.scatter if self.squared else ar.gram(self.scatter)
 
     def times(self, M: Array) -> Array:
         """T M, by way of the rows F where these are fewer."""
-        rows, columns = self.scatter.shape
-        return self.scatter @ M if rows == columns else self.scatter.T @ (self.scatter @ M)
+        return self.scatter @ M if self.squared else self.scatter.T @ (self.scatter @ M)
+
+    def stacked(self, rows: Array) -> Array:
+        """(K_c d,) the sums F of a session whose recordings of kind k are all equal to row k of (K, d)."""
+        return ar.namespace(rows).concat([n * rows[k, ...] for k, n, _ in self.parts])
 
 
 def add_scatters(blocks: list[TypeBlock]) -> Array:
     """T of several blocks of one type, or all their rows while these are fewer."""
     if sum(b.scatter.shape[0] for b in blocks) < blocks[0].A.shape[1]:
-        return namespace(blocks[0].A).concat([b.scatter for b in blocks])
+        return ar.namespace(blocks[0].A).concat([b.scatter for b in blocks])
     return sum((b.T for b in blocks[1:]), blocks[0].T)
 
 
@@ -106,24 +97,11 @@ class OpenSessions:
         cells, place = np.flatnonzero(sessions[self.session]), np.cumsum(sessions) - 1
         keys, names, speakers = self.keys[sessions], self.names[sessions], self.speakers[sessions]
         session, kind, n = place[self.session[cells]], self.kind[cells], self.n[cells]
-        return OpenSessions(keys, names, speakers, session, kind, n, take(self.F, cells))
+        return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
-def helmert(n: int) -> NDArray[np.float64]:
-    """(n - 1, n) orthonormal contrasts: C'C = I - 11'/n."""
-    C = np.tri(n - 1, n)
-    C[np.arange(n - 1), np.arange(1, n)] = -np.arange(1, n)
-    return C / np.sqrt((C**2).sum(axis=1, keepdims=True))
-
-
-class _Block(NamedTuple):
-    """What whole sessions of one bin add."""
-
-    bin: int
-    pair: Array  # (h,)
-    F: Array  # (h, K_c d)
-    T: Array | None
-    within: dict[int, Array]
+Task = tuple[int, slice, Array]  # whole sessions of one bin: the bin, their rows in order, and the pair of each
+Found = tuple[int, Array, Array, Array | None, dict[int, Array]]  # what they add: the arguments of `Sums._close`
 
 
 class Sums:
@@ -133,46 +111,38 @@ class Sums:
     """
 
     def __init__(
-        self,
-        labels: Labels,
-        like: Array,
-        n_folds: int = 0,
-        seed: int = 0,
-        *,
-        offset: Array | None = None,
-        single: bool = False,
+        self, labels: Labels, like: Array, offset: Array = None, n_folds: int = 0, seed: int = 0, single: bool = False
     ):
-        xp = namespace(like)
-        self.labels, self.xp, self.single = labels, xp, single
+        self.labels, self.xp, self.single = labels, ar.namespace(like), single
         self.n_folds = F = max(n_folds, 1)
         self._choose_offset(like, offset)
-        M, self.d, K = len(labels.speaker_ids), like.shape[1], len(labels.kinds)
+        M, self.d, K = max(len(labels.speaker_ids), 1), like.shape[1], len(labels.kinds)
         self.types, type_, _ = labels.types
         self.fold = folds(labels.speaker_ids, n_folds, seed)
         speaker = labels.session_speaker
-        bin_ = type_ if F == 1 else type_ * F + put(self.fold, speaker)[speaker]
+        bin_ = type_ if F == 1 else type_ * F + ar.put(self.fold, speaker)[speaker]
         n_bins = len(self.types) * F
         # The rows of A: pairs in the order of bins and, in these, of speakers.
-        pairs, self.session_pair, pair_n = ranked(bin_ * max(M, 1) + speaker)
-        pairs, self.bin, self.pair_n_all = to_numpy(pairs), bin_, to_numpy(pair_n)
-        self.pair_speaker = pairs % max(M, 1)
-        self.pair_start = np.searchsorted(pairs // max(M, 1), np.arange(n_bins + 1)).tolist()
+        pairs, self.session_pair, pair_n = ar.ranked(bin_ * M + speaker)
+        pairs, self.bin, self.pair_n_all = ar.to_numpy(pairs), bin_, ar.to_numpy(pair_n)
+        self.pair_speaker = pairs % M
+        self.pair_start = np.searchsorted(pairs // M, np.arange(n_bins + 1)).tolist()
         self.pair_n = np.zeros(len(pairs), np.int64)  # sessions that are complete
-        self.bin_n = to_numpy(bincount(bin_, n_bins)).tolist()  # sessions in all
+        self.bin_n = ar.to_numpy(ar.bincount(bin_, n_bins)).tolist()  # sessions in all
         widths = [int((self.types[b // F] > 0).sum()) * self.d for b in range(n_bins)]
         edges = zip(self.pair_start[:-1], self.pair_start[1:], widths, strict=True)
-        self.A = [zeros((b - a, w), self.offset) for a, b, w in edges]
+        self.A = [ar.zeros((b - a, w), self.offset) for a, b, w in edges]
         # T_c, or where a bin has fewer sessions than columns, their rows F, of which `rows_kept` are there already.
-        self.T = [zeros((min(h, w), w), self.offset) for h, w in zip(self.bin_n, widths, strict=True)]
+        self.T = [ar.zeros((min(h, w), w), self.offset) for h, w in zip(self.bin_n, widths, strict=True)]
         self.rows_kept = [0] * n_bins
-        self.within = zeros((F, K, self.d, self.d), self.offset)
-        self.open: Open | None = None
+        self.within = ar.zeros((F, K, self.d, self.d), self.offset)
+        self.open = Open(labels.n_sessions, K, self.offset)
 
     def _choose_offset(self, like: Array, offset: Array | None) -> None:
         """The point about which rows are summed: near the mean of all rows, which is that of some of them."""
         xp = self.xp
         with np.errstate(all="ignore"):
-            first = to_float(like[: min(4096, like.shape[0]), :], xp)
+            first = ar.to_float(like[: min(4096, like.shape[0]), :], xp)
             mean = xp.mean(first, axis=0) if offset is None else offset
             self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
             # Rows are summed as they are, unless they lie so far from 0 that digits would be lost.
@@ -181,35 +151,29 @@ class Sums:
         if self.single:  # a number that single precision has too
             self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
 
-    # -- whole sessions
-
     def add_all(self, X: Array) -> None:
-        """All recordings at once: by bin and speaker, so that no session is ever open."""
-        lb, ip = self.labels, namespace(self.labels.session)
-        order = ip.argsort(self.session_pair, stable=True)
-        rank = ip.empty_like(order)
-        rank[order] = arange(lb.n_sessions, order)
-        key = rank[lb.session] if len(lb.kinds) == 1 else rank[lb.session] * len(lb.kinds) + lb.kind
+        """All recordings at once, so that no session is ever open."""
+        ip, key = ar.namespace(self.labels.session), self._order(self.labels.session, self.labels.kind)
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
-        self._add_whole(X, rows, self.session_pair[order], self.bin_n)
+        self._add_whole(X, rows, ip.sort(self.session_pair), self.bin_n)
         self.pair_n += self.pair_n_all
+
+    def _order(self, session: Array, kind: Array) -> Array:
+        """Integers by which recordings are sorted by pair (and so by bin), session and kind."""
+        return (self.session_pair[session] * self.labels.n_sessions + session) * len(self.labels.kinds) + kind
 
     def add(self, X: Array, index: slice | Ints) -> None:
         """A chunk, whose rows have the labels at `index`."""
-        lb = self.labels
         rows = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-        sessions, inverse, have = np.unique(lb.session[rows], return_inverse=True, return_counts=True)
+        session, kind = self.labels.session[rows], self.labels.kind[rows]
+        sessions, inverse, have = np.unique(session, return_inverse=True, return_counts=True)
         whole = have == self._complete[sessions]
         if whole.any():
-            chosen = sessions[whole]
-            order = np.argsort(self.session_pair[chosen], kind="stable")
-            rank = np.full(len(sessions), -1)
-            rank[np.flatnonzero(whole)[order]] = np.arange(len(order))
-            place = np.flatnonzero(whole[inverse])
-            key = rank[inverse[place]] * len(lb.kinds) + lb.kind[rows[place]]
-            n = np.bincount(self.bin[chosen], minlength=len(self.A)).tolist()
-            self._add_whole(X, place[np.argsort(key, kind="stable")], self.session_pair[chosen[order]], n)
-            np.add.at(self.pair_n, self.session_pair[chosen], 1)
+            place, chosen = np.flatnonzero(whole[inverse]), sessions[whole]
+            order = np.argsort(self._order(session[place], kind[place]), kind="stable")
+            pair, n = np.sort(self.session_pair[chosen]), np.bincount(self.bin[chosen], minlength=len(self.A))
+            self._add_whole(X, place[order], pair, n.tolist())
+            np.add.at(self.pair_n, pair, 1)
         part = np.flatnonzero(~whole[inverse])
         if len(part):
             self._add_open(X, part, rows[part])
@@ -222,7 +186,7 @@ class Sums:
 
     def _add_whole(self, X: Array, rows: Array | None, pair: Array, n_sessions: list[int]) -> None:
         """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind."""
-        tasks: list[tuple[int, slice, Array]] = []
+        tasks: list[Task] = []
         there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
         rows_each = max(256, (CHUNK_BYTES // 4 if self.xp is np else there) // (8 * self.d))
         row = at = 0
@@ -234,32 +198,27 @@ class Sums:
                 tasks.append((b, slice(row, row + (j - i) * L), pair[i:j]))
                 row += (j - i) * L
             at += h
-        if self.xp is not np:
-            for block in self._work(X, rows, tasks, (None, None)):
-                self._close(block)
-            return
-        # Sums and copies are not threaded in NumPy: each core gets blocks of its own.
-        most = max((p.stop - p.start for _, p, _ in tasks), default=0)
-        dtype = np.float32 if self.single and X.dtype == np.float32 else np.float64
-
-        def work(task: tuple[int, slice, Array], buffers: Any) -> _Block:
-            return next(self._work(X, rows, [task], buffers))
-
-        for block in in_order(work, tasks, row * self.d**2, lambda: np.empty((2, most, self.d), dtype)):
-            self._close(block)
+        found = self._work(X, rows, tasks, (None, None))
+        if self.xp is np:  # whose sums and copies are not threaded: each core gets blocks of its own
+            most = max((p.stop - p.start for _, p, _ in tasks), default=0)
+            dtype = np.float32 if self.single and X.dtype == np.float32 else np.float64
+            buffers, flops = partial(np.empty, (2, most, self.d), dtype), row * self.d**2
+            found = ar.in_order(lambda task, own: next(self._work(X, rows, [task], own)), tasks, flops, buffers)
+        for block in found:
+            self._close(*block)
 
     def _blocks(self, X: Array, rows: Array | None, parts: list[slice], out: Array | None) -> Iterator[Array]:
         """Rows of X about `self.base`, in a buffer that is used again, or as they are."""
         if self.xp is not np and isinstance(X, np.ndarray):
-            for block in streamed(X, parts if rows is None else [to_numpy(rows[p]) for p in parts], self.offset):
+            for block in ar.streamed(X, parts if rows is None else [ar.to_numpy(rows[p]) for p in parts], self.offset):
                 yield self._precise(block)
             return
         for p in parts:
             index: Any = None if rows is None else rows[p]
-            if self.xp is np and index is not None and _consecutive(index):
+            if self.xp is np and index is not None and (np.diff(index) == 1).all():  # consecutive
                 index, p = None, slice(int(index[0]), int(index[-1]) + 1)
             if out is None:
-                yield self._precise(X[p, :] if index is None else take(X, index))
+                yield self._precise(X[p, :] if index is None else ar.take(X, index))
             elif index is None and X.dtype == out.dtype and not self.far:
                 yield X[p]
             elif index is None:
@@ -275,20 +234,18 @@ class Sums:
                 yield block
 
     def _precise(self, block: Array) -> Array:
-        if self.single and block.dtype == self.xp.float32:
-            return block - self.xp.astype(self.base, self.xp.float32) if self.far else block
-        return to_float(block, self.xp) - self.base if self.far else to_float(block, self.xp)
+        if not (self.single and block.dtype == self.xp.float32):
+            block = ar.to_float(block, self.xp)
+        return block - self.xp.astype(self.base, block.dtype) if self.far else block
 
-    def _work(
-        self, X: Array, index: Array | None, tasks: list[tuple[int, slice, Array]], buffers: Any
-    ) -> Iterator[_Block]:
+    def _work(self, X: Array, index: Array | None, tasks: list[Task], buffers: Any) -> Iterator[Found]:
         """Sums and scatters of the tasks, one after the other; two buffers (rows, d) are used again for each."""
         blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffers[0])
         for (b, _, pair), block in zip(tasks, blocks, strict=True):
             with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found at the end
                 G, counts = self.xp.reshape(block, (len(pair), -1, self.d)), self.types[b // self.n_folds]
                 F, within = self._squared(G, counts, buffers[1])
-                yield _Block(b, pair, F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within)
+                yield b, pair, F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
 
     def _squared(self, G: Array, counts: Ints, spare: Array | None) -> tuple[Array, dict[int, Array]]:
         """Sums F (h, K_c d) of sessions G (h, L, d) of one type, and by kind the scatter about the session's mean."""
@@ -298,50 +255,50 @@ class Sums:
             n = int(counts[k])
             part = G[:, at : at + n, :]
             at += n
-            whole = xp.sum(part, axis=1, dtype=xp.float64) if n > 1 else to_float(part[:, 0, :], xp)
+            whole = xp.sum(part, axis=1, dtype=xp.float64) if n > 1 else ar.to_float(part[:, 0, :], xp)
             sums.append(whole - n * (self.offset - self.base))
             if n == 1:
                 continue
-            if n <= 8 and spare is not None:  # n - 1 differences hold what n residuals do, at less cost
+            if n <= 8 and spare is not None:  # n - 1 orthonormal contrasts hold what n residuals do, at less cost
                 rows = spare[: h * (n - 1)].reshape(h, n - 1, d)
                 rest = np.matmul(helmert(n).astype(spare.dtype), part, out=rows)
-            elif is_torch(xp) and part.dtype == whole.dtype:
+            elif ar.is_torch(xp) and part.dtype == whole.dtype:
                 rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
             else:
                 rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
             flat = xp.reshape(rest, (-1, d))
-            within[k] = to_float(flat.T @ flat, xp)  # NumPy sees that both are one array, and does half the work
+            within[k] = ar.to_float(flat.T @ flat, xp)  # NumPy sees that both are one array, and does half the work
         return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
 
     @np.errstate(invalid="ignore", over="ignore")
-    @np.errstate(invalid="ignore", over="ignore")
-    def _close(self, block: _Block) -> None:
-        """Give the sums of complete sessions, sorted by pair, to their speakers."""
-        b, F = block.bin, block.F
-        if block.T is not None:
-            self.T[b] += block.T
-        else:
+    def _close(self, b: int, pair: Array, F: Array, T: Array | None, within: dict[int, Array]) -> None:
+        """Give the sums F (h, K_c d) of complete sessions of bin b, sorted by pair (h,), and F'F to their speakers."""
+        if T is not None:
+            self.T[b] += T
+        else:  # the rows F are kept instead
             first = self.rows_kept[b]
             self.rows_kept[b] = first + F.shape[0]
             self.T[b][first : first + F.shape[0], :] = F
-        for k, scatter in block.within.items():
+        for k, scatter in within.items():
             self.within[b % self.n_folds, k, ...] += scatter
-        add_segments(self.A[b], block.pair - self.pair_start[b], F)
+        ar.add_segments(self.A[b], pair - self.pair_start[b], F)
 
-    # -- sessions in parts
-
+    @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
-        """Rows of sessions that have rows in other chunks too."""
+        """Rows of sessions that have rows in other chunks too; they are summed by cell (session * K + kind)."""
         lb, K = self.labels, len(self.labels.kinds)
-        if self.open is None:
-            self.open = Open(lb.n_sessions, K, self.offset)
-        G = to_float(put(take(X, place), self.offset), self.xp)
         cell = lb.session[rows] * K + lb.kind[rows]
-        cells, n, F = parts(G - self.offset, cell, self.fold[lb.speaker[rows]], K, self.within)
-        self.open.add(cells, n, F, self.fold[lb.session_speaker[cells // K]], self.within)
+        order = np.argsort(cell, kind="stable")
+        cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
+        G = ar.to_float(ar.put(ar.take(X, place[order]), self.offset), self.xp) - self.offset
+        F = ar.segment_sums(G, starts)
+        mean = F / ar.put(n.astype(float), F)[:, None]
+        fold = self.fold[lb.session_speaker[cells // K]]
+        rest = G - ar.take(mean, np.repeat(np.arange(len(n)), n))
+        _add_by_bin(self.within, np.repeat(fold * K + cells % K, n), rest)
+        self.open.add(cells, n, F, fold, self.within)
         sessions = np.unique(cells // K)
-        have = self.open.recordings(sessions)
-        self.close_sums(*self.open.take_out(sessions[have == self._complete[sessions]]))
+        self.close_sums(*self.open.take_out(sessions, self._complete[sessions]))
 
     @np.errstate(invalid="ignore", over="ignore")
     def close_sums(self, sessions: Ints, sums: Array) -> None:
@@ -351,12 +308,10 @@ class Sums:
         for b in np.unique(bins).tolist():
             chosen = order[slice(*np.searchsorted(bins, [b, b + 1]))]
             present = np.flatnonzero(self.types[b // self.n_folds])
-            F = self.xp.concat([take(sums[:, int(k), :], chosen) for k in present], axis=1)
-            T = gram(F) if self.T[b].shape[0] == F.shape[1] else None
-            self._close(_Block(b, self.session_pair[sessions[chosen]], F, T, {}))
+            F = self.xp.concat([ar.take(sums[:, int(k), :], chosen) for k in present], axis=1)
+            T = ar.gram(F) if self.T[b].shape[0] == F.shape[1] else None
+            self._close(b, self.session_pair[sessions[chosen]], F, T, {})
         np.add.at(self.pair_n, self.session_pair[sessions], 1)
-
-    # -- the end
 
     def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
         """The sums by fold, as fields of `Statistics`; `again` names the recordings that are not finite, if any are."""
@@ -369,7 +324,7 @@ class Sums:
             own = who & (self.fold == f)
             place = np.cumsum(own) - 1
             blocks = [self._block(c, f, done, place) for c in range(len(self.types))]
-            rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self._still_open]])
+            rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self.open.sessions()]])
             found = {"speaker_ids": lb.speaker_ids[own], "weights": np.ones(int(own.sum())), "open": rest or None}
             found |= {"offset": self.offset, "kinds": lb.kinds, "blocks": tuple(b for b in blocks if b is not None)}
             out.append({**found, "within": self.within[f, ...], "sessions": self._names(f)})
@@ -381,9 +336,9 @@ class Sums:
         if lb.session_ids is None:
             return None
         closed = np.ones(lb.n_sessions, bool)
-        closed[self._still_open] = False
+        closed[self.open.sessions()] = False
         if self.n_folds > 1:
-            closed &= (self.fold == f)[to_numpy(lb.session_speaker)]
+            closed &= (self.fold == f)[ar.to_numpy(lb.session_speaker)]
         ids = lb.session_ids[closed]
         return ids if ids.dtype == np.int64 else keys(ids)
 
@@ -396,22 +351,17 @@ class Sums:
             return None
         A, T = self.A[b], self.T[b]
         if len(there) < A.shape[0]:
-            A = take(A, there)
+            A = ar.take(A, there)
         if T.shape[0] < T.shape[1]:
             T = T[: self.rows_kept[b], :]
         speaker = place[self.pair_speaker[pairs][there]]
         return TypeBlock(self.types[c], speaker, self.pair_n[pairs][there], A, T)
 
-    @property
-    def _still_open(self) -> Ints:
-        return np.zeros(0, np.int64) if self.open is None else self.open.sessions()
-
     def _left_open(self) -> OpenSessions | None:
         """Sessions that are not complete at the end."""
-        if self.open is None or not len(self.open):
+        lb, at = self.labels, self.open.sessions()
+        if lb.session_ids is None or not len(at):
             return None
-        lb, at = self.labels, self._still_open
-        assert lb.session_ids is not None
         names, speakers = lb.session_ids[at], lb.speaker_ids[lb.session_speaker[at]]
         cells, n, F = self.open.cells()
         session, kind = np.divmod(cells, self.open.K)
@@ -420,8 +370,7 @@ class Sums:
     def _check(self, again: Callable[[], Any] | None) -> None:
         """A NaN or an infinity anywhere in the data has spread into the sums; `again` names where."""
         xp = self.xp
-        opened = [] if self.open is None else [self.open.sums]
-        finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within, *opened)]
+        finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within, self.open.sums)]
         if bool(xp.all(xp.stack(finite))):
             return
         if again is not None:
@@ -429,31 +378,11 @@ class Sums:
         raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
 
 
-def _consecutive(index: Ints) -> bool:
-    return bool(index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all())
-
-
-@np.errstate(invalid="ignore", over="ignore")
-def parts(G: Array, cell: Ints, fold: Ints, K: int, within: Array) -> tuple[Ints, Ints, Array]:
-    """Rows G (n, d) by cell (session * K + kind): the cells there are, the rows of each, and their sums.
-
-    The scatter of the rows about the mean of their cell is added to `within` (folds, K, d, d).
-    """
-    order = np.argsort(cell, kind="stable")
-    cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-    G = take(G, order)
-    F = segment_sums(G, starts)
-    mean = F / put(n.astype(float), F)[:, None]
-    rest = G - take(mean, np.repeat(np.arange(len(n)), n))
-    _add_by_bin(within, fold[order] * K + np.repeat(cells % K, n), rest)
-    return cells, n, F
-
-
 def _add_by_bin(within: Array, bins: Ints, rows: Array) -> None:
     """Add the scatter of rows to `within` (folds, K, d, d); `bins` are fold * K + kind of each row."""
     K = within.shape[1]
     for b in np.unique(bins).tolist():
-        within[b // K, b % K, ...] += gram(take(rows, np.flatnonzero(bins == b)))
+        within[b // K, b % K, ...] += ar.gram(ar.take(rows, np.flatnonzero(bins == b)))
 
 
 class Open:
@@ -464,28 +393,25 @@ class Open:
         self.slot = np.full(n_sessions, -1)
         self.free = np.zeros(0, np.int64)
         self.counts = np.zeros((0, K), np.int64)
-        self.sums = zeros((0, self.d), like)  # (slots * K, d)
+        self.sums = ar.zeros((0, self.d), like)  # (slots * K, d)
 
     def __len__(self) -> int:
         return int((self.slot >= 0).sum())
 
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, cell: Ints, n: Ints, F: Array, fold: Ints, within: Array) -> None:
-        """Add sums F of n recordings to cells (session * K + kind), each at most once.
-
-        The scatter that the joining of two parts adds goes to `within` (folds, K, d, d).
-        """
-        xp = namespace(F)
+        """Add sums F of n recordings to distinct cells (session * K + kind); scatter between parts goes to `within`."""
+        xp = ar.namespace(F)
         self._open(np.unique(cell // self.K))
         at = self.slot[cell // self.K] * self.K + cell % self.K
         m = self.counts.reshape(-1)[at]
         of = np.flatnonzero(m > 0)
         if len(of):
-            n_, m_ = (put(a[of].astype(float), F)[:, None] for a in (n, m))
-            jump = take(F, of) / n_ - take(self.sums, at[of]) / m_
+            n_, m_ = (ar.put(a[of].astype(float), F)[:, None] for a in (n, m))
+            jump = ar.take(F, of) / n_ - ar.take(self.sums, at[of]) / m_
             _add_by_bin(within, fold[of] * self.K + cell[of] % self.K, jump * xp.sqrt(n_ * m_ / (n_ + m_)))
         self.counts.reshape(-1)[at] += n
-        add_rows(self.sums, at, F)
+        ar.add_rows(self.sums, at, F)
 
     def _open(self, sessions: Ints) -> None:
         new = sessions[self.slot[sessions] < 0]
@@ -494,20 +420,21 @@ class Open:
             more = max(len(new) - len(self.free), have)
             self.free = np.concatenate([self.free, np.arange(have, have + more)])
             self.counts = np.concatenate([self.counts, np.zeros((more, self.K), np.int64)])
-            xp = namespace(self.sums)
-            self.sums = xp.concat([self.sums, zeros((more * self.K, self.d), self.sums)], axis=0)
+            xp = ar.namespace(self.sums)
+            self.sums = xp.concat([self.sums, ar.zeros((more * self.K, self.d), self.sums)], axis=0)
         self.slot[new], self.free = self.free[: len(new)], self.free[len(new) :]
 
-    def recordings(self, sessions: Ints) -> Ints:
-        """How many recordings of each session have come."""
-        return self.counts[self.slot[sessions]].sum(axis=1)
+    def _cells(self, at: Ints) -> Ints:
+        """The cells of each of the sessions, or of the slots, at `at`."""
+        return (at[:, None] * self.K + np.arange(self.K)).reshape(-1)
 
-    def take_out(self, sessions: Ints) -> tuple[Ints, Array]:
-        """Sessions (h,) that are complete, and their sums (h, K, d); they are held no longer."""
+    def take_out(self, sessions: Ints, sizes: Ints) -> tuple[Ints, Array]:
+        """Take out the sessions (h,) of which as many recordings have come as `sizes` says; with sums (h, K, d)."""
+        sessions = sessions[self.counts[self.slot[sessions]].sum(axis=1) == sizes]
         slots = self.slot[sessions]
-        at = (slots[:, None] * self.K + np.arange(self.K)).reshape(-1)
-        sums = namespace(self.sums).reshape(take(self.sums, at), (len(sessions), self.K, self.d))
-        set_rows(self.sums, at, zeros((len(at), self.d), self.sums))
+        at = self._cells(slots)
+        sums = ar.namespace(self.sums).reshape(ar.take(self.sums, at), (len(sessions), self.K, self.d))
+        ar.set_rows(self.sums, at, ar.zeros((len(at), self.d), self.sums))
         self.counts[slots], self.slot[sessions] = 0, -1
         self.free = np.concatenate([self.free, slots])
         return sessions, sums
@@ -519,8 +446,7 @@ class Open:
     def cells(self) -> tuple[Ints, Ints, Array]:
         """The cells (session * K + kind) that have recordings, how many, and their sums."""
         sessions = self.sessions()
-        at = (self.slot[sessions][:, None] * self.K + np.arange(self.K)).reshape(-1)
-        cell = (sessions[:, None] * self.K + np.arange(self.K)).reshape(-1)
+        at = self._cells(self.slot[sessions])
         n = self.counts.reshape(-1)[at]
         there = np.flatnonzero(n > 0)
-        return cell[there], n[there], take(self.sums, at[there])
+        return self._cells(sessions)[there], n[there], ar.take(self.sums, at[there])

@@ -10,8 +10,6 @@ speaker, all about the means of their kinds of channels:
     a = N - sum_ij L_ij^2 / N_i,   b = sum_ij L_ij^2 / N_i - sum_ij L_ij^2 / N,   e = N - sum_i N_i^2 / N
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +23,15 @@ def by_kind(stats: Statistics, stacked: list[Array]) -> Array:
     """(K, d) sums over types of vectors that are stacked over the kinds present."""
     out = zeros((stats.K, stats.d), stats.offset)
     for b, f in zip(stats.blocks, stacked, strict=True):
-        for at, k in enumerate(b.present.tolist()):
-            out[k, ...] += f[at * stats.d : (at + 1) * stats.d]
+        for k, _, of in b.parts:
+            out[k, ...] += f[of]
     return out
+
+
+def kind_means(stats: Statistics) -> Array:
+    """(K, d) means of the recordings of each kind, about the offset."""
+    f = by_kind(stats, stats.f)
+    return f / put(np.maximum(stats.N, 1e-300), f)[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,24 +50,18 @@ class Scatters:
 @reproducible()
 def scatters(stats: Statistics) -> Scatters:
     """All kinds of channels together, each about its own mean."""
-    f, d = by_kind(stats, stats.f), stats.d
-    xp = namespace(f)
-    means = f / put(np.maximum(stats.N, 1e-300), f)[:, None]
-    Q = zeros((d, d), f)  # sum F F' / L over sessions
-    within = xp.sum(stats.within, axis=0)
-    F = zeros((len(stats.speaker_ids), d), f)  # of speakers
-    for b, fc, H in zip(stats.blocks, stats.f, stats.H, strict=True):
-        m = xp.concat([int(b.counts[k]) * means[k, ...] for k in b.present.tolist()])
-        T = b.T - fc[:, None] * m[None, :] - m[:, None] * fc[None, :] + float(H) * m[:, None] * m[None, :]
-        of = [slice(i * d, (i + 1) * d) for i in range(len(b.present))]  # rows of each kind present
-        whole = sum(T[i, j] for i in of for j in of) / b.size
-        within = within - whole + sum(T[i, i] / int(b.counts[k]) for i, k in zip(of, b.present.tolist(), strict=True))
+    means, d = kind_means(stats), stats.d
+    within, Q = namespace(means).sum(stats.within, axis=0), zeros((d, d), means)  # Q: sum F F' / L over sessions
+    F = zeros((len(stats.speaker_ids), d), means)  # of speakers
+    for b in stats.shifted(-means):
+        of = [columns for _, _, columns in b.parts]
+        whole = sum(b.T[i, j] for i in of for j in of) / b.size
+        within = within - whole + sum(b.T[i, i] / n for _, n, i in b.parts)
         Q = Q + whole
-        A = b.A - put(b.n.astype(float), f)[:, None] * m[None, :]
-        add_rows(F, b.speaker, sum(A[:, i] for i in of))
+        add_rows(F, b.speaker, sum(b.A[:, i] for i in of))
     w, sizes = stats.weights, stats.types.sum(axis=1)
     N_i, squares = np.maximum(stats.counts @ sizes, 1e-300), stats.counts @ sizes**2
-    speaker = gram(put(np.sqrt(w / N_i), f)[:, None] * F)
+    speaker = gram(put(np.sqrt(w / N_i), F)[:, None] * F)
     N, H, M = stats.n_recordings, stats.n_sessions, stats.n_speakers
     shared = float(np.sum(w * squares / N_i))
     b_, e = shared - float(np.sum(w * squares)) / N, N - float(np.sum(w * N_i**2)) / N
@@ -76,19 +74,14 @@ def total_covariance(stats: Statistics) -> Array:
     return (s.within + s.session + s.speaker) / stats.n_recordings
 
 
-# -- what can be learnt
-
-
 def _counts(stats: Statistics) -> tuple[int, int, int, str]:
     M, H = len(stats.speaker_ids), int(stats.counts.sum())
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
     return M, H, N, f"{N} recordings in {H} sessions of {M} speakers"
 
 
-def session_rank(stats: Statistics, n_session_factors: int | None) -> int:
-    """The number of session factors; None: full rank if they can be told from noise and speakers, otherwise none."""
-    if n_session_factors is not None:
-        return n_session_factors
+def session_rank(stats: Statistics) -> int:
+    """The largest number of session factors: full rank if they can be told from noise and speakers, otherwise none."""
     M, H, N, _ = _counts(stats)
     return stats.d if N > H > M else 0
 
@@ -97,15 +90,13 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
     """Refuse data from which the parameters asked for cannot be told apart, with the counts and what to do."""
     M, H, N, counts = _counts(stats)
     if nx and N == H:
-        raise DuopldaError(
-            f"{counts}: no session has two recordings, so session factors and channel noise cannot be told apart. Use "
-            "n_session_factors=0 (or None), or label the recordings of one conversation with one session"
-        )
+        cause = "no session has two recordings, so session factors and channel noise cannot be told apart"
+        remedy = "Use n_session_factors=0 (or None), or label the recordings of one conversation with one session"
+        raise DuopldaError(f"{counts}: {cause}. {remedy}")
     if nx and H == M:
-        raise DuopldaError(
-            f"{counts}: no speaker has two sessions, so speaker and session factors cannot be told apart. Use "
-            "n_session_factors=0 to count sessions as part of the speaker, or add speakers with several sessions"
-        )
+        cause = "no speaker has two sessions, so speaker and session factors cannot be told apart"
+        remedy = "n_session_factors=0 to count sessions as part of the speaker, or add speakers with several sessions"
+        raise DuopldaError(f"{counts}: {cause}. Use {remedy}")
     if M < 2:
         raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
 
@@ -113,12 +104,11 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
 @reproducible()
 def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     """Why maximum likelihood has no answer for these data: the noise covariance would be singular. None if it has."""
-    M, H, N, counts = _counts(stats)
+    (M, H, N, counts), d = _counts(stats), stats.d
     if ny and N == M:
-        return (
-            f"{counts}: no speaker has two recordings, so speaker factors and noise cannot be told apart. "
-            "Check the speaker labels: the same id must stand for every recording of a speaker"
-        )
+        cause = "no speaker has two recordings, so speaker factors and noise cannot be told apart"
+        remedy = "Check the speaker labels: the same id must stand for every recording of a speaker"
+        return f"{counts}: {cause}. {remedy}"
     s = scatters(stats)
     total = to_numpy(s.within + s.session + s.speaker)
     noise, df, where = (s.within, N - H, "sessions") if nx else (s.within + s.session, N - M, "speakers")
@@ -127,20 +117,17 @@ def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     constant = np.flatnonzero(scale <= 1e-12 * size * N**0.5)
     if len(constant):
         return f"columns {some(constant)} are constant: remove them"
-    if df < stats.d:
-        return (
-            f"{counts}: within {where} there are only {df} differences between recordings to learn a noise "
-            f"covariance of {stats.d} dimensions from, which needs at least {stats.d}"
-        )
+    if df < d:
+        have = f"within {where} there are only {df} differences between recordings"
+        return f"{counts}: {have} to learn a noise covariance of {d} dimensions from, which needs at least {d}"
     values, vectors = np.linalg.eigh(noise / np.outer(scale, scale))
-    if values[0] > 1e-13 * stats.d:
+    flat = int((values <= 1e-13 * d).sum())
+    if not flat:
         return None
     correlation = np.abs(total / np.outer(scale, scale))
     pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
     if pairs:
         return f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one"
-    most = np.argsort(-np.abs(vectors[:, 0]))[:5]
-    return (
-        f"within {where}, recordings do not differ in {int((values <= 1e-13 * stats.d).sum())} of {stats.d} "
-        f"directions (mostly columns {some(most)}): duplicated recordings, or dependent columns"
-    )
+    most = f"mostly columns {some(np.argsort(-np.abs(vectors[:, 0]))[:5])}"
+    said = f"within {where}, recordings do not differ in {flat} of {d} directions ({most})"
+    return f"{said}: duplicated recordings, or dependent columns"

@@ -1,7 +1,5 @@
 """A model without its session level and with one kind of channel, as other tools keep it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,16 +28,13 @@ class Loss:
             return "nothing is lost: the model has no session factors and one kind of channel"
         parts = []
         if self.session:
-            parts.append(
-                f"{100 * self.session:.1f} % of the within-class variance is the sessions' and is now noise of each "
-                f"recording: copies of a session will be counted as independent, so that {copies} recordings of one "
-                f"session are taken for {1 + (copies - 1) * self.session:.2f} times as precise as they are"
-            )
+            share = f"{100 * self.session:.1f} % of the within-class variance is the sessions'"
+            effect = f"{copies} recordings of one session are taken for {1 + (copies - 1) * self.session:.2f} times"
+            noise = "noise of each recording: copies of a session will be counted as independent"
+            parts.append(f"{share} and is now {noise}, so that {effect} as precise as they are")
         if self.n_kinds > 1:
-            parts.append(
-                f"{self.n_kinds} kinds of channels became one mean noise (their means made {100 * self.kinds:.1f} % of "
-                "the within-class variance)"
-            )
+            means = f"their means made {100 * self.kinds:.1f} % of the within-class variance"
+            parts.append(f"{self.n_kinds} kinds of channels became one mean noise ({means})")
         return "this is lossy: " + "; ".join(parts)
 
 

@@ -7,33 +7,23 @@ likelihood never falls. The letters are those of `duoplda.model.parameters`; `m`
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    Array,
-    NotPositiveDefinite,
-    cholesky,
-    namespace,
-    put,
-    reproducible,
-    solve,
-    spd_inverse,
-    symmetric,
-    to_numpy,
-    zeros,
-)
+from duoplda import arrays as ar
+from duoplda.arrays import Array
 from duoplda.errors import DuopldaError
-from duoplda.model.anova import by_kind, scatters, total_covariance
+from duoplda.model.anova import kind_means, scatters, total_covariance
 from duoplda.model.estep import EStep, Moments
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
-
-# -- M-steps
 
 
 def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.0, nu: float = 0.0) -> Model:
@@ -41,45 +31,43 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 
     With `nu`, kinds of channels have a common prior worth nu recordings (see `ln_prior`).
     """
-    xp, ny = namespace(model.V), model.ny
+    xp, ny = ar.namespace(model.V), model.ny
     if model.K == 1:
         C = moments.C[0, ...]
-        Z1 = solve(moments.R[0, ...], C.T).T
+        Z1 = ar.solve(moments.R[0, ...], C.T).T
         Z, m = Z1[:, :-1], Z1[:, -1][None, :]
-        noise = symmetric(stats.S[0, ...] - Z1 @ C.T)[None, ...] / float(stats.N[0])
+        noise = ar.symmetric(stats.S[0, ...] - Z1 @ C.T)[None, ...] / float(stats.N[0])
     else:
         Z, m, noise = _regression_by_kind(model, moments, stats)
         if nu:
-            N = put(stats.N, noise)[:, None, None]
-            noise = (noise * N + nu * spd_inverse(xp.mean(model.W, axis=0))[0]) / (N + nu)
-    if floor:
-        noise = _floored(noise, floor)
-    return replace(model, mu=m + stats.offset, V=Z[:, :ny], U=Z[:, ny:], W=spd_inverse(noise)[0])
+            N = ar.put(stats.N, noise)[:, None, None]
+            noise = (noise * N + nu * ar.spd_inverse(xp.mean(model.W, axis=0))[0]) / (N + nu)
+    W = ar.spd_inverse(_floored(noise, floor))[0]
+    return replace(model, mu=m + stats.offset, V=Z[:, :ny], U=Z[:, ny:], W=W)
 
 
 def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tuple[Array, Array, Array]:
     """Loadings Z = [V U] that all kinds share; means (about the offset) and noise covariances by kind."""
-    xp, R, C = namespace(model.V), moments.R, moments.C
-    N = put(np.maximum(stats.N, 1e-300), model.V)[:, None]
+    xp, R, C = ar.namespace(model.V), moments.R, moments.C
+    N = ar.put(np.maximum(stats.N, 1e-300), model.V)[:, None]
     r, f = R[:, :-1, -1], C[:, :, -1]
     Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N)[:, None, :]
     Cc = C[:, :, :-1] - f[:, :, None] * (r / N)[:, None, :]
     Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N)
     CZ = Cc @ Z.T
     Sc = stats.S - f[:, :, None] * (f / N)[:, None, :]
-    return Z, (f - r @ Z.T) / N, symmetric(Sc - CZ - CZ.mT + Z @ Rc @ Z.T) / N[:, :, None]
+    return Z, (f - r @ Z.T) / N, ar.symmetric(Sc - CZ - CZ.mT + Z @ Rc @ Z.T) / N[:, :, None]
 
 
 def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
     """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q."""
-    xp = namespace(Z)
-    share = put(N / N.sum(), Z)  # of the recordings, by kind
-    left = spd_inverse(xp.tensordot(share, W, axes=1))[0]
-    right = spd_inverse(symmetric(xp.sum(R, axis=0)))[0]
+    xp = ar.namespace(Z)
+    share = ar.put(N / N.sum(), Z)  # of the recordings, by kind
+    left = ar.spd_inverse(xp.tensordot(share, W, axes=1))[0]
+    right = ar.spd_inverse(ar.symmetric(xp.sum(R, axis=0)))[0]
     residual = xp.sum(W @ (C - Z @ R), axis=0)
     step = left @ residual @ right
-    power = float(xp.sum(residual * step))
-    first = power
+    power = first = float(xp.sum(residual * step))
     for _ in range(10):
         if power <= 1e-16 * first or power <= 0:
             break
@@ -95,9 +83,11 @@ def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
 
 def _floored(covariances: Array, floor: float) -> Array:
     """The best covariances (..., d, d) with no eigenvalue below the floor: the maximiser under that constraint."""
-    xp = namespace(covariances)
+    if not floor:
+        return covariances
+    xp = ar.namespace(covariances)
     s, T = xp.linalg.eigh(covariances)
-    return symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
+    return ar.symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
 
 
 def ln_prior(model: Model, nu: float) -> float:
@@ -109,9 +99,8 @@ def ln_prior(model: Model, nu: float) -> float:
     """
     if not nu or model.K == 1:
         return 0.0
-    xp = namespace(model.W)
-    _, ln = spd_inverse(model.W)
-    _, ln_mean = spd_inverse(xp.mean(model.W, axis=0))
+    xp = ar.namespace(model.W)
+    ln, ln_mean = (ar.spd_inverse(W)[1] for W in (model.W, xp.mean(model.W, axis=0)))
     return nu / 2 * float(xp.sum(ln) - model.K * ln_mean)
 
 
@@ -122,36 +111,32 @@ def md_step(model: Model, moments: Moments) -> Model:
     """
     ny, nx, M = model.ny, model.nx, moments.M
     mu_y = moments.y / M
-    Sigma_y = symmetric(moments.yy / M - mu_y[:, None] * mu_y[None, :])
+    Sigma_y = ar.symmetric(moments.yy / M - mu_y[:, None] * mu_y[None, :])
     V, U, mu = model.V, model.U, model.mu
     if nx:
         rho, H = moments.rho, float(moments.rho[-1, -1])
         one = rho[:-1, -1]
         centred = rho[:-1, :-1] - one[:, None] * (one / H)[None, :]
-        slope = solve(centred[:ny, :ny], centred[:ny, ny:]).T if ny else zeros((nx, 0), V)
+        slope = ar.solve(centred[:ny, :ny], centred[:ny, ny:]).T if ny else ar.zeros((nx, 0), V)
         mu_x = (one[ny:] - slope @ one[:ny]) / H
-        Sigma_x = symmetric(centred[ny:, ny:] - slope @ centred[:ny, ny:]) / H
+        Sigma_x = ar.symmetric(centred[ny:, ny:] - slope @ centred[:ny, ny:]) / H
         V = V + U @ slope
         mu = mu + U @ mu_x
-        U = U @ cholesky(Sigma_x)
+        U = U @ ar.cholesky(Sigma_x)
     if ny:
         mu = mu + V @ mu_y
-        V = V @ cholesky(Sigma_y)
+        V = V @ ar.cholesky(Sigma_y)
     return replace(model, mu=mu, V=V, U=U)
 
 
-# -- start
-
-
-@reproducible()
+@ar.reproducible()
 def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Model:
     """W^-1 from within sessions, UU' from between sessions less its share of noise, VV' likewise; leading parts."""
     s = scatters(stats)
     noise = s.within / max(s.df[0], 1.0) if nx else (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
     if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
         noise = s.speaker / max(stats.n_recordings, 1.0) / 2
-    if floor:
-        noise = _floored(noise, floor)
+    noise = _floored(noise, floor)
     UU = (s.session - s.df[1] * noise) / max(s.a, 1.0) if nx else noise * 0.0
     if nx and s.df[1] <= 0:
         UU = noise
@@ -160,38 +145,28 @@ def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Mod
     return _start(stats, _leading(VV, noise, ny), U, noise)
 
 
-@reproducible()
+@ar.reproducible()
 def random_start(stats: Statistics, ny: int, nx: int, rng: np.random.Generator, floor: float = 0.0) -> Model:
     """Loadings drawn at random, on the scale of the data; noise a third of the total covariance."""
-    T = total_covariance(stats)
-    if floor:
-        T = _floored(T, 3 * floor)
-    C = cholesky(T)
-    V, U = (C @ put(rng.standard_normal((stats.d, n)), T) / max(3.0 * n, 1.0) ** 0.5 for n in (ny, nx))
+    T = _floored(total_covariance(stats), 3 * floor)
+    C = ar.cholesky(T)
+    V, U = (C @ ar.put(rng.standard_normal((stats.d, n)), T) / max(3.0 * n, 1.0) ** 0.5 for n in (ny, nx))
     return _start(stats, V, U, T / 3)
 
 
 def _start(stats: Statistics, V: Array, U: Array, noise: Array) -> Model:
     """Each kind has its own mean, and the noise that is given."""
-    f = by_kind(stats, stats.f)
-    mu = f / put(np.maximum(stats.N, 1e-300), f)[:, None] + stats.offset
-    return Model(mu, V, U, namespace(f).concat([spd_inverse(noise[None, ...])[0]] * stats.K), stats.kinds)
+    W = ar.namespace(noise).concat([ar.spd_inverse(noise[None, ...])[0]] * stats.K)
+    return Model(kind_means(stats) + stats.offset, V, U, W, stats.kinds)
 
 
 def _leading(covariance: Array, noise: Array, n: int) -> Array:
-    """Loadings of the n directions in which a covariance stands out most from the noise; never quite zero.
-
-    (A loading of zero stays zero under EM.)
-    """
-    xp = namespace(covariance)
-    C = cholesky(noise)
-    half = xp.linalg.solve(C, covariance)
-    s, T = xp.linalg.eigh(symmetric(xp.linalg.solve(C, half.T)))
+    """Loadings of the n directions in which a covariance stands out most from the noise; never 0: EM would keep it."""
+    xp = ar.namespace(covariance)
+    C = ar.cholesky(noise)
+    s, T = xp.linalg.eigh(ar.symmetric(xp.linalg.solve(C, xp.linalg.solve(C, covariance).T)))
     s, T = s[s.shape[0] - n :], T[:, T.shape[1] - n :]
     return (C @ T) * xp.sqrt(xp.where(s < 1e-2, xp.full_like(s, 1e-2), s))[None, :]
-
-
-# -- the loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +185,9 @@ class State:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state as arrays of the host."""
-        found = {name: to_numpy(getattr(self.model, name)) for name in ("mu", "V", "U", "W")}
+        found = {name: ar.to_numpy(getattr(self.model, name)) for name in ("mu", "V", "U", "W")}
         for name in ("steps", "images"):
-            rows = [to_numpy(row) for row in getattr(self, name)]
+            rows = [ar.to_numpy(row) for row in getattr(self, name)]
             found[name] = np.stack(rows) if rows else np.zeros((0, 0))
         return found | {"trace": np.array(self.trace), "n_evaluations": np.array(self.n_evaluations)}
 
@@ -229,8 +204,7 @@ class State:
         return cls(model, trace, n_evaluations, tuple(arrays["steps"]), tuple(arrays["images"]))
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(NamedTuple):
     model: Model
     log_likelihoods: NDArray[np.float64]  # after each iteration, the start's first
     converged: bool
@@ -245,10 +219,7 @@ class _Anderson:
 
     def __init__(self, state: State, like: Array, depth: int, floor: float):
         self.depth, self.floor = depth, floor
-        self.f, self.g = (tuple(put(v, like) for v in given) for given in (state.steps, state.images))
-
-    def clear(self) -> None:
-        self.f = self.g = ()
+        self.f, self.g = (tuple(ar.put(v, like) for v in given) for given in (state.steps, state.images))
 
     def __call__(self, model: Model, plain: Model) -> Model | None:
         """A model ahead of the plain step; None where there is none."""
@@ -258,39 +229,36 @@ class _Anderson:
         self.f, self.g = (*self.f, g - t)[-self.depth - 1 :], (*self.g, g)[-self.depth - 1 :]
         if len(self.f) < 2:
             return None
-        dF = namespace(t).stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
-        inner, rhs = to_numpy(dF @ dF.T), to_numpy(dF @ self.f[-1])
+        dF = ar.namespace(t).stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
+        inner, rhs = ar.to_numpy(dF @ dF.T), ar.to_numpy(dF @ self.f[-1])
         scale = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
         a = np.linalg.lstsq(inner / np.outer(scale, scale), rhs / scale, rcond=1e-12)[0] / scale
         for ai, g0, g1 in zip(a.tolist(), self.g[:-1], self.g[1:], strict=True):
             g = g - ai * (g1 - g0)
         try:
             return _unpack(g, plain, self.floor)
-        except NotPositiveDefinite:
+        except ar.NotPositiveDefinite:
             return None
 
 
 def _pack(model: Model) -> Array:
     """The parameters as one vector, W_k by the Cholesky factor of its inverse."""
-    xp = namespace(model.V)
-    return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, cholesky(spd_inverse(model.W)[0]))])
+    xp, factor = ar.namespace(model.V), ar.cholesky(ar.spd_inverse(model.W)[0])
+    return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
 
 
-def _unpack(t: Array, like: Model, floor: float = 0.0) -> Model:
-    xp = namespace(t)
-    K, d, ny, nx = like.K, like.d, like.ny, like.nx
-    ends = np.cumsum([K * d, d * ny, d * nx, K * d * d]).tolist()
-    mu, V, U = xp.reshape(t[: ends[0]], (K, d)), t[ends[0] : ends[1]], t[ends[1] : ends[2]]
-    factor = xp.reshape(t[ends[2] :], (K, d, d))
-    noise = factor @ factor.mT
-    W = spd_inverse(_floored(noise, floor) if floor else noise)[0]
-    return replace(like, mu=mu, V=xp.reshape(V, (d, ny)), U=xp.reshape(U, (d, nx)), W=W)
+def _unpack(t: Array, like: Model, floor: float) -> Model:
+    shapes = [a.shape for a in (like.mu, like.V, like.U, like.W)]
+    ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
+    parts = [t[a:b] for a, b in itertools.pairwise(ends)]
+    mu, V, U, factor = (ar.namespace(t).reshape(p, shape) for p, shape in zip(parts, shapes, strict=True))
+    return replace(like, mu=mu, V=V, U=U, W=ar.spd_inverse(_floored(factor @ factor.mT, floor))[0])
 
 
 def _as_stored(model: Model, like: Array) -> Model:
     """The model in contiguous arrays where `like` is: products of others may differ in the last bit."""
-    xp = namespace(like)
-    there = {name: put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
+    xp = ar.namespace(like)
+    there = {name: ar.put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
     return replace(model, **{name: xp.reshape(xp.reshape(a, (-1,)), a.shape) for name, a in there.items()})
 
 
@@ -305,37 +273,23 @@ def _states(
     yield State(model, trace, evaluations, ahead.f, ahead.g)
     while True:
         plain = _as_stored(step(model, moments), like)
-        bold = ahead(model, plain)
+        bold, better = ahead(model, plain), False
         if bold is not None:
             evaluations += 1
-            found = _try(e_step, bold)
-            if found is None or not found.ln_likelihood + ln_prior(bold, nu) > trace[-1] + least:
-                ahead.clear()
-                bold = None
-            else:
-                model, moments = bold, found
-        if bold is None:
+            with suppress(ar.NotPositiveDefinite):  # an extrapolated model may be no model at all
+                found = e_step(bold)
+                better = trace[-1] + least < found.ln_likelihood + ln_prior(bold, nu) < math.inf
+        if bold is not None and better:
+            model, moments = bold, found
+        else:
+            if bold is not None:
+                ahead.f = ahead.g = ()
             model, moments, evaluations = plain, e_step(plain), evaluations + 1
         trace = (*trace, moments.ln_likelihood + ln_prior(model, nu))
         yield State(model, trace, evaluations, ahead.f, ahead.g)
 
 
-def _try(e_step: EStep, model: Model) -> Moments | None:
-    """Expectations under an extrapolated model, which may be no model at all."""
-    try:
-        moments = e_step(model)
-    except NotPositiveDefinite:
-        return None
-    return moments if np.isfinite(moments.ln_likelihood) else None
-
-
-SINGULAR = (
-    "the noise covariance became singular: there are too few recordings for the dimensions, or recordings or columns "
-    "repeat. Set noise_floor (for example 1e-4), or reduce the dimensions first"
-)
-
-
-@reproducible()
+@ar.reproducible()
 def fit(
     stats: Statistics,
     start: Model | State,
@@ -374,6 +328,8 @@ def fit(
             converged = iteration > 0 and state.trace[-1] - state.trace[-2] < tol * stats.n_recordings
             if converged or stop or iteration >= max_iter:
                 break
-    except NotPositiveDefinite:
-        raise DuopldaError(SINGULAR) from None
+    except ar.NotPositiveDefinite:
+        cause = "there are too few recordings for the dimensions, or recordings or columns repeat"
+        remedy = "Set noise_floor (for example 1e-4), or reduce the dimensions first"
+        raise DuopldaError(f"the noise covariance became singular: {cause}. {remedy}") from None
     return Fit(state.model, np.array(state.trace), converged, state.n_evaluations)

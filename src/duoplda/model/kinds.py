@@ -9,8 +9,6 @@ present kinds, and each recording gets the kind that best explains what the post
 Only sessions with several recordings can tell kinds apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,13 +30,11 @@ SWEEPS = 20  # of the start
 @reproducible()
 def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0) -> Ints:
     """The kind of each recording, from 0 to K - 1; `train` fits a model to the recordings with given kinds."""
-    size = labels.counts.sum(axis=1)[labels.session]
-    several = size > 1
+    several = labels.counts.sum(axis=1)[labels.session] > 1
     if several.sum() < 2 * K:
-        raise DuopldaError(
-            f"only {int(several.sum())} of {len(X)} recordings share their session with others, too few to tell {K} "
-            "kinds of channels apart: only recordings of one session differ by their channel alone. Label the kinds"
-        )
+        few = f"only {int(several.sum())} of {len(X)} recordings share their session with others"
+        why = "only recordings of one session differ by their channel alone. Label the kinds"
+        raise DuopldaError(f"{few}, too few to tell {K} kinds of channels apart: {why}")
     kind = _start(X, labels, several, K, seed)
     for _ in range(ROUNDS):
         fitted = train(kind)
@@ -88,5 +84,4 @@ def _assign(model: Model, X: NDArray[np.float64], labels: Labels) -> Ints:
     hidden = post.posterior(model, X, labels)
     rest = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
     share = np.bincount(labels.kind, minlength=model.K) / len(X)
-    bare = replace(model, V=model.V[:, :0], U=model.U[:, :0])
-    return post.kind_log_posterior(bare, rest, np.maximum(share, 1e-12)).argmax(axis=1)
+    return post.kind_log_posterior(model.noise_alone, rest, np.maximum(share, 1e-12)).argmax(axis=1)

@@ -17,27 +17,15 @@ and its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v =
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    Array,
-    cholesky,
-    eye,
-    in_order,
-    logdet_cholesky,
-    namespace,
-    put,
-    reproducible,
-    spd_inverse,
-    symmetric,
-    to_float,
-    zeros,
-)
+from duoplda import arrays as ar
+from duoplda.arrays import Array
 from duoplda.data.labels import NO_KIND, Ints
 from duoplda.errors import DuopldaError
 
@@ -68,54 +56,51 @@ class Model:
     def K(self) -> int:
         return self.mu.shape[0]
 
+    @property
+    def noise_alone(self) -> Model:
+        """The model without hidden variables."""
+        return replace(self, V=self.V[:, :0], U=self.U[:, :0])
+
     @cached_property
     def W_factor(self) -> Array:
         """(K, d, d) lower triangular C_k with W_k = C_k C_k'."""
-        return cholesky(self.W)
+        return ar.cholesky(self.W)
 
     @cached_property
     def ln_W(self) -> Array:
         """(K,) ln|W_k / 2 pi|."""
-        return logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
-
-
-def _real(array: Any) -> Any:
-    array = array if namespace(array) is not np else np.asarray(array)
-    if "complex" in str(array.dtype):
-        raise TypeError("got complex ones")
-    return array
+        return ar.logdet_cholesky(self.W_factor) - self.d * math.log(2 * math.pi)
 
 
 def same(a: Model, b: Model) -> bool:
     """Whether two models of one array library have the same parameters, the names of their kinds included."""
-    if a is b:
-        return True
-    xp = namespace(a.V)
-    if a.K != b.K or not np.array_equal(a.kinds, b.kinds):
-        return False
-    pairs = ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
-    return all(x is y or (x.shape == y.shape and bool(xp.all(x == y))) for x, y in pairs)
+    xp, pairs = ar.namespace(a.V), ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
+    equal = (x is y or (x.shape == y.shape and bool(xp.all(x == y))) for x, y in pairs)
+    return a is b or (np.array_equal(a.kinds, b.kinds) and all(equal))
 
 
 def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
     """A model with parameters that a user gives, if they make sense; `kinds` (K,) name its kinds of channels."""
     given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
     given["noise_precision"] = noise_precision
-    xp = namespace(*given.values())
+    xp = ar.namespace(*given.values())
     arrays = {}
     for name, a in given.items():
         if a is None and name != "session_loadings":
             raise DuopldaError(f"{name} is None: only session_loadings may be, for a model without session factors")
         if a is not None:
             try:
-                arrays[name] = to_float(_real(a), xp) + 0.0  # a copy of its own
+                a = np.asarray(a) if ar.namespace(a) is np else a
+                if "complex" in str(a.dtype):
+                    raise TypeError("got complex ones")
+                arrays[name] = ar.to_float(a, xp) + 0.0  # a copy of its own
             except (TypeError, ValueError) as error:
                 raise DuopldaError(f"{name} must be an array of real numbers: {error}") from None
     if not arrays["mean"].ndim or not arrays["mean"].shape[-1]:
         raise DuopldaError(f"mean has shape {tuple(arrays['mean'].shape)}, expected (dimensions,)")
     d = arrays["mean"].shape[-1]
     if "session_loadings" not in arrays:
-        arrays["session_loadings"] = zeros((d, 0), arrays["mean"])
+        arrays["session_loadings"] = ar.zeros((d, 0), arrays["mean"])
     K = () if kinds is None else (len(kinds),)
     shapes = {"mean": (*K, d), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (*K, d, d)}
     for name, shape in shapes.items():
@@ -123,59 +108,55 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
         if len(got) != len(shape) or any(s not in (-1, g) for s, g in zip(shape, got, strict=True)):
             want = "(" + ", ".join("factors" if s == -1 else str(s) for s in shape) + ")"
             raise DuopldaError(f"{name} has shape {got}, expected {want}, as the mean has {d} dimensions")
+        if shape[-1] == -1 and got[-1] > d:
+            raise DuopldaError(f"{name} has {got[-1]} factors for {d} dimensions: at most {d} make sense")
         if not bool(xp.all(xp.isfinite(arrays[name]))):
             raise DuopldaError(f"{name} contains NaN or infinity")
-    V, U = arrays["speaker_loadings"], arrays["session_loadings"]
-    for name, matrix in (("speaker_loadings", V), ("session_loadings", U)):
-        if matrix.shape[1] > d:
-            raise DuopldaError(f"{name} has {matrix.shape[1]} factors for {d} dimensions: at most {d} make sense")
     W = xp.reshape(arrays["noise_precision"], (-1, d, d))
     worst = float(xp.max(xp.abs(W - W.mT)))
     if worst > 1e-6 * float(xp.max(xp.abs(W))):
         raise DuopldaError(f"noise_precision is not symmetric (entries differ by up to {worst:.3g})")
-    low = float(xp.min(xp.linalg.eigvalsh(symmetric(W))))
+    low = float(xp.min(xp.linalg.eigvalsh(ar.symmetric(W))))
     if low <= 0:
         raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
-    return Model(
-        xp.reshape(arrays["mean"], (-1, d)), V, U, symmetric(W), NO_KIND if kinds is None else np.asarray(kinds)
-    )
+    mu, V, U = xp.reshape(arrays["mean"], (-1, d)), arrays["speaker_loadings"], arrays["session_loadings"]
+    return Model(mu, V, U, ar.symmetric(W), NO_KIND if kinds is None else np.asarray(kinds))
 
 
 class Terms:
     """What a session of each of the types (C, K) adds to the posteriors: P_c, J_c, G_c and more, stacked over types."""
 
-    @reproducible()
+    @ar.reproducible()
     def __init__(self, model: Model, types: Ints):
-        xp, V, U = namespace(model.V), model.V, model.U
+        xp, V, U = ar.namespace(model.V), model.V, model.U
         host, size = xp is np, model.ny + model.nx
 
         def of_kind(k: int) -> tuple[Array, ...]:
             WV, WU = model.W[k, ...] @ V, model.W[k, ...] @ U
-            return WV, WU, V.T @ WV, U.T @ WV, symmetric(U.T @ WU)
+            return WV, WU, V.T @ WV, U.T @ WV, ar.symmetric(U.T @ WU)
 
-        found = in_order(of_kind, range(model.K), 2.0 * model.K * model.d**2 * size if host else 0)
+        found = ar.in_order(of_kind, range(model.K), 2.0 * model.K * model.d**2 * size if host else 0)
         self.WV, self.WU, VWV, J, UWU = (xp.stack(a) for a in zip(*found, strict=True))  # (K, d, ny), (K, d, nx), ...
 
         def of_types(part: slice) -> tuple[Array, ...]:
-            c = put(types[part].astype(float), V)  # (C, K)
+            c = ar.put(types[part].astype(float), V)  # (C, K)
             Jc = xp.tensordot(c, J, axes=1)
-            P, ln = spd_inverse(eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
+            P, ln = ar.spd_inverse(ar.eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
             PJ = P @ Jc
-            return Jc, P, -ln, PJ, symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
+            return Jc, P, -ln, PJ, ar.symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
 
         step = max(1, (1 << 20) // (8 * size**2 + 1)) if host else max(len(types), 1)
         parts = [slice(a, a + step) for a in range(0, max(len(types), 1), step)]
-        found = in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
+        found = ar.in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
         # (C, nx, ny), (C, nx, nx), (C,), (C, nx, ny), (C, ny, ny)
         self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*found, strict=True))
         self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and host else None
 
-    def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
+    def stacked(self, present: list[int], c: int) -> tuple[Array, Array]:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
-        xp = namespace(self.WV)
-        if len(present) == 1:
-            WU, WV = self.WU[int(present[0]), ...], self.WV[int(present[0]), ...]
-        else:
-            WU = xp.concat([self.WU[k, ...] for k in present.tolist()], axis=0)
-            WV = xp.concat([self.WV[k, ...] for k in present.tolist()], axis=0)
+        xp = ar.namespace(self.WV)
+        WU, WV = (
+            of[present[0], ...] if len(present) == 1 else xp.concat([of[k, ...] for k in present])
+            for of in (self.WU, self.WV)
+        )
         return WU, WV - WU @ self.PJ[c, ...]

@@ -3,8 +3,6 @@
 The letters and the formulas are those at the head of `duoplda.model.parameters`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,24 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    Array,
-    add_rows,
-    check_finite,
-    cholesky,
-    eye,
-    in_order,
-    namespace,
-    put,
-    reproducible,
-    segment_sums,
-    spd_inverse,
-    streamed,
-    take,
-    tall_product,
-    to_float,
-    zeros,
-)
+from duoplda import arrays as ar
+from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError
 from duoplda.model.accumulate import CHUNK_BYTES, STREAM_BYTES
@@ -38,9 +20,6 @@ from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Patterns, speakers
 
 TOO_LARGE = "recordings have values too large to add up: are they on the scale of the training data?"
-
-
-# -- sessions
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +47,7 @@ class Sessions:
         """(M, ny)"""
         out = self.v + 0.0
         for c, of in _by_type(self.type) if self.z.shape[1] else ():
-            add_rows(out, of, -tall_product(take(self.z, of), terms.PJ[c, ...]))
+            ar.add_rows(out, of, -ar.tall_product(ar.take(self.z, of), terms.PJ[c, ...]))
         return self.by_speaker(out)
 
 
@@ -76,7 +55,7 @@ def _sums_by(owner: Ints, rows: Array) -> tuple[Ints, Array]:
     """The distinct owners of rows, sorted, and the sums of their rows."""
     order = np.argsort(owner, kind="stable")
     starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
-    return owner[order][starts], segment_sums(take(rows, order), starts)
+    return owner[order][starts], ar.segment_sums(ar.take(rows, order), starts)
 
 
 def _by_type(types: Ints) -> Iterator[tuple[int, Ints]]:
@@ -86,20 +65,17 @@ def _by_type(types: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 @np.errstate(invalid="ignore", over="ignore")
-@reproducible()
+@ar.reproducible()
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
-    """Project recordings on what the model asks of them; with `density`, their ln N(phi; mu_k, W_k^-1) too.
-
-    Recordings of the host are streamed to where the model is.
-    """
-    xp, d = namespace(model.V), model.d
+    """Sum up recordings by session as the model needs them; with `density`, also their ln N(phi; mu_k, W_k^-1)."""
+    xp, d = ar.namespace(model.V), model.d
     if X.shape[1] != d:
         raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {d} features as input")
     types, session_type, _ = labels.types
     WV, WU = model.W @ model.V, model.W @ model.U
-    v, z = zeros((labels.n_sessions, model.ny), model.V), zeros((labels.n_sessions, model.nx), model.V)
-    ln = zeros((len(labels.speaker_ids), 1), model.V)
-    away = namespace(X) is not xp
+    v, z = ar.zeros((labels.n_sessions, model.ny), model.V), ar.zeros((labels.n_sessions, model.nx), model.V)
+    ln = ar.zeros((len(labels.speaker_ids), 1), model.V)
+    away = ar.namespace(X) is not xp  # recordings of the host are streamed to where the model is
     step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * d))
     order = np.argsort(labels.session, kind="stable")
     ln_W = [float(model.ln_W[k]) for k in range(model.K)] if density else []
@@ -108,17 +84,17 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
         for k in range(model.K):
             rows = order if model.K == 1 else order[labels.kind[order] == k]
             parts = [rows[a : a + step] for a in range(0, len(rows), step)]
-            found = streamed(X, parts, model.V) if away and parts else parts
+            found = ar.streamed(X, parts, model.V) if away and parts else parts
             yield from zip([k] * len(parts), parts, found, strict=True)
 
     def project(given: tuple[int, Ints, Array]) -> tuple[Any, ...]:
         k, part, block = given
-        G = to_float(block if away else take(X, part), xp) - model.mu[k, ...]
+        G = ar.to_float(block if away else ar.take(X, part), xp) - model.mu[k, ...]
         session = labels.session[part]  # sorted
         starts = np.flatnonzero(np.diff(session, prepend=-1))
-        F = segment_sums(G, starts)
+        F = ar.segment_sums(G, starts)
         if not bool(xp.all(xp.isfinite(F))):
-            check_finite(X)
+            ar.check_finite(X)
             raise DuopldaError(TOO_LARGE)
         found = session[starts], F @ WV[k, ...], F @ WU[k, ...]
         if not density:
@@ -127,39 +103,36 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
         return *found, *_sums_by(labels.speaker[part], (ln_W[k] - q)[:, None] / 2)
 
     cost = 2.0 * X.shape[0] * d * (model.ny + model.nx + d * density) if xp is np else 0
-    for session, of_v, of_z, *rest in in_order(project, blocks(), cost):
-        add_rows(v, session, of_v)
-        add_rows(z, session, of_z)
+    for session, of_v, of_z, *rest in ar.in_order(project, blocks(), cost):
+        ar.add_rows(v, session, of_v)
+        ar.add_rows(z, session, of_z)
         if rest:
-            add_rows(ln, *rest)
+            ar.add_rows(ln, *rest)
     return Sessions(labels, types, session_type, v, z, ln[:, 0] if density else None)
 
 
 def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
     """(ln|P_c| + z'P_c z) / 2 of each session, (H,); `types` are indices into the terms."""
-    out = zeros((z.shape[0], 1), z)
+    out = ar.zeros((z.shape[0], 1), z)
     for c, of in _by_type(types):
-        zc = take(z, of)
-        quadratic = namespace(z).sum(tall_product(zc, terms.P[c, ...]) * zc, axis=1)
-        add_rows(out, of, (terms.ln_P[c] + quadratic)[:, None] / 2)
+        zc = ar.take(z, of)
+        quadratic = ar.namespace(z).sum(ar.tall_product(zc, terms.P[c, ...]) * zc, axis=1)
+        ar.add_rows(out, of, (terms.ln_P[c] + quadratic)[:, None] / 2)
     return out[:, 0]
 
 
-# -- densities
-
-
 @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
-@reproducible()
+@ar.reproducible()
 def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
     """(M,) ln P(Phi_i | model)."""
-    xp = namespace(X)
+    xp = ar.namespace(X)
     s = sessions(model, X, labels, density=True)
     terms = Terms(model, s.types)
     gamma = s.gamma(terms)
     patterns = Patterns(s.counts)
     y = speakers(terms.G, patterns, gamma)
     ln = s.ln_noise + s.by_speaker(session_terms(terms, s.type, s.z)[:, None])[:, 0]
-    ln = ln + (xp.sum(gamma * y.mean, axis=1) - take(y.ln_Lambda, patterns.index)) / 2
+    ln = ln + (xp.sum(gamma * y.mean, axis=1) - ar.take(y.ln_Lambda, patterns.index)) / 2
     if not bool(xp.all(xp.isfinite(ln))):
         raise DuopldaError(TOO_LARGE)
     return ln
@@ -167,21 +140,14 @@ def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
 
 def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array, x: Array) -> Array:
     """(M,) ln P(Phi_i | y_i, X_i); y (M, ny) and x (H, nx) in the order of the sorted ids."""
-    xp = namespace(X)
-    for name, given, shape in (
-        ("y", y, (len(labels.speaker_ids), model.ny)),
-        ("x", x, (labels.n_sessions, model.nx)),
-    ):
+    xp, sizes = ar.namespace(X), (len(labels.speaker_ids), labels.n_sessions)
+    for name, given, shape in (("y", y, (sizes[0], model.ny)), ("x", x, (sizes[1], model.nx))):
         if tuple(given.shape) != shape:
             raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
         if not bool(xp.all(xp.isfinite(given))):
             raise DuopldaError(f"{name} contains NaN or infinity")
-    located = take(y, labels.speaker) @ model.V.T + take(x, labels.session) @ model.U.T
-    still = Model(model.mu, zeros((model.d, 0), model.V), zeros((model.d, 0), model.V), model.W, model.kinds)
-    return sessions(still, to_float(X, xp) - located, labels, density=True).ln_noise
-
-
-# -- posteriors
+    located = ar.take(y, labels.speaker) @ model.V.T + ar.take(x, labels.session) @ model.U.T
+    return sessions(model.noise_alone, ar.to_float(X, xp) - located, labels, density=True).ln_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,24 +175,24 @@ class Posterior:
     def speaker_precision(self) -> Array:
         """(M, ny, ny) Lambda_i, made when asked for."""
         G = self._terms.G
-        return eye(G.shape[-1], G) + namespace(G).tensordot(put(self._counts.astype(float), G), G, axes=1)
+        return ar.eye(G.shape[-1], G) + ar.namespace(G).tensordot(ar.put(self._counts.astype(float), G), G, axes=1)
 
     @property
     def session_precision(self) -> Array:
         """(H, nx, nx) precision of x_ij given y_i, made when asked for."""
-        return take(spd_inverse(self._terms.P)[0], self._type)
+        return ar.take(ar.spd_inverse(self._terms.P)[0], self._type)
 
-    @reproducible()
+    @ar.reproducible()
     def session_mean_given(self, y: Array) -> Array:
         """(H, nx) E[x_ij | y_i] for speaker factors y (M, ny)."""
-        out = zeros(self._z.shape, self._z)
+        out = ar.zeros(self._z.shape, self._z)
         for c, of in _by_type(self._type):
-            zeta = take(self._z, of) - tall_product(take(y, self.session_speaker[of]), self._terms.J[c, ...].T)
-            add_rows(out, of, tall_product(zeta, self._terms.P[c, ...]))
+            zeta = ar.take(self._z, of) - ar.tall_product(ar.take(y, self.session_speaker[of]), self._terms.J[c, ...].T)
+            ar.add_rows(out, of, ar.tall_product(zeta, self._terms.P[c, ...]))
         return out
 
 
-@reproducible()
+@ar.reproducible()
 def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
     s = sessions(model, X, labels)
     terms = Terms(model, s.types)
@@ -235,27 +201,27 @@ def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
 
 
 @np.errstate(invalid="ignore", over="ignore")
-@reproducible()
+@ar.reproducible()
 def transform(model: Model, X: Array, kind: Ints) -> Array:
     """(N, ny) E[y | one recording]."""
     terms = Terms(model, np.eye(model.K, dtype=np.int64))
-    out = zeros((X.shape[0], model.ny), X)
+    out = ar.zeros((X.shape[0], model.ny), X)
     for k, of in _by_type(kind):
-        _, B = terms.stacked(np.array([k]), k)
-        covariance, _ = spd_inverse(eye(model.ny, B) + terms.G[k, ...])
-        add_rows(out, of, tall_product(take(X, of) - model.mu[k, ...], B @ covariance))
+        _, B = terms.stacked([k], k)
+        covariance, _ = ar.spd_inverse(ar.eye(model.ny, B) + terms.G[k, ...])
+        ar.add_rows(out, of, ar.tall_product(ar.take(X, of) - model.mu[k, ...], B @ covariance))
     return out
 
 
-@reproducible()
+@ar.reproducible()
 def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
     """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
-    xp = namespace(X)
+    xp = ar.namespace(X)
     common = model.V @ model.V.T + model.U @ model.U.T
     columns = []
     for k in range(model.K):
-        precision, ln = spd_inverse(common + spd_inverse(model.W[k, ...])[0])
-        e = tall_product(X - model.mu[k, ...], cholesky(precision))
+        precision, ln = ar.spd_inverse(common + ar.spd_inverse(model.W[k, ...])[0])
+        e = ar.tall_product(X - model.mu[k, ...], ar.cholesky(precision))
         columns.append(xp.log(priors[k]) - (xp.sum(e * e, axis=1) + ln) / 2)
     ln = xp.stack(columns, axis=1)
     top = xp.max(ln, axis=1, keepdims=True)

@@ -15,22 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    ROWS,
-    Array,
-    SpdInverse,
-    eye,
-    in_order,
-    namespace,
-    put,
-    reproducible,
-    set_rows,
-    spd_inverse,
-    symmetric,
-    take,
-    tall_product,
-    zeros,
-)
+from duoplda import arrays as ar
+from duoplda.arrays import Array
 from duoplda.data.labels import Ints
 
 
@@ -82,17 +68,14 @@ class Speakers:
     covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
 
 
-def inverses(G: Array, counts: Ints, invert: SpdInverse) -> tuple[Array, Array]:
-    """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C).
-
-    The next call with the same `invert` overwrites NumPy's Lambda^-1.
-    """
+def inverses(G: Array, counts: Ints, invert: ar.SpdInverse) -> tuple[Array, Array]:
+    """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C)."""
     (C, ny, _), m = G.shape, len(counts)
-    xp = namespace(G)
-    flat, n = xp.reshape(G, (C, ny * ny)), put(counts.astype(float), G)
+    xp = ar.namespace(G)
+    flat, n = xp.reshape(G, (C, ny * ny)), ar.put(counts.astype(float), G)
     if xp is not np:
-        return spd_inverse(eye(ny, G) + xp.reshape(n @ flat, (m, ny, ny)))
-    out = invert.buffer(-1, m, ny, ny)
+        return ar.spd_inverse(ar.eye(ny, G) + xp.reshape(n @ flat, (m, ny, ny)))
+    out = invert.buffer(-1, m, ny, ny)  # which the next call with this `invert` overwrites
     np.matmul(n, flat, out=out.reshape(m, ny * ny))
     out.reshape(m, ny * ny)[:, :: ny + 1] += 1.0
     return out, invert(out)
@@ -100,37 +83,37 @@ def inverses(G: Array, counts: Ints, invert: SpdInverse) -> tuple[Array, Array]:
 
 def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
     """The posteriors, one Lambda after another; `weights` (P, Q) are for Q weighted sums of the Lambda^-1."""
-    xp = namespace(G)
+    xp = ar.namespace(G)
     ny, P = gamma.shape[1], len(patterns)
     weights = np.zeros((P, 0)) if weights is None else weights
     Q = weights.shape[1]
-    ordered = take(gamma, patterns.speakers)
-    mean, ln = zeros(ordered.shape, gamma), zeros((P,), gamma)
-    covariance, kept = zeros((Q, ny * ny), gamma), {}
+    ordered = ar.take(gamma, patterns.speakers)
+    mean, ln = ar.zeros(ordered.shape, gamma), ar.zeros((P,), gamma)
+    covariance, kept = ar.zeros((Q, ny * ny), gamma), {}
 
-    def work(run: list[range], invert: SpdInverse) -> Array:
+    def work(run: list[range], invert: ar.SpdInverse) -> Array:
         total = 0.0
         for p in run:
             m, r = len(p), int(patterns.multiplicity[p[0]])
             own, of = slice(p.start, p.stop), slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
             cov, ln[own] = inverses(G, patterns.rows[own], invert)
-            if r > ROWS:  # too many speakers for one thread
+            if r > ar.ROWS:  # too many speakers for one thread
                 kept.update({(of.start + i * r, of.start + (i + 1) * r): cov[i, ...] + 0.0 for i in range(m)})
             else:
                 mean[of, :] = xp.reshape(xp.reshape(ordered[of, :], (m, r, ny)) @ cov, (m * r, ny))
             if Q:
-                total = total + put(weights[own].T, gamma) @ xp.reshape(cov, (m, ny * ny))
+                total = total + ar.put(weights[own].T, gamma) @ xp.reshape(cov, (m, ny * ny))
         return total
 
     if ny:
         most = max(1, (1 << 21 if xp is np else 1 << 28) // (8 * ny * ny))
         runs = _runs(patterns.batches(most), max(most, 2 * Q))
-        for total in in_order(work, runs, P * ny**3 if xp is np else 0, SpdInverse):
+        for total in ar.in_order(work, runs, P * ny**3 if xp is np else 0, ar.SpdInverse):
             covariance += total
     for (a, b), cov in kept.items():
-        mean[a:b, :] = tall_product(ordered[a:b, :], cov)
-    out = zeros(ordered.shape, gamma)
-    set_rows(out, patterns.speakers, mean)
+        mean[a:b, :] = ar.tall_product(ordered[a:b, :], cov)
+    out = ar.zeros(ordered.shape, gamma)
+    ar.set_rows(out, patterns.speakers, mean)
     return Speakers(out, ln, xp.reshape(covariance, (Q, ny, ny)))
 
 
@@ -154,7 +137,7 @@ class Diagonals:
         e, Q = np.linalg.eigh(UWU)
         e = np.maximum(e, 1e-300)
         Z = (Q.T @ J) / np.sqrt(e)[:, None]
-        return cls(symmetric(VWV - Z.T @ Z), Z, e, sizes)
+        return cls(ar.symmetric(VWV - Z.T @ Z), Z, e, sizes)
 
     def pays(self, patterns: Patterns) -> bool:
         """Whether matrices of nx rows, and products for each number of recordings, cost less than matrices of ny."""
@@ -166,7 +149,7 @@ class Diagonals:
 GROUP = 64  # patterns whose matrices are inverted at a time
 
 
-@reproducible()
+@ar.reproducible()
 def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], weights: NDArray[Any]) -> Speakers:
     """As `speakers`, by Woodbury's formula: matrices of nx rows are inverted instead of ny.
 
@@ -178,7 +161,7 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     """
     P, Qn, (nx, ny) = len(patterns), weights.shape[1], parts.Z.shape
     k, Q = np.linalg.eigh(parts.K)
-    k, Z, g = np.maximum(k, 0.0), parts.Z @ Q, tall_product(gamma, Q)
+    k, Z, g = np.maximum(k, 0.0), parts.Z @ Q, ar.tall_product(gamma, Q)
     ln, solved = np.empty(P), np.empty((len(gamma), ny))
     covariance = np.zeros((Qn, ny, ny))
     w = patterns.rows @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
@@ -195,7 +178,7 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
             x = ((Dg @ Z.T).reshape(j - i, r, nx) @ inner[i:j]).reshape(-1, nx)
             solved[who] = Dg - x @ ZD
 
-    def work(run: list[Ints], invert: SpdInverse) -> tuple[Any, Any]:
+    def work(run: list[Ints], invert: ar.SpdInverse) -> tuple[Any, Any]:
         total, diagonal = 0.0, 0.0
         for group in run:
             d = 1 / (1 + patterns.recordings[group[0]] * k)
@@ -216,8 +199,8 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     groups = (  # of one number of recordings each
         order[i : min(i + 8 * GROUP, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, 8 * GROUP)
     )
-    for total, diagonal in in_order(work, _runs(groups, GROUP), P * nx**3 + 4 * gamma.size * nx, SpdInverse):
+    for total, diagonal in ar.in_order(work, _runs(groups, GROUP), P * nx**3 + 4 * gamma.size * nx, ar.SpdInverse):
         covariance -= total
         covariance[:, np.arange(ny), np.arange(ny)] += diagonal
     ln += np.log(w).sum(axis=1)
-    return Speakers(tall_product(solved, Q.T), ln, symmetric(Q @ covariance @ Q.T))
+    return Speakers(ar.tall_product(solved, Q.T), ln, ar.symmetric(Q @ covariance @ Q.T))

@@ -12,8 +12,6 @@ This is invariant to affine maps of the data, and the result has full rank where
 more: c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of a kind with an average number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -36,6 +34,7 @@ class Shrinkage(NamedTuple):
     channel: float = 0.0  # a kind's noise towards the mean over kinds
 
 
+Progress = Callable[[int, int], None]  # gets the number of folds that are done, and of all
 GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 START = Shrinkage(0.5, 0.1, 0.1, 0.1)
 
@@ -56,10 +55,9 @@ def target(stats: Statistics) -> Array:
 @reproducible()
 def shrink(model: Model, a: Shrinkage, T: Array, N: NDArray[Any]) -> Model:
     """The model with its covariances moved; N (K,) are recordings by kind."""
-    xp = namespace(T)
     if not any(a):
         return model
-    inverse = spd_inverse(T)[0]
+    xp, inverse = namespace(T), spd_inverse(T)[0]
 
     def size(covariance: Array) -> float:
         return float(xp.sum(inverse * covariance)) / model.d  # tr(T^-1 A) / d
@@ -102,21 +100,12 @@ def truncate(model: Model, ny: int, nx: int) -> Model:
 
 
 class HeldOut:
-    """Log-likelihood per recording of each fold's speakers under models trained on the other folds.
-
-    The models are trained once; a change to them (shrinkage, fewer factors) then costs a likelihood for each fold.
-    """
+    """Log-likelihood per recording of each fold's speakers under models that are trained, once, on the other folds."""
 
     @reproducible()
-    def __init__(
-        self,
-        stats: Statistics,
-        train: Callable[[Statistics], Model],
-        progress: Callable[[int, int], None] | None = None,
-    ):
+    def __init__(self, stats: Statistics, train: Callable[[Statistics], Model], progress: Progress | None = None):
         folds = [f for f in stats.folds if len(f.speaker_ids)]
-        self.parts = []
-        self.path: dict[Any, float] = {}
+        self.parts, self.path = [], dict[Any, float]()
         for i, fold in enumerate(folds):
             rest = Statistics.sum([f for f in folds if f is not fold])
             self.parts.append((EStep(fold), train(rest), target(rest), rest.N))
@@ -157,20 +146,21 @@ class HeldOut:
 
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
-        grids = [
-            sorted({max(1, round(n * share)) for share in (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)})
-            if given is None and n
-            else [n if given is None else given]
-            for given, n in zip((ny, nx), full, strict=True)
-        ]
+        shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
+
+        def grid(given: int | None, n: int) -> list[int]:
+            if given is not None or not n:
+                return [n if given is None else given]
+            return sorted({max(1, round(n * share)) for share in shares})
 
         def value(r: tuple[int, int]) -> float:
             return self.value(r, lambda model, T, N: truncate(model, *r))
 
-        best = (grids[0][-1], grids[1][-1])
+        of_y, of_x = grid(ny, full[0]), grid(nx, full[1])
+        best = (of_y[-1], of_x[-1])
         for _ in range(2):
-            best = max(((n, best[1]) for n in grids[0]), key=value)
-            best = max(((best[0], n) for n in grids[1]), key=value)
+            best = max(((n, best[1]) for n in of_y), key=value)
+            best = max(((best[0], n) for n in of_x), key=value)
         return best
 
 

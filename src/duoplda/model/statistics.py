@@ -17,7 +17,7 @@ they are fewer, so that many types cost little), and K_c d for each pair of a sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from numbers import Real
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, take, to_numpy, zeros
+from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
@@ -96,7 +96,8 @@ class Statistics:
             raise DuopldaError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
         options: dict[str, Any] = {"n_folds": n_folds, "seed": seed, "device": device, "single": precision == "single"}
         make = partial(_gather, transform=transform, buckets=recordings.buckets, **options)
-        parts = recordings.reduce(make, _join, _close_each if close else list, max(n_folds, 1))
+        tie = (lambda loose: [s.close() for s in loose]) if close else list
+        parts = recordings.reduce(make, _join, tie, max(n_folds, 1))
         return cls.from_folds(parts, seed) if n_folds else parts[0]
 
     @classmethod
@@ -146,11 +147,8 @@ class Statistics:
             blocks.append(TypeBlock(of[0][1].counts, speaker, n, A, add_scatters([b for _, b in of])))
         parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, own, strict=True))
         weights, within = np.concatenate([f.weights for f in folds])[order], _total([f.within for f in folds])
-        return cls(
-            folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds), None, parts, seed
-        )
-
-    # -- counts
+        whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
+        return replace(whole, folds=parts, seed=seed)
 
     @property
     def d(self) -> int:
@@ -195,14 +193,10 @@ class Statistics:
     @cached_property
     def S(self) -> Array:
         """(K, d, d) scatter of the recordings of each kind about the offset."""
-        d = self.d
         out = self.within + 0.0
         for b in self.blocks:
-            rows, columns = b.scatter.shape
-            for at, k in enumerate(b.present.tolist()):
-                part = slice(at * d, (at + 1) * d)
-                own = b.scatter[part, part] if rows == columns else gram(b.scatter[:, part])
-                out[k, ...] += own / int(b.counts[k])
+            for k, n, of in b.parts:
+                out[k, ...] += (b.scatter[of, of] if b.squared else gram(b.scatter[:, of])) / n
         return out
 
     @cached_property
@@ -218,17 +212,14 @@ class Statistics:
         """(M, d) sum of all recordings of each speaker about the offset, whatever their kind."""
         out = zeros((len(self.speaker_ids), self.d), self.offset)
         for b in self.blocks:
-            add_rows(out, b.speaker, sum(b.A[:, i * self.d : (i + 1) * self.d] for i in range(len(b.present))))
+            add_rows(out, b.speaker, sum(b.A[:, of] for _, _, of in b.parts))
         return out
 
     @cached_property
     def session_keys(self) -> NDArray[np.uint64] | None:
         """Hashes of the ids of the complete sessions."""
-        return (
-            lab.keys(self.sessions) if self.sessions is not None and self.sessions.dtype == np.int64 else self.sessions
-        )
-
-    # -- algebra
+        ids = self.sessions
+        return lab.keys(ids) if ids is not None and ids.dtype == np.int64 else ids
 
     def __rmul__(self, weight: float) -> Statistics:
         if not (isinstance(weight, Real) and 0 < weight < float("inf")):
@@ -320,31 +311,26 @@ class Statistics:
         xp = namespace(self.offset, offset)
         if self.offset is offset or bool(xp.all(self.offset == offset)):
             return self
-        return replace(self._shift(xp.stack([self.offset - offset] * self.K)), offset=offset)
+        delta, opened = self.offset - offset, self.open
+        if opened is not None:
+            opened = replace(opened, F=opened.F + put(opened.n.astype(float), opened.F)[:, None] * delta)
+        return replace(self, offset=offset, blocks=tuple(self.shifted(xp.stack([delta] * self.K))), open=opened)
 
-    def _shift(self, delta: Array) -> Statistics:
-        """Statistics of recordings to which a vector was added, that of their kind in `delta` (K, d)."""
-        blocks, opened = [], self.open
+    def shifted(self, delta: Array) -> Iterator[TypeBlock]:
+        """The blocks of recordings to which a vector was added, that of their kind in `delta` (K, d)."""
         for b, f, H in zip(self.blocks, self.f, self.H, strict=True):
-            step = namespace(delta).concat([int(b.counts[k]) * delta[k, :] for k in b.present.tolist()])
+            step = b.stacked(delta)
             A = b.A + put(b.n.astype(float), b.A)[:, None] * step[None, :]
             cross = f[:, None] * step[None, :]
             T = b.T + cross + cross.T + float(H) * step[:, None] * step[None, :]
-            blocks.append(replace(b, A=A, scatter=T))
-        if opened is not None:
-            n = put(opened.n.astype(float), opened.F)[:, None]
-            opened = replace(opened, F=opened.F + n * take(delta, opened.kind))
-        return replace(self, blocks=tuple(blocks), open=opened)
+            yield replace(b, A=A, scatter=T)
 
     def mapped(self, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
-        """Statistics of A'(x - mean of its kind) from those of x, exactly.
-
-        The means are (K, d), or (1, d) for all kinds; the matrix A is (d, k).
-        """
-        A, blocks, d = put(matrix, self.offset), [], self.d
-        xp, means = namespace(A), np.array(np.broadcast_to(means, (self.K, d)))
-        for b in self._shift(self.offset - put(means, self.offset)).blocks:
-            of = [slice(i * d, (i + 1) * d) for i in range(len(b.present))]  # rows of each kind present
+        """Statistics of A'(x - mean of its kind), exactly; means (K, d), or (1, d) for all kinds; matrix A (d, k)."""
+        A, blocks = put(matrix, self.offset), []
+        xp, means = namespace(A), np.array(np.broadcast_to(means, (self.K, self.d)))
+        for b in self.shifted(self.offset - put(means, self.offset)):
+            of = [columns for _, _, columns in b.parts]
             T = xp.concat([xp.concat([A.T @ b.T[i, j] @ A for j in of], axis=1) for i in of])
             blocks.append(replace(b, A=xp.concat([b.A[:, i] @ A for i in of], axis=1), scatter=T))
         within = xp.stack([A.T @ self.within[k, ...] @ A for k in range(self.K)])
@@ -507,7 +493,3 @@ def _join(pieces: list[Any]) -> Any:
     if isinstance(pieces[0], tuple):
         return tuple(Statistics.sum(same) for same in zip(*pieces, strict=True))
     return Statistics.sum(pieces)
-
-
-def _close_each(loose: tuple[Statistics, ...]) -> list[Statistics]:
-    return [s.close() for s in loose]

@@ -4,8 +4,6 @@ Numbers of factors and shrinkage that are "auto" are chosen by the likelihood of
 (`duoplda.model.shrinkage`), a floor keeps the noise regular where data are few, and EM does the rest.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +69,7 @@ class Training:
         """The numbers of factors that are given; where one is not, the largest."""
         ny, nx = self.n_speaker_factors, self.n_session_factors
         ranks = [stats.d if ny is None or isinstance(ny, str) else int(ny)]
-        ranks.append(anova.session_rank(stats, None) if nx is None or isinstance(nx, str) else int(nx))
+        ranks.append(anova.session_rank(stats) if nx is None or isinstance(nx, str) else int(nx))
         for name, n in zip(("n_speaker_factors", "n_session_factors"), ranks, strict=True):
             if n > stats.d:
                 most = f"the {stats.d} dimensions of the data: use at most {stats.d}, or None"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from numbers import Integral
 from threading import Lock
 from typing import Any
@@ -17,18 +16,28 @@ from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_n
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import ratios
-from duoplda.trials.ratios import Product, Rows, dots, empty, merged, put_cells
+from duoplda.trials.ratios import Product, Rows, dots, merged, put_cells
 from duoplda.trials.sides import Sides, shared
+from duoplda.trials.tables import empty
 
 CELLS = 1 << 23  # of a block
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """How the patterns of two sets of sides are brought together."""
+class Plan:
+    """How the patterns of two sets of sides are brought together; `whole`: in one product, however ragged sides are."""
 
-    products: list[Product]
-    merged: list[tuple[Rows, range]]  # ragged sides of the first set, and patterns of the second: pair by pair
+    def __init__(self, a: Sides, b: Sides, whole: bool):
+        self.products: list[Product] = []
+        self.merged: list[tuple[Rows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
+        ny, parts = a.gamma.shape[1], [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
+        for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
+            ours = Rows(a, pa)
+            cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
+            if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
+                self.merged.append((ours, pb))
+            else:
+                flip = len(pb) == 1 or (rare_a > rare_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= ratios.KEEP)
+                self.products.append(Product(ours, b.groups, pb, flip))
 
     @property
     def size(self) -> int:
@@ -52,10 +61,10 @@ class Scorer:
     def __init__(self, enrolled: Sides, cosine: bool = False):
         self.a, self.version, self.lock = enrolled, enrolled.version, Lock()
         self.cosine = cosine
-        self.plans: OrderedDict[Any, _Plan] = OrderedDict()
+        self.plans: OrderedDict[Any, Plan] = OrderedDict()
 
-    def plan(self, b: Sides, whole: bool = False) -> _Plan:
-        """What has been computed for the patterns of b; `whole`: in one product, however ragged sides are."""
+    def plan(self, b: Sides, whole: bool = False) -> Plan:
+        """What has been computed for the patterns of b."""
         with self.lock:
             if self.version != self.a.version:
                 self.plans.clear()
@@ -63,25 +72,12 @@ class Scorer:
             ragged = any(rare for side in (self.a, b) for _, rare in side.groups.parts)
             key = (whole and ragged, b.groups.key)
             if key not in self.plans:
-                self.plans[key] = self._make(b, whole)
+                self.plans[key] = Plan(self.a, b, whole)
             self.plans.move_to_end(key)
             size = sum(plan.size for plan in self.plans.values())
             while size > ratios.KEEP and len(self.plans) > 1:
                 size -= self.plans.popitem(last=False)[1].size
             return self.plans[key]
-
-    def _make(self, b: Sides, whole: bool) -> _Plan:
-        plan, ny = _Plan([], []), self.a.gamma.shape[1]
-        parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (self.a, b)]
-        for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
-            ours = Rows(self.a, pa)
-            cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
-            if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
-                plan.merged.append((ours, pb))
-            else:
-                flip = len(pb) == 1 or (rare_a > rare_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= ratios.KEEP)
-                plan.products.append(Product(ours, b.groups, pb, flip))
-        return plan
 
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
         """(enrolled, k) scores of some of the tests; of all, unless told."""
@@ -230,11 +226,10 @@ def _checked(index: Any, sizes: tuple[int, int]) -> Ints:
         raise DuopldaError(f"pairs must be integers of shape (n, 2), got {index.dtype} of shape {index.shape}")
     index = index.astype(np.int64, copy=False)  # row * columns + column must not wrap round
     for column, n in enumerate(sizes):
-        bad = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= n))
-        if len(bad):
-            raise DuopldaError(
-                f"{len(bad)} pairs name rows that are not there (side {column + 1} has {n}): {some(bad)}"
-            )
+        off = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= n))
+        if len(off):
+            side = f"side {column + 1} has {n}"
+            raise DuopldaError(f"{len(off)} pairs name rows that are not there ({side}): {some(off)}")
     return index
 
 

@@ -20,23 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    Array,
-    SpdInverse,
-    eye,
-    in_order,
-    is_torch,
-    namespace,
-    put,
-    set_rows,
-    spd_inverse,
-    take,
-    to_numpy,
-)
+from duoplda.arrays import Array, SpdInverse, eye, in_order, is_torch, namespace, put, set_rows, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.model.accumulate import CHUNK_BYTES
+from duoplda.model.ragged import inverses
 from duoplda.trials import sides
 from duoplda.trials.sides import Groups, Sides
+from duoplda.trials.tables import empty
 
 MERGED = 1 << 16  # pairs merged at a time
 BATCH = 1 << 21  # bytes of inverses that a thread of the host makes at a time
@@ -91,26 +81,16 @@ class Lambdas:
         """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
         xp, ny = namespace(self.G), self.G.shape[-1]
         size = max(1, (BATCH if xp is np else 1 << 28) // (8 * max(ny, 1) ** 2))
-        flat = xp.reshape(self.G, (self.G.shape[0], ny * ny))
 
-        def work(t: int, scratch: tuple[SpdInverse, NDArray[Any]]) -> None:
-            of, (invert, buffer) = which[t : t + size], scratch
-            if self.kept is None and xp is np:
-                np.matmul(self.counts[of].astype(float), flat, out=buffer[: len(of)])
-                buffer[: len(of), :: ny + 1] += 1.0
-                M = buffer[: len(of)].reshape(len(of), ny, ny)
-                self.ln[of] = invert(M)
-            elif self.kept is None:
-                sums = put(self.counts[of].astype(float), flat) @ flat
-                M, ln = spd_inverse(eye(ny, flat) + xp.reshape(sums, (len(of), ny, ny)))
+        def work(t: int, invert: SpdInverse) -> None:
+            of = which[t : t + size]
+            if self.kept is None:
+                M, ln = inverses(self.G, self.counts[of], invert)
                 set_rows(self.ln, of, ln)
             for u, s in enumerate(of.tolist()):
                 use(t + u, M[u, ...] if self.kept is None else self.kept[s, ...])
 
-        def scratch() -> tuple[SpdInverse, NDArray[Any]]:
-            return SpdInverse(), np.empty((size, ny * ny) if xp is np else 0)
-
-        run(work, list(range(0, len(which), size)), len(which) * ny**3 if xp is np else 0, scratch)
+        run(work, list(range(0, len(which), size)), len(which) * ny**3 if xp is np else 0, SpdInverse)
 
 
 def run(work: Callable[..., None], items: list[Any], flops: float, scratch: Callable[[], Any]) -> None:
@@ -122,12 +102,10 @@ def run(work: Callable[..., None], items: list[Any], flops: float, scratch: Call
 
 
 class Product:
-    """Sides `one` of patterns p and sides `many` of patterns q: for each p one product
+    """Sides `one` of patterns p and sides `many` of patterns q: for each p one product as in the head of this file.
 
-        [gamma_1, 1, a_11 .. a_1r] . [Lambda_3^-1 gamma_2, a_2, c_q]
-
-    as in the head of this file. `one` is the first set of sides, or the second, if `flip`. Of the second set only the
-    patterns are looked at here: what is computed once serves all sides that have no others.
+    `one` is the first set of sides or, if `flip`, the second. Only the patterns of the second set are looked at here,
+    so that what is computed once serves all sides with these patterns.
     """
 
     def __init__(self, ours: Rows, theirs: Groups, pb: range, flip: bool):
@@ -278,7 +256,7 @@ def common(a: Groups, b: Groups) -> tuple[Array, Ints, Ints]:
     both = np.concatenate([a.types, b.types])
     types, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
     counts = [np.zeros((len(s), len(types)), np.int64) for s in (a, b)]
-    for c, s, at in zip(counts, (a, b), np.split(place.reshape(-1), [len(a.types)]), strict=True):
+    for c, s, at in zip(counts, (a, b), np.split(place, [len(a.types)]), strict=True):
         c[:, at] = s.rows
     return take(namespace(a.G).concat([a.G, b.G]), first), counts[0], counts[1]
 
@@ -328,9 +306,7 @@ def _by_tiles(out: NDArray[Any], rows: Ints, columns: Ints, pieces: Iterable[Any
 
 def put_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:
     """out[i, j] = values."""
-    if isinstance(out, np.ndarray):
-        out[i, j] = values
-    elif is_torch(namespace(out)):
+    if isinstance(out, np.ndarray) or is_torch(namespace(out)):
         out[put(i, out), put(j, out)] = values
     else:
         flat = namespace(out).reshape(values, (-1,))
@@ -343,7 +319,7 @@ def merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
     G, of_a, of_b = common(a.groups, b.groups)
     met, pair = np.unique(a.groups.index[i] * len(of_b) + b.groups.index[j], return_inverse=True)
     counts, s = np.unique(of_a[met // len(of_b)] + of_b[met % len(of_b)], axis=0, return_inverse=True)
-    s = s.reshape(-1)[pair.reshape(-1)]
+    s = s[pair]
     order, Lambda_3, out = np.argsort(s, kind="stable"), Lambdas(G, counts, keep=False), empty((len(i),), G)
     for t in range(0, len(i), MERGED):
         these = order[t : t + MERGED]
@@ -358,8 +334,3 @@ def merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
         Lambda_3.each(which, use)
         set_rows(out, these, (namespace(G).vecdot(gamma, mean) - take(Lambda_3.ln, s[these])) / 2)
     return out - take(a.Q, i) - take(b.Q, j)
-
-
-def empty(shape: tuple[int, ...], like: Array) -> Array:
-    xp = namespace(like)
-    return np.empty(shape) if xp is np else xp.empty(shape, dtype=xp.float64, device=like.device)

@@ -21,20 +21,8 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from duoplda.arrays import (
-    Array,
-    add_rows,
-    add_segments,
-    namespace,
-    put,
-    segment_sums,
-    set_rows,
-    take,
-    to_numpy,
-    zeros,
-)
+from duoplda.arrays import Array, add_rows, add_segments, namespace, put, segment_sums, set_rows, take, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError, some
@@ -66,21 +54,10 @@ class Sides:
     version : counts the changes by `add` and `remove`
     """
 
-    def __init__(
-        self,
-        model: Model,
-        ids: NDArray[Any],
-        types: Ints,
-        counts: Ints,
-        gamma: Array,
-        session: NDArray[Any],
-        session_side: Ints,
-        session_type: Ints,
-        z: Array,
-    ):
+    def __init__(self, model: Model, types: Ints, people: Table, sessions: Table):
+        """`people` has the columns ids, counts and gamma; `sessions`, those with names, has name, side, type and z."""
         self.model, self.types, self.version = model, types, 0
-        self._people = Table(ids=ids, counts=counts, gamma=gamma)
-        self._sessions = Table(name=session, side=session_side, type=session_type, z=z)
+        self._people, self._sessions = people, sessions
 
     ids = property(lambda self: self._people["ids"])
     counts = property(lambda self: self._people["counts"])
@@ -94,9 +71,10 @@ class Sides:
     def empty(cls, model: Model, ids: Any = ()) -> Self:
         """Sides without recordings, to which recordings are added later."""
         names, none = as_names(np.asarray(ids)), np.zeros(0, np.int64)
-        counts, types = np.zeros((len(names), 0), np.int64), np.zeros((0, model.K), np.int64)
         gamma, z = zeros((len(names), model.ny), model.V), zeros((0, model.nx), model.V)
-        return cls(model, names, types, counts, gamma, np.zeros(0, "U1"), none, none, z)
+        people = Table(ids=names, counts=np.zeros((len(names), 0), np.int64), gamma=gamma)
+        sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=z)
+        return cls(model, np.zeros((0, model.K), np.int64), people, sessions)
 
     def __len__(self) -> int:
         return self._people.n
@@ -175,27 +153,18 @@ class Sides:
         rows = np.ascontiguousarray(np.arange(len(self))[rows])
         order, start = self._by_side
         n = start[rows + 1] - start[rows]
-        at = order[np.repeat(start[rows] - np.cumsum(n) + n, n) + np.arange(n.sum())]
-        return type(self)(
-            self.model,
-            self.ids[rows],
-            self.types,
-            self.counts[rows],
-            take(self.gamma, rows),
-            self.session[at],
-            np.repeat(np.arange(len(rows)), n),
-            self.session_type[at],
-            take(self.z, at),
-        )
+        sessions = self._sessions.take(order[np.repeat(start[rows] - np.cumsum(n) + n, n) + np.arange(n.sum())])
+        sessions.columns["side"] = np.repeat(np.arange(len(rows)), n)
+        return type(self)(self.model, self.types, self._people.take(rows), sessions)
 
     def save(self, path: str | os.PathLike[str], *, force: bool = True) -> None:
         """Write the sides to a safetensors file, whole or not at all, with a fingerprint of their model.
 
         `PLDA.load_sides` and `Backend.load_sides` of that model read them again.
         """
-        arrays = {"ids": packed(self.ids), "types": self.types, "counts": self.counts, "gamma": to_numpy(self.gamma)}
-        arrays |= {"session": packed(self.session), "z": to_numpy(self.z)}
-        arrays |= {"session_side": self.session_side, "session_type": self.session_type}
+        numbers = ("types", "counts", "gamma", "session_side", "session_type", "z")
+        arrays = {"ids": packed(self.ids), "session": packed(self.session)}
+        arrays |= {name: to_numpy(getattr(self, name)) for name in numbers}
         write_container(path, "duoplda-sides", arrays, {"model": fingerprint(self.model)}, force=force)
 
     # -- changes
@@ -226,16 +195,15 @@ class Sides:
         if len(np.unique(rows)) < len(rows):
             raise DuopldaError("an id is there twice among the sides to be added: give each id once")
         own = self._columns_of(other.types)
-        self._people.append(
-            ids=other.ids[new],
-            counts=np.zeros((len(new), len(self.types)), np.int64),
-            gamma=zeros((len(new), self.gamma.shape[1]), self.gamma),
-        )
+        counts, gamma = np.zeros((len(new), len(self.types)), np.int64), zeros((len(new), self.model.ny), self.gamma)
+        self._people.append(ids=other.ids[new], counts=counts, gamma=gamma)
         self._places.extend(other.ids[new])
         self.counts[rows[:, None], own] += other.counts
         add_rows(self.gamma, rows, other.gamma)
         self._join(other, rows, own)
-        self._changed(keep=("_places", "named"))
+        grown = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
+        self.__dict__ = self.__getstate__() | grown  # what else was computed is forgotten
+        self.version += 1
         return self
 
     def remove(self, ids: Any) -> Self:
@@ -245,19 +213,14 @@ class Sides:
         self.version = version + 1
         return self
 
-    def _changed(self, keep: tuple[str, ...]) -> None:
-        kept = {k: self.__dict__[k] for k in keep if k in self.__dict__}
-        self.__dict__ = self.__getstate__() | kept
-        self.version += 1
-
     def _columns_of(self, types: Ints) -> Ints:
         """The columns of `counts` for these types of sessions; types that are new get a column."""
         known = {t: c for c, t in enumerate(map(tuple, self.types.tolist()))}
         columns = np.array([known.setdefault(t, len(known)) for t in map(tuple, types.tolist())], np.int64)
         more = len(known) - len(self.types)
         if more:
-            self.types = np.array(list(known), np.int64).reshape(-1, self.model.K)
-            self._people.widen("counts", more)
+            self.types = np.array(list(known), np.int64)
+            self._people.columns["counts"] = np.pad(self._people.columns["counts"], ((0, 0), (0, more)))
         return columns
 
     def _join(self, other: Sides, rows: Ints, own: Ints) -> None:
@@ -320,8 +283,8 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             raise ValueError("it has more named sessions than sessions")
     except (KeyError, ValueError, TypeError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
-    gamma, z = put(arrays["gamma"], model.V), put(arrays["z"], model.V)
-    return Sides(model, ids, types, counts, gamma, session, side, type_, z)
+    people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
+    return Sides(model, types, people, Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V)))
 
 
 class Groups:
@@ -343,11 +306,9 @@ class Groups:
         rows, order = p.rows[:, used], np.arange(len(p))
         if len(used) and not few:
             order = np.lexsort(rows.T[::-1])
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
         self.types: Ints = side.types[used]  # (C, K) the types that occur
         self.rows: Ints = rows[order]  # (P, C) sessions by type
-        self.index: Ints = rank[p.index]  # (n,) the pattern of each side
+        self.index: Ints = np.argsort(order)[p.index]  # (n,) the pattern of each side
         self.multiplicity: Ints = p.multiplicity[order]  # (P,) sides of each pattern
         self.G = take(side.terms.G, used)  # (C, ny, ny)
         self.ln_Lambda = take(side.posterior.ln_Lambda, order)  # (P,)
@@ -362,28 +323,19 @@ class Groups:
 def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any = None) -> Sides:
     """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers."""
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
-    names, cell, cell_name = np.zeros(0, "U1"), np.arange(len(side)), np.zeros(0, np.int64)
+    cell, n_cells, names = np.arange(len(side)), len(side), np.zeros(0, "U1")  # a cell: a session of a side
     if session is not None:
-        names, name = lab.codes(session, "session", X.shape[0])
-        cells, cell = np.unique(side * len(names) + name, return_inverse=True)
-        cell, cell_name = cell.reshape(-1), cells % len(names)
+        known, name = lab.codes(session, "session", X.shape[0])
+        cells, cell = np.unique(side * len(known) + name, return_inverse=True)
+        n_cells, names = len(cells), as_names(known)[cells % len(known)]
     kind = np.zeros(len(side), np.int64) if channel is None else channel
-    n_cells = len(side) if session is None else len(cell_name)
     labels = Labels(side_ids, np.arange(n_cells), model.kinds, side, cell, kind)
     s = sessions(model, X, labels)
-    terms = Terms(model, s.types)
-    keep = slice(0, len(cell_name))
-    sides = Sides(
-        model,
-        as_names(side_ids),
-        s.types,
-        s.counts,
-        s.gamma(terms),
-        as_names(names)[cell_name],
-        labels.session_speaker[keep],
-        s.type[keep],
-        s.z if session is not None else zeros((0, model.nx), model.V),
-    )
+    terms, named = Terms(model, s.types), slice(0, len(names))
+    z = zeros((0, model.nx), model.V) if session is None else s.z
+    people = Table(ids=as_names(side_ids), counts=s.counts, gamma=s.gamma(terms))
+    parts = Table(name=names, side=labels.session_speaker[named], type=s.type[named], z=z)
+    sides = Sides(model, s.types, people, parts)
     sides.terms = terms
     return sides
 
@@ -394,7 +346,7 @@ class Meeting:
     def __init__(self, model: Model, a: Ints, b: Ints):
         both, which = np.unique(np.concatenate([a, b], axis=1), axis=0, return_inverse=True)
         first, second = both[:, : a.shape[1]], both[:, a.shape[1] :]
-        self.n, self.which = len(both), which.reshape(-1)
+        self.n, self.which = len(both), which
         self.terms = Terms(model, np.concatenate([first, second, first + second]))
 
     def _three(self, stack: Array) -> tuple[Array, Array, Array]:
@@ -443,8 +395,8 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     if not len(trial):
         return None
     trials, at = np.unique(trial, return_inverse=True)
-    order = np.argsort(at.reshape(-1), kind="stable")
-    ca, cb, at = ca[order], cb[order], at.reshape(-1)[order]
+    order = np.argsort(at, kind="stable")
+    ca, cb, at = ca[order], cb[order], at[order]
     starts, (i, j) = np.flatnonzero(np.diff(at, prepend=-1)), np.divmod(trials, len(b))
     meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
     za, zb = take(a.z, ca), take(b.z, cb)

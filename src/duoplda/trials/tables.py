@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, namespace
+from duoplda.arrays import Array, namespace, take
 from duoplda.data.labels import Ints
 
 
@@ -32,14 +32,22 @@ class Table:
             if isinstance(old, np.ndarray):
                 old, new = _alike(old, new, self.n)
             if n > old.shape[0]:
-                old = _longer(old, self.n, max(n, 2 * self.n))
+                room = empty((max(n, 2 * self.n), *old.shape[1:]), old)
+                room[: self.n, ...] = old[: self.n, ...]
+                old = room
             old[self.n : n, ...] = new
             self.columns[name] = old
         self.n = n
 
-    def widen(self, name: str, more: int) -> None:
-        """Add columns of zeros to a column that is a matrix."""
-        self.columns[name] = np.pad(self.columns[name], ((0, 0), (0, more)))
+    def take(self, rows: Ints) -> Table:
+        """A table of some of the rows, in this order."""
+        return Table(**{name: take(self[name], rows) for name in self.columns})
+
+
+def empty(shape: tuple[int, ...], like: Array) -> Array:
+    """An array that is not filled, of the type and in the place of another."""
+    xp = namespace(like)
+    return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def _alike(old: NDArray[Any], new: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -49,13 +57,6 @@ def _alike(old: NDArray[Any], new: NDArray[Any], n: int) -> tuple[NDArray[Any], 
     if n and (old.dtype.kind, new.dtype.kind) != ("U", "U"):
         old, new = as_text(old[:n]), as_text(new)
     return old[:n].astype(np.result_type(old, new) if n else new.dtype), new
-
-
-def _longer(old: Array, n: int, room: int) -> Array:
-    xp, shape = namespace(old), (room, *old.shape[1:])
-    out = np.empty(shape, old.dtype) if xp is np else xp.empty(shape, dtype=old.dtype, device=old.device)
-    out[:n, ...] = old[:n, ...]
-    return out
 
 
 def as_names(names: NDArray[Any]) -> NDArray[Any]:
