@@ -20,7 +20,7 @@ from benchmarks.common import save
 from duoplda import Statistics
 from duoplda.engines.dask import recordings
 from duoplda.estimators.preprocessing import Center, LengthNorm, Whiten, through
-from duoplda.io import LabelTable, read_embeddings, write_embeddings
+from duoplda.io import LabelColumns, read_embeddings, write_embeddings
 
 SESSIONS, COPIES = 20, 5  # sessions of a speaker, recordings of a session
 
@@ -33,7 +33,7 @@ def make(folder: Path, n_shards: int, speakers: int, d: int) -> int:
     session = np.array([f"sess{i:06}" for i in range(speakers * SESSIONS)])[np.arange(N) // COPIES]
     rng = np.random.default_rng(0)
     for i, rows in enumerate(np.array_split(np.arange(N), n_shards)):
-        labels = LabelTable(ids[rows], speaker[rows], session[rows])
+        labels = LabelColumns(ids[rows], speaker[rows], session[rows])
         X = rng.standard_normal((len(rows), d), dtype=np.float32)
         write_embeddings(folder / f"part-{i:03}.parquet", ids[rows], X, labels=labels)
     return N

@@ -426,10 +426,20 @@ def test_a_chain_is_no_plda(backend, tmp_path):
     backend.save(tmp_path / "m")
     with pytest.raises(DuopldaError, match=r"more than a PLDA \(center, lda, whiten, length_norm\): .*Backend\.load"):
         PLDA.load(tmp_path / "m")
-    only = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
-    only.calibrate([-3.0, 1.0, -1.0, 3.0], [False, False, True, True]).save(tmp_path / "n")
-    with pytest.raises(DuopldaError, match=r"more than a PLDA \(calibration\): .*Backend\.load"):
-        PLDA.load(tmp_path / "n")
+
+
+def test_a_plda_has_a_calibration_of_its_own(tmp_path):
+    plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+    sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+    raw = plda.llr(sides, sides)
+    plda.calibrate([-3.0, 1.0, -1.0, 3.0], [False, False, True, True]).save(tmp_path / "n")
+    c = plda.calibration_
+    for model in (plda, PLDA.load(tmp_path / "n"), Backend.load(tmp_path / "n"), Backend.from_plda(plda)):
+        np.testing.assert_array_equal(model.llr(sides, sides), c.offset_ + c.scale_ * raw)
+        np.testing.assert_array_equal(model.llr(sides, sides, calibrated=False), raw)
+        np.testing.assert_array_equal(model.top(sides, sides, 1)[1][:, 0], c.offset_ + c.scale_ * raw.max(axis=0))
+        ((_, block),) = model.llr_blocks(sides, sides)
+        np.testing.assert_array_equal(block, c.offset_ + c.scale_ * raw)
 
 
 def test_no_file_is_overwritten_without_force(backend, tmp_path):

@@ -460,6 +460,15 @@ def test_converged_means_that_em_has_no_more_to_gain(seed, tol):
         assert np.diff(more.log_likelihoods)[0] < 1.5 * tol * stats.n_recordings
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_end_is_not_lowered_by_rounding(seed):
+    """With tol=0 EM runs until a step gains nothing; a step that loses by rounding is not taken."""
+    stats = gather(problem(seed)[2], 1)
+    fit = em.fit(stats, em.moment_start(stats, 2, 2), tol=0)
+    assert fit.converged
+    assert np.diff(fit.log_likelihoods).min() >= 0
+
+
 def test_a_callback_can_end_training():
     stats, start = slow_problem()
     seen = []

@@ -20,7 +20,7 @@ from duoplda.datasets import make_recordings
 from duoplda.engines import dask as engine
 from duoplda.errors import DuopldaError
 from duoplda.estimators.scoring import enroll_recordings, score
-from duoplda.io import LabelTable, embedding_shards, write_embeddings, write_labels
+from duoplda.io import LabelColumns, embedding_shards, write_embeddings, write_labels
 from test_statistics import assert_equal_statistics
 
 
@@ -46,12 +46,12 @@ def folder(tmp_path_factory, data):
     here = tmp_path_factory.mktemp("shards")
     X, speaker, session, channel = data
     ids = np.array([f"utt{i:05}" for i in range(len(X))])
-    labels = LabelTable(ids, speaker.astype(str), session.astype(str), channel)
+    labels = LabelColumns(ids, speaker.astype(str), session.astype(str), channel)
     write_labels(here / "labels.csv", labels)
     for name in ("parquet", "arks"):
         (here / name).mkdir()
     for i, rows in enumerate(np.array_split(np.arange(len(X)), 5)):
-        own = LabelTable(ids[rows], labels.speaker[rows], labels.session[rows], channel[rows])
+        own = LabelColumns(ids[rows], labels.speaker[rows], labels.session[rows], channel[rows])
         write_embeddings(here / f"parquet/part-{i}.parquet", ids[rows], X[rows], labels=own)
         write_embeddings(here / f"arks/x.{i}.ark", ids[rows], X[rows])
     return here

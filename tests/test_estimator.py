@@ -51,7 +51,7 @@ def test_public_names():
     for name in duoplda.__all__:
         assert getattr(duoplda, name) is not None
     assert issubclass(duoplda.DuopldaError, ValueError)
-    public = {n for n in vars(PLDA) if not n.startswith("_")}
+    public = {n for n in dir(PLDA) if not n.startswith("_")}
     assert public >= {
         *("fit", "fit_statistics", "from_parameters", "log_likelihood", "score", "conditional_log_likelihood"),
         *("posterior", "transform", "sample", "enroll", "llr", "partition_log_likelihood", "posterior_probability"),

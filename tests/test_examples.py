@@ -19,7 +19,7 @@ from duoplda import PLDA, Backend
 from duoplda.datasets import make_recordings
 from duoplda.io import (
     Coded,
-    LabelTable,
+    LabelColumns,
     Trials,
     read_scores,
     write_embeddings,
@@ -64,7 +64,7 @@ def folder(tmp_path, monkeypatch):
     write_map("utt2spk", ids, speaker)
     Path("shards").mkdir()
     for i, part in enumerate(np.array_split(order, 3)):  # which cut sessions
-        labels = LabelTable(ids[part], speaker[part], session[part])
+        labels = LabelColumns(ids[part], speaker[part], session[part])
         write_embeddings(f"shards/part-{i}.parquet", ids[part], X[part], labels=labels)
         write_embeddings(f"x.{i}.ark", ids[part], X[part])
     new = make_recordings(12, 2, 2, model=model, seed=1)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from duoplda.errors import DuopldaError
 from duoplda.io import (
     Coded,
-    LabelTable,
+    LabelColumns,
     Trials,
     read_enrollment,
     read_labels,
@@ -76,7 +76,7 @@ def test_sessions_and_channels_from_maps_follow_the_ids(tmp_path: Path) -> None:
 def test_label_tables_round_trip(tmp_path: Path, suffix: str, full: bool) -> None:
     ids = np.array(["a 1", 'b"2', "c,3", "ü"])  # tables may hold what lists may not
     speaker, more = np.array(["s", "s", "t", "t"]), np.array(["1", "2", "1", "1"])
-    labels = LabelTable(ids, speaker, more if full else None, more[::-1].copy() if full else None)
+    labels = LabelColumns(ids, speaker, more if full else None, more[::-1].copy() if full else None)
     write_labels(tmp_path / f"x{suffix}", labels)
     got = read_labels(tmp_path / f"x{suffix}")
     assert got.ids.tolist() == ids.tolist()

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from duoplda.errors import DuopldaError
-from duoplda.io import LabelTable, Shard, embedding_shards, read_embeddings, read_labels, write_embeddings
+from duoplda.io import LabelColumns, Shard, embedding_shards, read_embeddings, read_labels, write_embeddings
 from io_cases import WRITERS, by_id, drained, vectors
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -329,9 +329,9 @@ def test_files_that_do_and_do_not_go_together(tmp_path: Path) -> None:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def labelled(n: int = 50) -> LabelTable:
+def labelled(n: int = 50) -> LabelColumns:
     columns = (np.array([f"{kind}é {i % k}" for i in range(n)]) for kind, k in (("s", 7), ("t", 3), ("c", 2)))
-    return LabelTable(vectors(n)[0], *columns)
+    return LabelColumns(vectors(n)[0], *columns)
 
 
 @pytest.mark.parametrize("drop", [(), ("session",), ("session", "channel")])

@@ -1,7 +1,5 @@
 """PLDA with two sources of inter-session variability: speaker, session, channel."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

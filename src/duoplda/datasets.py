@@ -1,7 +1,5 @@
 """Built-in data: labelled recordings drawn from a documented two-source model, of uneven counts on purpose."""
 
-from __future__ import annotations
-
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`duoplda enroll`: speakers in one file, enrolled once and scored as often as one likes."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path

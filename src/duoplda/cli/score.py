@@ -1,7 +1,5 @@
 """`duoplda score`: likelihood ratios of trials, of all pairs, or the highest of each test recording."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path

@@ -147,6 +147,14 @@ def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tup
     return ids, put(index, like) if torch else index
 
 
+def places(values: NDArray[Any], among: NDArray[Any]) -> Ints:
+    """The place of each value among sorted ones, -1 where it is not one of them."""
+    if not len(among):
+        return np.full(len(values), -1)
+    place = np.minimum(np.searchsorted(among, values), len(among) - 1)
+    return np.where(among[place] == values, place, -1)
+
+
 def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
     """The index of each of n values among given ids; -1 where it is not one of them, or missing (None, NaN)."""
     array = to_numpy(values)

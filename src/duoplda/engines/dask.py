@@ -33,7 +33,7 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Join, Make, Recordings, Tie, columns_of
 from duoplda.errors import DuopldaError, some
-from duoplda.io import LabelTable, Shard, embedding_shards
+from duoplda.io import LabelColumns, Shard, embedding_shards
 from duoplda.io.recordings import Digest, LabelIndex, Note, Progress, refuse_absent
 
 try:
@@ -56,7 +56,7 @@ Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is t
 
 def recordings(
     data: Any,
-    labels: LabelTable | bool | None = None,
+    labels: LabelColumns | bool | None = None,
     *,
     speaker: str = "speaker",
     session: str | None = "session",
@@ -103,7 +103,7 @@ def recordings(
         data = embedding_shards(data)
     data = list(data) if isinstance(data, Iterable) else [data]
     names = [d.name if isinstance(d, Shard) else f"chunk {i}" for i, d in enumerate(data)]
-    if not all(isinstance(d, Shard) for d in data):
+    if not data or not all(isinstance(d, Shard) for d in data):
         return ClusterRecordings(data, _of_chunk, names, **options)
     options |= {"dim": data[0].dim, "cut": labels is True}
     if labels is None or isinstance(labels, bool):

@@ -1,7 +1,5 @@
 """The whole chain as one object and one file: centre, LDA, whitening, length normalisation, PLDA, calibration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -12,20 +10,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, on_device, to_numpy
+from duoplda.arrays import Array, on_device
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import checks, files
-from duoplda.estimators.plda import PLDA, Blocks
+from duoplda.estimators.plda import PLDA, ScoresTrials
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, through
-from duoplda.evaluation.calibration import METHODS
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
 from duoplda.trials.sides import Sides
 
 
 @dataclass(eq=False, repr=False)
-class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Centre -> optional LDA -> optional whitening -> length normalisation -> PLDA (-> calibration).
 
     Parameters
@@ -141,47 +138,6 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does."""
         return self.plda_.enroll(self.transform(X, channel, device=device), ids, session, channel)
 
-    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
-        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
-        check_is_fitted(self)
-        return self.plda_.load_sides(path, device=device)
-
-    def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None, calibrated: bool = True) -> Array:
-        """Natural-log likelihood ratios, as `PLDA.llr` gives them; calibrated where `calibrate` was called."""
-        check_is_fitted(self)
-        return self._calibrated(self.plda_.llr(enrolled, tests, pairs), calibrated)
-
-    def llr_blocks(self, enrolled: Sides, tests: Sides, *, calibrated: bool = True, **options: Any) -> Blocks:
-        """Blocks of columns of `llr`, with the options of `PLDA.llr_blocks`."""
-        check_is_fitted(self)
-        blocks = self.plda_.llr_blocks(enrolled, tests, **options)
-        return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
-
-    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
-        """The k highest-scoring rows of `enrolled` for each test, and their `llr`, as `PLDA.top` gives them.
-
-        >>> chain = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
-        >>> sides = chain.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
-        >>> chain.top(sides, sides, 1)[0].tolist()
-        [[0], [1], [2]]
-        """
-        check_is_fitted(self)
-        rows, scores = self.plda_.top(enrolled, tests, k)
-        return rows, self._calibrated(scores, calibrated)
-
-    def _calibrated(self, scores: Array, calibrated: bool) -> Array:
-        if not calibrated or self.calibration_ is None:
-            return scores
-        return self.calibration_.transform(to_numpy(scores))
-
-    def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
-        """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""
-        check_is_fitted(self)
-        if method not in ("affine", "pav"):
-            raise DuopldaError(f"method={method!r} must be one of affine, pav")
-        self.calibration_ = METHODS[method](**options).fit(scores, labels)
-        return self
-
     def summary(self) -> dict[str, Any]:
         """What is in it: plain numbers, texts and lists."""
         check_is_fitted(self)
@@ -236,6 +192,6 @@ class Backend(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, Transformer
         """A chain without preprocessing."""
         check_is_fitted(plda)
         backend = cls(whiten=False, length_norm=False, plda=replace(plda, callback=None))
-        backend.steps_, backend.plda_, backend.calibration_ = {}, plda, None
+        backend.steps_, backend.plda_, backend.calibration_ = {}, plda, plda.calibration_
         backend.n_features_in_, backend.counts_, backend.provenance_ = plda.n_features_in_, {}, {}
         return backend

@@ -1,7 +1,5 @@
 """Training that was interrupted goes on where it stopped: the state of EM in a file beside the model."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

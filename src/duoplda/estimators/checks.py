@@ -1,7 +1,5 @@
 """What the estimators ask of their input and of their parameters."""
 
-from __future__ import annotations
-
 from numbers import Integral, Real
 from typing import Any
 

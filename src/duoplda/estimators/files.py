@@ -4,8 +4,6 @@ The arrays are named after the attributes that they restore (`center.mean_`, `pl
 parameters, names and counts. Version 1, in which a PLDA alone had a format of its own, is still read.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -60,6 +58,9 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     if hasattr(plda, "log_likelihoods_"):
         arrays["plda.log_likelihoods_"] = np.asarray(plda.log_likelihoods_, float)
         header["fit"] = {"converged": bool(plda.converged_), "n_evaluations": int(plda.n_evaluations_)}
+    if model.calibration_ is not None:
+        header["calibration"] = type(model.calibration_).__name__
+        arrays |= {f"calibration.{k}": np.asarray(v, float) for k, v in model.calibration_.get_state().items()}
     if model is not plda:
         _add_chain(model, arrays, header)
     write_container(path, "duoplda-backend", arrays, header, force=force)
@@ -74,9 +75,6 @@ def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
         learnt = {a: getattr(step, a) for a in LEARNT.get(name, ())}
         header["steps"][name] = {**plain(step), **{a: v.tolist() for a, v in learnt.items() if a == "channels_"}}
         arrays |= {f"{name}.{a}": v for a, v in learnt.items() if a != "channels_"}
-    if backend.calibration_ is not None:
-        header["calibration"] = type(backend.calibration_).__name__
-        arrays |= {f"calibration.{k}": np.asarray(v, float) for k, v in backend.calibration_.get_state().items()}
 
 
 def plain(estimator: Any) -> dict[str, Any]:

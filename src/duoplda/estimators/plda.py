@@ -1,7 +1,5 @@
 """PLDA: the scikit-learn face of the model. It checks input and keeps attributes; nothing numeric happens here."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -24,6 +22,7 @@ from duoplda.data.recordings import ArrayRecordings
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, files
+from duoplda.evaluation.calibration import METHODS
 from duoplda.model import em, kinds, parameters, posteriors
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
@@ -76,8 +75,90 @@ def moved(model: Model, like: Array) -> Model:
     return copies[place]
 
 
+class ScoresTrials:
+    """Trials between enrolled sides: what a PLDA and a back-end around it share."""
+
+    calibration_: Any = None
+
+    @property
+    def _plda(self) -> Any:
+        check_is_fitted(self)
+        return getattr(self, "plda_", self)
+
+    def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None, calibrated: bool = True) -> Array:
+        """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
+
+        With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. What `calibrate`
+        learnt is applied, unless `calibrated` is False.
+        """
+        self.check_sides(enrolled, tests)
+        scorer = Scorer(enrolled)
+        return self._calibrated(scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs), calibrated)
+
+    def llr_blocks(
+        self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False, calibrated: bool = True
+    ) -> Blocks:
+        """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
+
+        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+        >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
+        [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
+        """
+        self.check_sides(enrolled, tests)
+        blocks = Scorer(enrolled).blocks(tests, cells, host)
+        return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
+
+    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
+        """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
+
+        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
+        >>> rows, ratios = plda.top(sides, sides, 2)
+        >>> sides.ids[rows].tolist()
+        [['a', 'b'], ['b', 'a'], ['c', 'b']]
+        """
+        self.check_sides(enrolled, tests)
+        rows, ratios = Scorer(enrolled).top(tests, k)
+        return rows, self._calibrated(ratios, calibrated)
+
+    def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
+        if not calibrated or self.calibration_ is None:
+            return ratios
+        return self.calibration_.transform(to_numpy(ratios))
+
+    def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
+        """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""
+        check_is_fitted(self)
+        if method not in ("affine", "pav"):
+            raise DuopldaError(f"method={method!r} must be one of affine, pav")
+        self.calibration_ = METHODS[method](**options).fit(scores, labels)
+        return self
+
+    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
+        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
+        return sides.load(path, moved(self._plda.model_, on_device(np.zeros(1), device)))
+
+    def check_sides(self, *given: Sides) -> None:
+        """Refuse sides that another model enrolled, or that are not in one array library on one device."""
+        for name, side in zip(("enrolled", "tests"), given, strict=False):
+            if not isinstance(side, Sides):
+                raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
+        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in given]
+        if len(set(places)) > 1:
+            where = ", ".join(places)
+            raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
+        own = moved(self._plda.model_, given[0].gamma)
+        if not all(parameters.same(own, side.model) for side in given):
+            raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
+
+
 @dataclass(eq=False, repr=False)
-class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """PLDA with two sources of inter-session variability.
 
         phi_ijl = mean + V y_i + U x_ij + eps_ijl,    y_i, x_ij ~ N(0, I),    eps_ijl ~ N(0, W^-1)
@@ -376,61 +457,6 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
             _finite(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
         return found
 
-    def llr(self, enrolled: Sides, tests: Sides, pairs: Any = None) -> Array:
-        """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
-
-        With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs.
-        """
-        self.check_sides(enrolled, tests)
-        scorer = Scorer(enrolled)
-        return scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs)
-
-    def llr_blocks(self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False) -> Blocks:
-        """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
-
-        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
-
-        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
-        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
-        >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
-        [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
-        """
-        self.check_sides(enrolled, tests)
-        return Scorer(enrolled).blocks(tests, cells, host)
-
-    def top(self, enrolled: Sides, tests: Sides, k: int) -> tuple[Array, Array]:
-        """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
-
-        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
-
-        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
-        >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
-        >>> rows, ratios = plda.top(sides, sides, 2)
-        >>> sides.ids[rows].tolist()
-        [['a', 'b'], ['b', 'a'], ['c', 'b']]
-        """
-        self.check_sides(enrolled, tests)
-        return Scorer(enrolled).top(tests, k)
-
-    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
-        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
-        check_is_fitted(self)
-        return sides.load(path, moved(self.model_, on_device(np.zeros(1), device)))
-
-    def check_sides(self, *given: Sides) -> None:
-        """Refuse sides that another model enrolled, or that are not in one array library on one device."""
-        check_is_fitted(self)
-        for name, side in zip(("enrolled", "tests"), given, strict=False):
-            if not isinstance(side, Sides):
-                raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
-        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in given]
-        if len(set(places)) > 1:
-            where = ", ".join(places)
-            raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
-        own = moved(self.model_, given[0].gamma)
-        if not all(parameters.same(own, side.model) for side in given):
-            raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
-
     @staticmethod
     def posterior_probability(llr: Any, prior: float = 0.01) -> Array:
         """P(same speaker | recordings) = 1 / (1 + exp(-LLR) (1 - prior) / prior)."""
@@ -452,9 +478,10 @@ class PLDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """Read a model that `save` wrote, or a `Backend` without steps."""
         with files.reading(path) as saved:
             plda = cls.restored(saved)
-        more = [*saved.backend["steps_"], *["calibration"] * (saved.backend["calibration_"] is not None)]
-        if more:
-            raise DuopldaError(f"{path} holds more than a PLDA ({', '.join(more)}): read it with Backend.load")
+        if saved.backend["steps_"]:
+            more = ", ".join(saved.backend["steps_"])
+            raise DuopldaError(f"{path} holds more than a PLDA ({more}): read it with Backend.load")
+        plda.calibration_ = saved.backend["calibration_"]
         return plda
 
     @classmethod

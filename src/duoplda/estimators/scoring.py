@@ -75,13 +75,10 @@ class Pairs:
 
 
 def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
-    """The place of each id among sorted ones, -1 where it is not one of them."""
-    if not len(among):
-        return np.full(len(ids), -1)
-    if (ids.dtype.kind in "biuf") != (among.dtype.kind in "biuf"):
+    """The place of each id among sorted ones of the same kind, -1 where it is not one of them."""
+    if len(among) and (ids.dtype.kind in "biuf") != (among.dtype.kind in "biuf"):
         raise DuopldaError(f"the ids of the recordings are {ids.dtype}, those asked for {among.dtype}: use one kind")
-    place = np.minimum(np.searchsorted(among, ids), len(among) - 1)
-    return np.where(among[place] == ids, place, -1)
+    return lab.places(ids, among)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from duoplda.io._coded import Coded
 from duoplda.io.container import is_container, read_container, write_container
 from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
-from duoplda.io.labels import LabelTable, read_labels, read_map, write_labels, write_map
+from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
@@ -25,7 +25,7 @@ __all__ = [
     "Enrollment",
     "FileRecordings",
     "ForeignModel",
-    "LabelTable",
+    "LabelColumns",
     "ScoreMatrix",
     "Scores",
     "Shard",

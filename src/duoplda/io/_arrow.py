@@ -1,7 +1,5 @@
 """Parquet files in batches of rows, within bounds: what both tables and embeddings are read with."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Files appear whole or not at all: they are written under another name in the same folder, and then renamed."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

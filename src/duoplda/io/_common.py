@@ -1,7 +1,5 @@
 """What all formats share: errors that name a place, limits, opening files safely, checks of ids."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Embeddings in several files: which files a folder or a pattern means, and reading them as one."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

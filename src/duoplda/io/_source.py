@@ -1,7 +1,5 @@
 """What a format gives to the reader: a source of chunks, and the parts that a file can be cut into."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Parquet. Text is parsed in blocks of lines: by pyarrow where it is installed and
 whatever is wrong is found and named with its line.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

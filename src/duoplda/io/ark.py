@@ -10,8 +10,6 @@ The archive is read in blocks. Entries whose keys are equally long lie at equal 
 block of them is one strided array; the others are found with one `find` each.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterable, Iterator

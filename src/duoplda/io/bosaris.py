@@ -7,8 +7,6 @@ target_mask, nontarget_mask (m, s)       Key, older format
 scores (m, s)  score_mask (m, s)         Scores: 1 where there is a score
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ JSON text under the metadata key `duoplda`; its `format` says which of them the 
 Nothing in such a file is ever executed, and a file is written whole or not at all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Mapping

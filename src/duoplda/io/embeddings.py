@@ -1,7 +1,5 @@
 """Embeddings in all formats that are supported: one reader and one writer, both in chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +14,7 @@ from duoplda.io._atomic import atomic_path, atomic_paths
 from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io._files import files_of, joined
 from duoplda.io._source import Part, Source, check_count
-from duoplda.io.labels import LabelTable
+from duoplda.io.labels import LabelColumns
 from duoplda.io.npy import Ids
 
 HDF5 = (".h5", ".hdf5", ".hdf")
@@ -185,7 +183,7 @@ def write_embeddings(
     force: bool = False,
     text: bool = False,
     one_per_recording: bool = False,
-    labels: LabelTable | None = None,
+    labels: LabelColumns | None = None,
 ) -> None:
     """Write embeddings in the format the suffix names, whole or not at all.
 

@@ -4,8 +4,6 @@ Only datasets that lie in the file itself are read: links to other files, extern
 datasets are refused. The matrix and its ids may lie in a group.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -8,8 +8,6 @@ hyperion's loadings are the transpose of ours, and its z is drawn for each recor
 of the noise of a recording, and is added to it here, so that every likelihood ratio stays as it was.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

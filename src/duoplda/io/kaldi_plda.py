@@ -13,8 +13,6 @@ and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the n
 `<Plda>`, the same three as `[ 1 2 ]`, rows of the matrix on lines of their own, and `</Plda>`.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct
@@ -84,17 +82,7 @@ def is_kaldi_plda(start: bytes) -> bool:
 
 
 def read_kaldi_plda(path: PathLike) -> DiagonalModel:
-    r"""Read a Kaldi `Plda`, binary or text.
-
-    Example
-    -------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "plda")
-    ...     _ = file.write_text("<Plda>  [ 1 2 ]\n [\n  1 0\n  0 1 ]\n [ 3 0 ]\n</Plda> ")
-    ...     read_kaldi_plda(file).psi.tolist()
-    [3.0, 0.0]
-    """
+    """Read a Kaldi `Plda`, binary or text; `duoplda.io.read_model` has an example."""
     if not is_kaldi_plda(magic(path)):
         raise bad(path, "byte 0", "does not start with <Plda>", "give a Kaldi Plda, as ivector-compute-plda writes it")
     with open_binary(path) as f:

@@ -1,7 +1,5 @@
 """Who speaks in which session: Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ FORMS = ("auto", "utt2spk", "spk2utt", "table")
 
 
 @dataclass(frozen=True, eq=False)
-class LabelTable:
+class LabelColumns:
     """Labels of n recordings, all (n,) arrays of str.
 
     `session` is None where no sessions were given: each recording is then a session of its own, which
@@ -49,7 +47,7 @@ def read_labels(
     *,
     columns: Mapping[str, str] | None = None,
     form: str = "auto",
-) -> LabelTable:
+) -> LabelColumns:
     """Read labels from Kaldi maps, or from one table.
 
     Parameters
@@ -81,7 +79,7 @@ def read_labels(
             cause = f"lacks {len(missing)} of {len(ids)} ids"
             raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}")))
         found[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
-    return LabelTable(ids, found["speaker"], found.get("session"), found.get("channel"))
+    return LabelColumns(ids, found["speaker"], found.get("session"), found.get("channel"))
 
 
 def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
@@ -150,7 +148,7 @@ def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, for
         write_columns(temporary, "", [[Coded.of(first), Coded.of(second)]])
 
 
-def write_labels(path: PathLike, labels: LabelTable, *, force: bool = False) -> None:
+def write_labels(path: PathLike, labels: LabelColumns, *, force: bool = False) -> None:
     """Write labels as one table: `.csv`, `.tsv` or `.parquet` with columns id, speaker, ..."""
     parts = {"id": labels.ids, "speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
     columns = {k: Coded.of(as_ids(path, v)) for k, v in parts.items() if v is not None}

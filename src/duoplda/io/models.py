@@ -1,7 +1,5 @@
 """PLDA models of other tools, found by their content, as plain arrays."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from duoplda.io._common import PathLike, bad, content, listed, magic

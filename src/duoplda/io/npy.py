@@ -1,7 +1,5 @@
 """NumPy `.npy` matrices with a list of ids beside them: x.npy with x.txt or x.ids, one id per line."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

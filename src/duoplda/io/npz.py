@@ -4,8 +4,6 @@ The arrays go by one of the names in VECTOR_NAMES and ID_NAMES, or by those the 
 without ids gets row numbers, "0", "1", ...
 """
 
-from __future__ import annotations
-
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator

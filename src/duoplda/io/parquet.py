@@ -4,8 +4,6 @@ Vectors are written without a dictionary and with their bytes split (BYTE_STREAM
 floats better, in row groups that are read one after the other. Columns of labels may stand beside them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, write_tables
 from duoplda.io._common import ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, pick, shown
 from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
-from duoplda.io.labels import COLUMNS, LabelTable
+from duoplda.io.labels import COLUMNS, LabelColumns
 
 LABELS = ("speaker", "session", "channel")
 
@@ -78,7 +76,7 @@ def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
     return as_ids(path, np.array(names, dtype=str)[codes], first)
 
 
-def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelTable:
+def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelColumns:
     """Read the labels that stand in the same rows as the vectors, which are not read."""
     names, _ = schema_of(path)
     where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
@@ -93,7 +91,7 @@ def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = Non
         for meaning, name in wanted.items():
             found[meaning].append(_names(path, batch.column(name), first))
     check_count(label(path, part), part.n, sum(map(len, found["ids"])))
-    return LabelTable(**{meaning: np.concatenate(blocks) for meaning, blocks in found.items()})
+    return LabelColumns(**{meaning: np.concatenate(blocks) for meaning, blocks in found.items()})
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
@@ -109,7 +107,7 @@ def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> 
     return np.array(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
-def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None = None) -> None:
+def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelColumns | None = None) -> None:
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa = need("pyarrow")
     beside = {} if labels is None else _label_columns(out, labels)
@@ -131,7 +129,7 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelTable | None 
     write_tables(out, tables(), use_dictionary=list(beside) or False, use_byte_stream_split=packed)
 
 
-def _label_columns(out: Path, labels: LabelTable) -> dict[str, np.ndarray]:
+def _label_columns(out: Path, labels: LabelColumns) -> dict[str, np.ndarray]:
     """Return the columns that are there, all as long as the ids."""
     columns = {name: as_ids(out, v) for name in LABELS if (v := getattr(labels, name)) is not None}
     for name, values in columns.items():

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.data.labels import Ints, Labels, encode
+from duoplda.data.labels import Ints, Labels, encode, places
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io._common import PathLike
 from duoplda.io._files import files_of
 from duoplda.io.embeddings import SUFFIXES, Embeddings, read_embeddings
-from duoplda.io.labels import LabelTable
+from duoplda.io.labels import LabelColumns
 from duoplda.io.shards import Shard, embedding_shards
 
 Progress = Callable[[int, str], Any]  # called with what is done, and a note for people
@@ -35,7 +35,7 @@ class LabelIndex:
     labels: Labels
 
     @staticmethod
-    def of(table: LabelTable, note: Note = lambda message: None) -> LabelIndex:
+    def of(table: LabelColumns, note: Note = lambda message: None) -> LabelIndex:
         """Index a table, in which the name of a session counts within its speaker: two speakers may use the same."""
         order = np.argsort(table.ids, kind="stable").astype(np.int32)
         labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
@@ -47,10 +47,9 @@ class LabelIndex:
 
     def find(self, ids: NDArray[Any]) -> NDArray[np.int32]:
         """The row of the labels for each id, -1 where it has none."""
-        if not len(self.ids):
-            return np.full(len(ids), -1, np.int32)
-        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[place] == ids, self.order[place], np.int32(-1))
+        place = places(ids, self.ids).astype(np.int32)
+        place[place >= 0] = self.order[place[place >= 0]]
+        return place
 
     def absent(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The ids, sorted, whose rows are not among those given."""
@@ -166,7 +165,7 @@ class FileRecordings(Recordings):
 
 def read_recordings(
     path: PathLike,
-    labels: LabelTable | None = None,
+    labels: LabelColumns | None = None,
     *,
     ids: Any = None,
     vectors: str | None = None,
@@ -188,10 +187,10 @@ def read_recordings(
     Example
     -------
     >>> import tempfile
-    >>> from duoplda.io import LabelTable, write_embeddings
+    >>> from duoplda.io import LabelColumns, write_embeddings
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_embeddings(folder + "/x.ark", ["a", "b"], np.eye(2, 3))
-    ...     table = LabelTable(np.array(["b", "a"]), np.array(["bob", "alice"]))
+    ...     table = LabelColumns(np.array(["b", "a"]), np.array(["bob", "alice"]))
     ...     for chunk in read_recordings(folder + "/x.ark", table).chunks():
     ...         print(chunk.ids, chunk.index, chunk.X.shape)
     ['a' 'b'] [1 0] (2, 3)
@@ -204,7 +203,7 @@ def read_recordings(
     return FileRecordings(source, index, note=note, **options)
 
 
-def own_table(shards: list[Shard]) -> LabelTable:
+def own_table(shards: list[Shard]) -> LabelColumns:
     """Labels that are columns of the embeddings themselves; no vector is read for them."""
     parts = [shard.labels() for shard in shards]
     columns: dict[str, Any] = {}
@@ -214,7 +213,7 @@ def own_table(shards: list[Shard]) -> LabelTable:
         if 0 < len(lack) < len(parts):
             raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
         columns[name] = None if lack else np.concatenate(values)
-    return LabelTable(**columns)
+    return LabelColumns(**columns)
 
 
 def source_files(path: PathLike) -> list[Path]:

@@ -7,8 +7,6 @@ Kaldi text      enrol test score
 .npz            `scores` (m, s), `enroll_ids` (m,), `test_ids` (s,); NaN where there is none
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ list. Lines that hold a command (`cat a.ark |`) are refused and never run; so ar
 Neighbours in one archive are read together.
 """
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
 from collections.abc import Iterator

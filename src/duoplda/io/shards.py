@@ -1,7 +1,5 @@
 """Embeddings in parts that can be read independently, by other processes and on other machines."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ from duoplda.errors import DuopldaError
 from duoplda.io._common import Chunk, PathLike, bad, open_binary
 from duoplda.io._source import Part, label
 from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
-from duoplda.io.labels import LabelTable
+from duoplda.io.labels import LabelColumns
 from duoplda.io.npy import Ids, ids_beside
 from duoplda.io.parquet import read_label_columns
 from duoplda.io.scp import scp_part
@@ -67,7 +65,7 @@ class Shard:
         """Read the ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
         return self._open().ids()
 
-    def labels(self) -> LabelTable:
+    def labels(self) -> LabelColumns:
         """Read the labels that are columns of the file itself: speaker and, if they are there, session and channel."""
         self._check_size()
         if self.kind != "parquet" or self.part is None:

@@ -8,8 +8,6 @@ Parquet     the same columns
 BOSARIS     HDF5 Ndx and Key
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ pyannote keeps a second file beside it, `xvec_transform.npz` (`mean1`, `lda`, `m
 normalisations with an LDA between them. It belongs to the preprocessing and is refused here with a word on that.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from duoplda.io._atomic import atomic_path

@@ -4,8 +4,6 @@ They mean what they mean in Kaldi. Newer files say in `normalize_length` and `su
 does with a vector before; that is no part of the PLDA and is handed on as notes. wespeaker reads Kaldi's format too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from duoplda.io._common import PathLike, bad

@@ -317,11 +317,15 @@ def fit(
         return md_step(plain, moments) if minimum_divergence else plain
 
     first = start if isinstance(start, State) else State(start)
-    ahead = _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
+    before, ahead = first, _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
     least = max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
     try:
         for state in _states(EStep(stats), first, step, ahead, nu, least):
             iteration, stop = len(state.trace) - 1, False
+            if iteration and tol >= 0 and -1e-8 < (state.trace[-1] - state.trace[-2]) / abs(state.trace[-2]) < 0:
+                state, converged = before, True  # lower by rounding alone: nothing is left to gain
+                break
+            before = state
             if iteration >= max(len(first.trace), 1):
                 getattr(callback, "state", lambda state: None)(state)
                 stop = callback is not None and bool(callback(iteration, state.trace[-1], state.model))

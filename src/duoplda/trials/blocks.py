@@ -1,7 +1,5 @@
 """Scores of enrolled sides and test sides: all of them, in blocks, the highest of each test, or listed pairs."""
 
-from __future__ import annotations
-
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -13,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_numpy
-from duoplda.data.labels import Ints
+from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import ratios
-from duoplda.trials.ratios import Product, Rows, dots, merged, put_cells
+from duoplda.trials.ratios import PatternRows, Product, dots, merged, put_cells
 from duoplda.trials.sides import Sides, shared
 from duoplda.trials.tables import empty
 
@@ -28,10 +26,10 @@ class Plan:
 
     def __init__(self, a: Sides, b: Sides, whole: bool):
         self.products: list[Product] = []
-        self.merged: list[tuple[Rows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
+        self.merged: list[tuple[PatternRows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
         ny, parts = a.gamma.shape[1], [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
         for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
-            ours = Rows(a, pa)
+            ours = PatternRows(a, pa)
             cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
             if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
                 self.merged.append((ours, pb))
@@ -88,7 +86,7 @@ class Scorer:
         for product in plan.products:
             product.fill(out, tests, part)
         for ours, pb in plan.merged:
-            theirs = Rows(tests, pb, part).rows
+            theirs = PatternRows(tests, pb, part).rows
             step = max(1, CELLS // 8 // len(ours.rows))
             for t in range(0, len(theirs), step):
                 i, j = (x.reshape(-1) for x in np.meshgrid(ours.rows, theirs[t : t + step]))
@@ -138,8 +136,8 @@ class Scorer:
         if both is not None:
             rows, columns, values = both  # sorted by trial
             trial, cell = rows * len(tests) + columns, index[:, 0] * len(tests) + index[:, 1]
-            place = np.minimum(np.searchsorted(trial, cell), len(trial) - 1)
-            hit = np.flatnonzero(trial[place] == cell)
+            place = places(cell, trial)
+            hit = np.flatnonzero(place >= 0)
             set_rows(out, hit, take(values, place[hit]))
         return out
 

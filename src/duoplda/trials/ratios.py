@@ -10,8 +10,6 @@ combinations of those of r patterns (`Product._interpolate`). Where nearly each 
 own, products do not help, and pairs are merged: Q_3 - Q_1 - Q_2 as it stands.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -33,7 +31,7 @@ BATCH = 1 << 21  # bytes of inverses that a thread of the host makes at a time
 KEEP = 3 << 29  # bytes of factors and inverses that are kept from block to block
 
 
-class Rows:
+class PatternRows:
     """The rows of sides (of those in a slice) whose patterns are in a range, in the order of the patterns."""
 
     def __init__(self, side: Sides, patterns: range, part: slice | None = None):
@@ -108,7 +106,7 @@ class Product:
     so that what is computed once serves all sides with these patterns.
     """
 
-    def __init__(self, ours: Rows, theirs: Groups, pb: range, flip: bool):
+    def __init__(self, ours: PatternRows, theirs: Groups, pb: range, flip: bool):
         self.ours, self.pb, self.flip = ours, pb, flip
         mine = ours.side.groups
         G, of_a, of_b = common(mine, theirs)
@@ -165,7 +163,7 @@ class Product:
             c = np.vstack([np.eye(r), solve_triangular(R[:r, :r], R[:r, r:]).T])
             self.basis, self.c = pivot[:r], put(c[np.argsort(pivot)], F)
 
-    def left(self, one: Rows) -> Array:
+    def left(self, one: PatternRows) -> Array:
         """(n, ny + 1 + r) [gamma_1, 1, a_1k]."""
         xp, ny, g = namespace(one.gamma), self.ny, one.gamma
         out = empty((len(one.rows), ny + 1 + len(self.basis)), g)
@@ -179,7 +177,7 @@ class Product:
             self.Lambda_3.each(self.table[p, self.basis], use)
         return out
 
-    def right(self, p: int, many: Rows, out: Array) -> None:
+    def right(self, p: int, many: PatternRows, out: Array) -> None:
         """(n, ny + 1) [Lambda_3^-1 gamma_2, a_2]."""
         xp, ny, g = namespace(many.gamma), self.ny, many.gamma
 
@@ -195,7 +193,7 @@ class Product:
         ln = ln if len(many.patterns) == 1 else take(ln, many.pattern)
         out[:, ny] = (xp.vecdot(out[:, :ny], g) - many.quadratic + ln) / 2
 
-    def rights(self, many: Rows) -> Iterator[tuple[int, Array]]:
+    def rights(self, many: PatternRows) -> Iterator[tuple[int, Array]]:
         """For each p (n, ny + 1 + r) [Lambda_3^-1 gamma_2, a_2, c_q], in memory that the next one takes."""
         out = empty((len(many.rows), self.ny + 1 + len(self.basis)), many.gamma)
         out[:, self.ny + 1 :] = take(self.c, many.pattern)
@@ -205,7 +203,7 @@ class Product:
 
     def fill(self, out: Array, b: Sides, part: slice) -> None:
         """The columns for the sides of b in the slice that have our patterns."""
-        ours, theirs = self.ours, Rows(b, self.pb, part)
+        ours, theirs = self.ours, PatternRows(b, self.pb, part)
         columns = theirs.rows - part.start
         if not len(columns):
             return
@@ -224,7 +222,7 @@ class Product:
 
     def gather(self, b: Sides, i: Ints, j: Ints) -> Array:
         """Ratios of pairs of rows of the two sets, all of whose patterns are ours."""
-        ours, theirs = self.ours, Rows(b, self.pb)
+        ours, theirs = self.ours, PatternRows(b, self.pb)
         out, j, of_a, of_b = empty((len(i),), ours.gamma), theirs.order[j], ours.side.groups.index[i], b.groups.index[j]
         if not self.flip:
             for p, right in self.rights(theirs):
