@@ -522,7 +522,7 @@ def test_training_goes_on_from_any_iteration_to_the_same_bits(case):
     stats, keeper = gather(data, K), Keeper()
     start = bad_start(rng, shape, K, data.X)
     whole = em.fit(stats, start, callback=keeper, **options)
-    assert len(keeper.saved) == len(whole.log_likelihoods) - 1 >= 10
+    assert len(keeper.saved) == len(whole.log_likelihoods) - 1 >= 9  # enough to be interrupted in
     assert keeper.calls == list(enumerate(whole.log_likelihoods.tolist()))[1:]
     for saved in keeper.saved:
         again = Keeper()

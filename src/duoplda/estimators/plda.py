@@ -81,7 +81,7 @@ class ScoresTrials:
     calibration_: Any = None
 
     @property
-    def _plda(self) -> Any:
+    def _fitted_plda(self) -> Any:
         check_is_fitted(self)
         return getattr(self, "plda_", self)
 
@@ -141,10 +141,11 @@ class ScoresTrials:
 
     def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
-        return sides.load(path, moved(self._plda.model_, on_device(np.zeros(1), device)))
+        return sides.load(path, moved(self._fitted_plda.model_, on_device(np.zeros(1), device)))
 
     def check_sides(self, *given: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
+        model = self._fitted_plda.model_
         for name, side in zip(("enrolled", "tests"), given, strict=False):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
@@ -152,7 +153,7 @@ class ScoresTrials:
         if len(set(places)) > 1:
             where = ", ".join(places)
             raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
-        own = moved(self._plda.model_, given[0].gamma)
+        own = moved(model, given[0].gamma)
         if not all(parameters.same(own, side.model) for side in given):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
 
