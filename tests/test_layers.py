@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import operator
+import re
 import sys
 from pathlib import Path
 
@@ -106,3 +108,18 @@ def test_commands_are_short():
     files = (graph.SOURCE / "duoplda/cli").glob("[a-z]*.py")
     lengths = {p.name: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
     assert {name: n for name, n in lengths.items() if n >= 120} == {}
+
+
+def test_the_two_walks_name_what_there_is():
+    """Every step of docs/architecture.md is in the file, and under the name, that stands beside it."""
+    text = (Path(__file__).parents[1] / "docs/architecture.md").read_text()
+    steps = [row for row in re.findall(r"^\|.*?\| (`.*) \|$", text, re.M) if ".py`" in row]
+    assert len(steps) > 15
+    for step in steps:
+        file = None
+        for name in re.findall(r"`([\w./]+)`", step):
+            if name.endswith(".py"):
+                file = name
+            elif file is not None:
+                module = importlib.import_module(f"duoplda.{file.removesuffix('.py').replace('/', '.')}")
+                assert operator.attrgetter(name)(module) is not None, step
