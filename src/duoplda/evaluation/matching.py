@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from duoplda.data.labels import places
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.evaluation.calibration import Fusion
 from duoplda.evaluation.metrics import Booleans, Floats, Indices, named
@@ -98,9 +99,7 @@ def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
         (pair,) = _pairs(scores.enroll[row], scores.test[row])
         raise DuopldaError(f"score {row[0] + 1}: {pair!r} has a score already; give one for each trial")
     wanted = enroll.codes.astype(np.intp) * width + test.codes
-    keys, order = np.append(keys, np.iinfo(np.intp).max), np.append(order, -1)  # an end that no trial has
-    at = np.searchsorted(keys, wanted)
-    return np.where(keys[at] == wanted, order[at], -1)
+    return np.append(order, -1)[places(wanted, keys)]
 
 
 def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrollment | None = None) -> tuple[Any, Any]:

@@ -66,8 +66,8 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
             first += len(batch)
 
 
-def codes_of(path: PathLike, column: Any, first: int) -> tuple[list[str], np.ndarray]:
-    """Return the different texts of a column from row `first` on, none too long, and the codes of its rows."""
+def codes_of(path: PathLike, column: Any, first: int) -> tuple[Any, np.ndarray]:
+    """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
     pa, pc = need("pyarrow"), need("pyarrow.compute")
     with damaged(path):
         if not pa.types.is_dictionary(column.type):
@@ -79,7 +79,19 @@ def codes_of(path: PathLike, column: Any, first: int) -> tuple[list[str], np.nda
         raise bad(path, f"row {row}", "a value is missing", "fill the column")
     if longest > 4 * MAX_ID:
         raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
-    return names.to_pylist(), np.asarray(column.indices)
+    return names, np.asarray(column.indices)
+
+
+def texts_of(strings: Any) -> np.ndarray:
+    """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
+    pc = need("pyarrow.compute")
+    size = pc.binary_length(strings)
+    width = pc.max(size).as_py() or 1
+    if pc.sum(size).as_py() != pc.sum(pc.utf8_length(strings)).as_py():
+        return np.array(strings.to_pylist(), dtype=str)
+    padded = pc.ascii_rpad(strings, width, "\0")
+    points = np.frombuffer(padded.buffers()[2], np.uint8, len(padded) * width, padded.offset * width)
+    return points.astype(np.uint32).view(f"U{width}")
 
 
 def arrow(column: Coded | np.ndarray) -> Any:

@@ -12,19 +12,14 @@ import numpy as np
 class Coded:
     """A column of n strings, few of which differ: it stands for `names[codes]` and takes 4 bytes for each.
 
-    Attributes
-    ----------
-    names : (k,) of str, each value once, in order of first appearance where it was read from a list
-    codes : (n,) int32, rows of `names`
-
     Example
     -------
     >>> Coded.of(["b", "a", "b"]).codes
     array([0, 1, 0], dtype=int32)
     """
 
-    names: np.ndarray
-    codes: np.ndarray
+    names: np.ndarray  # (k,) of str, each value once, in order of first appearance where it was read from a list
+    codes: np.ndarray  # (n,) int32, rows of `names`
 
     @classmethod
     def of(cls, values: Iterable[str] | np.ndarray) -> Coded:

@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from duoplda.arrays import in_order
 from duoplda.errors import DuopldaError
-from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, write_parquet_table
+from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, texts_of, write_parquet_table
 from duoplda.io._coded import Coded
 from duoplda.io._common import MAX_ID, PathLike, as_ids, bad, content, listed, odd_ids, open_lines, optional, shown
 
 BLOCK = 1 << 23
 Names = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
-Part = list[tuple[list[str], np.ndarray]] | np.ndarray  # a column of a block: texts and codes, or numbers
+Part = (
+    list[tuple[Any, np.ndarray]] | np.ndarray
+)  # a column of a block: texts (a list, or Arrow's) and codes, or numbers
 
 
 @dataclass(frozen=True)
@@ -195,20 +198,31 @@ def _places(
 def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blank: bool = False) -> Any:
     """Join the blocks of a column: numbers as one array, texts as one `Coded` after a look at them."""
     if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)  # type: ignore[arg-type]
-    seen: dict[str, int] = {}
-    found = []
-    for names, own in (pair for part in parts for pair in part):
-        found.append(np.fromiter((seen.setdefault(n, len(seen)) for n in names), np.int32, len(names))[own])
-    codes, longest = np.concatenate(found), max(map(len, seen))
-    texts = np.array(list(seen) if longest <= MAX_ID else [], dtype=str)
-    wrong = np.flatnonzero(odd_ids(texts) & ~(blank & (texts == "")))
-    if longest > MAX_ID or len(wrong):
-        code = wrong[0] if longest <= MAX_ID else next(i for i, name in enumerate(seen) if len(name) > MAX_ID)
-        cause = "is too long" if longest > MAX_ID else "is empty or has control characters in it"
-        place = line_of(path, int((codes == code).argmax()), header=header)
+        return np.concatenate(parts)
+    names, codes, lengths = _merged([pair for part in parts for pair in part])
+    wrong, cause = lengths > MAX_ID, "is too long"
+    if not wrong.any():
+        texts = np.array(names, dtype=str) if isinstance(names, list) else texts_of(names)
+        wrong, cause = odd_ids(texts) & ~(blank & (texts == "")), "is empty or has control characters in it"
+    if wrong.any():
+        place = line_of(path, int((codes == wrong.argmax()).argmax()), header=header)
         raise bad(path, place, f"an id {cause}", f"ids are printable, of at most {MAX_ID} characters")
     return Coded(texts, codes)
+
+
+def _merged(pairs: Sequence[tuple[Any, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Merge texts and codes of many blocks: the different texts, codes of all rows, and the lengths of the texts."""
+    pa, pc = optional("pyarrow"), optional("pyarrow.compute")
+    if pa is None:
+        seen: dict[str, int] = {}
+        places = [np.array([seen.setdefault(name, len(seen)) for name in names], np.int32) for names, _ in pairs]
+        texts, lengths = list(seen), np.fromiter(map(len, seen), np.int64, len(seen))
+    else:
+        arrays = [pa.array(texts, pa.large_string()) for texts, _ in pairs]
+        merged = pa.concat_arrays(arrays).dictionary_encode()
+        places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
+        texts, lengths = merged.dictionary, np.asarray(pc.utf8_length(merged.dictionary))
+    return texts, np.concatenate([place[own] for place, (_, own) in zip(places, pairs, strict=True)]), lengths
 
 
 def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> Iterator[list[Part]]:
@@ -227,9 +241,13 @@ def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) ->
 
 
 def _text_parts(path: PathLike, layout: Layout) -> Iterator[list[Part]]:
-    """Yield the columns of each block of lines."""
-    for number, block in _blocks(path, layout.header):
-        yield _by_pyarrow(block, layout) or _by_hand(path, number, block, layout)
+    """Yield the columns of each block of lines; threads of our own parse them, which end before Python does."""
+
+    def parse(numbered: tuple[int, bytes]) -> list[Part]:
+        number, block = numbered
+        return _by_pyarrow(block, layout) or _by_hand(path, number, block, layout)
+
+    return in_order(parse, _blocks(path, layout.header), np.inf)
 
 
 def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
@@ -250,19 +268,19 @@ def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
 
 def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
     """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
-    pa, pc = optional("pyarrow"), optional("pyarrow.csv")
+    pa, csv_, pc = (optional(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"))
     strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
-    if pc is None or strange or block.count(b"\r") != block.count(b"\r\n"):
+    if csv_ is None or strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
         return None
     code, wanted = pa.dictionary(pa.int32(), pa.string()), [str(i) for i in layout.columns]
     types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
     try:
-        table = pc.read_csv(
+        table = csv_.read_csv(
             pa.BufferReader(block),
             # A thread of Arrow that lets go of our bytes while Python shuts down aborts the process: no threads.
-            pc.ReadOptions(column_names=list(types), block_size=1 << 21, use_threads=False),
-            pc.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
-            pc.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
+            csv_.ReadOptions(column_names=list(types), block_size=len(block), use_threads=False),
+            csv_.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
+            csv_.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
         )
     except pa.ArrowException:
         return None
@@ -271,8 +289,10 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
         if i in layout.numbers:
             found.append(np.asarray(column))
             continue
-        part = [(chunk.dictionary.to_pylist(), np.asarray(chunk.indices)) for chunk in column.chunks]
-        if layout.delimiter == " " and any("" in names for names, _ in part):  # two blanks in a row
+        part = [(chunk.dictionary, np.asarray(chunk.indices)) for chunk in column.chunks]
+        if layout.delimiter == " " and any(
+            pc.index(names, "").as_py() >= 0 for names, _ in part
+        ):  # two blanks in a row
             return None
         found.append(part)
     return found

@@ -24,26 +24,15 @@ SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time.
+    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time."""
 
-    Attributes
-    ----------
-    path : the file; the folder or pattern where there are several
-    format : what it turned out to be
-    dim : d, the dimension of the vectors
-    dtype : their float type, as in the file
-    n : the number of vectors, or None where only reading the file would tell
-    ids_are_rows : the file has no ids, and row numbers "0", "1", ... stand in for them
-    rows : the number of rows of a chunk, unless `chunks` is told another
-    """
-
-    path: Path
-    format: str
-    dim: int
-    dtype: np.dtype
-    n: int | None
-    ids_are_rows: bool
-    rows: int
+    path: Path  # the file; the folder or pattern where there are several
+    format: str  # what it turned out to be
+    dim: int  # d, the dimension of the vectors
+    dtype: np.dtype  # their float type, as in the file
+    n: int | None  # the number of vectors, or None where only reading the file would tell
+    ids_are_rows: bool  # the file has no ids, and row numbers "0", "1", ... stand in for them
+    rows: int  # the number of rows of a chunk, unless `chunks` is told another
     _source: Source = field(repr=False)
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:

@@ -12,24 +12,14 @@ from duoplda.io.wespeaker import NAMES, read_wespeaker
 
 @dataclass(frozen=True, eq=False)
 class ForeignModel:
-    """The PLDA of another tool, in our parameters: the first four are the arguments of `PLDA.from_parameters`.
+    """The PLDA of another tool, in our parameters: the first four are the arguments of `PLDA.from_parameters`."""
 
-    Attributes
-    ----------
-    mean : (d,)
-    speaker_loadings : (d, ny)
-    session_loadings : (d, 0): none of these tools has a session level
-    noise_precision : (d, d), a precision and not a covariance
-    format : what the file turned out to be, such as "a Kaldi Plda"
-    notes : what else the file says about the vectors that the model is for
-    """
-
-    mean: Floats
-    speaker_loadings: Floats
-    session_loadings: Floats
-    noise_precision: Floats
-    format: str
-    notes: tuple[str, ...] = ()
+    mean: Floats  # (d,)
+    speaker_loadings: Floats  # (d, ny)
+    session_loadings: Floats  # (d, 0): none of these tools has a session level
+    noise_precision: Floats  # (d, d), a precision and not a covariance
+    format: str  # what the file turned out to be, such as "a Kaldi Plda"
+    notes: tuple[str, ...] = ()  # what else the file says about the vectors that the model is for
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:

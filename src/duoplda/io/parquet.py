@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, write_tables
+from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, texts_of, write_tables
 from duoplda.io._common import ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, pick, shown
 from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
 from duoplda.io.labels import COLUMNS, LabelColumns
@@ -36,11 +36,11 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
 
     def read(limit: int) -> Iterator[Chunk]:
         for first, batch in batches(path, [ids_column, column], limit, part):
-            yield _names(path, batch.column(ids_column), first), _rows(path, batch.column(column), dim, dtype, first)
+            yield _names(path, batch, ids_column, first), _rows(path, batch.column(column), dim, dtype, first)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         for first, batch in batches(path, [ids_column], rows, part):
-            yield _names(path, batch.column(ids_column), first)
+            yield _names(path, batch, ids_column, first)
 
     return Source("parquet", dim, dtype, n if part is None else part.n, read, ids=ids, cuts=partial(_cuts, sizes, step))
 
@@ -70,10 +70,10 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
     return parts
 
 
-def _names(path: PathLike, column: Any, first: int) -> np.ndarray:
-    """Return a column of ids, none of which is missing."""
-    names, codes = codes_of(path, column, first)
-    return as_ids(path, np.array(names, dtype=str)[codes], first)
+def _names(path: PathLike, batch: Any, column: str, first: int) -> np.ndarray:
+    """Return a column of ids."""
+    names, codes = codes_of(path, batch.column(column), first)
+    return as_ids(path, texts_of(names)[codes], first)
 
 
 def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelColumns:
@@ -89,7 +89,7 @@ def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = Non
     found: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
     for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS, part):
         for meaning, name in wanted.items():
-            found[meaning].append(_names(path, batch.column(name), first))
+            found[meaning].append(_names(path, batch, name, first))
     check_count(label(path, part), part.n, sum(map(len, found["ids"])))
     return LabelColumns(**{meaning: np.concatenate(blocks) for meaning, blocks in found.items()})
 

@@ -22,31 +22,19 @@ class Shard:
 
     It is small and can be sent anywhere; the file is opened when the shard is read, and must be there
     under the same name and unchanged.
-
-    Attributes
-    ----------
-    path : the file, from the root
-    kind : ark, scp, npy, npz, hdf5 or parquet
-    dim, dtype : of the vectors
-    n : the number of vectors, or None where only reading the file would tell
-    size : bytes of the file when it was cut
-    part : which vectors; None: all
-    id_list : the ids of npy and npz: a text file, or "rows"
-    vectors, ids_name : names inside the file, as for `read_embeddings`
-    here : the folder in which an scp's relative names are looked for first
     """
 
-    path: str
-    kind: str
-    dim: int
-    dtype: str
-    n: int | None
-    size: int
-    part: Part | None = None
-    id_list: str | None = None
-    vectors: str | None = None
-    ids_name: str | None = None
-    here: str = ""
+    path: str  # the file, from the root
+    kind: str  # ark, scp, npy, npz, hdf5 or parquet
+    dim: int  # the dimension of the vectors
+    dtype: str  # their float type
+    n: int | None  # the number of vectors, or None where only reading the file would tell
+    size: int  # bytes of the file when it was cut
+    part: Part | None = None  # which vectors; None: all
+    id_list: str | None = None  # the ids of npy and npz: a text file, or "rows"
+    vectors: str | None = None  # the name of the vectors inside the file, as for `read_embeddings`
+    ids_name: str | None = None  # the name of the ids
+    here: str = ""  # the folder in which an scp's relative names are looked for first
 
     @property
     def name(self) -> str:

@@ -35,19 +35,12 @@ FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """A list of n trials: a model against a recording each.
+    """A list of n trials: a model against a recording each."""
 
-    Attributes
-    ----------
-    enroll, test : ids of models and of recordings, as `Coded` columns
-    target : (n,) bool, or None where the list has no key
-    conditions : further columns of the list, `Coded`, by name
-    """
-
-    enroll: Coded
-    test: Coded
-    target: np.ndarray | None = None
-    conditions: Mapping[str, Coded] = field(default_factory=dict)
+    enroll: Coded  # ids of models
+    test: Coded  # ids of recordings
+    target: np.ndarray | None = None  # (n,) bool, or None where the list has no key
+    conditions: Mapping[str, Coded] = field(default_factory=dict)  # further columns of the list, by name
 
     def __len__(self) -> int:
         return len(self.enroll)
