@@ -196,6 +196,11 @@ def test_a_session_of_two_speakers_in_different_chunks(client, data):
         Statistics.of(engine.recordings(chunks((X, speaker, session)), client=client))
 
 
+def test_no_shards_at_all(client):
+    with pytest.raises(DuopldaError, match="there are no shards"):
+        engine.recordings([], client=client)
+
+
 def test_without_a_client(data):
     with pytest.raises(DuopldaError, match="no client of Dask: make one first"):
         Statistics.of(engine.recordings(chunks(data)))

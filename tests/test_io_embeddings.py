@@ -185,6 +185,18 @@ def test_scp_paths_relative_to_here_then_to_the_list(tmp_path: Path, monkeypatch
     assert read_embeddings("lists/x.scp").load()[1][0, 0] == 2  # from the current folder, as Kaldi does
 
 
+def test_a_name_that_ends_like_an_offset_is_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`x:abc` is a file, `x:2` is byte 2 of the file x, whichever of them comes first."""
+    monkeypatch.chdir(tmp_path)
+    write_embeddings("x.ark", ["a"], np.full((1, 3), 1.0))
+    write_embeddings("y.ark", ["b"], np.full((1, 3), 2.0))
+    value = Path("y.ark").read_bytes()[2:]  # without its key: a file that an scp names as a whole
+    Path("x.ark:abc").write_bytes(value)
+    Path("list.scp").write_text("b x.ark:abc\na x.ark:2\n")
+    ids, X = read_embeddings("list.scp").load()
+    assert (ids.tolist(), X[:, 0].tolist()) == (["b", "a"], [2.0, 1.0])
+
+
 def test_scp_of_whole_files(tmp_path: Path) -> None:
     kaldiio.save_mat(str(tmp_path / "a.vec"), np.arange(3, dtype="f4"))
     (tmp_path / "x.scp").write_text(f"a {tmp_path}/a.vec\n")

@@ -276,6 +276,16 @@ def test_a_damaged_heap_of_strings_neither_hangs_nor_crashes(tmp_path: Path) -> 
         assert "the file is damaged" in failure(tmp_path / "x.h5")
 
 
+def test_an_entry_of_hdf5_that_is_listed_and_not_there(tmp_path: Path) -> None:
+    """A name that was changed in place is out of order, and a search does not find it."""
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["first"], f["second"], f["third"] = np.ones(2), np.ones(2), np.ones(2)
+    data = (tmp_path / "x.h5").read_bytes()
+    assert data.count(b"second\0") == 1
+    (tmp_path / "x.h5").write_bytes(data.replace(b"second\0", b"zecond\0"))
+    assert "entry 'zecond': is not a dataset" in failure(tmp_path / "x.h5")
+
+
 def test_wrong_parquet(tmp_path: Path) -> None:
     p = tmp_path / "x.parquet"
 

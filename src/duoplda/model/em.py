@@ -322,7 +322,7 @@ def fit(
     try:
         for state in _states(EStep(stats), first, step, ahead, nu, least):
             iteration, stop = len(state.trace) - 1, False
-            if iteration and tol >= 0 and -1e-8 < (state.trace[-1] - state.trace[-2]) / abs(state.trace[-2]) < 0:
+            if iteration and tol >= 0 and -1e-8 * abs(state.trace[-2]) < state.trace[-1] - state.trace[-2] < 0:
                 state, converged = before, True  # lower by rounding alone: nothing is left to gain
                 break
             before = state
