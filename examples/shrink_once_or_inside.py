@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from duoplda import PLDA, Statistics
 from duoplda.model import em
 from duoplda.model.parameters import Model
-from duoplda.model.shrinkage import Shrinkage, shrink, target
+from duoplda.model.shrinkage import Shrinkage, Shrinker, target
 from duoplda.preprocessing import Center, LengthNorm, Whiten
 
 AMOUNTS = {"so762": [(0.9, 0.2, 0.02), (0.5, 0.1, 0.1)], "amnist": [(0.95, 0.5, 0.1), (0.7, 0.1, 0.1)]}
@@ -36,7 +36,7 @@ def map_em(stats: Statistics, ml: Model, a: Shrinkage, tol: float = 1e-5) -> Mod
         v * np.trace(np.linalg.solve(T, A)) / d * T
         for v, A in zip(nu, (ml.V @ ml.V.T, ml.U @ ml.U.T, np.linalg.inv(ml.W[0])), strict=True)
     ]
-    model, e_step, before = shrink(ml, a, T, stats.N), em.EStep(stats), -np.inf
+    model, e_step, before = Shrinker(ml, T, stats.N)(a), em.EStep(stats), -np.inf
     while True:
         m = e_step(model)
         value = m.ln_likelihood
@@ -73,7 +73,7 @@ def main(folder: Path) -> None:
         pairs = np.c_[trials["trial_model"], trials["trial_test_row"]]
         for amount in amounts:
             a = Shrinkage(*amount)
-            for way, m in (("once", shrink(ml, a, target(stats), stats.N)), ("inside", map_em(stats, ml, a))):
+            for way, m in (("once", Shrinker(ml, target(stats), stats.N)(a)), ("inside", map_em(stats, ml, a))):
                 plda = PLDA.from_parameters(m.mu[0], m.V, m.U, m.W[0])
                 sides = plda.enroll(Y[rows], model, public["session_id"][rows]), plda.enroll(Y, np.arange(len(Y)))
                 ln = plda.score(Y, public["speaker"], public["session_id"])

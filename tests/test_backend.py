@@ -350,9 +350,8 @@ def test_training_goes_on_from_where_it_stopped(data, chain, accelerate):
 
 
 def test_calibrated_values(data, backend):
-    own = clone(backend)
-    own.__dict__.update(backend.__dict__)
-    raw = scores(own, data)
+    own = copy.deepcopy(backend)
+    raw = scores(own, data, calibrated=False)
     labels = np.random.default_rng(0).random(raw.size) < 1 / (1 + np.exp(-raw.reshape(-1) / 3))
     own.calibrate(raw.reshape(-1), labels)
     c = own.calibration_

@@ -347,7 +347,7 @@ def test_statistics_have_folds_where_something_is_chosen():
     recordings = Recordings.from_arrays(X, SPEAKER, SESSION)
     assert not PLDA().statistics(recordings).folds
     assert len(PLDA(shrinkage="auto", n_folds=3).statistics(recordings).folds) == 3
-    assert len(PLDA(n_speaker_factors="auto").statistics(recordings).folds) == 4
+    assert len(PLDA(n_speaker_factors="auto").statistics(recordings).folds) == 5
     double = PLDA().statistics(recordings, lambda X, channel: 2 * X)
     np.testing.assert_allclose(double.S, 4 * PLDA().statistics(recordings).S, rtol=1e-9)
 

@@ -294,9 +294,19 @@ def test_extreme_scores_are_drawn(tmp_path):
         plots.histogram(*next(iter(case.values())))
 
 
-def test_shrinkage_path():
+def test_steps_down_the_cost():
     data = make_recordings(25, (2, 4), (1, 3), n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=1)
     plda = PLDA(shrinkage="auto").fit(data.X, data.speaker, session=data.session)
+    ax = plots.shrinkage_path(plda)
+    lines = {line.get_label(): line.get_ydata()[-1] for line in ax.lines}
+    assert lines["speaker"] == plda.shrinkage_.speaker
+    assert lines["VV' scaled by"] == plda.scales_.speaker
+    assert ax.get_xticklabels()[-1].get_text().endswith(f"{plda.cost_:.3f}")
+
+
+def test_shrinkage_path():
+    data = make_recordings(25, (2, 4), (1, 3), n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=1)
+    plda = PLDA(shrinkage="auto", criterion="likelihood").fit(data.X, data.speaker, session=data.session)
     ax = plots.shrinkage_path(plda)
     top = max(plda.shrinkage_path_.values())
     assert ax.lines

@@ -1,4 +1,4 @@
-"""Shrinkage and ranks chosen by held-out speakers."""
+"""Shrinkage and ranks chosen by the likelihood of held-out speakers (by their trials: test_decision.py)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from duoplda.model.parameters import Model
 def data(n=30, seed=0, **more):
     options = dict(n_dimensions=12, n_speaker_factors=8, n_session_factors=12, **more)
     return make_recordings(n, (2, 5), (1, 4), seed=seed, **options)
+
+
+AUTO = {"shrinkage": "auto", "criterion": "likelihood"}
 
 
 def covariances(plda):
@@ -45,7 +48,7 @@ def test_kinds_move_towards_each_other_first():
     model = Model(p.mu, p.V, p.U, p.W, np.arange(2))
     N = np.array([30.0, 10.0])
     T = np.diag([1.0, 2.0, 3.0])
-    out = shr.shrink(model, shr.Shrinkage(0, 0, 0.25, 0.5), T, N)
+    out = shr.Shrinker(model, T, N)(shr.Shrinkage(0, 0, 0.25, 0.5))
     noise = np.linalg.inv(p.W)
     mean = 0.75 * noise[0] + 0.25 * noise[1]
     for k, c in enumerate((0.5 / (0.5 + 0.5 * 30 / 20), 0.5 / (0.5 + 0.5 * 10 / 20))):
@@ -67,7 +70,7 @@ def test_affine_maps_do_not_matter():
     X, speaker, session, _ = data()
     rng = np.random.default_rng(1)
     A, b = rng.normal(size=(12, 12)), rng.normal(size=12) * 10
-    one, two = (PLDA(shrinkage="auto").fit(Z, speaker, session=session) for Z in (X, X @ A.T + b))
+    one, two = (PLDA(**AUTO).fit(Z, speaker, session=session) for Z in (X, X @ A.T + b))
     assert one.shrinkage_ == two.shrinkage_
     llr = [p.llr(p.enroll(Z, speaker, session), p.enroll(Z[:5], range(5))) for p, Z in ((one, X), (two, X @ A.T + b))]
     np.testing.assert_allclose(llr[0], llr[1], rtol=1e-3, atol=1e-2)  # EM stops at 1e-6 nats, not at the optimum
@@ -75,13 +78,13 @@ def test_affine_maps_do_not_matter():
 
 def test_auto_is_the_best_that_held_out_speakers_saw():
     X, speaker, session, _ = data()
-    plda = PLDA(shrinkage="auto").fit(X, speaker, session=session)
+    plda = PLDA(**AUTO).fit(X, speaker, session=session)
     assert plda.shrinkage_path_[plda.shrinkage_] == max(plda.shrinkage_path_.values())
     assert plda.shrinkage_.speaker > 0  # 30 speakers for 12 dimensions
     # By hand: folds from the statistics, models from the others, likelihoods by the estimator.
-    stats = Statistics.from_arrays(X, speaker, session, n_folds=4)
+    stats = Statistics.from_arrays(X, speaker, session, n_folds=5)
     total = 0.0
-    for f in range(4):
+    for f in range(5):
         mine = np.isin(speaker, stats.folds[f].speaker_ids)
         trained = PLDA(shrinkage=tuple(plda.shrinkage_)[:3], tol=1e-4).fit(
             X[~mine], speaker[~mine], session=session[~mine]
@@ -96,8 +99,8 @@ def test_auto_against_ml_on_new_speakers_and_with_many_speakers():
         train = data(n, seed=1)
         test = make_recordings(200, 3, 2, model=train.model, seed=2)
         score = {}
-        for name, a in (("ml", None), ("auto", "auto")):
-            plda = PLDA(shrinkage=a).fit(train.X, train.speaker, session=train.session)
+        for name, options in (("ml", {}), ("auto", AUTO)):
+            plda = PLDA(**options).fit(train.X, train.speaker, session=train.session)
             score[name] = plda.score(test.X, test.speaker, test.session)
         gains[n] = score["auto"] - score["ml"]
     assert gains[20] > 0.05
@@ -109,23 +112,24 @@ def test_ranks_by_held_out_speakers():
     train = make_recordings(
         400, (2, 5), (2, 4), n_dimensions=20, n_speaker_factors=3, n_session_factors=4, channel_variance=0.2, seed=0
     )
-    plda = PLDA("auto", "auto").fit(train.X, train.speaker, session=train.session)
-    assert 3 <= plda.speaker_loadings_.shape[1] <= 6
-    assert 4 <= plda.session_loadings_.shape[1] <= 8
+    for criterion in ("likelihood", "decision"):
+        plda = PLDA("auto", "auto", criterion=criterion).fit(train.X, train.speaker, session=train.session)
+        assert 3 <= plda.speaker_loadings_.shape[1] <= 6
+        assert 4 <= plda.session_loadings_.shape[1] <= 8
     half = PLDA(20, "auto").fit(train.X, train.speaker, session=train.session)
     assert half.speaker_loadings_.shape[1] == 20
 
 
 def test_statistics_alone_are_enough_and_shards_agree_on_folds():
     X, speaker, session, _ = data(40)
-    whole = PLDA(shrinkage="auto").fit(X, speaker, session=session)
+    whole = PLDA(**AUTO).fit(X, speaker, session=session)
     some = np.isin(speaker, np.unique(speaker)[::3])
-    shards = [Statistics.from_arrays(X[m], speaker[m], session[m], n_folds=4) for m in (some, ~some)]
-    joined = PLDA(shrinkage="auto").fit_statistics(shards[0] + shards[1])
+    shards = [Statistics.from_arrays(X[m], speaker[m], session[m], n_folds=5) for m in (some, ~some)]
+    joined = PLDA(**AUTO).fit_statistics(shards[0] + shards[1])
     assert joined.shrinkage_ == whole.shrinkage_
     np.testing.assert_allclose(joined.noise_precision_, whole.noise_precision_, rtol=1e-6)
-    with pytest.raises(DuopldaError, match="n_folds=4"):
-        PLDA(shrinkage="auto").fit_statistics(Statistics.from_arrays(X, speaker, session))
+    with pytest.raises(DuopldaError, match="n_folds=5"):
+        PLDA(**AUTO).fit_statistics(Statistics.from_arrays(X, speaker, session))
 
 
 @pytest.mark.parametrize(

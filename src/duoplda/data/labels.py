@@ -215,6 +215,14 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     return _mix(np.where(whole, value.view(np.uint64), h))
 
 
+def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of several columns of hashes or bits, row by row."""
+    h = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        h = _mix((h ^ column) + np.uint64(0x9E3779B97F4A7C15))
+    return h
+
+
 def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Ints]:
     """Which texts (n, width) are whole numbers as Python writes them, of at most 18 digits, and their values."""
     minus = letters[:, 0] == ord("-")

@@ -1,11 +1,13 @@
 """The whole chain as one object and one file: centre, LDA, whitening, length normalisation, PLDA, calibration."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -73,6 +75,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
         recordings, plda = self._recordings(X, y, session, channel), self._plda()
+        without: list[dict[str, Any]] = []  # the steps as they are without each fold
         if not self.length_norm and (plda.n_channels or 1) == 1:
             stats = plda.statistics(recordings, device=device)
             steps = self._fit_steps(Spread.of(stats))
@@ -80,14 +83,21 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             stats = stats.mapped(steps["center"].channel_means_, reduce(np.matmul, matrices, np.eye(stats.d)))
         else:
             first = Statistics.of if self.lda is not None or self.center_by_channel else Statistics.unlabelled
-            steps = self._fit_steps(Spread.of(first(recordings, device=device)))
+            found = first(recordings, device=device, **plda.folds(recordings))
+            steps = self._fit_steps(Spread.of(found))
+            without = self._fit_without(found)
             stats = plda.statistics(recordings, partial(through, steps), device=device)
-        self.plda_ = plda.fit_statistics(stats, state=state).to_host()
-        self.steps_, self.calibration_, self.n_features_in_ = steps, None, steps["center"].n_features_in_
+        self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
+        self.steps_, self.n_features_in_ = steps, steps["center"].n_features_in_
         self.provenance_: dict[str, Any] = {}
         self.counts_ = {"speakers": len(stats.speaker_ids), "sessions": int(stats.n_sessions)}
         self.counts_["recordings"] = int(stats.n_recordings)
         return self
+
+    def _fit_without(self, stats: Statistics) -> list[dict[str, Any]]:
+        """The steps as they are without the speakers of each fold; none where that cannot be."""
+        rest = [[other for other in stats.folds if other is not fold and other.n_recordings] for fold in stats.folds]
+        return [self._fit_steps(Spread.of(Statistics.sum(parts))) for parts in rest] if all(rest) else []
 
     def _plda(self) -> PLDA:
         """An unfitted PLDA to train."""
@@ -137,6 +147,15 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def enroll(self, X: Any, ids: Any, session: Any = None, channel: Any = None, *, device: Any = None) -> Sides:
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does."""
         return self.plda_.enroll(self.transform(X, channel, device=device), ids, session, channel)
+
+    @property
+    def calibration_(self) -> Any:
+        """What training or `calibrate` learnt: a calibration of the ratios, or None."""
+        return self.plda_.calibration_
+
+    @calibration_.setter
+    def calibration_(self, value: Any) -> None:
+        self.plda_.calibration_ = value
 
     def summary(self) -> dict[str, Any]:
         """What is in it: plain numbers, texts and lists."""
@@ -192,6 +211,24 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """A chain without preprocessing."""
         check_is_fitted(plda)
         backend = cls(whiten=False, length_norm=False, plda=replace(plda, callback=None))
-        backend.steps_, backend.plda_, backend.calibration_ = {}, plda, plda.calibration_
+        backend.steps_, backend.plda_ = {}, copy(plda)
         backend.n_features_in_, backend.counts_, backend.provenance_ = plda.n_features_in_, {}, {}
         return backend
+
+
+def _held_out(
+    steps: dict[str, Any], without: list[dict[str, Any]], X: NDArray[Any], channel: NDArray[Any], fold: int
+) -> Array:
+    """Recordings of a fold as they would be had their speakers not been seen, but for an affine map.
+
+    The steps before length normalisation are affine, to which ratios do not object; a length, though, is another one
+    under a whitening that has seen the recording. So each gets the length that the steps without its fold give it.
+    """
+    rows = through(steps, X, channel)
+    if "length_norm" not in steps or not without:
+        return rows
+    lengths = []
+    for own in (steps, without[fold]):
+        before = {name: step for name, step in own.items() if name != "length_norm"}
+        lengths.append(np.linalg.norm(through(before, X, channel), axis=1, keepdims=True))
+    return rows * (lengths[0] / lengths[1])

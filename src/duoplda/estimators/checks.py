@@ -9,6 +9,7 @@ from sklearn.utils.validation import validate_data
 from duoplda.arrays import Array, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError
+from duoplda.evaluation import decision
 
 SEEDS = 2**32  # what NumPy takes as a seed
 
@@ -93,8 +94,39 @@ def shrinkage(value: Any) -> Any:
     return tuple(a.reshape(-1).tolist())
 
 
+def enrolment(value: Any) -> decision.Enrolment:
+    """The parameter `enrolment`: forms of enrolment as pairs, or the usual mixture."""
+    if value is None:
+        return decision.ENROLMENT
+    try:
+        pairs = [(sessions, recordings) for sessions, recordings in value]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or not all(whole(s, 1) and (r is None or whole(r, 1)) for s, r in pairs):
+        form = (
+            "pairs (sessions, recordings of each), such as ((1, 1), (3, None)); None recordings are all that there are"
+        )
+        raise DuopldaError(f"enrolment={value!r} must be None, or {form}")
+    return tuple((int(s), None if r is None else int(r)) for s, r in pairs)
+
+
+def priors(value: Any) -> tuple[float, ...]:
+    """The parameter `priors`: one or more probabilities."""
+    try:
+        found = np.atleast_1d(np.asarray(value, float))
+    except (TypeError, ValueError):
+        found = np.zeros(0)
+    if found.ndim != 1 or not len(found) or not ((found > 0) & (found < 1)).all():
+        raise DuopldaError(f"priors={value!r} must be probabilities between 0 and 1, such as (0.5, 0.01)")
+    return tuple(found.tolist())
+
+
 def plda_parameters(plda: Any) -> None:
     """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
+    if plda.criterion not in ("decision", "likelihood"):
+        raise DuopldaError(f"criterion={plda.criterion!r} must be 'decision' or 'likelihood'")
+    enrolment(plda.enrolment)
+    priors(plda.priors)
     seed(plda.random_state)
     shrinkage(plda.shrinkage)
     limits = {"n_speaker_factors": 1, "n_session_factors": 0, "n_channels": 1, "n_folds": 2, "max_iter": 0}

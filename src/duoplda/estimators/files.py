@@ -22,7 +22,7 @@ from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 from duoplda.evaluation import calibration as cal
 from duoplda.io import read_container, write_container
 from duoplda.model.parameters import Model, checked
-from duoplda.model.shrinkage import Shrinkage
+from duoplda.model.shrinkage import Scales, Shrinkage
 
 STEPS: dict[str, Any] = {"center": Center, "lda": LDA, "whiten": Whiten, "length_norm": LengthNorm}
 LEARNT = {"center": ("mean_", "channels_", "channel_means_"), "lda": ("matrix_", "ratios_"), "whiten": ("matrix_",)}
@@ -53,14 +53,15 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in MODEL}
     origin = {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})}
     header: dict[str, Any] = {"plda": plain(plda), "channels": plda.channels_.tolist(), "provenance": origin}
+    header["scales"], header["cost"] = list(plda.scales_), plda.cost_
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
+    if plda.calibration_ is not None:
+        header["calibration"] = type(plda.calibration_).__name__
+        arrays |= {f"calibration.{k}": np.asarray(v, float) for k, v in plda.calibration_.get_state().items()}
     if hasattr(plda, "log_likelihoods_"):
         arrays["plda.log_likelihoods_"] = np.asarray(plda.log_likelihoods_, float)
         header["fit"] = {"converged": bool(plda.converged_), "n_evaluations": int(plda.n_evaluations_)}
-    if model.calibration_ is not None:
-        header["calibration"] = type(model.calibration_).__name__
-        arrays |= {f"calibration.{k}": np.asarray(v, float) for k, v in model.calibration_.get_state().items()}
     if model is not plda:
         _add_chain(model, arrays, header)
     write_container(path, "duoplda-backend", arrays, header, force=force)
@@ -129,6 +130,11 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
         raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items() if k != "callback"}
     plda: dict[str, Any] = {"channel_priors_": priors, "provenance_": dict(header.get("provenance", {}))}
+    plda["scales_"], plda["cost_"] = Scales(*map(float, header.get("scales", ()))), header.get("cost")
+    if not all(0 < scale < float("inf") for scale in plda["scales_"]):
+        raise DuopldaError(f"scales {tuple(plda['scales_'])} must be positive")
+    state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
+    plda["calibration_"] = cal.restore(header["calibration"], state) if "calibration" in header else None
     if "shrinkage" in header:
         plda["shrinkage_"] = Shrinkage(*map(float, header["shrinkage"]))
     if "plda.log_likelihoods_" in arrays:
@@ -140,9 +146,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
     steps, d = _steps(arrays, header)
     if steps and d != model.d:
         raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
-    state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
     backend = {"steps_": steps, "n_features_in_": int(header.get("n_features_in", model.d))}
-    backend["calibration_"] = cal.restore(header["calibration"], state) if "calibration" in header else None
     backend["counts_"] = {name: int(n) for name, n in header.get("counts", {}).items()}
     chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
     return Saved(model, parameters, plda, chain, {**backend, "provenance_": plda["provenance_"]})

@@ -22,9 +22,11 @@ from duoplda.data.recordings import ArrayRecordings
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, files
-from duoplda.evaluation.calibration import METHODS
+from duoplda.evaluation import decision
+from duoplda.evaluation.calibration import METHODS, AffineCalibration
 from duoplda.model import em, kinds, parameters, posteriors
 from duoplda.model.parameters import Model
+from duoplda.model.shrinkage import Choice, Scales
 from duoplda.model.statistics import Statistics
 from duoplda.model.training import Training
 from duoplda.trials import sides
@@ -129,7 +131,7 @@ class ScoresTrials:
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
         if not calibrated or self.calibration_ is None:
             return ratios
-        return self.calibration_.transform(to_numpy(ratios))
+        return self.calibration_.apply(ratios)
 
     def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
         """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""
@@ -141,11 +143,11 @@ class ScoresTrials:
 
     def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
-        return sides.load(path, moved(self._fitted_plda.model_, on_device(np.zeros(1), device)))
+        return sides.load(path, moved(self._fitted_plda.ratio_model_, on_device(np.zeros(1), device)))
 
     def check_sides(self, *given: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
-        model = self._fitted_plda.model_
+        model = self._fitted_plda.ratio_model_
         for name, side in zip(("enrolled", "tests"), given, strict=False):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
@@ -170,15 +172,23 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     Parameters
     ----------
     n_speaker_factors : int, None or "auto"
-        Columns of V. None: full rank. "auto": chosen by the likelihood of held-out speakers.
+        Columns of V. None: full rank. "auto": chosen by held-out speakers (see `criterion`).
     n_session_factors : int, None or "auto"
         Columns of U. None: full rank if any session has several recordings, otherwise 0, which is simplified PLDA.
     shrinkage : None, "auto", float or (speaker, session, noise[, channel])
         How far the covariances VV', UU' and W^-1 are moved towards the shape of the total covariance after training,
         from 0 to 1 (see `duoplda.model.shrinkage`); `channel` moves the noise of each kind towards the mean over the
-        kinds. "auto": chosen by the likelihood of held-out speakers. None: maximum likelihood, except that kinds of
+        kinds. "auto": chosen by held-out speakers (see `criterion`). None: maximum likelihood, except that kinds of
         channels are moved towards each other where one of them has fewer than 10 d recordings; held-out speakers
         choose how far. Shrunk covariances are of full rank.
+    criterion : {"decision", "likelihood"}
+        What "auto" goes by. "decision": the cost of trials between held-out speakers, which also chooses scales of VV'
+        and UU' and a calibration of the ratios (see `duoplda.evaluation.decision`); where no speaker has two sessions,
+        the likelihood, with a warning. "likelihood": the likelihood of held-out speakers.
+    enrolment : None or ((sessions, recordings), ...)
+        What enrolments will look like in use: sessions, and recordings of each (None: all that there are), for the
+        held-out trials. None: a mixture, from one recording to all recordings of three sessions.
+    priors : prior probabilities of a target at which decisions will be made, for the held-out trials
     n_channels : int or None
         Learn this number of kinds of channels from recordings in memory whose kinds are not labelled. Only sessions
         with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
@@ -207,7 +217,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         Kinds of channels, their means and their shares of the recordings; `mean_` is the mean over them.
     model_ : the same parameters as one frozen object
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
-        What was chosen or given; the log-likelihood per recording of held-out speakers for every choice that was tried.
+        What was chosen or given; for every choice that was tried, the log-likelihood per recording of held-out
+        speakers, or the cost of their trials.
+    scales_ : Scales   calibration_ : AffineCalibration or None   cost_ : float or None
+        What held-out trials chose: factors of VV' and UU' in the model that serves ratios (`model_`, likelihoods and
+        posteriors are without them), the calibration that `llr` applies, and the cost that is left (1: no information).
     log_likelihoods_ : (n_iter_ + 1,)
         Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
         that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
@@ -231,8 +245,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     n_session_factors: int | str | None = None
     _: KW_ONLY
     shrinkage: Any = None
+    criterion: str = "decision"
+    enrolment: Any = None
+    priors: Any = (0.5, 0.01)
     n_channels: int | None = None
-    n_folds: int = 4
+    n_folds: int = 5
     init: str = "moments"
     tol: float = 1e-6
     max_iter: int = 500
@@ -265,9 +282,13 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         checks.plda_parameters(self)
         if (self.n_channels or 1) > 1:
             recordings, transform = self._learn_channels(recordings, transform), None
+        return Statistics.of(recordings, transform, device=device, **self.folds(recordings))
+
+    def folds(self, recordings: Recordings) -> dict[str, Any]:
+        """The options of `Statistics.of` for folds, where held-out speakers choose something."""
         chosen = [p for p in (self.n_speaker_factors, self.n_session_factors, self.shrinkage) if isinstance(p, str)]
         n_folds = self.n_folds if chosen or (self.shrinkage is None and recordings.may_have_kinds) else 0
-        return Statistics.of(recordings, transform, n_folds=n_folds, seed=checks.seed(self.random_state), device=device)
+        return {"n_folds": n_folds, "seed": checks.seed(self.random_state)}
 
     def _learn_channels(self, recordings: Recordings, transform: Any) -> Recordings:
         """The recordings with kinds of channels that were learnt, unless they have labels of their own."""
@@ -290,24 +311,36 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
         return of_kinds(kinds.learn(rows, labels, K, train, checks.seed(self.random_state)), X)
 
-    def fit_statistics(self, stats: Statistics, state: em.State | Callable[[], em.State | None] | None = None) -> Self:
-        """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=4`).
+    def fit_statistics(
+        self,
+        stats: Statistics,
+        state: em.State | Callable[[], em.State | None] | None = None,
+        held_out: decision.Transform | None = None,
+    ) -> Self:
+        """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=5`).
 
         With `state`, or a function that gives one, EM goes on from where an earlier training of the same statistics was
         interrupted, and ends with the same model. The method `state` of a callback gets the state of each iteration.
+        Where the statistics are of transformed recordings, `held_out(X, channel, fold)` does the same to recordings of
+        speakers of a fold.
         """
         if not isinstance(stats, Statistics):
             raise DuopldaError(f"fit_statistics needs Statistics, got {type(stats).__name__}: use fit for recordings")
         checks.plda_parameters(self)
         checks.width(self, stats.d)
-        return self._fit(stats, state() if callable(state) else state)
+        return self._fit(stats, state() if callable(state) else state, held_out)
 
-    def _fit(self, stats: Statistics, state: em.State | None = None) -> Self:
-        given = {f.name: getattr(self, f.name) for f in fields(Training) if f.name not in ("shrinkage", "random")}
+    def _fit(self, stats: Statistics, state: em.State | None = None, held_out: Any = None) -> Self:
+        own = ("shrinkage", "random", "by_trials")
+        given = {f.name: getattr(self, f.name) for f in fields(Training) if f.name not in own}
         random = self._generator if self.init == "random" else None
-        training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, **given)
-        model, self.shrinkage_, self.shrinkage_path_, fit = training(stats, state)
-        self._keep(model, stats.N / stats.N.sum())
+        by_trials = None
+        if self.criterion == "decision":
+            transform = held_out or (lambda X, kind, fold: X)
+            by_trials = decision.ByDecision(checks.enrolment(self.enrolment), checks.priors(self.priors), transform)
+        training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, by_trials=by_trials, **given)
+        model, choice, self.shrinkage_path_, fit = training(stats, state)
+        self._keep(model, stats.N / stats.N.sum(), choice)
         self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
         self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:
@@ -320,10 +353,23 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _keep(self, model: Model, priors: Any) -> Self:
+    def _keep(self, model: Model, priors: Any, choice: Choice | None = None) -> Self:
         self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back
         self.channel_priors_ = put(priors, model.mu)
+        if choice is not None:
+            self.shrinkage_, self.scales_, affine, self.cost_ = choice
+            self.calibration_ = None if affine is None else AffineCalibration.of(*affine)
         return self
+
+    @property
+    def ratio_model_(self) -> Model:
+        """The parameters that serve ratios: `model_` with VV' and UU' scaled by `scales_`."""
+        if self.scales_ == Scales():
+            return self.model_
+        key = (self.model_, self.scales_)
+        if self.__dict__.get("_scaled", (None,))[0] != key:
+            self._scaled = (key, decision.scaled(*key))
+        return self._scaled[1]
 
     def to_host(self) -> Self:
         """Move the parameters into arrays of NumPy, wherever they were trained."""
@@ -365,6 +411,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             raise DuopldaError(f"channel_priors must be {model.K} positive numbers, got {priors}")
         plda = cls(n_speaker_factors=model.ny, n_session_factors=model.nx)
         plda.n_features_in_ = model.d
+        plda.scales_, plda.calibration_, plda.cost_ = Scales(), None, None
         return plda._keep(model, priors / priors.sum())
 
     # -- densities and posteriors
@@ -452,7 +499,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         X = self._rows(X)
         like = X if device is None or namespace(X) is not np else on_device(np.zeros(1), device)
-        found = sides.enroll(moved(self.model_, like), X, ids, session, self._kind(X, channel))
+        found = sides.enroll(moved(self.ratio_model_, like), X, ids, session, self._kind(X, channel))
         with np.errstate(over="ignore"):
             xp = namespace(found.gamma)
             _finite(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
@@ -482,7 +529,6 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         if saved.backend["steps_"]:
             more = ", ".join(saved.backend["steps_"])
             raise DuopldaError(f"{path} holds more than a PLDA ({more}): read it with Backend.load")
-        plda.calibration_ = saved.backend["calibration_"]
         return plda
 
     @classmethod

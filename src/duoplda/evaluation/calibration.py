@@ -18,6 +18,7 @@ from scipy.special import expit, logit
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.metrics import Booleans, Floats, check_trials, named, pool, real_numbers, refuse_rows, tally
 from duoplda.io import read_container, write_container
@@ -55,6 +56,10 @@ class _Calibration(TransformerMixin, BaseEstimator):
         if len({len(getattr(fitted, name)) for name in cls._arrays}) > 1:
             raise DuopldaError(f"{', '.join(cls._arrays)} differ in length")
         return fitted
+
+    def apply(self, scores: Array) -> Array:
+        """Log-likelihood ratios of scores in any array library; only affine maps keep them there."""
+        return self.transform(to_numpy(scores))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write it as safetensors, whole or not at all; `force` replaces an existing file."""
@@ -140,6 +145,15 @@ class AffineCalibration(_Logistic):
         check_is_fitted(self)
         x = _without_nan(scores)
         return self.offset_ + (self.scale_ * x if self.scale_ else np.zeros_like(x))
+
+    @classmethod
+    def of(cls, scale: float, offset: float) -> Self:
+        """The map with a given scale and offset."""
+        return cls.from_state({**cls().get_params(), "scale_": scale, "offset_": offset, "ridge_": 0.0})
+
+    def apply(self, scores: Array) -> Array:
+        """The same as `transform`, in the array library of the scores."""
+        return self.scale_ * scores + self.offset_
 
 
 class Fusion(_Logistic):

@@ -34,6 +34,22 @@ class Shrinkage(NamedTuple):
     channel: float = 0.0  # a kind's noise towards the mean over kinds
 
 
+class Scales(NamedTuple):
+    """Factors of VV' and of UU', for ratios only."""
+
+    speaker: float = 1.0
+    session: float = 1.0
+
+
+class Choice(NamedTuple):
+    """What held-out speakers chose."""
+
+    shrinkage: Shrinkage
+    scales: Scales = Scales()
+    calibration: tuple[float, float] | None = None  # scale and offset of the ratios, where trials chose
+    cost: float | None = None  # of held-out trials, where they chose; a system without information costs 1
+
+
 Progress = Callable[[int, int], None]  # gets the number of folds that are done, and of all
 GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 START = Shrinkage(0.5, 0.1, 0.1, 0.1)
@@ -52,31 +68,42 @@ def target(stats: Statistics) -> Array:
     return T
 
 
-@reproducible()
-def shrink(model: Model, a: Shrinkage, T: Array, N: NDArray[Any]) -> Model:
-    """The model with its covariances moved; N (K,) are recordings by kind."""
-    if not any(a):
-        return model
-    xp, inverse = namespace(T), spd_inverse(T)[0]
+class Shrinker:
+    """A model whose covariances can be moved, with what every such change needs."""
 
-    def size(covariance: Array) -> float:
-        return float(xp.sum(inverse * covariance)) / model.d  # tr(T^-1 A) / d
+    @reproducible()
+    def __init__(self, model: Model, T: Array, N: NDArray[Any]):
+        """T (d, d) is the target, N (K,) are recordings by kind."""
+        self.model, self.T, self.N = model, T, N
+        self._inverse, self._noise = spd_inverse(T)[0], spd_inverse(model.W)[0]
+        self._covariances = [L @ L.T for L in (model.V, model.U)]
 
-    def loadings(L: Array, share: float) -> Array:
+    def _size(self, covariance: Array) -> float:
+        return float(namespace(covariance).sum(self._inverse * covariance)) / self.model.d  # tr(T^-1 A) / d
+
+    def _loadings(self, L: Array, A: Array, share: float) -> Array:
         if not share or not L.shape[1]:
             return L
-        A = L @ L.T
-        return cholesky(symmetric((1 - share) * A + share * max(size(A), 1e-12) * T))
+        return cholesky(symmetric((1 - share) * A + share * max(self._size(A), 1e-12) * self.T))
 
-    noise = spd_inverse(model.W)[0]
-    if model.K > 1 and a.channel:
-        c = a.channel / (a.channel + (1 - a.channel) * N / N.mean())
-        mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
-        noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
-    if a.noise:
-        noise = xp.stack([(1 - a.noise) * noise[k, ...] + a.noise * size(noise[k, ...]) * T for k in range(model.K)])
-    W = spd_inverse(symmetric(noise))[0]
-    return replace(model, V=loadings(model.V, a.speaker), U=loadings(model.U, a.session), W=W)
+    @reproducible()
+    def __call__(self, a: Shrinkage) -> Model:
+        """The model with its covariances moved."""
+        model, N, noise, xp = self.model, self.N, self._noise, namespace(self.T)
+        V, U = (
+            self._loadings(*each)
+            for each in zip((model.V, model.U), self._covariances, (a.speaker, a.session), strict=True)
+        )
+        if not (a.noise or (model.K > 1 and a.channel)):
+            return replace(model, V=V, U=U)
+        if model.K > 1 and a.channel:
+            c = a.channel / (a.channel + (1 - a.channel) * N / N.mean())
+            mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
+            noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
+        if a.noise:
+            sizes = [a.noise * self._size(noise[k, ...]) for k in range(model.K)]
+            noise = xp.stack([(1 - a.noise) * noise[k, ...] + size * self.T for k, size in enumerate(sizes)])
+        return replace(model, V=V, U=U, W=spd_inverse(symmetric(noise))[0])
 
 
 @reproducible()
@@ -104,11 +131,11 @@ class HeldOut:
 
     @reproducible()
     def __init__(self, stats: Statistics, train: Callable[[Statistics], Model], progress: Progress | None = None):
-        folds = [f for f in stats.folds if len(f.speaker_ids)]
+        folds = [replace(f, sample=None) for f in stats.folds if len(f.speaker_ids)]
         self.parts, self.path = [], dict[Any, float]()
         for i, fold in enumerate(folds):
             rest = Statistics.sum([f for f in folds if f is not fold])
-            self.parts.append((EStep(fold), train(rest), target(rest), rest.N))
+            self.parts.append((EStep(fold), Shrinker(train(rest), target(rest), rest.N)))
             if progress is not None:
                 progress(i + 1, len(folds))
 
@@ -118,21 +145,21 @@ class HeldOut:
         sizes = [len(f.speaker_ids) for f in stats.folds if len(f.speaker_ids)]
         return len(sizes) >= 2 and sum(sizes) - max(sizes) >= 2
 
-    def value(self, key: Any, change: Callable[[Model, Array, NDArray[Any]], Model]) -> float:
+    def value(self, key: Any, change: Callable[[Shrinker], Model]) -> float:
         """That of the changed models, kept under `key`."""
         if key not in self.path:
             total = n = 0.0
-            for e_step, model, T, N in self.parts:
-                total += e_step.ln_likelihood(change(model, T, N))
+            for e_step, fold in self.parts:
+                total += e_step.ln_likelihood(change(fold))
                 n += e_step.stats.n_recordings
             self.path[key] = total / n
         return self.path[key]
 
-    def shrinkage(self, free: tuple[str, ...]) -> Shrinkage:
+    def shrinkage(self, free: tuple[str, ...]) -> Choice:
         """The best amounts on the grid, those in `free` being climbed one at a time from a start near the usual top."""
 
         def value(a: Shrinkage) -> float:
-            return self.value(a, lambda model, T, N: shrink(model, a, T, N))
+            return self.value(a, lambda fold: fold(a))
 
         at = Shrinkage(**{name: getattr(START, name) for name in free})
         for _ in range(4):
@@ -142,26 +169,28 @@ class HeldOut:
                 at = at._replace(**{name: GRID[i]})
             if at == before:
                 break
-        return at
+        return Choice(at)
 
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
-        shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
+        return best_ranks(ny, nx, full, lambda r: self.value(r, lambda fold: truncate(fold.model, *r)))
 
-        def grid(given: int | None, n: int) -> list[int]:
-            if given is not None or not n:
-                return [n if given is None else given]
-            return sorted({max(1, round(n * share)) for share in shares})
 
-        def value(r: tuple[int, int]) -> float:
-            return self.value(r, lambda model, T, N: truncate(model, *r))
+def best_ranks(ny: int | None, nx: int | None, full: tuple[int, int], value: Callable[..., float]) -> tuple[int, int]:
+    """The numbers of factors of the highest value: those that are given stay, None is chosen, up to `full`."""
+    shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
 
-        of_y, of_x = grid(ny, full[0]), grid(nx, full[1])
-        best = (of_y[-1], of_x[-1])
-        for _ in range(2):
-            best = max(((n, best[1]) for n in of_y), key=value)
-            best = max(((best[0], n) for n in of_x), key=value)
-        return best
+    def grid(given: int | None, n: int) -> list[int]:
+        if given is not None or not n:
+            return [n if given is None else given]
+        return sorted({max(1, round(n * share)) for share in shares})
+
+    of_y, of_x = grid(ny, full[0]), grid(nx, full[1])
+    best = (of_y[-1], of_x[-1])
+    for _ in range(2):
+        best = max(((n, best[1]) for n in of_y), key=value)
+        best = max(((best[0], n) for n in of_x), key=value)
+    return best
 
 
 def _climb(i: int, n: int, value: Callable[[int], float]) -> int:

@@ -20,18 +20,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import repeat
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, to_numpy, zeros
+from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, take, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import Open, OpenSessions, Sums, TypeBlock, add_scatters
+from duoplda.model.sample import Sample, Sampler
 
 PRECISIONS = ("double", "single")
 LARGEST = 1e150  # the square of a larger value, added up, is soon infinite
@@ -65,6 +67,7 @@ class Statistics:
     open: OpenSessions | None = None
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
+    sample: Sample | None = None  # of a fold: some of its recordings, as they were read, for held-out trials
 
     @classmethod
     def of(
@@ -101,9 +104,16 @@ class Statistics:
         return cls.from_folds(parts, seed) if n_folds else parts[0]
 
     @classmethod
-    def unlabelled(cls, recordings: Recordings, *, device: str | None = None) -> Statistics:
-        """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session."""
-        return recordings.reduce(partial(_gather_unlabelled, device=device), _join, list)[0]
+    def unlabelled(
+        cls, recordings: Recordings, *, n_folds: int = 0, seed: int = 0, device: str | None = None
+    ) -> Statistics:
+        """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session.
+
+        With `n_folds` there is such a speaker for each fold, for the mean and the covariance without it.
+        """
+        make = partial(_gather_unlabelled, n_folds=n_folds, seed=seed, device=device)
+        parts = recordings.reduce(make, _join, list, max(n_folds, 1))
+        return cls.from_folds(parts, seed) if n_folds else parts[0]
 
     @classmethod
     def from_arrays(
@@ -262,7 +272,9 @@ class Statistics:
         opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
         _refuse_repeated(keys, opened)
         joined = tuple(_one_block(blocks[t]) for t in sorted(blocks))
-        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened)
+        samples = [p.sample for p in parts if p.sample is not None]
+        sample = Sample.join(samples) if samples else None
+        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, sample=sample)
 
     @property
     def is_open(self) -> bool:
@@ -284,6 +296,16 @@ class Statistics:
         sums = Sums(labels, self.offset[None, :], offset=self.offset)
         sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
         return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0])])
+
+    def _nothing(self) -> Statistics:
+        """Statistics of no recordings, to which these can be added."""
+        none: dict[str, Any] = {
+            "speaker_ids": self.speaker_ids[:0],
+            "weights": self.weights[:0],
+            "blocks": (),
+            "sessions": None,
+        }
+        return replace(self, within=0.0 * self.within, open=None, sample=None, **none)
 
     def __radd__(self, other: Any) -> Statistics:
         return self if other == 0 else NotImplemented  # so that sum(shards) works
@@ -421,25 +443,35 @@ def _gather(
         X = part.X
         like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
         labels = part.labels(like)
-        sums = Sums(labels, like, **options)
+        sums, sampler = Sums(labels, like, **options), _sampler(labels, X, options)
         if labels.open is None:
             sums.add_all(X)
         else:
             sums.add(X, slice(0, labels.n_recordings))
+        if sampler is not None:
+            sampler.add(X, slice(0, labels.n_recordings))
     else:
-        sums = _by_chunks(part, transform, device, options)
-    found = [Statistics(**g) for g in sums.result(partial(_name_rows, part))]
+        sums, sampler = _by_chunks(part, transform, device, options)
+    samples: Any = repeat(None) if sampler is None else sampler.result()
+    results = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
+    found = [Statistics(**g, sample=sample) for g, sample in results]
     loose = []
     empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
-    empty |= {"within": None, "sessions": None}
+    empty |= {"within": None, "sessions": None, "sample": None}
     for b in range(buckets) if any(s.open is not None for s in found) else ():
         own = [None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == b) for s in found]
         loose.append(tuple(replace(s, open=o or None, **empty) for s, o in zip(found, own, strict=True)))
     return [replace(s, open=None) for s in found], loose
 
 
-def _by_chunks(part: Recordings, transform: Any, device: str | None, options: dict[str, Any]) -> Sums:
-    sums, labels = None, part.labels()
+def _sampler(labels: Labels, X: Array, options: dict[str, Any]) -> Sampler | None:
+    return Sampler(labels, X.shape[1], options["n_folds"], options["seed"]) if options["n_folds"] else None
+
+
+def _by_chunks(
+    part: Recordings, transform: Any, device: str | None, options: dict[str, Any]
+) -> tuple[Sums, Sampler | None]:
+    sums, sampler, labels = None, None, part.labels()
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     for chunk in part.chunks():
         X = chunk.X
@@ -451,25 +483,36 @@ def _by_chunks(part: Recordings, transform: Any, device: str | None, options: di
                 raise
         X = X if device is None else on_device(X, device)
         if sums is None:
-            sums = Sums(labels, X, **options)
+            sums, sampler = Sums(labels, X, **options), _sampler(labels, chunk.X, options)
         sums.add(X, chunk.index)
+        if sampler is not None:
+            sampler.add(chunk.X, chunk.index)
     if sums is None:
         raise DuopldaError("there are no recordings")
-    return sums
+    return sums, sampler
 
 
-def _gather_unlabelled(part: Recordings, device: str | None) -> tuple[list[Statistics], list[Any]]:
-    found: list[Statistics] = []
+def _gather_unlabelled(
+    part: Recordings, n_folds: int, seed: int, device: str | None
+) -> tuple[list[Statistics], list[Any]]:
+    found: list[list[Statistics]] = [[] for _ in range(max(n_folds, 1))]
+    labels = part.labels() if n_folds else None
+    folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
     for chunk in part.chunks(4 * ROWS):  # enough for several threads
-        try:
-            own = Statistics.from_arrays(chunk.X, np.zeros(chunk.X.shape[0], np.int64), device=device)
-        except DuopldaError:
-            _name_rows(part)
-            raise
-        found = [Statistics.sum([*found, own])]
-    if not found:
+        for fold, own in enumerate(found):
+            X = chunk.X if folds is None else take(chunk.X, np.flatnonzero(folds[chunk.index] == fold))
+            if not X.shape[0]:
+                continue
+            try:
+                new = Statistics.from_arrays(X, np.full(X.shape[0], fold), device=device)
+            except DuopldaError:
+                _name_rows(part)
+                raise
+            own[:] = [Statistics.sum([*own, new])]
+    if not any(found):
         raise DuopldaError("there are no recordings")
-    return found, []
+    empty = next(own[0] for own in found if own)._nothing()
+    return [own[0] if own else empty for own in found], []
 
 
 def _name_rows(part: Recordings) -> Any:

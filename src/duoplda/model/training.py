@@ -6,7 +6,7 @@ Numbers of factors and shrinkage that are "auto" are chosen by the likelihood of
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before
 
 class Trained(NamedTuple):
     model: Model  # shrunk
-    shrinkage: shr.Shrinkage
-    path: dict[Any, float]  # log-likelihood per recording of held-out speakers, for every choice that was tried
+    choice: shr.Choice
+    path: dict[Any, float]  # log-likelihood per recording of held-out speakers, or cost, for each choice that was tried
     fit: em.Fit
 
 
@@ -43,6 +43,7 @@ class Training:
     minimum_divergence: bool = True
     callback: Callable[[int, float, Model], Any] | None = None
     random: Callable[[], np.random.Generator] | None = None  # for random loadings; None: start from moments
+    by_trials: Any = None  # chooses by held-out trials (`duoplda.evaluation.decision`); None: by likelihood
 
     def __call__(self, stats: Statistics, state: em.State | None = None) -> Trained:
         """Train a model; with `state`, EM goes on from there."""
@@ -60,10 +61,12 @@ class Training:
             held_out = self._held_out(stats, full, "the numbers of factors")
             ny, nx = (None if g == "auto" else n for g, n in zip(given, full, strict=True))
             ranks, path = held_out.ranks(ny, nx, full), held_out.path
-        amount, found = self._amount(stats, ranks)
+        choice, found = self._choice(stats, ranks)
         fit = self._em(stats, ranks, self.tol, self.callback, state)
-        model = shr.shrink(fit.model, amount, shr.target(stats), stats.N) if any(amount) else fit.model
-        return Trained(model, amount, {**path, **found}, fit)
+        model = fit.model
+        if any(choice.shrinkage):
+            model = shr.Shrinker(model, shr.target(stats), stats.N)(choice.shrinkage)
+        return Trained(model, choice, {**path, **found}, fit)
 
     def _ranks(self, stats: Statistics) -> Ranks:
         """The numbers of factors that are given; where one is not, the largest."""
@@ -96,38 +99,47 @@ class Training:
         how |= {"max_iter": self.max_iter, "floor": floor, "nu": stats.d if few else 1.0}
         return em.fit(stats, start, tol=tol, callback=callback, **how)
 
-    def _held_out(self, stats: Statistics, ranks: Ranks, what: str) -> shr.HeldOut:
+    def _held_out(self, stats: Statistics, ranks: Ranks, what: str) -> Any:
+        """What chooses: the likelihood of held-out speakers, or the cost of their trials."""
         if not stats.folds:
-            remedy = "gather them with n_folds=4, or give numbers"
+            remedy = "gather them with n_folds=5, or give numbers"
             raise DuopldaError(f"held-out speakers can choose {what} only from statistics with folds: {remedy}")
         if not shr.HeldOut.possible(stats):
             raise DuopldaError(f"too few speakers ({len(stats.speaker_ids)}) to hold some out for {what}: give numbers")
         show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
-        return shr.HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
+        held_out = shr.HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
+        if self.by_trials is None:
+            return held_out
+        if self.by_trials.possible(stats):
+            return self.by_trials(stats, held_out)
+        cause = "no trials can be made of held-out speakers, as too few of them have two sessions"
+        _warn(f"{cause}: their likelihood chooses {what}, and the ratios are not calibrated", 1)
+        return held_out
 
-    def _amount(self, stats: Statistics, ranks: Ranks) -> tuple[shr.Shrinkage, dict[Any, float]]:
+    def _choice(self, stats: Statistics, ranks: Ranks) -> tuple[shr.Choice, dict[Any, float]]:
         """How far to shrink, as given or as held-out speakers choose, and what was tried."""
         several = ("channel",) if stats.K > 1 else ()
         possible = shr.HeldOut.possible(stats)
         if isinstance(self.shrinkage, tuple):  # one number for all; of three, that of the noise for kinds of channels
             given = self.shrinkage * 3 if len(self.shrinkage) == 1 else self.shrinkage
-            return shr.Shrinkage(*given, *(given[2:] if len(given) == 3 and several else ())), {}
+            return shr.Choice(shr.Shrinkage(*given, *(given[2:] if len(given) == 3 and several else ()))), {}
         if self.shrinkage is None:
             if not _few(stats):
-                return shr.Shrinkage(), {}
+                return shr.Choice(shr.Shrinkage()), {}
             free: tuple[str, ...] = several
             if not possible:
                 cause = f"a kind of channels has fewer than {10 * stats.d} recordings, and no speakers can be held out"
                 _warn(f"{cause}: the noise of each kind is moved halfway towards the mean", 1)
-                return shr.Shrinkage(channel=0.5), {}
+                return shr.Choice(shr.Shrinkage(channel=0.5)), {}
         else:
             free = ("speaker", *(("session",) if ranks[1] else ()), "noise", *several)
             if not possible and stats.folds:
                 amount = shr.Shrinkage(**{name: getattr(shr.START, name) for name in free})
                 few = f"too few speakers ({len(stats.speaker_ids)}) to hold some out"
                 _warn(f"{few}: shrinkage set to {tuple(amount)}", 1)
-                return amount, {}
-        held_out = self._held_out(stats, ranks, "the shrinkage")
+                return shr.Choice(amount), {}
+        chooser = self if self.shrinkage is not None else replace(self, by_trials=None)
+        held_out = chooser._held_out(stats, ranks, "the shrinkage")
         return held_out.shrinkage(free), held_out.path
 
 

@@ -209,11 +209,24 @@ def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
 
 
 def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
-    """Held-out log-likelihood at the shrinkages that `shrinkage="auto"` tried: one varies, the others are as chosen."""
+    """What `shrinkage="auto"` tried: where likelihood chose, one shrinkage varies and the others are as chosen.
+
+    Where the cost of held-out trials chose, the shrinkages step by step, and the cost of each step.
+    """
     path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
-    if chosen is None or chosen not in path:
+    steps = {} if chosen is None else {a: cost for a, cost in path.items() if len(a) > len(chosen)}
+    if chosen is None or not (steps or chosen in path):
         raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
     ax = _axes(ax)
+    if steps:
+        for k, name in enumerate((*chosen._fields[: len(chosen)], "VV' scaled by", "UU' scaled by")):
+            values = [a[k] for a in steps]
+            if len(set(values)) > 1:
+                style = {"color": OKABE_ITO[k], "ls": ["-", "--", ":", "-."][k % 4]}
+                ax.plot(values, marker="o", ms=3, lw=1.3, label=name, **style)
+        costs = [f"{i}\n{cost:.3f}" for i, cost in enumerate(steps.values())]
+        ax.set_xticks(range(len(costs)), costs, fontsize="x-small")
+        return _dress(ax, "Step, and the cost of held-out trials", "Shrinkage, scale", columns=3)
     for k, name in enumerate(chosen._fields):
         others = [a for a in path if len(a) == len(chosen) and a == chosen._replace(**{name: a[k]})]
         if len(others) > 1:

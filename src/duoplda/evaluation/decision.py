@@ -1,0 +1,398 @@
+"""The cost of held-out trials, and what it chooses: shrinkage, two scales, a calibration, numbers of factors.
+
+Held-out likelihood mostly measures how recordings of one speaker scatter; what a user decides about is trials. For the
+speakers of each fold, whom the fold's model has not seen, half of the sessions enrol and the other half test. With
+
+    C_pi(s) = pi mean_tar log2(1 + e^-(s + logit pi)) + (1 - pi) mean_non log2(1 + e^(s + logit pi))
+
+and H(pi) the entropy of the prior, so that a system without information costs 1, the cost of a change `theta` is
+
+    J(theta) = min over (a, b) of  mean over pi of C_pi(a LLR_theta + b) / H(pi)
+
+Parameters are the shrinkages (`duoplda.model.shrinkage`), as logits, and the logs of two scales, of VV' and of UU'. The
+scaled model serves ratios only; (a, b) is its calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr, expit, logit
+
+from duoplda.arrays import Array, in_order, put, reproducible, to_numpy
+from duoplda.data.labels import Ints, codes_among
+from duoplda.model import shrinkage as shr
+from duoplda.model.parameters import Model
+from duoplda.model.sample import Sample
+from duoplda.model.shrinkage import Choice, HeldOut, Scales, Shrinkage, Shrinker
+from duoplda.trials.blocks import Scorer
+from duoplda.trials.sides import enroll
+
+Floats = NDArray[np.float64]
+Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
+Expansion = tuple[float, Floats, Floats]  # a value, its gradient and its second derivatives
+Transform = Callable[[NDArray[Any], NDArray[Any], int], Array]  # of rows, their kinds, and the fold held out
+
+ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
+PRIORS = (0.5, 0.01)
+SETS, SINGLES, TESTS = 4, 2, 25  # of a speaker, at most: sets of each form, single recordings of each kind, tests
+SPEAKERS, SIDES, PATTERNS = 1000, 3000, 40  # of a fold, at most: speakers, sets (and tests), patterns of sets
+NONTARGETS = 150_000  # of all folds together
+MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
+PENALTY = 0.015  # on the squared distance from the start, over the number of speakers: 1e-4 for 150
+LIMITS = {"scales": 2.5, "shrinkage": 6.0}  # how far the logs and the logits may go
+DIFFERENCE, STEP, STEPS, TOLERANCE = 0.05, 2.0, 5, 0.02  # of the search: see there
+
+
+# -- trials
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Pairs of sets of recordings and test recordings of one fold."""
+
+    row: Ints  # (r,) recordings of the sample that enrol,
+    side: Ints  # (r,) the set of each,
+    session: Ints  # (r,) and its session
+    test: Ints  # (t,) recordings of the sample that test
+    pairs: Ints  # (n, 2) sets and tests, targets first
+    n_targets: int
+
+
+def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT, most: int = NONTARGETS) -> Trials | None:
+    """Trials of the speakers of a sample; None where there are no targets, or no non-targets.
+
+    All is bounded, whatever the number of speakers: with many of them, each brings some of its sets and tests only, in
+    turn. Of each form of enrolment the commonest patterns of sets are kept, as each has to be scored by itself.
+    """
+    if sample is None or not len(sample):
+        return None
+    kinds = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
+    _, session = np.unique(sample.session, return_inverse=True)
+    new = np.flatnonzero(np.append(True, sample.speaker[1:] != sample.speaker[:-1]))
+    speakers = np.split(np.arange(len(sample)), new[1:])[:SPEAKERS]
+    share = -(-SIDES // len(speakers))  # of a speaker
+    sets: list[tuple[int, Ints]] = []  # with the form of each
+    owner, tests, test_owner = [], [], []
+    for who, rows in enumerate(speakers):
+        parts = np.split(rows, np.flatnonzero(np.diff(sample.session[rows])) + 1)  # by session, in order of hashes
+        half = len(parts) // 2
+        own = _sets(parts[:half], kinds, enrolment) if half else []
+        own = [own[(who * share + i) % len(own)] for i in range(min(share, len(own)))]
+        sets += own
+        owner += [who] * len(own)
+        rest = np.concatenate(parts[half:])
+        rest = rest[np.argsort(sample.recording[rest])][: min(share, TESTS)]
+        tests.append(rest)
+        test_owner += [who] * len(rest)
+    if not sets:
+        return None
+    kept = _common(sets, kinds, session, max(1, PATTERNS // len(enrolment)))
+    rows_of = [sets[i][1] for i in kept]
+    same = np.array(owner)[kept][:, None] == np.array(test_owner)[None, :]
+    tar, non = np.flatnonzero(same), np.flatnonzero(~same)
+    if not len(tar) or not len(non):
+        return None
+    row, side = np.concatenate(rows_of), np.repeat(np.arange(len(rows_of)), [len(s) for s in rows_of])
+    chosen = np.concatenate([tar, non[:: -(-len(non) // most)]])
+    pairs = np.stack(np.divmod(chosen, same.shape[1]), axis=1)
+    return Trials(row, side, session[row], np.concatenate(tests), pairs, len(tar))
+
+
+def _common(sets: Sequence[tuple[int, Ints]], kinds: Ints, session: Ints, most: int) -> Ints:
+    """Which sets are of the commonest patterns of their form; a pattern counts recordings by kind in each session."""
+    patterns: dict[int, dict[Any, list[int]]] = {}
+    for i, (form, rows) in enumerate(sets):
+        of = {s: tuple(sorted(kinds[rows[session[rows] == s]].tolist())) for s in session[rows].tolist()}
+        patterns.setdefault(form, {}).setdefault(tuple(sorted(of.values())), []).append(i)
+    kept = [sorted(found.values(), key=len, reverse=True)[:most] for found in patterns.values()]
+    return np.sort(np.concatenate([np.array(own) for form in kept for own in form]))
+
+
+def _sets(sessions: Sequence[Ints], kinds: Ints, enrolment: Enrolment) -> list[tuple[int, Ints]]:
+    """Sets of recordings of one speaker, of the forms in `enrolment` in turn, each with the number of its form.
+
+    Kinds of channels follow a few patterns that all speakers share, so that few patterns of sets have to be scored.
+    """
+    K, every, out = int(kinds.max()) + 1, np.concatenate(sessions), []
+    for form, (n_sessions, n_recordings) in enumerate(enrolment):
+        if (n_sessions, n_recordings) == (1, 1):
+            singles = [every[kinds[every] == k][:SINGLES, None] for k in range(K)]
+            out += [(i, form, rows) for i, rows in enumerate(row for own in singles for row in own)]
+            continue
+        n, seen = min(n_sessions, len(sessions)), set()
+        for i in range(SETS):
+            chosen = []
+            for j in range(n):
+                session = sessions[(i * n + j) % len(sessions)]
+                first = (2 * (i % 3) + (j if n_recordings == 1 else 0)) % K
+                chosen.append(_of_session(session, (kinds[session] - first) % K, n_recordings))
+            rows = np.concatenate(chosen)
+            if (key := tuple(sorted(rows.tolist()))) not in seen:
+                seen.add(key)
+                out.append((i, form, rows))
+    return [(form, rows) for _, form, rows in sorted(out, key=lambda each: each[:2])]
+
+
+def _of_session(session: Ints, preference: Ints, n: int | None) -> Ints:
+    """n recordings of a session: one of each kind, preferred kinds first, then a second one of each, and so on."""
+    order = np.argsort(preference, kind="stable")
+    same = preference[order]
+    again = np.arange(len(same)) - np.searchsorted(same, same)  # how many of this kind come before
+    return session[order[np.lexsort((same, again))]][:n]
+
+
+# -- the cost
+
+
+def cost(tar: Floats, non: Floats, scale: float, offset: float, priors: Sequence[float] = PRIORS) -> float:
+    """Mean over priors of C_pi / H(pi) of scores after an affine map."""
+    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors)[0]
+
+
+def _affine(x: Floats) -> Floats:
+    return np.stack([x, np.ones_like(x)], axis=1)
+
+
+def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float]) -> Expansion:
+    """The cost of scores F v, F of targets and of non-targets, its gradient and its second derivatives in v."""
+    value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
+    for F, sign in zip(both, (-1.0, 1.0), strict=True):
+        score, first, second = F @ v, np.zeros(len(F)), np.zeros(len(F))
+        for p in priors:
+            w = (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(F) * len(priors))
+            z = sign * (score + logit(p))
+            e = np.exp(-np.abs(z))
+            value += w * float((np.maximum(z, 0) + np.log1p(e)).sum())  # ln(1 + e^z)
+            first += w * sign * np.where(z > 0, 1, e) / (1 + e)
+            second += w * e / (1 + e) ** 2
+        gradient += first @ F
+        curvature += F.T @ (second[:, None] * F)
+    return value, gradient, curvature
+
+
+def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> Floats:
+    """The minimum of a convex function."""
+    value, gradient, curvature = at(v)
+    for _ in range(most):
+        step, length = np.linalg.solve(curvature, gradient), 1.0
+        new = at(v - step)
+        while not new[0] <= value and length > 1e-6:
+            length /= 2
+            new = at(v - length * step)
+        gain = value - new[0]
+        if gain > 0:
+            v, (value, gradient, curvature) = v - length * step, new
+        if gain < 1e-12:
+            break
+    return v
+
+
+def calibrate(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS) -> tuple[float, Floats]:
+    """The lowest cost, and the scale and the offset that reach it.
+
+    Where a threshold separates the trials, no scale is best: 1 / (number of targets) times (scale - 1)^2 / 2 is added.
+    """
+    deviation = float(np.sqrt((tar.var() + non.var()) / 2 + (tar.mean() - non.mean()) ** 2 / 4)) or 1.0
+    middle, ridge = float(tar.mean() + non.mean()) / 2, np.diag([1.0 / (len(tar) * deviation**2), 1e-12])
+    both = [_affine((x - middle) / deviation) for x in (tar, non)]
+
+    def at(v: Floats) -> Expansion:
+        value, gradient, curvature = _cost(both, v, priors)
+        u = v - [deviation, 0]
+        return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
+
+    v = _newton(at, np.array([1.0, 0.0]))
+    scale = float(v[0]) / deviation
+    return _cost(both, v, priors)[0], np.array([scale, float(v[1]) - scale * middle])
+
+
+# -- the search
+
+
+@dataclass(eq=False)
+class Search:
+    """Gauss-Newton steps down the cost, penalised by the distance from the start.
+
+    Scores are about linear in the parameters, s + J delta. With eta = a delta the cost of a (s + J delta) + b is that
+    of a logistic regression on (s, 1, J), which is convex. J comes from differences, and each further point corrects
+    it (Broyden), so that a step costs one evaluation. The search is smooth in the data: data that differ by rounding
+    lead to points that hardly differ.
+    """
+
+    scores: Callable[[Floats], tuple[Floats, Floats]]  # of targets and non-targets, at a point
+    limits: Floats
+    priors: Sequence[float]
+    penalty: float
+
+    def __call__(self, start: Floats) -> Floats:
+        """The lowest point that is found."""
+        self.start = self.best = start
+        self.here = self.scores(start)
+        self.value, affine = calibrate(*self.here, self.priors)
+        self.tried = [(start, self.value)]
+        for _ in range(2):
+            slope, radius = self._differences(), STEP
+            for _ in range(STEPS):
+                step = self._step(slope, affine)
+                step *= min(1.0, radius / float(np.abs(step).max()))
+                step = np.clip(self.best + step, -self.limits, self.limits) - self.best
+                if (length := float(np.abs(step).max())) < TOLERANCE:
+                    break
+                there = self.scores(self.best + step)
+                value, found = calibrate(*there, self.priors)
+                self.tried.append((self.best + step, value))
+                value += self._penalty(self.best + step)
+                for J, new, old in zip(slope, there, self.here, strict=True):
+                    J += np.outer(new - old - J @ step, step / (step @ step))
+                if value < self.value:
+                    self.best, self.here, self.value, affine = self.best + step, there, value, found
+                else:
+                    radius = length / 4
+        return self.best
+
+    def _penalty(self, theta: Floats) -> float:
+        return self.penalty * float(((theta - self.start) ** 2).sum())
+
+    def _differences(self) -> list[Floats]:
+        """Derivatives of the scores of targets and of non-targets, a column for each parameter."""
+        columns = []
+        for i in range(len(self.best)):
+            h = np.zeros(len(self.best))
+            h[i] = -DIFFERENCE if self.best[i] > 0 else DIFFERENCE
+            moved = self.scores(self.best + h)
+            columns.append([(new - old) / h[i] for new, old in zip(moved, self.here, strict=True)])
+        return [np.stack(c, axis=1) for c in zip(*columns, strict=True)]
+
+    def _step(self, slope: list[Floats], affine: Floats) -> Floats:
+        """To the lowest point, were the scores linear."""
+        scale = float(affine[0]) or 1.0
+        features = [np.concatenate([_affine(s), J], axis=1) for s, J in zip(self.here, slope, strict=True)]
+        pull = 2 * self.penalty / scale**2
+        ridge = np.diag([1e-9, 1e-12, *[pull] * len(self.best)])
+        away = scale * (self.best - self.start)
+
+        def at(v: Floats) -> Expansion:
+            value, gradient, curvature = _cost(features, v, self.priors)
+            u = v + np.concatenate([[0, 0], away])
+            return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
+
+        v = _newton(at, np.concatenate([affine, np.zeros(len(self.best))]), most=4)
+        return v[2:] / (float(v[0]) or 1.0)
+
+
+# -- the choice
+
+
+def scaled(model: Model, scales: Scales) -> Model:
+    """The model with VV' and UU' scaled."""
+    return replace(model, V=model.V * scales.speaker**0.5, U=model.U * scales.session**0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class ByDecision:
+    """Chooses what lowers the cost of held-out trials.
+
+    Parameters
+    ----------
+    enrolment : forms of enrolment, as (sessions, recordings of each); None recordings: all that there are
+    priors : the prior probabilities of a target at which decisions are made
+    transform : what a recording of the sample goes through before the fold's model
+    """
+
+    enrolment: Enrolment = ENROLMENT
+    priors: tuple[float, ...] = PRIORS
+    transform: Transform = lambda X, kind, fold: X
+
+    def possible(self, stats: Any) -> bool:
+        """Whether the folds have samples from which trials can be made."""
+        return HeldOut.possible(stats) and any(make_trials(f.sample, self.enrolment) is not None for f in stats.folds)
+
+    def __call__(self, stats: Any, held_out: HeldOut) -> HeldOutTrials:
+        return HeldOutTrials(self, stats, held_out)
+
+
+def _start(stats: Any) -> Shrinkage:
+    """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
+    n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
+    shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
+    speaker, session, noise = np.clip(shares, 0.005, 0.95).tolist()
+    return Shrinkage(speaker, session, noise, shr.START.channel)
+
+
+class HeldOutTrials:
+    """Scores of held-out trials under changed models of their folds, and their cost."""
+
+    def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut):
+        self.how, self.path, self.folds, self.n_speakers, self.start = how, held_out.path, [], 0, _start(stats)
+        folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
+        for (index, fold), (_, shrinker) in zip(folds, held_out.parts, strict=True):
+            trials = make_trials(fold.sample, how.enrolment, NONTARGETS // len(folds))
+            if trials is None:
+                continue
+            used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
+            sample, model = fold.sample.rows(used), shrinker.model
+            kind = codes_among(sample.kind, model.kinds, len(used)) if model.K > 1 else np.zeros(len(used), np.int64)
+            X = to_numpy(how.transform(sample.X, sample.kind, index)).astype(np.float64, copy=False)
+            trials = replace(trials, row=place[: len(trials.row)], test=place[len(trials.row) :])
+            self.folds.append((put(X, model.V), np.maximum(kind, 0), trials, shrinker))
+            self.n_speakers += len(np.unique(sample.speaker))
+
+    def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
+        """Of targets and of non-targets, over all folds."""
+
+        def of_fold(fold: Any) -> tuple[Floats, Floats]:
+            X, kind, trials, shrinker = fold
+            model = change(shrinker)
+            enrolled = enroll(model, X[trials.row, :], trials.side, trials.session, kind[trials.row])
+            tests = enroll(model, X[trials.test, :], np.arange(len(trials.test)), None, kind[trials.test])
+            scorer, (side, test) = Scorer(enrolled), trials.pairs.T
+            few = len(enrolled) * len(tests) <= MATRIX
+            found = to_numpy(scorer.columns(tests))[side, test] if few else to_numpy(scorer.pairs(tests, trials.pairs))
+            return found[: trials.n_targets], found[trials.n_targets :]
+
+        tar, non = zip(*in_order(of_fold, self.folds, 1e12), strict=True)
+        return np.concatenate(tar), np.concatenate(non)
+
+    @reproducible()
+    def value(self, change: Callable[[Shrinker], Model]) -> tuple[float, Floats]:
+        """The cost of changed models, with the calibration that reaches it."""
+        return calibrate(*self.scores(change), self.how.priors)
+
+    @reproducible()
+    def shrinkage(self, free: tuple[str, ...]) -> Choice:
+        """The best shrinkages (those in `free`), scales and calibration, the first two to three digits."""
+        n_scales = 1 + ("session" in free)
+        start = np.array([*(float(logit(getattr(self.start, name))) for name in free), *[0.0] * n_scales])
+        limits = np.array([LIMITS["shrinkage"]] * len(free) + [LIMITS["scales"]] * n_scales)
+
+        def amounts(theta: Floats, digits: int = 15) -> tuple[Shrinkage, Scales]:
+            a = Shrinkage(**dict(zip(free, np.round(expit(theta[: len(free)]), digits).tolist(), strict=True)))
+            return a, Scales(*np.round(np.exp(theta[len(free) :]), digits).tolist())
+
+        def change(theta: Floats, digits: int = 15) -> Callable[[Shrinker], Model]:
+            a, scales = amounts(theta, digits)
+            return lambda fold: scaled(fold(a), scales)
+
+        search = Search(lambda theta: self.scores(change(theta)), limits, self.how.priors, PENALTY / self.n_speakers)
+        best = search(start)
+        value, (scale, offset) = self.value(change(best, 3))
+        for theta, found in [*search.tried, (best, value)]:
+            a, scales = amounts(theta, 3)
+            self.path.pop((*a, *scales), None)  # the last is what was chosen
+            self.path[(*a, *scales)] = found
+        return Choice(*amounts(best, 3), (float(scale), float(offset)), value)
+
+    def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
+        """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
+
+        def value(r: tuple[int, int]) -> float:
+            if r not in self.path:
+                self.path[r] = self.value(lambda fold: shr.truncate(fold.model, *r))[0]
+            return -self.path[r]
+
+        return shr.best_ranks(ny, nx, full, value)
