@@ -202,7 +202,7 @@ def test_the_callback_is_the_one_that_was_given(data):
     assert callback.n == backend.plda_.n_iter_ > 0
 
 
-def test_kinds_can_be_learnt_in_memory_only(data):
+def test_kinds_are_learnt_from_arrays_and_from_chunks_alike(data):
     X, speaker, session, channel = data
     learn = PLDA(n_channels=2, **QUICK)
     for chain in ({}, {"lda": 6}, {"length_norm": False}):
@@ -212,8 +212,8 @@ def test_kinds_can_be_learnt_in_memory_only(data):
         np.testing.assert_array_equal(again.plda_.noise_precision_, backend.plda_.noise_precision_)
         labelled = Backend(plda=learn, **chain).fit(X, speaker, session=session, channel=channel)
         assert labelled.plda_.channels_.tolist() == ["mic", "phone"]
-        with pytest.raises(DuopldaError, match="n_channels=2 learns kinds of channels from recordings in memory"):
-            Backend(plda=learn, **chain).fit(Recordings.from_chunks(lambda: [X], speaker, session))
+        chunked = Backend(plda=learn, **chain).fit(Recordings.from_chunks(lambda: [X[:50], X[50:]], speaker, session))
+        np.testing.assert_allclose(chunked.plda_.noise_precision_, backend.plda_.noise_precision_, rtol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oracle
-from duoplda import PLDA, DuopldaError, Statistics
+from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.model import em
 
 NAMES = np.array(["codec", "mic", "phone"])
@@ -139,11 +139,15 @@ def test_a_hundred_types_of_sessions():
     assert (np.diff(fit.log_likelihoods) > 0).all()
 
 
-def test_unlabelled_kinds_are_learned_from_sessions_with_several_recordings():
+def of_two_kinds(n=120):
     rng = np.random.default_rng(4)
     p = oracle.random_model(rng, 6, 4, 6, K=2)
     near = oracle.Params(np.stack([p.mu[0], p.mu[0] + 0.5]), p.V, p.U, np.stack([p.W[0] * 8, p.W[1] / 8]))
-    data = oracle.random_data(rng, near, 120, sessions=(2, 4), recordings=(2, 6))
+    return oracle.random_data(rng, near, n, sessions=(2, 4), recordings=(2, 6))
+
+
+def test_unlabelled_kinds_are_learned_from_sessions_with_several_recordings():
+    data = of_two_kinds()
     plda = PLDA(n_channels=2, random_state=0).fit(data.X, data.speaker, session=data.session)
     assert plda.channels_.tolist() == [0, 1]
     size = [np.trace(np.linalg.inv(w)) for w in plda.noise_precision_]
@@ -152,6 +156,31 @@ def test_unlabelled_kinds_are_learned_from_sessions_with_several_recordings():
     assert plda.log_likelihoods_[-1] > one.log_likelihoods_[-1] + 0.1 * len(data)
     with pytest.raises(DuopldaError, match="only recordings of one session differ by their channel alone"):
         PLDA(n_channels=2).fit(data.X, data.speaker)
+
+
+def test_the_number_of_kinds_is_found_by_held_out_trials(tmp_path):
+    data = of_two_kinds()
+    plda = PLDA(n_channels="auto", shrinkage="auto", random_state=0)
+    plda.fit(data.X, data.speaker, session=data.session)
+    costs = plda.channel_costs_
+    assert min(costs, key=costs.get) == len(plda.channels_) == 2
+    plda.save(tmp_path / "m.safetensors")
+    assert PLDA.load(tmp_path / "m.safetensors").channel_costs_ == costs
+    # One kind in truth: none are made up.
+    one = data.X[data.kind == 0], data.speaker[data.kind == 0], data.session[data.kind == 0]
+    plda = PLDA(n_channels="auto", shrinkage="auto", random_state=0).fit(one[0], one[1], session=one[2])
+    assert len(plda.channels_) == 1 == min(plda.channel_costs_, key=plda.channel_costs_.get)
+
+
+def test_learnt_kinds_do_not_depend_on_the_order_of_rows():
+    data, found = of_two_kinds(60), []
+    for rows in (np.arange(len(data)), np.random.default_rng(0).permutation(len(data))):
+        plda = PLDA(n_channels=2, shrinkage="auto", random_state=0)
+        stats = plda.statistics(Recordings.from_arrays(data.X[rows], data.speaker[rows], data.session[rows]))
+        found.append((stats.types.tolist(), plda.fit_statistics(stats)))
+    assert found[0][0] == found[1][0]
+    assert found[0][1].shrinkage_ == found[1][1].shrinkage_
+    np.testing.assert_allclose(found[0][1].noise_precision_, found[1][1].noise_precision_, rtol=1e-7)
 
 
 def test_labels_that_do_not_fit():

@@ -338,11 +338,6 @@ def test_kinds_with_few_recordings_are_shrunk_alike_from_arrays_and_from_chunks(
     assert PLDA(3, 2, tol=1e-4).fit(chunks).shrinkage_ == plda.shrinkage_
 
 
-def test_learning_kinds_needs_recordings_in_memory():
-    with pytest.raises(DuopldaError, match="n_channels=2 learns kinds of channels from recordings in memory"):
-        PLDA(3, 2, n_channels=2).fit(Recordings.from_chunks(lambda: [X], SPEAKER, SESSION))
-
-
 def test_statistics_have_folds_where_something_is_chosen():
     recordings = Recordings.from_arrays(X, SPEAKER, SESSION)
     assert not PLDA().statistics(recordings).folds

@@ -140,6 +140,7 @@ def test_statistics_alone_are_enough_and_shards_agree_on_folds():
         (lambda X: np.tile(X, 9), "only"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:trials of held-out speakers cost")
 def test_singular_data_train_with_shrinkage_and_say_so(spoil, message):
     X, speaker, session, _ = data(6)
     Z = spoil(X)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -170,6 +171,9 @@ class Watch:
     def held_out(self, done: int, folds: int) -> None:
         self.show(None, f"held-out speakers: fold {done} of {folds}")
 
+    def trials(self, step: int, cost: float) -> None:
+        self.show(None, f"held-out trials: step {step}, cost {cost:.4f}")
+
     def __call__(self, iteration: int, log_likelihood: float, model: Any) -> None:
         self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
 
@@ -194,6 +198,43 @@ def shrinkages(text: str) -> Any:
     if len(numbers) not in (1, 3, 4) or not all(0 <= a <= 1 for a in numbers):
         usage(f"--shrinkage {text!r} must be none, auto, or one or three numbers from 0 to 1: a,b,c")
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def enrolments(text: str | None) -> tuple[tuple[int, int | None], ...] | None:
+    """Forms of enrolment, such as 1x1,3xall: sessions x recordings of each."""
+    if text is None:
+        return None
+    found = [re.fullmatch(r"([1-9]\d*)x([1-9]\d*|all)", part) for part in text.split(",")]
+    if not all(found):
+        usage(f"--enrolment {text!r} must be sessions x recordings, several with commas: 1x1,3x3,3xall")
+    return tuple((int(m[1]), None if m[2] == "all" else int(m[2])) for m in found if m)
+
+
+def probabilities(option: str, text: str) -> tuple[float, ...]:
+    """Numbers between 0 and 1."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(0 < p < 1 for p in numbers):
+        usage(f"{option} {text!r} must be probabilities between 0 and 1, several with commas: 0.5,0.01")
+    return numbers
+
+
+def kinds_to_learn(text: str | None) -> int | str | None:
+    """A number of kinds of channels, or "auto"."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        usage(f"--learn-channels {text!r} must be a number from 1 on, or auto")
+    return int(text)
+
+
+def one_of(option: str, text: str | None, *allowed: str) -> str | None:
+    """A word of a few."""
+    if text is not None and text not in allowed:
+        usage(f"{option} {text!r} must be one of {', '.join(allowed)}")
+    return text
 
 
 def release_memory() -> None:

@@ -25,6 +25,28 @@ def info(
         result("\n".join(words(summary)))
 
 
+def _choices(summary: dict[str, Any]) -> list[str]:
+    """What held-out trials chose, and the calibration."""
+    lines = []
+    ranked = summary["model_costs"]
+    if ranked:
+        best, *others = (f"{name} {cost:.4f}" for name, cost in ranked.items())
+        what = "minus the log-likelihood" if summary["cost"] is None else "cost of held-out trials"
+        lines.append(f"model: {next(iter(ranked))}, the best by {what}: {best}, then {', '.join(others)}")
+    if tried := summary["channel_costs"]:
+        text = ", ".join(f"{K}: {cost:.4f}" for K, cost in tried.items())
+        lines.append(f"kinds of channels learnt: {len(summary['channels'])}, by the cost of each number ({text})")
+    if summary["cost"] is not None:
+        scales = ", ".join(f"{name} {scale:g}" for name, scale in summary["scales"].items())
+        lines.append(f"held-out trials: cost {summary['cost']:.4f} (1: no information)")
+        lines.append(f"for ratios alone, covariances are scaled: {scales}")
+    if summary["calibration"]:
+        values = {k: v for k, v in summary["calibration_values"].items() if k in ("scale", "offset")}
+        more = ": " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()) if values else ""
+        lines.append(f"calibration: {summary['calibration']}{more}")
+    return lines
+
+
 def words(summary: dict[str, Any]) -> list[str]:
     """The summary of a model as lines for people."""
     data, shares, fit = summary["data"], summary["variance_shares"], summary["training"]
@@ -46,8 +68,7 @@ def words(summary: dict[str, Any]) -> list[str]:
         lines.append(f"EM: {fit['n_iter']} iterations, {state}{last}")
     if summary["shrinkage"]:
         lines.append("shrinkage: " + ", ".join(f"{k} {v:g}" for k, v in summary["shrinkage"].items()))
-    if summary["calibration"]:
-        lines.append(f"calibration: {summary['calibration']}")
+    lines += _choices(summary)
     for name, value in summary["provenance"].items():
         if isinstance(value, dict):
             lines += [f"{name}: {k} {v}" for k, v in value.items()]

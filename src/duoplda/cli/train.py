@@ -13,6 +13,7 @@ from duoplda.cli.info import words
 
 EXAMPLES = """duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
 duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
+duoplda train --embeddings x.ark --labels table.csv --model-type auto --enrolment 3xall --out model.safetensors
 duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
 
@@ -27,6 +28,11 @@ def train(
     speaker_factors: Annotated[str, typer.Option(help="A number, full, or auto (by held-out speakers).")] = "full",
     session_factors: Annotated[str, typer.Option(help="A number, full, or auto; 0: none.")] = "full",
     shrinkage: Annotated[str, typer.Option(help="none, auto, a, or a,b,c: speaker, session, noise.")] = "auto",
+    criterion: Annotated[str, typer.Option(help="Of auto: decision (held-out trials) or likelihood.")] = "decision",
+    enrolment: Annotated[str | None, typer.Option(help="Of held-out trials: sessions x recordings, 1x1,3xall.")] = None,
+    priors: Annotated[str, typer.Option(help="Of a target in held-out trials.")] = "0.5,0.01",
+    model_type: Annotated[str | None, typer.Option(help="plain, two-source, kinds or auto; else all labels.")] = None,
+    learn_channels: Annotated[str | None, typer.Option(help="Kinds of channels to learn: a number, or auto.")] = None,
     lda: Annotated[int | None, typer.Option(min=1, help="Dimensions to keep; without it, all.")] = None,
     whiten: Annotated[bool, typer.Option(help="Make the total covariance the identity.")] = True,
     no_length_norm: Annotated[bool, typer.Option("--no-length-norm", help="Keep the lengths as they are.")] = False,
@@ -51,7 +57,11 @@ def train(
         usage("--dask reads on the workers' processors: leave out --device")
     given = {"--speaker-factors": speaker_factors, "--session-factors": session_factors}
     factors = [common.number_of_factors(option, text) for option, text in given.items()]
-    amount = common.shrinkages(shrinkage)
+    choices: dict[str, Any] = {"shrinkage": common.shrinkages(shrinkage), "enrolment": common.enrolments(enrolment)}
+    choices["criterion"] = common.one_of("--criterion", criterion, "decision", "likelihood")
+    choices["model"] = common.one_of("--model-type", model_type, "plain", "two-source", "kinds", "auto")
+    choices["priors"] = common.probabilities("--priors", priors)
+    choices["n_channels"] = common.kinds_to_learn(learn_channels)
 
     from duoplda.estimators import checkpoint
     from duoplda.estimators.backend import Backend
@@ -62,7 +72,7 @@ def train(
     lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
     check_output(out, force, inputs=[*(source_files(embeddings) if out.exists() else ()), *lists])
     table = None if own else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
-    plda = PLDA(*factors, shrinkage=amount, tol=tol, max_iter=max_iter, random_state=seed)
+    plda = PLDA(*factors, **choices, tol=tol, max_iter=max_iter, random_state=seed)
     backend, state = Backend(lda, whiten, not no_length_norm, center_by_channel, plda), Path(f"{out}.resume")
     with ExitStack() as stack:
         show = stack.enter_context(common.progress("training"))

@@ -1,5 +1,6 @@
 """The whole chain as one object and one file: centre, LDA, whitening, length normalisation, PLDA, calibration."""
 
+import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -76,7 +77,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """
         recordings, plda = self._recordings(X, y, session, channel), self._plda()
         without: list[dict[str, Any]] = []  # the steps as they are without each fold
-        if not self.length_norm and (plda.n_channels or 1) == 1:
+        if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
             steps = self._fit_steps(Spread.of(stats))
             matrices = [step.matrix_ for step in steps.values() if hasattr(step, "matrix_")]
@@ -85,7 +86,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             first = Statistics.of if self.lda is not None or self.center_by_channel else Statistics.unlabelled
             found = first(recordings, device=device, **plda.folds(recordings))
             steps = self._fit_steps(Spread.of(found))
-            without = self._fit_without(found)
+            without = self._fit_without(found) if plda.criterion == "decision" else []
             stats = plda.statistics(recordings, partial(through, steps), device=device)
         self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
         self.steps_, self.n_features_in_ = steps, steps["center"].n_features_in_
@@ -97,7 +98,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def _fit_without(self, stats: Statistics) -> list[dict[str, Any]]:
         """The steps as they are without the speakers of each fold; none where that cannot be."""
         rest = [[other for other in stats.folds if other is not fold and other.n_recordings] for fold in stats.folds]
-        return [self._fit_steps(Spread.of(Statistics.sum(parts))) for parts in rest] if all(rest) else []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are about all data too
+            try:
+                return [self._fit_steps(Spread.of(Statistics.sum(parts))) for parts in rest] if all(rest) else []
+            except DuopldaError:  # LDA to more dimensions than a fold's absence leaves
+                return []
 
     def _plda(self) -> PLDA:
         """An unfitted PLDA to train."""
@@ -179,7 +185,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             "data": dict(self.counts_),
             "training": fit,
             "shrinkage": {k: float(v) for k, v in amount.items() if k != "channel" or len(plda.channels_) > 1},
+            "scales": {k: float(v) for k, v in plda.scales_._asdict().items()},
+            "cost": plda.cost_,
+            "model_costs": dict(plda.model_costs_),
+            "channel_costs": dict(plda.channel_costs_),
             "calibration": type(self.calibration_).__name__ if self.calibration_ is not None else None,
+            "calibration_values": files.numbers(self.calibration_),
             "parameters": {**{k: v for k, v in files.plain(self).items() if k != "plda"}, "plda": files.plain(plda)},
             "provenance": dict(self.provenance_),
         }

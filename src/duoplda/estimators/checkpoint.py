@@ -71,6 +71,10 @@ class Checkpoint:
         """Called after each fold of held-out speakers."""
         getattr(self.callback, "held_out", _ignore)(done, folds)
 
+    def trials(self, step: int, cost: float) -> None:
+        """Called after each step down the cost of held-out trials."""
+        getattr(self.callback, "trials", _ignore)(step, cost)
+
     def state(self, state: State) -> None:
         """Called after each iteration; the file is written so often that it takes a twentieth of the time at most."""
         self._last = state

@@ -10,6 +10,7 @@ from duoplda.arrays import Array, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError
 from duoplda.evaluation import decision
+from duoplda.model.simpler import MODELS
 
 SEEDS = 2**32  # what NumPy takes as a seed
 
@@ -99,7 +100,7 @@ def enrolment(value: Any) -> decision.Enrolment:
     if value is None:
         return decision.ENROLMENT
     try:
-        pairs = [(sessions, recordings) for sessions, recordings in value]
+        pairs = [(sessions, recordings) for sessions, recordings in (value if isinstance(value, (tuple, list)) else ())]
     except (TypeError, ValueError):
         pairs = []
     if not pairs or not all(whole(s, 1) and (r is None or whole(r, 1)) for s, r in pairs):
@@ -113,7 +114,7 @@ def enrolment(value: Any) -> decision.Enrolment:
 def priors(value: Any) -> tuple[float, ...]:
     """The parameter `priors`: one or more probabilities."""
     try:
-        found = np.atleast_1d(np.asarray(value, float))
+        found = np.atleast_1d(np.asarray(() if isinstance(value, str) else value, float))
     except (TypeError, ValueError):
         found = np.zeros(0)
     if found.ndim != 1 or not len(found) or not ((found > 0) & (found < 1)).all():
@@ -123,14 +124,16 @@ def priors(value: Any) -> tuple[float, ...]:
 
 def plda_parameters(plda: Any) -> None:
     """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
-    if plda.criterion not in ("decision", "likelihood"):
+    if not isinstance(plda.criterion, str) or plda.criterion not in ("decision", "likelihood"):
         raise DuopldaError(f"criterion={plda.criterion!r} must be 'decision' or 'likelihood'")
+    if not (plda.model is None or (isinstance(plda.model, str) and plda.model in ("auto", *MODELS))):
+        raise DuopldaError(f"model={plda.model!r} must be None, 'auto', {', '.join(map(repr, MODELS))}")
     enrolment(plda.enrolment)
     priors(plda.priors)
     seed(plda.random_state)
     shrinkage(plda.shrinkage)
     limits = {"n_speaker_factors": 1, "n_session_factors": 0, "n_channels": 1, "n_folds": 2, "max_iter": 0}
-    words = {"n_speaker_factors": (None, "auto"), "n_session_factors": (None, "auto"), "n_channels": (None,)}
+    words = {"n_speaker_factors": (None, "auto"), "n_session_factors": (None, "auto"), "n_channels": (None, "auto")}
     for name, low in limits.items():
         value, others = getattr(plda, name), words.get(name, ())
         if not whole(value, low) and not any(value is o or (isinstance(value, str) and value == o) for o in others):

@@ -54,6 +54,7 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     origin = {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})}
     header: dict[str, Any] = {"plda": plain(plda), "channels": plda.channels_.tolist(), "provenance": origin}
     header["scales"], header["cost"] = list(plda.scales_), plda.cost_
+    header["model_costs"], header["channel_costs"] = plda.model_costs_, list(plda.channel_costs_.items())
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
     if plda.calibration_ is not None:
@@ -84,6 +85,12 @@ def plain(estimator: Any) -> dict[str, Any]:
     if "random_state" in given and not isinstance(given["random_state"], Integral):
         given["random_state"] = None
     return given
+
+
+def numbers(calibration: Any) -> dict[str, float]:
+    """The single numbers of a calibration, if there is one."""
+    state = {} if calibration is None else calibration.get_state()
+    return {name.rstrip("_"): float(value) for name, value in state.items() if np.ndim(value) == 0}
 
 
 def _json(value: Any) -> Any:
@@ -131,6 +138,8 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items() if k != "callback"}
     plda: dict[str, Any] = {"channel_priors_": priors, "provenance_": dict(header.get("provenance", {}))}
     plda["scales_"], plda["cost_"] = Scales(*map(float, header.get("scales", ()))), header.get("cost")
+    plda["model_costs_"] = {str(name): float(cost) for name, cost in header.get("model_costs", {}).items()}
+    plda["channel_costs_"] = {int(K): float(cost) for K, cost in header.get("channel_costs", [])}
     if not all(0 < scale < float("inf") for scale in plda["scales_"]):
         raise DuopldaError(f"scales {tuple(plda['scales_'])} must be positive")
     state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}

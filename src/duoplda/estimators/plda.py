@@ -18,13 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from duoplda.arrays import Array, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
-from duoplda.data.recordings import ArrayRecordings
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import checks, files
+from duoplda.estimators import channels, checks, files
 from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import METHODS, AffineCalibration
-from duoplda.model import em, kinds, parameters, posteriors
+from duoplda.model import em, parameters, posteriors
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Choice, Scales
 from duoplda.model.statistics import Statistics
@@ -175,6 +174,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         Columns of V. None: full rank. "auto": chosen by held-out speakers (see `criterion`).
     n_session_factors : int, None or "auto"
         Columns of U. None: full rank if any session has several recordings, otherwise 0, which is simplified PLDA.
+    model : None, "auto", "plain", "two-source" or "kinds"
+        "plain": no sessions and no kinds of channels, as if each recording were a session; "two-source": sessions, one
+        kind; "kinds": both. None: all that is labelled. "auto": chosen by held-out speakers (see `criterion`), by
+        statistics of the one pass; it takes as long as training all of them.
     shrinkage : None, "auto", float or (speaker, session, noise[, channel])
         How far the covariances VV', UU' and W^-1 are moved towards the shape of the total covariance after training,
         from 0 to 1 (see `duoplda.model.shrinkage`); `channel` moves the noise of each kind towards the mean over the
@@ -189,9 +192,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         What enrolments will look like in use: sessions, and recordings of each (None: all that there are), for the
         held-out trials. None: a mixture, from one recording to all recordings of three sessions.
     priors : prior probabilities of a target at which decisions will be made, for the held-out trials
-    n_channels : int or None
-        Learn this number of kinds of channels from recordings in memory whose kinds are not labelled. Only sessions
-        with several recordings can tell kinds apart. `channels_` are then 0 .. n_channels - 1.
+    n_channels : int, None or "auto"
+        Learn this number of kinds of channels where they are not labelled. The model is then trained on a bounded
+        sample (256 MiB, at most 64 sessions of a speaker and 16 recordings of a session; see `duoplda.model.sample`),
+        and the recordings are read once more. Only sessions with several recordings can tell kinds apart. `channels_`
+        are then 0 .. n_channels - 1. "auto": as many as lower the cost of held-out trials, at most 8.
     n_folds : the number of folds into which speakers are divided, to be held out in turn
     init : {"moments", "random"}; start from an analysis of variance, or from loadings drawn with `random_state`
     tol : EM stops when an iteration gains less than this, in nats per recording
@@ -204,9 +209,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     random_state : int, RandomState instance or None
         Seeds `init="random"` and, if it is an int, the division of speakers into folds.
     callback : callable or None
-        `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. If it
-        has a method `held_out(done, folds)`, that is called after each fold of held-out speakers; if it has a method
-        `state(state)`, that gets what `fit_statistics` needs to go on after an interruption.
+        `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. Its
+        methods, where it has them: `held_out(done, folds)` is called after each fold of held-out speakers,
+        `trials(step, cost)` after each step down the cost of their trials, and `state(state)` gets what
+        `fit_statistics` needs to go on after an interruption.
 
     Attributes
     ----------
@@ -222,6 +228,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     scales_ : Scales   calibration_ : AffineCalibration or None   cost_ : float or None
         What held-out trials chose: factors of VV' and UU' in the model that serves ratios (`model_`, likelihoods and
         posteriors are without them), the calibration that `llr` applies, and the cost that is left (1: no information).
+    model_costs_ : dict
+        Where `model="auto"`: the cost of held-out trials (or minus the likelihood, if that chose) of each model, the
+        chosen one first.
+    channel_costs_ : dict
+        Where `n_channels="auto"`: the same for each number of kinds that was tried.
     log_likelihoods_ : (n_iter_ + 1,)
         Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
         that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
@@ -244,11 +255,12 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     n_speaker_factors: int | str | None = None
     n_session_factors: int | str | None = None
     _: KW_ONLY
+    model: str | None = None
     shrinkage: Any = None
     criterion: str = "decision"
     enrolment: Any = None
     priors: Any = (0.5, 0.01)
-    n_channels: int | None = None
+    n_channels: int | str | None = None
     n_folds: int = 5
     init: str = "moments"
     tol: float = 1e-6
@@ -280,36 +292,23 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         `transform(X, channel)` is applied to each chunk first.
         """
         checks.plda_parameters(self)
-        if (self.n_channels or 1) > 1:
-            recordings, transform = self._learn_channels(recordings, transform), None
+        self.channel_costs_: dict[int, float] = {}
+        if self.learns_channels:
+            recordings, self.channel_costs_ = channels.learn(self, recordings, transform)
         return Statistics.of(recordings, transform, device=device, **self.folds(recordings))
+
+    @property
+    def learns_channels(self) -> bool:
+        """Whether kinds of channels are learnt."""
+        return self.n_channels not in (None, 1)
 
     def folds(self, recordings: Recordings) -> dict[str, Any]:
         """The options of `Statistics.of` for folds, where held-out speakers choose something."""
-        chosen = [p for p in (self.n_speaker_factors, self.n_session_factors, self.shrinkage) if isinstance(p, str)]
-        n_folds = self.n_folds if chosen or (self.shrinkage is None and recordings.may_have_kinds) else 0
+        choices = (self.n_speaker_factors, self.n_session_factors, self.shrinkage, self.model)
+        chosen = any(isinstance(c, str) and c == "auto" for c in choices)
+        several = recordings.may_have_kinds or self.learns_channels
+        n_folds = self.n_folds if chosen or (self.shrinkage is None and several) else 0
         return {"n_folds": n_folds, "seed": checks.seed(self.random_state)}
-
-    def _learn_channels(self, recordings: Recordings, transform: Any) -> Recordings:
-        """The recordings with kinds of channels that were learnt, unless they have labels of their own."""
-        if not isinstance(recordings, ArrayRecordings):
-            cause = f"n_channels={self.n_channels} learns kinds of channels from recordings in memory"
-            raise DuopldaError(f"{cause}: give arrays, or label the channels and leave out n_channels")
-        X = recordings.X if transform is None else transform(recordings.X, None)
-        if recordings.may_have_kinds:
-            return ArrayRecordings(X, labels=recordings.labels())
-        rows, labels, K = to_numpy(X).astype(np.float64, copy=False), recordings.labels(), int(self.n_channels or 1)
-
-        def of_kinds(kind: NDArray[np.int64], X: Array) -> ArrayRecordings:
-            return ArrayRecordings(X, labels=replace(labels, kinds=np.arange(K), kind=kind))
-
-        def train(kind: NDArray[np.int64]) -> Model:
-            rough = replace(self, max_iter=10, shrinkage=(0.5, 0.1, 0.1, 0.1), callback=None)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return rough.fit_statistics(Statistics.of(of_kinds(kind, rows))).model_
-
-        return of_kinds(kinds.learn(rows, labels, K, train, checks.seed(self.random_state)), X)
 
     def fit_statistics(
         self,
@@ -334,13 +333,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         own = ("shrinkage", "random", "by_trials")
         given = {f.name: getattr(self, f.name) for f in fields(Training) if f.name not in own}
         random = self._generator if self.init == "random" else None
-        by_trials = None
-        if self.criterion == "decision":
-            transform = held_out or (lambda X, kind, fold: X)
-            by_trials = decision.ByDecision(checks.enrolment(self.enrolment), checks.priors(self.priors), transform)
+        by_trials = self.by_trials(held_out, self.learns_channels)
         training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, by_trials=by_trials, **given)
-        model, choice, self.shrinkage_path_, fit = training(stats, state)
-        self._keep(model, stats.N / stats.N.sum(), choice)
+        model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = training(stats, state)
+        self._keep(model, shares, choice)
         self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
         self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:
@@ -349,6 +345,13 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             remedy = "Raise max_iter, or tol if that is precise enough"
             warnings.warn(f"EM did not converge in {self.n_iter_} iterations: {cause}. {remedy}", ConvergenceWarning, 3)
         return self
+
+    def by_trials(self, transform: decision.Transform | None = None, infer: bool = False) -> decision.ByDecision | None:
+        """What makes choices by held-out trials; None: likelihood makes them."""
+        if self.criterion != "decision":
+            return None
+        given = checks.enrolment(self.enrolment), checks.priors(self.priors)
+        return decision.ByDecision(*given, transform or (lambda X, kind, fold: X), infer)
 
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -412,6 +415,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         plda = cls(n_speaker_factors=model.ny, n_session_factors=model.nx)
         plda.n_features_in_ = model.d
         plda.scales_, plda.calibration_, plda.cost_ = Scales(), None, None
+        plda.model_costs_, plda.channel_costs_ = {}, {}
         return plda._keep(model, priors / priors.sum())
 
     # -- densities and posteriors

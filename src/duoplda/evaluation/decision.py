@@ -15,6 +15,7 @@ scaled model serves ratios only; (a, b) is its calibration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from duoplda.arrays import Array, in_order, put, reproducible, to_numpy
 from duoplda.data.labels import Ints, codes_among
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
+from duoplda.model.posteriors import kind_log_posterior
 from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Choice, HeldOut, Scales, Shrinkage, Shrinker
 from duoplda.trials.blocks import Scorer
@@ -35,6 +37,7 @@ from duoplda.trials.sides import enroll
 Floats = NDArray[np.float64]
 Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
 Expansion = tuple[float, Floats, Floats]  # a value, its gradient and its second derivatives
+Progress = Callable[[int, float], None]  # gets the number of steps, and the cost of the last one
 Transform = Callable[[NDArray[Any], NDArray[Any], int], Array]  # of rows, their kinds, and the fold held out
 
 ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
@@ -42,6 +45,7 @@ PRIORS = (0.5, 0.01)
 SETS, SINGLES, TESTS = 4, 2, 25  # of a speaker, at most: sets of each form, single recordings of each kind, tests
 SPEAKERS, SIDES, PATTERNS = 1000, 3000, 40  # of a fold, at most: speakers, sets (and tests), patterns of sets
 NONTARGETS = 150_000  # of all folds together
+LEAST = 1e-3  # scale of a calibration, relative to the deviation of the scores
 MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
 PENALTY = 0.015  # on the squared distance from the start, over the number of speakers: 1e-4 for 150
 LIMITS = {"scales": 2.5, "shrinkage": 6.0}  # how far the logs and the logits may go
@@ -75,7 +79,7 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT, most: i
     _, session = np.unique(sample.session, return_inverse=True)
     new = np.flatnonzero(np.append(True, sample.speaker[1:] != sample.speaker[:-1]))
     speakers = np.split(np.arange(len(sample)), new[1:])[:SPEAKERS]
-    share = -(-SIDES // len(speakers))  # of a speaker
+    share = SIDES // len(speakers)  # of a speaker
     sets: list[tuple[int, Ints]] = []  # with the form of each
     owner, tests, test_owner = [], [], []
     for who, rows in enumerate(speakers):
@@ -98,9 +102,19 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT, most: i
     if not len(tar) or not len(non):
         return None
     row, side = np.concatenate(rows_of), np.repeat(np.arange(len(rows_of)), [len(s) for s in rows_of])
-    chosen = np.concatenate([tar, non[:: -(-len(non) // most)]])
+    chosen = np.concatenate([tar, non[_spread(len(non), most)]])
     pairs = np.stack(np.divmod(chosen, same.shape[1]), axis=1)
     return Trials(row, side, session[row], np.concatenate(tests), pairs, len(tar))
+
+
+def _spread(n: int, most: int) -> Ints:
+    """Places among n, at most so many: all of them, or such as any step would not find again (golden section)."""
+    if n <= most:
+        return np.arange(n)
+    step = int(n * 0.6180339887498949)
+    while math.gcd(step, n) > 1:
+        step += 1
+    return np.sort(np.arange(most) * step % n)
 
 
 def _common(sets: Sequence[tuple[int, Ints]], kinds: Ints, session: Ints, most: int) -> Ints:
@@ -207,6 +221,13 @@ def calibrate(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS) -> tup
         return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
     v = _newton(at, np.array([1.0, 0.0]))
+    if v[0] < LEAST:  # scores that know nothing, or less: they keep their order, and an offset is learnt
+
+        def offset(u: Floats) -> Expansion:
+            value, gradient, curvature = at(np.array([LEAST, u[0]]))
+            return value, gradient[1:], curvature[1:, 1:]
+
+        v = np.array([LEAST, _newton(offset, np.zeros(1))[0]])
     scale = float(v[0]) / deviation
     return _cost(both, v, priors)[0], np.array([scale, float(v[1]) - scale * middle])
 
@@ -228,6 +249,7 @@ class Search:
     limits: Floats
     priors: Sequence[float]
     penalty: float
+    progress: Progress | None = None
 
     def __call__(self, start: Floats) -> Floats:
         """The lowest point that is found."""
@@ -239,13 +261,15 @@ class Search:
             slope, radius = self._differences(), STEP
             for _ in range(STEPS):
                 step = self._step(slope, affine)
-                step *= min(1.0, radius / float(np.abs(step).max()))
+                step *= min(1.0, radius / max(float(np.abs(step).max()), radius))
                 step = np.clip(self.best + step, -self.limits, self.limits) - self.best
                 if (length := float(np.abs(step).max())) < TOLERANCE:
                     break
                 there = self.scores(self.best + step)
                 value, found = calibrate(*there, self.priors)
                 self.tried.append((self.best + step, value))
+                if self.progress is not None:
+                    self.progress(len(self.tried), value)
                 value += self._penalty(self.best + step)
                 for J, new, old in zip(slope, there, self.here, strict=True):
                     J += np.outer(new - old - J @ step, step / (step @ step))
@@ -302,18 +326,16 @@ class ByDecision:
     enrolment : forms of enrolment, as (sessions, recordings of each); None recordings: all that there are
     priors : the prior probabilities of a target at which decisions are made
     transform : what a recording of the sample goes through before the fold's model
+    infer : kinds of channels are those that the fold's model gives to each recording, not those of the labels
     """
 
     enrolment: Enrolment = ENROLMENT
     priors: tuple[float, ...] = PRIORS
     transform: Transform = lambda X, kind, fold: X
+    infer: bool = False
 
-    def possible(self, stats: Any) -> bool:
-        """Whether the folds have samples from which trials can be made."""
-        return HeldOut.possible(stats) and any(make_trials(f.sample, self.enrolment) is not None for f in stats.folds)
-
-    def __call__(self, stats: Any, held_out: HeldOut) -> HeldOutTrials:
-        return HeldOutTrials(self, stats, held_out)
+    def __call__(self, stats: Any, held_out: HeldOut, progress: Progress | None = None) -> HeldOutTrials:
+        return HeldOutTrials(self, stats, held_out, progress)
 
 
 def _start(stats: Any) -> Shrinkage:
@@ -325,21 +347,29 @@ def _start(stats: Any) -> Shrinkage:
 
 
 class HeldOutTrials:
-    """Scores of held-out trials under changed models of their folds, and their cost."""
+    """Scores of held-out trials under changed models of their folds, and their cost; no `folds`: there are none."""
 
-    def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut):
+    def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut, progress: Progress | None = None):
+        self.progress = progress
         self.how, self.path, self.folds, self.n_speakers, self.start = how, held_out.path, [], 0, _start(stats)
         folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
         for (index, fold), (_, shrinker) in zip(folds, held_out.parts, strict=True):
-            trials = make_trials(fold.sample, how.enrolment, NONTARGETS // len(folds))
-            if trials is None:
+            model, sample = shrinker.model, fold.sample
+            if model.K > 1 and sample is not None:  # of a kind that is in this fold alone the model knows nothing
+                kind = codes_among(sample.kind, model.kinds, len(sample))
+                sample = sample.rows(np.flatnonzero((kind >= 0) & (shrinker.N[kind] > 0)))
+            trials = make_trials(sample, how.enrolment, NONTARGETS // len(folds))
+            if sample is None or trials is None:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
-            sample, model = fold.sample.rows(used), shrinker.model
+            sample = sample.rows(used)
+            X = put(to_numpy(how.transform(sample.X, sample.kind, index)).astype(np.float64, copy=False), model.V)
             kind = codes_among(sample.kind, model.kinds, len(used)) if model.K > 1 else np.zeros(len(used), np.int64)
-            X = to_numpy(how.transform(sample.X, sample.kind, index)).astype(np.float64, copy=False)
+            if how.infer and model.K > 1:
+                shares = put(shrinker.N / shrinker.N.sum(), X)
+                kind = to_numpy(kind_log_posterior(model, X, shares)).argmax(axis=1)
             trials = replace(trials, row=place[: len(trials.row)], test=place[len(trials.row) :])
-            self.folds.append((put(X, model.V), np.maximum(kind, 0), trials, shrinker))
+            self.folds.append((X, np.maximum(kind, 0), trials, shrinker))
             self.n_speakers += len(np.unique(sample.speaker))
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
@@ -378,7 +408,8 @@ class HeldOutTrials:
             a, scales = amounts(theta, digits)
             return lambda fold: scaled(fold(a), scales)
 
-        search = Search(lambda theta: self.scores(change(theta)), limits, self.how.priors, PENALTY / self.n_speakers)
+        scores, penalty = lambda theta: self.scores(change(theta)), PENALTY / self.n_speakers
+        search = Search(scores, limits, self.how.priors, penalty, self.progress)
         best = search(start)
         value, (scale, offset) = self.value(change(best, 3))
         for theta, found in [*search.tried, (best, value)]:
@@ -386,6 +417,10 @@ class HeldOutTrials:
             self.path.pop((*a, *scales), None)  # the last is what was chosen
             self.path[(*a, *scales)] = found
         return Choice(*amounts(best, 3), (float(scale), float(offset)), value)
+
+    def cost(self, a: Shrinkage) -> float:
+        """The cost at given amounts."""
+        return self.value(lambda fold: fold(a))[0]
 
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""

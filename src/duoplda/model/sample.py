@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, take, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
+from duoplda.data.recordings import Recordings
+from duoplda.errors import DuopldaError
 
 BYTES = 1 << 26  # of all folds together, at 8 bytes a number
 SESSIONS, RECORDINGS = 16, 5
@@ -35,7 +38,9 @@ class Sample:
     speaker: Hashes  # (n,)
     session: Hashes  # (n,)
     recording: Hashes  # (n,)
-    most: int  # recordings that may be kept
+    most: int  # recordings that may be kept,
+    per_speaker: int = SESSIONS  # sessions of a speaker
+    per_session: int = RECORDINGS  # and recordings of a session
     end: int = 1 << 64  # speakers whose ids hash to this or more are left out, as they did not fit
 
     def __len__(self) -> int:
@@ -44,6 +49,11 @@ class Sample:
     def rows(self, index: Ints) -> Sample:
         """Some of the recordings."""
         return replace(self, **{name: getattr(self, name)[index] for name in COLUMNS})
+
+    @staticmethod
+    def of(recordings: Recordings, **limits: int) -> Sample:
+        """One pass for a sample alone; the limits are those of `Sampler`."""
+        return recordings.reduce(partial(_gather, limits=limits), Sample.join, list)[0]
 
     @staticmethod
     def join(parts: Sequence[Sample]) -> Sample:
@@ -55,11 +65,11 @@ class Sample:
         """The recordings that are to be kept, in order."""
         order = np.lexsort((self.recording, self.session, self.speaker))
         order = order[: np.searchsorted(self.speaker[order], np.uint64(min(self.end, (1 << 64) - 1)))]
-        keep = order[_rank(self.speaker[order], self.session[order]) < RECORDINGS]
+        keep = order[_rank(self.speaker[order], self.session[order]) < self.per_session]
         speaker, session = self.speaker[keep], self.session[keep]
         first = _starts(speaker, session)
         of = np.cumsum(first) - 1  # the session of each recording
-        keep = keep[_rank(speaker[first])[of] < SESSIONS]
+        keep = keep[_rank(speaker[first])[of] < self.per_speaker]
         speaker = self.speaker[keep]
         starts = np.append(np.flatnonzero(_starts(speaker)), len(speaker))  # of speakers
         n = int(starts[starts <= self.most][-1])
@@ -84,8 +94,18 @@ def _rank(*columns: Hashes) -> Ints:
 class Sampler:
     """Takes what belongs into the samples of n folds from chunks of recordings, of which it knows all labels."""
 
-    def __init__(self, labels: Labels, d: int, n_folds: int, seed: int):
-        self.labels, self.n, self.most = labels, n_folds, BYTES // (8 * d * n_folds)
+    def __init__(
+        self,
+        labels: Labels,
+        d: int,
+        n_folds: int,
+        seed: int,
+        size: int = BYTES,
+        per_speaker: int = SESSIONS,
+        per_session: int = RECORDINGS,
+    ):
+        self.labels, self.n, self.limits = labels, n_folds, (size // (8 * d * n_folds), per_speaker, per_session)
+        self.most = self.limits[0]
         speaker = lab.keys(labels.speaker_ids)
         self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
         self.speaker = speaker
@@ -97,16 +117,16 @@ class Sampler:
             chosen = np.flatnonzero(wanted[of])
             order = chosen[np.lexsort((self.sessions[chosen], of[chosen]))]
             kept = np.zeros(labels.n_sessions, bool)
-            kept[order[_rank(of[order].astype(np.uint64)) < SESSIONS]] = True
+            kept[order[_rank(of[order].astype(np.uint64)) < per_speaker]] = True
             self.wanted &= kept[to_numpy(labels.session)]
         none = np.zeros(0, np.uint64)
         empty = (np.zeros((0, d), np.float32), labels.kinds[:0], none, none, none)
         out = [np.min(speaker[~wanted & (self.fold == fold)], initial=(1 << 64) - 1) for fold in range(n_folds)]
-        self.parts = [[Sample(*empty, self.most, int(end))] for end in out]
+        self.parts = [[Sample(*empty, *self.limits, int(end))] for end in out]
 
     def _speakers(self, keys: Hashes) -> NDArray[np.bool_]:
         """The speakers who may be kept: each will bring at least a recording of each of its first sessions."""
-        n = np.minimum(np.bincount(to_numpy(self.labels.session_speaker), minlength=len(keys)), SESSIONS)
+        n = np.minimum(np.bincount(to_numpy(self.labels.session_speaker), minlength=len(keys)), self.limits[1])
         wanted = np.zeros(len(keys), bool)
         for fold in range(self.n):
             own = np.flatnonzero(self.fold == fold)
@@ -138,7 +158,7 @@ class Sampler:
         recording = _vector_hashes(vectors)
         session = recording if self.sessions is None else self.sessions[to_numpy(self.labels.session)[place]]
         kind = self.labels.kinds[to_numpy(self.labels.kind)[place]]
-        whole = Sample(vectors, kind, self.speaker[who], session, recording, self.most)
+        whole = Sample(vectors, kind, self.speaker[who], session, recording, *self.limits)
         for fold in np.unique(self.fold[who]).tolist():
             parts = self.parts[fold]
             parts.append(whole.rows(np.flatnonzero(self.fold[who] == fold)))
@@ -148,6 +168,16 @@ class Sampler:
     def result(self) -> list[Sample]:
         """The sample of each fold."""
         return [Sample.join(parts) for parts in self.parts]
+
+
+def _gather(part: Recordings, limits: dict[str, int]) -> tuple[list[Sample], list[Any]]:
+    sampler, labels = None, part.labels()
+    for chunk in part.chunks():
+        sampler = Sampler(labels, chunk.X.shape[1], 1, 0, **limits) if sampler is None else sampler
+        sampler.add(chunk.X, chunk.index)
+    if sampler is None:
+        raise DuopldaError("there are no recordings")
+    return sampler.result(), []
 
 
 def _vector_hashes(X: NDArray[Any]) -> Hashes:

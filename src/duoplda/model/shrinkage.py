@@ -171,6 +171,10 @@ class HeldOut:
                 break
         return Choice(at)
 
+    def cost(self, a: Shrinkage) -> float:
+        """Minus the log-likelihood per recording at given amounts."""
+        return -self.value(a, lambda fold: fold(a))
+
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
         return best_ranks(ny, nx, full, lambda r: self.value(r, lambda fold: truncate(fold.model, *r)))

@@ -271,7 +271,7 @@ class Statistics:
         keys = _keys(parts)
         opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
         _refuse_repeated(keys, opened)
-        joined = tuple(_one_block(blocks[t]) for t in sorted(blocks))
+        joined = tuple(one_block(blocks[t]) for t in sorted(blocks))
         samples = [p.sample for p in parts if p.sample is not None]
         sample = Sample.join(samples) if samples else None
         return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, sample=sample)
@@ -360,7 +360,7 @@ class Statistics:
         return replace(self, offset=zeros((A.shape[1],), A), blocks=tuple(blocks), within=within, folds=folds)
 
 
-def _one_block(blocks: list[TypeBlock]) -> TypeBlock:
+def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     """Blocks of one type as one."""
     if len(blocks) == 1:
         return blocks[0]

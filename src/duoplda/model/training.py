@@ -1,19 +1,24 @@
 """Training: from statistics to a model, with what has to be chosen on the way.
 
-Numbers of factors and shrinkage that are "auto" are chosen by the likelihood of held-out speakers
-(`duoplda.model.shrinkage`), a floor keeps the noise regular where data are few, and EM does the rest.
+Models, numbers of factors and shrinkage that are "auto" are chosen by held-out speakers: by the cost of their trials
+(`duoplda.evaluation.decision`) or by their likelihood (`duoplda.model.shrinkage`). A floor keeps the noise regular
+where data are few, and EM does the rest.
 """
 
+from __future__ import annotations
+
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda.arrays import namespace
 from duoplda.errors import DuopldaError
-from duoplda.model import anova, em
+from duoplda.model import anova, em, simpler
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
@@ -21,12 +26,26 @@ from duoplda.model.statistics import Statistics
 Ranks = tuple[int, int]  # numbers of speaker and of session factors
 FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before it is shrunk
 
+NOTHING = 0.99  # a cost that says so
+
 
 class Trained(NamedTuple):
     model: Model  # shrunk
+    shares: NDArray[np.float64]  # (K,) of the kinds of channels among the recordings
     choice: shr.Choice
     path: dict[Any, float]  # log-likelihood per recording of held-out speakers, or cost, for each choice that was tried
     fit: em.Fit
+    costs: dict[
+        str, float
+    ]  # of the models among which one was chosen, the best first; less their likelihood, if that chose
+
+
+class _Chosen(NamedTuple):
+    """What held-out speakers chose for one model."""
+
+    ranks: Ranks
+    choice: shr.Choice
+    path: dict[Any, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +54,7 @@ class Training:
 
     n_speaker_factors: int | str | None = None
     n_session_factors: int | str | None = None
+    model: str | None = None
     shrinkage: tuple[float, ...] | str | None = None  # of 1, 3 or 4 numbers
     noise_floor: float = 0.0
     tol: float = 1e-6
@@ -47,6 +67,35 @@ class Training:
 
     def __call__(self, stats: Statistics, state: em.State | None = None) -> Trained:
         """Train a model; with `state`, EM goes on from there."""
+        if self.model != "auto":
+            own = self._of(self.model, stats)
+            stats = simpler.of(self.model, stats)
+            return own._train(stats, own._chosen(stats), state)
+        names = simpler.possible(stats)
+        if len(names) == 1 or not shr.HeldOut.possible(stats):
+            if len(names) > 1:
+                _warn(f"too few speakers ({len(stats.speaker_ids)}) to hold some out: model set to {names[0]!r}")
+            return replace(self, model=names[0])(stats, state)
+        found = {}
+        for name in names:
+            own, part = self._of(name, stats), simpler.of(name, stats)
+            chosen = own._chosen(part)
+            found[name] = (own._value(part, chosen), own, part, chosen)
+        order = sorted(found, key=lambda name: found[name][0])
+        _, own, part, chosen = found[order[0]]
+        return own._train(part, chosen, state)._replace(costs={name: found[name][0] for name in order})
+
+    def _of(self, model: str | None, stats: Statistics) -> Training:
+        """The training of one model."""
+        if model in simpler.MODELS and model not in (there := simpler.possible(stats)):
+            needs = {"kinds": "kinds of channels", "two-source": "sessions with several recordings"}[model]
+            raise DuopldaError(
+                f"model={model!r} needs {needs}, which the labels do not have: {', '.join(there)} can be"
+            )
+        return replace(self, model=model, n_session_factors=0 if model == "plain" else self.n_session_factors)
+
+    def _chosen(self, stats: Statistics) -> _Chosen:
+        """What is left to choose before EM."""
         full = self._ranks(stats)
         anova.check_identifiable(stats, *full)
         reason = None if self.noise_floor else anova.singular(stats, *full)
@@ -62,11 +111,24 @@ class Training:
             ny, nx = (None if g == "auto" else n for g, n in zip(given, full, strict=True))
             ranks, path = held_out.ranks(ny, nx, full), held_out.path
         choice, found = self._choice(stats, ranks)
-        fit = self._em(stats, ranks, self.tol, self.callback, state)
+        return _Chosen(ranks, choice, {**path, **found})
+
+    def _value(self, stats: Statistics, chosen: _Chosen) -> float:
+        """What the models are compared by: the cost of held-out trials, or minus the likelihood."""
+        if chosen.choice.cost is not None:
+            return chosen.choice.cost
+        amount = chosen.choice.shrinkage
+        if self.by_trials is None and amount in chosen.path:
+            return -chosen.path[amount]
+        return self._held_out(stats, chosen.ranks, "the model").cost(amount)
+
+    def _train(self, stats: Statistics, chosen: _Chosen, state: em.State | None) -> Trained:
+        """EM, then what was chosen."""
+        fit = self._em(stats, chosen.ranks, self.tol, self.callback, state)
         model = fit.model
-        if any(choice.shrinkage):
-            model = shr.Shrinker(model, shr.target(stats), stats.N)(choice.shrinkage)
-        return Trained(model, choice, {**path, **found}, fit)
+        if any(chosen.choice.shrinkage):
+            model = shr.Shrinker(model, shr.target(stats), stats.N)(chosen.choice.shrinkage)
+        return Trained(model, stats.N / stats.N.sum(), chosen.choice, chosen.path, fit, {})
 
     def _ranks(self, stats: Statistics) -> Ranks:
         """The numbers of factors that are given; where one is not, the largest."""
@@ -110,10 +172,11 @@ class Training:
         held_out = shr.HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
         if self.by_trials is None:
             return held_out
-        if self.by_trials.possible(stats):
-            return self.by_trials(stats, held_out)
+        trials = self.by_trials(stats, held_out, getattr(self.callback, "trials", None))
+        if trials.folds:
+            return trials
         cause = "no trials can be made of held-out speakers, as too few of them have two sessions"
-        _warn(f"{cause}: their likelihood chooses {what}, and the ratios are not calibrated", 1)
+        _warn(f"{cause}: their likelihood chooses {what}, and the ratios are not calibrated")
         return held_out
 
     def _choice(self, stats: Statistics, ranks: Ranks) -> tuple[shr.Choice, dict[Any, float]]:
@@ -129,18 +192,22 @@ class Training:
             free: tuple[str, ...] = several
             if not possible:
                 cause = f"a kind of channels has fewer than {10 * stats.d} recordings, and no speakers can be held out"
-                _warn(f"{cause}: the noise of each kind is moved halfway towards the mean", 1)
+                _warn(f"{cause}: the noise of each kind is moved halfway towards the mean")
                 return shr.Choice(shr.Shrinkage(channel=0.5)), {}
         else:
             free = ("speaker", *(("session",) if ranks[1] else ()), "noise", *several)
             if not possible and stats.folds:
                 amount = shr.Shrinkage(**{name: getattr(shr.START, name) for name in free})
                 few = f"too few speakers ({len(stats.speaker_ids)}) to hold some out"
-                _warn(f"{few}: shrinkage set to {tuple(amount)}", 1)
+                _warn(f"{few}: shrinkage set to {tuple(amount)}")
                 return shr.Choice(amount), {}
         chooser = self if self.shrinkage is not None else replace(self, by_trials=None)
         held_out = chooser._held_out(stats, ranks, "the shrinkage")
-        return held_out.shrinkage(free), held_out.path
+        choice = held_out.shrinkage(free)
+        if choice.cost is not None and choice.cost > NOTHING:
+            remedy = "are the labels of speakers right?"
+            _warn(f"trials of held-out speakers cost {choice.cost:.3f}, where 1 is a guess: {remedy}")
+        return choice, held_out.path
 
 
 def _few(stats: Statistics) -> bool:
@@ -148,5 +215,9 @@ def _few(stats: Statistics) -> bool:
     return stats.K > 1 and bool((10 * stats.d > stats.N).any())
 
 
-def _warn(message: str, deeper: int = 0) -> None:
-    warnings.warn(message, UserWarning, stacklevel=5 + deeper)  # at the line that calls PLDA.fit
+def _warn(message: str) -> None:
+    """Warn at the line outside of this package that asked for the training."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("duoplda"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)

@@ -1,0 +1,91 @@
+"""Kinds of channels that nobody labelled: learnt from a bounded sample, on which the model is then trained.
+
+Which recordings of a session are of one kind is told by all of them together (`duoplda.model.kinds`), so they have to
+be at hand. The sample (`duoplda.model.sample`) is the same from arrays, files in any order, and a cluster.
+"""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import to_numpy
+from duoplda.data import Recordings
+from duoplda.data import labels as lab
+from duoplda.data.recordings import ArrayRecordings
+from duoplda.estimators import checks
+from duoplda.model import kinds
+from duoplda.model.parameters import Model
+from duoplda.model.sample import Sample
+from duoplda.model.shrinkage import START, HeldOut
+from duoplda.model.statistics import Statistics
+
+LIMITS = {
+    "size": 1 << 28,
+    "per_speaker": 64,
+    "per_session": 16,
+}  # bytes, sessions, recordings of each
+MOST = 8  # kinds, where their number is to be found
+FOLDS = 2  # of speakers, for that
+
+
+def learn(plda: Any, recordings: Recordings, transform: Any) -> tuple[Recordings, dict[int, float]]:
+    """Recordings with kinds of channels, and the cost of each number of kinds that was tried.
+
+    They stay as they are where they have labels of their kinds, or where one kind is the best choice.
+    """
+    sample = Sample.of(recordings, **LIMITS)
+    if len(np.unique(sample.kind)) > 1:
+        return recordings, {}
+    X = sample.X if transform is None else transform(sample.X, sample.kind)
+    rows = to_numpy(X).astype(np.float64, copy=False)
+    labels = lab.encode(sample.speaker, sample.session, None, len(rows))
+    learner = _Learner(plda, rows, labels)
+    costs: dict[int, float] = {}
+    if plda.n_channels != "auto":
+        best = learner.kinds(plda.n_channels)
+    else:
+        for K in range(1, MOST + 1):
+            kind = learner.kinds(K)
+            costs[K] = learner.cost(K, kind)
+            if costs[K] > min(costs.values()):
+                break
+            best = kind
+    if not best.any():
+        return recordings, costs
+    return ArrayRecordings(sample.X, labels=replace(labels, kinds=np.arange(int(best.max()) + 1), kind=best)), costs
+
+
+class _Learner:
+    """Rough models of the sample."""
+
+    def __init__(self, plda: Any, rows: NDArray[np.float64], labels: lab.Labels):
+        factors = {name: getattr(plda, name) for name in ("n_speaker_factors", "n_session_factors")}
+        given: dict[str, Any] = {name: None if n == "auto" else n for name, n in factors.items()}
+        given |= {"max_iter": 10, "callback": None, "n_channels": None, "model": None, "criterion": "likelihood"}
+        self.plda, self.rough = plda, replace(plda, **given)
+        self.rows, self.labels, self.seed = rows, labels, checks.seed(plda.random_state)
+
+    def kinds(self, K: int) -> lab.Ints:
+        """The kind of each recording of the sample."""
+        if K == 1:
+            return np.zeros(len(self.rows), np.int64)
+        return kinds.learn(self.rows, self.labels, K, lambda kind: self._train(self._statistics(kind)), self.seed)
+
+    def cost(self, K: int, kind: lab.Ints) -> float:
+        """Of held-out trials whose kinds are inferred, or minus the likelihood where no trials can be made."""
+        stats, how = self._statistics(kind, n_folds=FOLDS), self.plda.by_trials(infer=K > 1)
+        held_out = HeldOut(stats, lambda part: self._train(part, 0.0))
+        trials = None if how is None else how(stats, held_out)
+        return (trials if trials is not None and trials.folds else held_out).cost(START)
+
+    def _statistics(self, kind: lab.Ints, n_folds: int = 0) -> Statistics:
+        labels = replace(self.labels, kinds=np.arange(int(kind.max()) + 1), kind=kind)
+        return Statistics.of(ArrayRecordings(self.rows, labels=labels), n_folds=n_folds, seed=self.seed)
+
+    def _train(self, stats: Statistics, shrinkage: Any = tuple(START)) -> Model:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return replace(self.rough, shrinkage=shrinkage).fit_statistics(stats).model_
