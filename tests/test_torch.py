@@ -120,6 +120,21 @@ def test_the_chain_on_a_device(device):
     np.testing.assert_allclose(there.plda_.noise_precision_, here.plda_.noise_precision_, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("options", [{}, {"model": "auto"}, {"n_channels": 2}, {"n_speaker_factors": "auto"}])
+def test_held_out_trials_choose_the_same(device, options):
+    made = make_recordings(40, (2, 5), (2, 4), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=0)
+    channel = None if "n_channels" in options else np.arange(len(made.X)) % 2
+    labels = {"session": made.session, "channel": channel}
+    one = PLDA(shrinkage="auto", **options).fit(made.X, made.speaker, **labels)
+    two = PLDA(shrinkage="auto", **options).fit(torch.asarray(made.X, device=device), made.speaker, **labels)
+    three = PLDA(shrinkage="auto", **options).fit(made.X, made.speaker, **labels, device=device)
+    for other in (two, three):
+        assert (other.shrinkage_, other.scales_) == (one.shrinkage_, one.scales_)
+        assert list(other.model_costs_) == list(one.model_costs_)
+        assert other.calibration_.offset_ == pytest.approx(one.calibration_.offset_, abs=1e-6)
+        assert other.to_host().speaker_loadings_.shape == one.speaker_loadings_.shape
+
+
 def test_scores_agree(device):
     X, speaker, session, _ = data()
     plda = PLDA(4, 3).fit(X, speaker, session=session)
