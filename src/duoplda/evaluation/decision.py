@@ -65,9 +65,10 @@ class Trials:
     test: Ints  # (t,) recordings of the sample that test
     pairs: Ints  # (n, 2) sets and tests, targets first
     n_targets: int
+    weight: Floats  # of the non-targets among them
 
 
-def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT, most: int = NONTARGETS) -> Trials | None:
+def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT) -> Trials | None:
     """Trials of the speakers of a sample; None where there are no targets, or no non-targets.
 
     All is bounded, whatever the number of speakers: with many of them, each brings some of its sets and tests only, in
@@ -98,13 +99,30 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT, most: i
     kept = _common(sets, kinds, session, max(1, PATTERNS // len(enrolment)))
     rows_of = [sets[i][1] for i in kept]
     same = np.array(owner)[kept][:, None] == np.array(test_owner)[None, :]
-    tar, non = np.flatnonzero(same), np.flatnonzero(~same)
-    if not len(tar) or not len(non):
+    order = np.argsort(~same, axis=None, kind="stable")  # targets first
+    n_targets = int(same.sum())
+    if not n_targets or n_targets == same.size:
         return None
     row, side = np.concatenate(rows_of), np.repeat(np.arange(len(rows_of)), [len(s) for s in rows_of])
-    chosen = np.concatenate([tar, non[_spread(len(non), most)]])
-    pairs = np.stack(np.divmod(chosen, same.shape[1]), axis=1)
-    return Trials(row, side, session[row], np.concatenate(tests), pairs, len(tar))
+    pairs = np.stack(np.divmod(order, same.shape[1]), axis=1)
+    return Trials(row, side, session[row], np.concatenate(tests), pairs, n_targets, np.ones(len(order) - n_targets))
+
+
+def select(trials: Trials, scores: Floats, most: int) -> Trials:
+    """Some of the non-targets: two thirds are the highest-scoring, where decisions go wrong; others stand for many.
+
+    `scores` (n,) are those of all pairs under some model. The weights add up to what they would without the selection.
+    """
+    n = len(trials.weight)
+    if n <= most:
+        return trials
+    order = np.argsort(scores[trials.n_targets :], kind="stable")
+    n_top = 2 * most // 3
+    rest = order[: n - n_top][_spread(n - n_top, most - n_top)]
+    chosen = np.concatenate([order[n - n_top :], rest])
+    weight = np.repeat([1.0, (n - n_top) / len(rest)], [n_top, len(rest)]) * (most / n)
+    pairs = np.concatenate([trials.pairs[: trials.n_targets], trials.pairs[trials.n_targets + chosen]])
+    return replace(trials, pairs=pairs, weight=weight)
 
 
 def _spread(n: int, most: int) -> Ints:
@@ -165,23 +183,24 @@ def _of_session(session: Ints, preference: Ints, n: int | None) -> Ints:
 
 def cost(tar: Floats, non: Floats, scale: float, offset: float, priors: Sequence[float] = PRIORS) -> float:
     """Mean over priors of C_pi / H(pi) of scores after an affine map."""
-    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors)[0]
+    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors, np.ones(len(non)))[0]
 
 
 def _affine(x: Floats) -> Floats:
     return np.stack([x, np.ones_like(x)], axis=1)
 
 
-def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float]) -> Expansion:
-    """The cost of scores F v, F of targets and of non-targets, its gradient and its second derivatives in v."""
+def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Floats) -> Expansion:
+    """The cost of scores F v, F of targets and of (weighted) non-targets, its gradient and second derivatives in v."""
     value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
     for F, sign in zip(both, (-1.0, 1.0), strict=True):
         score, first, second = F @ v, np.zeros(len(F)), np.zeros(len(F))
+        share: Any = 1 / len(F) if sign < 0 else weight / weight.sum()
         for p in priors:
-            w = (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(F) * len(priors))
+            w = share * (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(priors))
             z = sign * (score + logit(p))
             e = np.exp(-np.abs(z))
-            value += w * float((np.maximum(z, 0) + np.log1p(e)).sum())  # ln(1 + e^z)
+            value += float((w * (np.maximum(z, 0) + np.log1p(e))).sum())  # ln(1 + e^z)
             first += w * sign * np.where(z > 0, 1, e) / (1 + e)
             second += w * e / (1 + e) ** 2
         gradient += first @ F
@@ -206,7 +225,9 @@ def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> Flo
     return v
 
 
-def calibrate(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS) -> tuple[float, Floats]:
+def calibrate(
+    tar: Floats, non: Floats, priors: Sequence[float] = PRIORS, weight: Floats | None = None
+) -> tuple[float, Floats]:
     """The lowest cost, and the scale and the offset that reach it.
 
     Where a threshold separates the trials, no scale is best: 1 / (number of targets) times (scale - 1)^2 / 2 is added.
@@ -214,9 +235,10 @@ def calibrate(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS) -> tup
     deviation = float(np.sqrt((tar.var() + non.var()) / 2 + (tar.mean() - non.mean()) ** 2 / 4)) or 1.0
     middle, ridge = float(tar.mean() + non.mean()) / 2, np.diag([1.0 / (len(tar) * deviation**2), 1e-12])
     both = [_affine((x - middle) / deviation) for x in (tar, non)]
+    weights = np.ones(len(non)) if weight is None else weight
 
     def at(v: Floats) -> Expansion:
-        value, gradient, curvature = _cost(both, v, priors)
+        value, gradient, curvature = _cost(both, v, priors, weights)
         u = v - [deviation, 0]
         return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
@@ -229,7 +251,7 @@ def calibrate(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS) -> tup
 
         v = np.array([LEAST, _newton(offset, np.zeros(1))[0]])
     scale = float(v[0]) / deviation
-    return _cost(both, v, priors)[0], np.array([scale, float(v[1]) - scale * middle])
+    return _cost(both, v, priors, weights)[0], np.array([scale, float(v[1]) - scale * middle])
 
 
 # -- the search
@@ -249,13 +271,14 @@ class Search:
     limits: Floats
     priors: Sequence[float]
     penalty: float
+    weight: Floats  # of the non-targets
     progress: Progress | None = None
 
     def __call__(self, start: Floats) -> Floats:
         """The lowest point that is found."""
         self.start = self.best = start
         self.here = self.scores(start)
-        self.value, affine = calibrate(*self.here, self.priors)
+        self.value, affine = calibrate(*self.here, self.priors, self.weight)
         self.tried = [(start, self.value)]
         for _ in range(2):
             slope, radius = self._differences(), STEP
@@ -266,7 +289,7 @@ class Search:
                 if (length := float(np.abs(step).max())) < TOLERANCE:
                     break
                 there = self.scores(self.best + step)
-                value, found = calibrate(*there, self.priors)
+                value, found = calibrate(*there, self.priors, self.weight)
                 self.tried.append((self.best + step, value))
                 if self.progress is not None:
                     self.progress(len(self.tried), value)
@@ -301,7 +324,7 @@ class Search:
         away = scale * (self.best - self.start)
 
         def at(v: Floats) -> Expansion:
-            value, gradient, curvature = _cost(features, v, self.priors)
+            value, gradient, curvature = _cost(features, v, self.priors, self.weight)
             u = v + np.concatenate([[0, 0], away])
             return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
@@ -346,6 +369,18 @@ def _start(stats: Any) -> Shrinkage:
     return Shrinkage(speaker, session, noise, shr.START.channel)
 
 
+def _scores(fold: Any, change: Callable[[Shrinker], Model]) -> Floats:
+    """Of all pairs of a fold under its changed model."""
+    X, kind, trials, shrinker = fold
+    model = change(shrinker)
+    enrolled = enroll(model, X[trials.row, :], trials.side, trials.session, kind[trials.row])
+    tests = enroll(model, X[trials.test, :], np.arange(len(trials.test)), None, kind[trials.test])
+    cells = len(enrolled) * len(tests)
+    if cells <= MATRIX or 4 * len(trials.pairs) > cells:
+        return to_numpy(Scorer(enrolled).columns(tests))[trials.pairs[:, 0], trials.pairs[:, 1]]
+    return to_numpy(Scorer(enrolled).pairs(tests, trials.pairs))
+
+
 class HeldOutTrials:
     """Scores of held-out trials under changed models of their folds, and their cost; no `folds`: there are none."""
 
@@ -358,7 +393,7 @@ class HeldOutTrials:
             if model.K > 1 and sample is not None:  # of a kind that is in this fold alone the model knows nothing
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (shrinker.N[kind] > 0)))
-            trials = make_trials(sample, how.enrolment, NONTARGETS // len(folds))
+            trials = make_trials(sample, how.enrolment)
             if sample is None or trials is None:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
@@ -369,29 +404,24 @@ class HeldOutTrials:
                 shares = put(shrinker.N / shrinker.N.sum(), X)
                 kind = to_numpy(kind_log_posterior(model, X, shares)).argmax(axis=1)
             trials = replace(trials, row=place[: len(trials.row)], test=place[len(trials.row) :])
-            self.folds.append((X, np.maximum(kind, 0), trials, shrinker))
+            fold_of = (X, np.maximum(kind, 0), trials, shrinker)
+            scores = _scores(fold_of, lambda own: own(self.start))
+            self.folds.append((*fold_of[:2], select(trials, scores, NONTARGETS // len(folds)), shrinker))
             self.n_speakers += len(np.unique(sample.speaker))
+        self.weight = np.concatenate([fold[2].weight for fold in self.folds]) if self.folds else np.zeros(0)
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
         """Of targets and of non-targets, over all folds."""
 
-        def of_fold(fold: Any) -> tuple[Floats, Floats]:
-            X, kind, trials, shrinker = fold
-            model = change(shrinker)
-            enrolled = enroll(model, X[trials.row, :], trials.side, trials.session, kind[trials.row])
-            tests = enroll(model, X[trials.test, :], np.arange(len(trials.test)), None, kind[trials.test])
-            scorer, (side, test) = Scorer(enrolled), trials.pairs.T
-            few = len(enrolled) * len(tests) <= MATRIX
-            found = to_numpy(scorer.columns(tests))[side, test] if few else to_numpy(scorer.pairs(tests, trials.pairs))
-            return found[: trials.n_targets], found[trials.n_targets :]
-
-        tar, non = zip(*in_order(of_fold, self.folds, 1e12), strict=True)
-        return np.concatenate(tar), np.concatenate(non)
+        found = list(in_order(lambda fold: _scores(fold, change), self.folds, 1e12))
+        n = [fold[2].n_targets for fold in self.folds]
+        tar = np.concatenate([s[:k] for s, k in zip(found, n, strict=True)])
+        return tar, np.concatenate([s[k:] for s, k in zip(found, n, strict=True)])
 
     @reproducible()
     def value(self, change: Callable[[Shrinker], Model]) -> tuple[float, Floats]:
         """The cost of changed models, with the calibration that reaches it."""
-        return calibrate(*self.scores(change), self.how.priors)
+        return calibrate(*self.scores(change), self.how.priors, self.weight)
 
     @reproducible()
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
@@ -409,7 +439,7 @@ class HeldOutTrials:
             return lambda fold: scaled(fold(a), scales)
 
         scores, penalty = lambda theta: self.scores(change(theta)), PENALTY / self.n_speakers
-        search = Search(scores, limits, self.how.priors, penalty, self.progress)
+        search = Search(scores, limits, self.how.priors, penalty, self.weight, self.progress)
         best = search(start)
         value, (scale, offset) = self.value(change(best, 3))
         for theta, found in [*search.tried, (best, value)]:
