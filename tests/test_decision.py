@@ -14,7 +14,7 @@ from duoplda import arrays as ar
 from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
 from duoplda.evaluation import decision
-from duoplda.evaluation.decision import ByDecision, Search, calibrate, make_trials, scaled
+from duoplda.evaluation.decision import ByDecision, Search, calibrate, make_trials, scaled, select
 from duoplda.io import LabelColumns, read_labels, read_recordings, write_embeddings, write_labels
 from duoplda.metrics import cllr
 from duoplda.model.sample import Sample
@@ -244,7 +244,8 @@ def test_the_usual_mixture_has_all_its_forms():
 @pytest.mark.parametrize("n_speakers", [3, 700, 1000, 1500])
 def test_trials_keep_their_limits(n_speakers):
     s = sample_of(n_speakers, 8, 5)
-    trials = make_trials(s, most=10_000)
+    trials = make_trials(s)
+    trials = select(trials, np.zeros(len(trials.pairs)), 10_000)
     enrol = sets(trials)
     assert len(set(s.speaker[trials.row])) <= min(n_speakers, decision.SPEAKERS)
     assert len(set(s.speaker[trials.test])) == min(n_speakers, decision.SPEAKERS)
@@ -264,8 +265,28 @@ def test_trials_keep_their_limits(n_speakers):
 @pytest.mark.parametrize("most", [1, 7, 100])
 def test_nontargets_are_as_many_as_are_allowed(most):
     s = sample_of(8)
-    trials = make_trials(s, most=most)
-    assert 0 < len(trials.pairs) - trials.n_targets <= most
+    every = make_trials(s)
+    n, scores = len(every.weight), np.random.default_rng(0).normal(size=len(every.pairs))
+    trials = select(every, scores, most)
+    assert len(trials.pairs) - trials.n_targets == len(trials.weight) == min(most, n)
+    assert trials.weight.sum() == pytest.approx(most)
+    assert trials.pairs[: trials.n_targets].tolist() == every.pairs[: trials.n_targets].tolist()
+    of = {tuple(pair): x for pair, x in zip(every.pairs.tolist(), scores, strict=True)}
+    kept = sorted(of[tuple(pair)] for pair in trials.pairs[trials.n_targets :].tolist())
+    top = sorted(scores[every.n_targets :])[n - 2 * most // 3 :]
+    assert kept[len(kept) - len(top) :] == top
+
+
+def test_the_cost_of_selected_trials_is_that_of_all():
+    rng = np.random.default_rng(0)
+    every = make_trials(sample_of(40, 8, 3))
+    x = rng.normal(-3, 2, len(every.pairs))
+    tar, non = x[: every.n_targets] + 6, x[every.n_targets :]
+    place = {tuple(pair): i for i, pair in enumerate(every.pairs.tolist())}
+    trials = select(every, x + 0.1 * rng.normal(size=len(x)), len(non) // 8)
+    chosen = x[[place[tuple(pair)] for pair in trials.pairs[trials.n_targets :].tolist()]]
+    for found, want in zip(calibrate(tar, chosen, weight=trials.weight), calibrate(tar, non), strict=True):
+        np.testing.assert_allclose(found, want, atol=2e-3)
 
 
 def test_no_trials_where_there_can_be_none():
@@ -766,7 +787,8 @@ def test_a_kind_that_one_fold_has_alone():
 
 @pytest.mark.parametrize("n", [200, 1000])
 def test_nontargets_take_all_tests_in_turn(n):
-    trials = make_trials(even(n), most=30_000)
+    trials = make_trials(even(n))
+    trials = select(trials, np.zeros(len(trials.pairs)), 30_000)
     assert len(np.unique(trials.pairs[trials.n_targets :, 1])) == len(trials.test)
 
 

@@ -183,19 +183,19 @@ def _of_session(session: Ints, preference: Ints, n: int | None) -> Ints:
 
 def cost(tar: Floats, non: Floats, scale: float, offset: float, priors: Sequence[float] = PRIORS) -> float:
     """Mean over priors of C_pi / H(pi) of scores after an affine map."""
-    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors, np.ones(len(non)))[0]
+    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors)[0]
 
 
 def _affine(x: Floats) -> Floats:
     return np.stack([x, np.ones_like(x)], axis=1)
 
 
-def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Floats) -> Expansion:
+def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Floats | None = None) -> Expansion:
     """The cost of scores F v, F of targets and of (weighted) non-targets, its gradient and second derivatives in v."""
     value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
     for F, sign in zip(both, (-1.0, 1.0), strict=True):
         score, first, second = F @ v, np.zeros(len(F)), np.zeros(len(F))
-        share: Any = 1 / len(F) if sign < 0 else weight / weight.sum()
+        share: Any = 1 / len(F) if sign < 0 or weight is None else weight / weight.sum()
         for p in priors:
             w = share * (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(priors))
             z = sign * (score + logit(p))
@@ -235,10 +235,9 @@ def calibrate(
     deviation = float(np.sqrt((tar.var() + non.var()) / 2 + (tar.mean() - non.mean()) ** 2 / 4)) or 1.0
     middle, ridge = float(tar.mean() + non.mean()) / 2, np.diag([1.0 / (len(tar) * deviation**2), 1e-12])
     both = [_affine((x - middle) / deviation) for x in (tar, non)]
-    weights = np.ones(len(non)) if weight is None else weight
 
     def at(v: Floats) -> Expansion:
-        value, gradient, curvature = _cost(both, v, priors, weights)
+        value, gradient, curvature = _cost(both, v, priors, weight)
         u = v - [deviation, 0]
         return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
@@ -251,7 +250,7 @@ def calibrate(
 
         v = np.array([LEAST, _newton(offset, np.zeros(1))[0]])
     scale = float(v[0]) / deviation
-    return _cost(both, v, priors, weights)[0], np.array([scale, float(v[1]) - scale * middle])
+    return _cost(both, v, priors, weight)[0], np.array([scale, float(v[1]) - scale * middle])
 
 
 # -- the search
@@ -271,7 +270,7 @@ class Search:
     limits: Floats
     priors: Sequence[float]
     penalty: float
-    weight: Floats  # of the non-targets
+    weight: Floats | None = None  # of the non-targets
     progress: Progress | None = None
 
     def __call__(self, start: Floats) -> Floats:
@@ -408,7 +407,11 @@ class HeldOutTrials:
             scores = _scores(fold_of, lambda own: own(self.start))
             self.folds.append((*fold_of[:2], select(trials, scores, NONTARGETS // len(folds)), shrinker))
             self.n_speakers += len(np.unique(sample.speaker))
-        self.weight = np.concatenate([fold[2].weight for fold in self.folds]) if self.folds else np.zeros(0)
+
+    @property
+    def weight(self) -> Floats:
+        """Of the non-targets."""
+        return np.concatenate([fold[2].weight for fold in self.folds])
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
         """Of targets and of non-targets, over all folds."""
