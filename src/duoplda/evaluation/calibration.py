@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import pinvh
 from scipy.special import expit, logit
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -294,7 +293,7 @@ def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: float) ->
         error = expit(-margin)
         gradient = penalty * theta - x.T @ (c * sign * error)
         hessian = (x.T * (c * error * expit(margin))) @ x + np.diag(penalty)
-        step = -pinvh(hessian) @ gradient
+        step = -np.linalg.pinv(hessian, rcond=1e-15, hermitian=True) @ gradient
         decrease = float(-gradient @ step)  # twice what the quadratic model promises
         if decrease < 1e-13:  # one more full step squares an error that is already small
             settled = ridge > 0 or np.max(np.abs(x @ step)) < 0.1
