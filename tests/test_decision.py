@@ -583,6 +583,15 @@ def test_a_chain_chooses_the_same_from_files_and_in_any_order(data, folder, opti
     assert_same_choice(Backend(**options).fit(recordings).plda_, backend.plda_)
 
 
+def write_labels_without_channels(folder):
+    """The labels, but for the kinds of channels."""
+    lines = (folder / "labels.csv").read_text().splitlines()
+    place = lines[0].split(",").index("channel")
+    rest = [",".join(c for i, c in enumerate(line.split(",")) if i != place) for line in lines]
+    (folder / "unlabelled.csv").write_text("\n".join(rest) + "\n")
+    return read_labels(folder / "unlabelled.csv")
+
+
 def test_a_cluster(data, folder, fitted):
     pytest.importorskip("distributed")
     from distributed import Client, LocalCluster
@@ -594,6 +603,10 @@ def test_a_cluster(data, folder, fitted):
         there = engine.recordings(folder / "arks", read_labels(folder / "labels.csv"), client=client)
         assert_same_choice(PLDA(shrinkage="auto").fit(there), fitted)
         assert_same_choice(Backend().fit(there).plda_, Backend().fit(*data).plda_)
+        unlabelled = write_labels_without_channels(folder)
+        there = engine.recordings(folder / "arks", unlabelled, client=client)
+        learn = PLDA(shrinkage="auto", n_channels=2)
+        assert_same_choice(replace(learn).fit(there), replace(learn).fit(*data[:3]))
 
 
 def test_any_number_of_threads_chooses_the_same_bits(monkeypatch):
