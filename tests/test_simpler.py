@@ -119,3 +119,14 @@ def test_where_nothing_can_be_compared():
         PLDA(model="two-source").fit(X, speaker)
     with pytest.raises(DuopldaError, match="model="):
         PLDA(model="best").fit(X, speaker, session=session)
+
+
+def test_what_statistics_chose_is_kept_in_a_file(tmp_path):
+    X, speaker, session, channel = draw("kinds", 30)
+    stats = Statistics.from_arrays(X, speaker, session, channel, n_folds=5)
+    plda = PLDA(model="auto", shrinkage="auto").fit_statistics(stats)
+    plda.save(tmp_path / "m.safetensors")
+    again = PLDA.load(tmp_path / "m.safetensors")
+    for name in ("scales_", "cost_", "model_costs_", "channel_costs_"):
+        assert getattr(again, name) == getattr(plda, name)
+    assert plda.channel_costs_ == {}

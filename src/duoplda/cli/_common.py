@@ -187,14 +187,19 @@ def number_of_factors(option: str, text: str) -> int | str | None:
     return text if text == "auto" else int(text)
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them; none if one of them is no number."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return ()
+
+
 def shrinkages(text: str) -> Any:
     """None, "auto", one number or several."""
     if text in ("none", "auto"):
         return None if text == "none" else text
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
+    numbers = _numbers(text)
     if len(numbers) not in (1, 3, 4) or not all(0 <= a <= 1 for a in numbers):
         usage(f"--shrinkage {text!r} must be none, auto, or one or three numbers from 0 to 1: a,b,c")
     return numbers[0] if len(numbers) == 1 else numbers
@@ -212,10 +217,7 @@ def enrolments(text: str | None) -> tuple[tuple[int, int | None], ...] | None:
 
 def probabilities(option: str, text: str) -> tuple[float, ...]:
     """Numbers between 0 and 1."""
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
+    numbers = _numbers(text)
     if not numbers or not all(0 < p < 1 for p in numbers):
         usage(f"{option} {text!r} must be probabilities between 0 and 1, several with commas: 0.5,0.01")
     return numbers

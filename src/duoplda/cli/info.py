@@ -31,7 +31,7 @@ def _choices(summary: dict[str, Any]) -> list[str]:
     ranked = summary["model_costs"]
     if ranked:
         best, *others = (f"{name} {cost:.4f}" for name, cost in ranked.items())
-        what = "minus the log-likelihood" if summary["cost"] is None else "cost of held-out trials"
+        what = "held-out speakers, lower is better" if summary["cost"] is None else "cost of held-out trials"
         lines.append(f"model: {next(iter(ranked))}, the best by {what}: {best}, then {', '.join(others)}")
     if tried := summary["channel_costs"]:
         text = ", ".join(f"{K}: {cost:.4f}" for K, cost in tried.items())

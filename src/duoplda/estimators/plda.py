@@ -292,7 +292,6 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         `transform(X, channel)` is applied to each chunk first.
         """
         checks.plda_parameters(self)
-        self.channel_costs_: dict[int, float] = {}
         if self.learns_channels:
             recordings, self.channel_costs_ = channels.learn(self, recordings, transform)
         return Statistics.of(recordings, transform, device=device, **self.folds(recordings))
@@ -337,6 +336,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, by_trials=by_trials, **given)
         model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = training(stats, state)
         self._keep(model, shares, choice)
+        if not self.learns_channels or not hasattr(self, "channel_costs_"):  # `statistics` may have learnt kinds
+            self.channel_costs_: dict[int, float] = {}
         self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
         self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:

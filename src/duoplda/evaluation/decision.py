@@ -415,7 +415,6 @@ class HeldOutTrials:
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
         """Of targets and of non-targets, over all folds."""
-
         found = list(in_order(lambda fold: _scores(fold, change), self.folds, 1e12))
         n = [fold[2].n_targets for fold in self.folds]
         tar = np.concatenate([s[:k] for s, k in zip(found, n, strict=True)])

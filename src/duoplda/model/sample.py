@@ -104,8 +104,8 @@ class Sampler:
         per_speaker: int = SESSIONS,
         per_session: int = RECORDINGS,
     ):
-        self.labels, self.n, self.limits = labels, n_folds, (size // (8 * d * n_folds), per_speaker, per_session)
-        self.most = self.limits[0]
+        self.most = size // (8 * d * n_folds)
+        self.labels, self.n, self.limits = labels, n_folds, (self.most, per_speaker, per_session)
         speaker = lab.keys(labels.speaker_ids)
         self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
         self.speaker = speaker
