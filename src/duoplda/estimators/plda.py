@@ -337,7 +337,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = training(stats, state)
         self._keep(model, shares, choice)
         if not self.learns_channels or not hasattr(self, "channel_costs_"):  # `statistics` may have learnt kinds
-            self.channel_costs_: dict[int, float] = {}
+            self.channel_costs_ = {}
         self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
         self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:
