@@ -92,7 +92,6 @@ def test_the_drawing_is_that_of_the_code():
 @pytest.mark.parametrize(
     ("flat", "room"),
     [
-        ("metrics", "evaluation.metrics"),
         ("calibration", "evaluation.calibration"),
         ("plots", "report.plots"),
         ("preprocessing", "estimators.preprocessing"),

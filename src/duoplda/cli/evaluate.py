@@ -1,4 +1,4 @@
-"""`duoplda evaluate`: how good scores are."""
+"""`duoplda evaluate`: how good scores, clusters and diarisation are."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -7,20 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
+from duoplda.cli import _partitions as partitions
 from duoplda.cli import _systems as files
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, result, result_json, say
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
-duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json"""
+duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
+duoplda evaluate --clusters utt2spk.tsv --reference utt2spk
+duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
 HEADS = {"cllr": "Cllr", "min_cllr": "minCllr", "calibration_loss": "calib. loss"}
 
 Priors = Annotated[list[float] | None, typer.Option(metavar="PRIOR", help="Prior of a target; repeatable.  [0.01]")]
+Scores = Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Scores; repeat for more systems.")]
+Trials = Annotated[Path | None, typer.Option(help="Trials with their truth: model test target|nontarget, ...")]
 Definition = StrEnum("Definition", ["rocch", "interpolated", "nearest"])
 
 
 def evaluate(
-    scores: files.ScoreFiles,
-    trials: files.TrialFile,
+    scores: Scores = None,
+    trials: Trials = None,
     p_target: Priors = None,
     c_miss: files.CostMiss = 1.0,
     c_fa: files.CostAlarm = 1.0,
@@ -29,16 +34,31 @@ def evaluate(
     enroll: files.Enroll = None,
     bootstrap: files.Resamples = 200,
     seed: files.Seed = 0,
+    clusters: partitions.Clusters = None,
+    reference: partitions.Reference = None,
+    collar: partitions.Collar = 0.0,
+    skip_overlap: partitions.SkipOverlap = False,
+    uem: partitions.Uem = None,
     plot: Annotated[Path | None, typer.Option(help="DET curves: .pdf, .png or .svg.")] = None,
     json: Json = False,
     allow_missing: AllowMissing = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print EER, minDCF, actDCF, Cllr, minCllr and calibration loss of natural-log likelihood ratios.
+    """Print how good scores are, or clusters, or diarisation.
 
+    Of natural-log likelihood ratios (--scores, --trials): EER, minDCF, actDCF, Cllr, minCllr and calibration loss.
     Systems are compared on the same trials; if --speakers tells who speaks on both sides, values get 95 % intervals.
+
+    Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
+    clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
     """
+    turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
+    if clusters or reference or any(turns.values()) or not scores or not trials:
+        others = [scores, trials, p_target, speakers, enroll, plot]
+        more: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "allow_missing": allow_missing, "json": json}
+        partitions.evaluate_partition(clusters, reference, others=others, diarization=turns, **more)
+        return
     from duoplda.evaluation import metrics
     from duoplda.io import check_output
 

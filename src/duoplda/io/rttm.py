@@ -1,0 +1,260 @@
+"""Who speaks when: NIST's RTTM (turns of speakers) and UEM (regions that are scored).
+
+RTTM    SPEAKER file channel start duration <NA> <NA> speaker <NA> [<NA>]
+UEM     file channel start end
+
+Times are in seconds. Lines that start with ;; are comments, and RTTM lines of other types (LEXEME, SPKR-INFO, ...) are
+skipped. A file of these lists has one channel, whatever its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from duoplda.errors import UNPRINTABLE, DuopldaError, some
+from duoplda.io._atomic import atomic_path
+from duoplda.io._coded import Coded
+from duoplda.io._common import MAX_ID, PathLike, bad, check_ids, content, open_lines, shown
+from duoplda.io._text import first_line
+
+OTHERS = b"SEGMENT NOSCORE NO_RT_METADATA LEXEME NON-LEX NON-SPEECH FILLER EDIT IP SU CB A/P SPKR-INFO".split()
+LONGEST = 1 << 16  # bytes of a line
+MAX_SECONDS = 1e9  # 30 years; a later time is taken for damage
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """Turns of speakers: n times, `speaker` speaks in `file` from `start` for `duration` seconds.
+
+    Example
+    -------
+    >>> turns = Turns.of(["f", "f"], [0.0, 1.5], [2.0, 1.0], ["ann", "bob"])
+    >>> turns.end.tolist(), turns[turns.start > 1].speaker.values.tolist()
+    ([2.0, 2.5], ['bob'])
+    """
+
+    file: Coded
+    start: np.ndarray  # (n,) float64, at least 0
+    duration: np.ndarray  # (n,) float64, at least 0
+    speaker: Coded
+
+    def __post_init__(self) -> None:
+        for name in ("start", "duration"):
+            object.__setattr__(self, name, _times(getattr(self, name), name, len(self.file)))
+        if len(self.speaker) != len(self.file):
+            raise DuopldaError(f"{len(self.speaker)} speakers for {len(self.file)} turns: give one for each turn")
+
+    @classmethod
+    def of(
+        cls, file: Iterable[str], start: Iterable[float], duration: Iterable[float], speaker: Iterable[str]
+    ) -> Turns:
+        """Make turns from four lists or arrays."""
+        return cls(Coded.of(file), np.asarray(start), np.asarray(duration), Coded.of(speaker))
+
+    @property
+    def end(self) -> np.ndarray:
+        """When each turn ends, (n,)."""
+        return self.start + self.duration
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Turns:
+        """Return some of the turns."""
+        return Turns(self.file[rows], self.start[rows], self.duration[rows], self.speaker[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Stretches of files: n times, `file` from `start` to `end`, which comes later."""
+
+    file: Coded
+    start: np.ndarray  # (n,) float64, at least 0
+    end: np.ndarray  # (n,) float64
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            object.__setattr__(self, name, _times(getattr(self, name), name, len(self.file)))
+        if len(rows := np.flatnonzero(self.end <= self.start)):
+            raise DuopldaError(f"regions end before they start, or there, at rows {some(rows)}: give start < end")
+
+    @classmethod
+    def of(cls, file: Iterable[str], start: Iterable[float], end: Iterable[float]) -> Regions:
+        """Make regions from three lists or arrays."""
+        return cls(Coded.of(file), np.asarray(start), np.asarray(end))
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+
+def _times(values: np.ndarray, name: str, n: int) -> np.ndarray:
+    times = np.asarray(values)
+    if times.shape != (n,) or (times.dtype.kind not in "fiu" and n):
+        raise DuopldaError(f"{name} is {times.dtype} of shape {times.shape} for {n} files: give one number for each")
+    times = times.astype(np.float64)
+    if len(rows := np.flatnonzero(~((times >= 0) & (times <= MAX_SECONDS)))):
+        raise DuopldaError(f"{name} is negative, NaN or too large at rows {some(rows)}: give seconds, from 0 on")
+    return times
+
+
+def is_rttm(path: PathLike) -> bool:
+    """Does a file start as RTTM does, with a comment (;;) or with a line of nine fields and a type that RTTM knows?
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "utt2spk").write_text("a alice\\n")
+    ...     is_rttm(folder + "/utt2spk")
+    False
+    """
+    if content(path):
+        return False
+    fields = first_line(path).encode().split()
+    return fields[0].startswith(b";;") or (len(fields) >= 9 and fields[0] in (b"SPEAKER", *OTHERS))
+
+
+def read_rttm(path: PathLike) -> Turns:
+    """Read the turns of an RTTM file, in the order of its lines.
+
+    Lines have nine or ten fields; a speaker who is `<NA>` is an error, and so are two channels of one file.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_rttm(folder + "/a.rttm", Turns.of(["f"], [0.5], [2.25], ["ann"]))
+    ...     read_rttm(folder + "/a.rttm").end
+    array([2.75])
+    """
+    files, speakers, rows = _Names(path), _Names(path), []
+    channels: dict[bytes, bytes] = {}
+    for number, fields in _lines(path):
+        if fields[0] != b"SPEAKER":
+            if fields[0] not in OTHERS:
+                cause = f"type {shown(fields[0].decode('utf-8', 'replace'))} is not one of RTTM"
+                raise bad(path, f"line {number}", cause, "lines are `SPEAKER file channel start duration ...`")
+            continue
+        if len(fields) not in (9, 10):
+            remedy = "RTTM is `SPEAKER file channel start duration <NA> <NA> speaker <NA> <NA>`"
+            raise bad(path, f"line {number}", f"has {len(fields)} fields, not 9 or 10", remedy)
+        if fields[7] == b"<NA>":
+            raise bad(path, f"line {number}", "has no speaker (<NA>)", "name the speaker")
+        file = files.code(number, fields[1])
+        if channels.setdefault(fields[1], fields[2]) != fields[2]:
+            raise _second_channel(path, number, fields[1])
+        times = _seconds(path, number, "start", fields[3]), _seconds(path, number, "duration", fields[4])
+        rows.append((file, *times, speakers.code(number, fields[7])))
+    table = np.array(rows, np.float64).reshape(-1, 4)
+    return Turns(files.coded(table[:, 0]), table[:, 1], table[:, 2], speakers.coded(table[:, 3]))
+
+
+def read_uem(path: PathLike) -> Regions:
+    """Read the regions of a UEM file: lines `file channel start end`.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.uem").write_text(";; the first minute\\nf 1 0 60\\n")
+    ...     read_uem(folder + "/a.uem").end
+    array([60.])
+    """
+    files, rows = _Names(path), []
+    channels: dict[bytes, bytes] = {}
+    for number, fields in _lines(path):
+        if len(fields) != 4:
+            raise bad(path, f"line {number}", f"has {len(fields)} fields, not 4", "UEM is `file channel start end`")
+        file = files.code(number, fields[0])
+        if channels.setdefault(fields[0], fields[1]) != fields[1]:
+            raise _second_channel(path, number, fields[0])
+        start, end = _seconds(path, number, "start", fields[2]), _seconds(path, number, "end", fields[3])
+        if end <= start:
+            raise bad(path, f"line {number}", f"ends at {end:g} s and starts at {start:g} s", "give start < end")
+        rows.append((file, start, end))
+    if not rows:
+        raise bad(path, "", "has no regions", "UEM is `file channel start end`")
+    table = np.array(rows, np.float64)
+    return Regions(files.coded(table[:, 0]), table[:, 1], table[:, 2])
+
+
+def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
+    """Write turns as RTTM, sorted by file, start and speaker, whole or not at all.
+
+    Starts and ends are rounded to the microsecond, so that turns that touch still do.
+    """
+    for column in (turns.file, turns.speaker):
+        check_ids(path, np.ascontiguousarray(column.names), token=True)
+    if "<NA>" in turns.speaker.names.tolist():
+        raise bad(path, "", "a speaker is called <NA>, which says in RTTM that there is none", "name the speaker")
+    file, speaker = (np.argsort(np.argsort(c.names))[c.codes] for c in (turns.file, turns.speaker))
+    order = np.lexsort((speaker, turns.duration, turns.start, file))
+    start, end = (np.rint(times[order] * 1e6) for times in (turns.start, turns.end))
+    columns = turns.file[order].values.tolist(), start.tolist(), (end - start).tolist(), turns.speaker[order].values
+    lines = (
+        f"SPEAKER {f} 1 {s / 1e6:.6f} {d / 1e6:.6f} <NA> <NA> {who} <NA> <NA>\n"
+        for f, s, d, who in zip(*columns, strict=True)
+    )
+    with atomic_path(path, force=force) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
+        out.writelines(lines)
+
+
+class _Names:
+    """Names of one column, numbered as they come; an odd one is an error with its line."""
+
+    def __init__(self, path: PathLike):
+        self.path, self.codes, self.names = path, dict[bytes, int](), list[str]()
+
+    def code(self, number: int, raw: bytes) -> int:
+        found = self.codes.get(raw)
+        if found is None:
+            found = self.codes[raw] = len(self.names)
+            self.names.append(self._text(number, raw))
+        return found
+
+    def coded(self, codes: np.ndarray) -> Coded:
+        return Coded(np.array(self.names, dtype=str), codes.astype(np.int32))
+
+    def _text(self, number: int, raw: bytes) -> str:
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as e:
+            raise bad(self.path, f"line {number}", f"{shown(raw)} is not UTF-8", "write the file in UTF-8") from e
+        if len(text) > MAX_ID or UNPRINTABLE.search(text):
+            cause = f"the name {shown(text)} is too long or has control characters in it"
+            raise bad(self.path, f"line {number}", cause, f"names are printable, of at most {MAX_ID} characters")
+        return text
+
+
+def _lines(path: PathLike) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the fields of each line that is neither blank nor a comment, with its number."""
+    first_line(path)  # or an error that says why it is no text
+    with open_lines(path) as f:
+        for number, line in enumerate(iter(partial(f.readline, LONGEST), b""), 1):
+            if len(line) == LONGEST:
+                raise bad(path, f"line {number}", f"is longer than {LONGEST >> 10} kB", "not a text list")
+            fields = line.split()
+            if fields and not fields[0].startswith(b";;"):
+                yield number, fields
+
+
+def _second_channel(path: PathLike, number: int, file: bytes) -> DuopldaError:
+    cause = f"{shown(file.decode())} has a second channel"
+    return bad(path, f"line {number}", cause, "give each channel a file name of its own")
+
+
+def _seconds(path: PathLike, number: int, what: str, text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not 0 <= value <= MAX_SECONDS or b"_" in text:  # Python reads 1_000 as a number
+        cause = f"{what} {shown(text.decode('utf-8', 'replace'))} is not a time"
+        raise bad(path, f"line {number}", cause, "give seconds, from 0 on")
+    return value

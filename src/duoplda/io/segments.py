@@ -1,0 +1,61 @@
+"""Segments of recordings: Kaldi's `segments` and the `.seg` of VBx, lines `segment file start end`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from duoplda.errors import DuopldaError
+from duoplda.io._coded import Coded
+from duoplda.io._common import PathLike, bad, shown
+from duoplda.io._text import line_of, read_list
+from duoplda.io.rttm import MAX_SECONDS, Regions
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Regions that have names: n segments `ids`, each from `start` to `end` of `file`."""
+
+    ids: np.ndarray  # (n,) of str, each once
+    file: Coded
+    start: np.ndarray  # (n,) float64, at least 0
+    end: np.ndarray  # (n,) float64, later than the start
+
+    def __post_init__(self) -> None:
+        if np.shape(self.ids) != (len(self.regions),):
+            raise DuopldaError(f"{np.size(self.ids)} ids for {len(self.file)} segments: give one for each segment")
+
+    @property
+    def regions(self) -> Regions:
+        """The segments without their names, which may overlap."""
+        return Regions(self.file, self.start, self.end)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def read_segments(path: PathLike) -> Segments:
+    """Read segments: lines `segment file start end`, times in seconds.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "segments").write_text("f-1 f 0.0 1.5\\nf-2 f 1.5 2.5\\n")
+    ...     segments = read_segments(folder + "/segments")
+    >>> segments.ids.tolist(), segments.file.values.tolist(), (segments.end - segments.start).tolist()
+    (['f-1', 'f-2'], ['f', 'f'], [1.5, 1.0])
+    """
+    ids, file, start, end = read_list(path, fields=(4,), numbers=(2, 3))
+    wrong = ~((start >= 0) & (start < end) & (end <= MAX_SECONDS))
+    if wrong.any():
+        row = int(wrong.argmax())
+        cause = f"goes from {start[row]:g} to {end[row]:g}"
+        raise bad(path, line_of(path, row), cause, "lines are `segment file start end`, in seconds, 0 <= start < end")
+    if len(ids.names) != len(ids):
+        code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
+        place = line_of(path, int(np.flatnonzero(ids.codes == code)[1]))
+        raise bad(path, place, f"segment {shown(str(ids.names[code]))} is there already", "ids must differ")
+    return Segments(ids.values, file, start, end)
