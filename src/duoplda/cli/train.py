@@ -14,6 +14,7 @@ from duoplda.cli.info import words
 EXAMPLES = """duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
 duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
 duoplda train --embeddings x.ark --labels table.csv --model-type auto --enrolment 3xall --out model.safetensors
+duoplda train --embeddings x.ark --labels table.csv --preset vbx --lda 128 --out model.safetensors
 duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
 
@@ -33,8 +34,9 @@ def train(
     priors: Annotated[str, typer.Option(help="Of a target in held-out trials.")] = "0.5,0.01",
     model_type: Annotated[str | None, typer.Option(help="plain, two-source, kinds or auto; else all labels.")] = None,
     learn_channels: Annotated[str | None, typer.Option(help="Kinds of channels to learn: a number, or auto.")] = None,
+    preset: Annotated[str | None, typer.Option(help="vbx: centre, norm, LDA (128), centre, norm, PLDA.")] = None,
     lda: Annotated[int | None, typer.Option(min=1, help="Dimensions to keep; without it, all.")] = None,
-    whiten: Annotated[bool, typer.Option(help="Make the total covariance the identity.")] = True,
+    whiten: Annotated[bool | None, typer.Option(help="Total covariance to identity; default without preset.")] = None,
     no_length_norm: Annotated[bool, typer.Option("--no-length-norm", help="Keep the lengths as they are.")] = False,
     center_by_channel: Annotated[bool, typer.Option("--center-by-channel", help="A mean for each kind.")] = False,
     tol: Annotated[float, typer.Option(min=0, help="EM stops at a smaller gain, in nats per recording.")] = 1e-6,
@@ -55,6 +57,9 @@ def train(
         usage("--labels has the sessions and channels: leave out --sessions and --channels")
     if dask is not None and device != "cpu":
         usage("--dask reads on the workers' processors: leave out --device")
+    if preset is not None and no_length_norm:
+        usage("--preset vbx normalises lengths twice: leave out --no-length-norm")
+    common.one_of("--preset", preset, "vbx")
     given = {"--speaker-factors": speaker_factors, "--session-factors": session_factors}
     factors = [common.number_of_factors(option, text) for option, text in given.items()]
     choices: dict[str, Any] = {"shrinkage": common.shrinkages(shrinkage), "enrolment": common.enrolments(enrolment)}
@@ -73,7 +78,12 @@ def train(
     check_output(out, force, inputs=[*(source_files(embeddings) if out.exists() else ()), *lists])
     table = None if own else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
     plda = PLDA(*factors, **choices, tol=tol, max_iter=max_iter, random_state=seed)
-    backend, state = Backend(lda, whiten, not no_length_norm, center_by_channel, plda), Path(f"{out}.resume")
+    if preset is None:
+        backend = Backend(lda, whiten is not False, not no_length_norm, center_by_channel, plda)
+    else:
+        steps = {"whiten": bool(whiten), "center_by_channel": center_by_channel}
+        backend = Backend.preset(preset, lda=lda or 128, plda=plda, **steps)
+    state = Path(f"{out}.resume")
     with ExitStack() as stack:
         show = stack.enter_context(common.progress("training"))
         options: dict[str, Any] = {"allow_missing": allow_missing, "note": say, "show": show}

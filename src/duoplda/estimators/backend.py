@@ -13,12 +13,14 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, on_device
+from duoplda.arrays import Array, on_device, to_numpy
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import checks, files
 from duoplda.estimators.plda import PLDA, ScoresTrials
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, through
+from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, folded, through, unfolded
+from duoplda.io import DiagonalModel, ForeignModel, Transform
+from duoplda.model.collapse import Loss, collapse
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
 from duoplda.trials.sides import Sides
@@ -31,7 +33,9 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     Parameters
     ----------
     lda : the number of dimensions that LDA keeps, where sessions count as nuisance; None: no LDA
-    whiten, length_norm : whether recordings are whitened, and scaled to one length
+    whiten : whether recordings are whitened
+    length_norm : whether they are scaled to one length; "twice": once before LDA and whitening, too, and centred again
+        after these, as VBx and pyannote do (see `preset`)
     center_by_channel : centre each kind of channel on its own mean; recordings of unknown kind on the mean of all
     plda : an unfitted PLDA with its own parameters; None: `PLDA(shrinkage="auto", random_state=0)`
 
@@ -53,7 +57,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     lda: int | None = None
     whiten: bool = True
-    length_norm: bool = True
+    length_norm: bool | str = True
     center_by_channel: bool = False
     plda: PLDA | None = None
 
@@ -68,7 +72,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """Learn all steps from recordings.
 
         The recordings are read twice, chunk by chunk: for mean, LDA and whitening, then for the PLDA. Without length
-        normalisation they are read once, as the statistics of the first pass can then be mapped.
+        normalisation they are read once, as the statistics of the first pass can then be mapped; with two of them
+        three times, for the first mean alone in the beginning.
 
         Parameters
         ----------
@@ -79,14 +84,20 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         without: list[dict[str, Any]] = []  # the steps as they are without each fold
         if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
-            steps = self._fit_steps(Spread.of(stats))
+            steps = self._fit_steps(Spread.of(stats), 0)
             matrices = [step.matrix_ for step in steps.values() if hasattr(step, "matrix_")]
             stats = stats.mapped(steps["center"].channel_means_, reduce(np.matmul, matrices, np.eye(stats.d)))
         else:
-            first = Statistics.of if self.lda is not None or self.center_by_channel else Statistics.unlabelled
-            found = first(recordings, device=device, **plda.folds(recordings))
-            steps = self._fit_steps(Spread.of(found))
-            without = self._fit_without(found) if plda.criterion == "decision" else []
+            steps = {}
+            for i, stage in enumerate(self._stages()):
+                before, options = steps, {"device": device, **plda.folds(recordings)}
+                if not before and "lda" not in stage and not self.center_by_channel:
+                    found = Statistics.unlabelled(recordings, **options)
+                else:
+                    found = Statistics.of(recordings, partial(through, before) if before else None, **options)
+                steps = before | self._fit_steps(Spread.of(found), i)
+            if plda.criterion == "decision":
+                without = [before | own for own in self._fit_without(found, i)]
             stats = plda.statistics(recordings, partial(through, steps), device=device)
         self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
         self.steps_, self.n_features_in_ = steps, steps["center"].n_features_in_
@@ -95,13 +106,13 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         self.counts_["recordings"] = int(stats.n_recordings)
         return self
 
-    def _fit_without(self, stats: Statistics) -> list[dict[str, Any]]:
-        """The steps as they are without the speakers of each fold; none where that cannot be."""
+    def _fit_without(self, stats: Statistics, stage: int) -> list[dict[str, Any]]:
+        """The steps of a stage as they are without the speakers of each fold; none where that cannot be."""
         rest = [[other for other in stats.folds if other is not fold and other.n_recordings] for fold in stats.folds]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are about all data too
             try:
-                return [self._fit_steps(Spread.of(Statistics.sum(parts))) for parts in rest] if all(rest) else []
+                return [self._fit_steps(Spread.of(Statistics.sum(parts)), stage) for parts in rest] if all(rest) else []
             except DuopldaError:  # LDA to more dimensions than a fold's absence leaves
                 return []
 
@@ -114,22 +125,25 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         checks.plda_parameters(self.plda)
         return replace(self.plda)  # unlike a clone, it has the very same callback
 
-    def _unfitted(self) -> dict[str, Any]:
-        by = bool(self.center_by_channel)
-        steps: dict[str, Any] = {"center": Center(by_channel=by)}
-        if self.lda is not None:
-            steps["lda"] = LDA(self.lda, by_channel=by)
+    def _stages(self) -> list[dict[str, Any]]:
+        """The unfitted steps, in parts that are each fitted to one reading of the recordings: a length ends a part."""
+        if not isinstance(self.length_norm, (bool, np.bool_)) and self.length_norm != "twice":
+            raise DuopldaError(f"length_norm={self.length_norm!r} must be True, False or 'twice'")
+        by, twice = bool(self.center_by_channel), isinstance(self.length_norm, str)
+        linear: dict[str, Any] = {} if self.lda is None else {"lda": LDA(self.lda, by_channel=by)}
         if self.whiten:
-            steps["whiten"] = Whiten(by_channel=by)
-        if self.length_norm:
-            steps["length_norm"] = LengthNorm()
-        return steps
+            linear["whiten"] = Whiten(by_channel=by)
+        first: dict[str, Any] = {"center": Center(by_channel=by)}
+        if twice:
+            second = {**linear, "center_2": Center(by_channel=by), "length_norm_2": LengthNorm()}
+            return [{**first, "length_norm": LengthNorm()}, second]
+        return [first | linear | ({"length_norm": LengthNorm()} if self.length_norm else {})]
 
-    def _fit_steps(self, spread: Spread) -> dict[str, Any]:
-        """The transformers, fitted one after another."""
+    def _fit_steps(self, spread: Spread, stage: int) -> dict[str, Any]:
+        """The transformers of a stage, fitted one after another."""
         if self.center_by_channel and spread.kinds.tolist() == NO_KIND.tolist():
             raise DuopldaError("center_by_channel=True needs channel: the kind of each recording")
-        steps = self._unfitted()
+        steps = self._stages()[stage]
         for step in steps.values():
             step.fit_statistics(spread)
             if hasattr(step, "matrix_"):
@@ -142,7 +156,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def pipeline(self) -> Pipeline:
         """The preprocessing steps and the PLDA as a scikit-learn Pipeline, which is fitted if this is."""
         fitted = hasattr(self, "plda_")
-        steps = self.steps_ if fitted else self._unfitted()
+        steps = self.steps_ if fitted else {name: step for stage in self._stages() for name, step in stage.items()}
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
     def transform(self, X: Any, channel: Any = None, *, device: Any = None) -> Array:
@@ -199,6 +213,51 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def _n_features_out(self) -> int:
         return self.plda_.n_features_in_
 
+    # -- the chain of VBx and pyannote
+
+    @classmethod
+    def preset(cls, name: str, *, lda: int | None = 128, **parameters: Any) -> Self:
+        """An unfitted chain by name. "vbx": centre, normalise lengths, LDA, centre, normalise lengths, PLDA.
+
+        That is what the files of VBx, pyannote 4 and DiariZen hold: see `folded`. `parameters` are those of `Backend`.
+
+        >>> Backend.preset("vbx", lda=100)
+        Backend(lda=100, length_norm='twice', whiten=False)
+        """
+        if name != "vbx":
+            raise DuopldaError(f"there is no preset {name!r}: there is 'vbx'")
+        return cls(**{"lda": lda, "whiten": False, "length_norm": "twice", **parameters})
+
+    @classmethod
+    def from_transform(cls, transform: Transform, plda: PLDA) -> Self:
+        """A chain of the preprocessing that VBx's or pyannote's files hold, in our scale, and a PLDA."""
+        steps = unfolded(transform)
+        if steps["length_norm_2"].n_features_in_ != plda.n_features_in_:
+            d, k = plda.n_features_in_, transform.lda.shape[1]
+            raise DuopldaError(f"the transform gives {k} dimensions, the PLDA has {d}")
+        backend = cls.from_plda(plda)
+        backend.set_params(lda=transform.lda.shape[1], whiten=False, length_norm="twice")
+        backend.steps_, backend.n_features_in_ = steps, steps["center"].n_features_in_
+        return backend
+
+    @classmethod
+    def from_foreign(cls, found: ForeignModel) -> Self:
+        """A chain of what `duoplda.io.read_model` found: the PLDA, and the steps before it where there are any."""
+        plda = PLDA.from_parameters(*found.parameters)
+        return cls.from_plda(plda) if found.transform is None else cls.from_transform(found.transform, plda)
+
+    def folded(self) -> Transform:
+        """The preprocessing as VBx's and pyannote's files hold it; an error where that would not be exact."""
+        check_is_fitted(self)
+        return folded(self.steps_)
+
+    def collapsed(self, *, one_session: bool = False) -> tuple[DiagonalModel, Loss]:
+        """The PLDA without session level and kinds of channels, and what that loses: see `model.collapse.collapse`."""
+        check_is_fitted(self)
+        p = self.plda_
+        parts = p.channel_means_, p.speaker_loadings_, p.session_loadings_, p.noise_precision_, p.channel_priors_
+        return collapse(*map(to_numpy, parts), one_session=one_session)
+
     # -- files
 
     def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
@@ -234,12 +293,14 @@ def _held_out(
 
     The steps before length normalisation are affine, to which ratios do not object; a length, though, is another one
     under a whitening that has seen the recording. So each gets the length that the steps without its fold give it.
+    Where lengths are normalised twice this is done for the second: the mean before the first has seen all speakers, as
+    another mean would be a fourth reading of the recordings for each fold.
     """
     rows = through(steps, X, channel)
-    if "length_norm" not in steps or not without:
+    if not isinstance(list(steps.values())[-1], LengthNorm) or not without:
         return rows
     lengths = []
     for own in (steps, without[fold]):
-        before = {name: step for name, step in own.items() if name != "length_norm"}
+        before = dict(list(own.items())[:-1])
         lengths.append(np.linalg.norm(through(before, X, channel), axis=1, keepdims=True))
     return rows * (lengths[0] / lengths[1])

@@ -25,7 +25,9 @@ from duoplda.model.parameters import Model, checked
 from duoplda.model.shrinkage import Scales, Shrinkage
 
 STEPS: dict[str, Any] = {"center": Center, "lda": LDA, "whiten": Whiten, "length_norm": LengthNorm}
+STEPS |= {"center_2": Center, "length_norm_2": LengthNorm}
 LEARNT = {"center": ("mean_", "channels_", "channel_means_"), "lda": ("matrix_", "ratios_"), "whiten": ("matrix_",)}
+LEARNT["center_2"] = LEARNT["center"]
 MODEL = ("channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_", "channel_priors_")
 CHAIN = ("lda", "whiten", "length_norm", "center_by_channel")
 
@@ -173,7 +175,10 @@ def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]
             if attribute != "channels_" and not np.isfinite(value).all():
                 raise DuopldaError(f"{name}.{attribute} is not finite")
             setattr(step, attribute, value)
-        if name == "center" and (step.mean_.shape, step.channel_means_.shape) != ((d,), (len(step.channels_), d)):
+        if isinstance(step, Center) and (step.mean_.shape, step.channel_means_.shape) != (
+            (d,),
+            (len(step.channels_), d),
+        ):
             raise DuopldaError(f"means have shapes {step.mean_.shape} and {step.channel_means_.shape}")
         if hasattr(step, "matrix_"):
             if step.matrix_.ndim != 2 or step.matrix_.shape[0] != d:

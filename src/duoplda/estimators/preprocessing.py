@@ -22,6 +22,7 @@ from duoplda.arrays import Array, check_finite, check_rows, namespace, put, symm
 from duoplda.data import labels as lab
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks
+from duoplda.io import Transform
 from duoplda.model import anova
 from duoplda.model.statistics import Statistics
 
@@ -36,6 +37,73 @@ def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> Array:
     for step in steps.values():
         out = step.transform(out, channel) if isinstance(step, Center) else step.transform(out)
     return out
+
+
+def folded(steps: Mapping[str, Any]) -> Transform:
+    """The fitted steps as VBx and pyannote keep them: two centrings and length normalisations, a matrix between them.
+
+        x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )
+
+    With two length normalisations, everything between them is one affine map, and only a mean may come before them.
+    With one, mean2 is 0: the length that the first normalisation gives does then not matter, as the second undoes it,
+    and all matrices (LDA, whitening) multiply to one. Both are exact; whatever else is there is an error.
+    """
+    parts: list[list[Any]] = [[]]  # the affine steps between length normalisations
+    for name, step in steps.items():
+        if isinstance(step, Center) and step.by_channel and len(step.channels_) > 1:
+            kinds = f"means of {len(step.channels_)} kinds of channels"
+            raise DuopldaError(f"{name} has {kinds}, and the files have room for one: train without center_by_channel")
+        if isinstance(step, LengthNorm):
+            parts.append([])
+        else:
+            parts[-1].append((name, step))
+    chain = " -> ".join(steps) or "no preprocessing"
+    if len(parts) not in (2, 3) or parts[-1]:
+        said = f"{chain} cannot be written for VBx or pyannote, which normalise lengths twice, and last"
+        raise DuopldaError(f"{said}: train with length normalisation, for one by Backend.preset('vbx')")
+    d = next(iter(steps.values())).n_features_in_
+    mean1, matrix = _affine(parts[0], d)
+    if len(parts) == 2:
+        if any(isinstance(step, Center) for _, step in parts[0][1:]):
+            raise DuopldaError(f"{chain} cannot be written for VBx or pyannote: the mean must be subtracted first")
+        mean1 = parts[0][0][1].mean_ if parts[0] and isinstance(parts[0][0][1], Center) else np.zeros(d)
+        return Transform(mean1, matrix, np.zeros(matrix.shape[1]))
+    if early := [name for name, step in parts[0] if not isinstance(step, Center)]:
+        said = (
+            f"{', '.join(early)} comes before the first of two length normalisations, where the files have a mean only"
+        )
+        raise DuopldaError(f"{chain} cannot be written for VBx or pyannote: {said}")
+    mean2, lda = _affine(parts[1], d)
+    return Transform(mean1, lda, mean2)
+
+
+def _affine(steps: list[tuple[str, Any]], d: int) -> tuple[Floats, Floats]:
+    """The shift b (k,) and the matrix A (d, k) of steps that together are x -> x A - b."""
+    A, b = np.eye(d), np.zeros(d)
+    for _, step in steps:
+        if isinstance(step, Center):
+            b = b + step.mean_
+        else:
+            A, b = A @ step.matrix_, b @ step.matrix_
+    return b, A
+
+
+def unfolded(transform: Transform) -> dict[str, Any]:
+    """The five steps of a transform, fitted."""
+    d, k = transform.lda.shape
+    lda = LDA(k)
+    lda.matrix_, lda.ratios_ = transform.lda, np.zeros(0)  # another tool's file does not tell the ratios
+    steps: dict[str, Any] = {"center": _center(transform.mean1), "length_norm": LengthNorm(), "lda": lda}
+    steps |= {"center_2": _center(transform.mean2), "length_norm_2": LengthNorm()}
+    for step, width in zip(steps.values(), (d, d, d, k, k), strict=True):
+        step.n_features_in_ = width
+    return steps
+
+
+def _center(mean: Floats) -> Center:
+    center = Center()
+    center.mean_, center.channels_, center.channel_means_ = mean, lab.NO_KIND, mean[None, :]
+    return center
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +300,8 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
 
     Attributes
     ----------
-    matrix_ : (d, n_components)   ratios_ : (n_components,) ratios of speaker variance to nuisance variance
+    matrix_ : (d, n_components)
+    ratios_ : (n_components,) ratios of speaker variance to nuisance variance; (0,) if another tool made the matrix
 
     Examples
     --------

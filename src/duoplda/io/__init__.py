@@ -12,11 +12,14 @@ from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model
+from duoplda.io.partitions import read_partition
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
+from duoplda.io.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
+from duoplda.io.segments import Segments, read_segments
 from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
-from duoplda.io.vbx import write_vbx
+from duoplda.io.vbx import Transform, read_transform, write_pair, write_vbx
 
 __all__ = [
     "Coded",
@@ -26,30 +29,42 @@ __all__ = [
     "FileRecordings",
     "ForeignModel",
     "LabelColumns",
+    "Regions",
     "ScoreMatrix",
     "Scores",
+    "Segments",
     "Shard",
+    "Transform",
     "Trials",
+    "Turns",
     "atomic_path",
     "check_output",
     "embedding_shards",
     "is_container",
+    "is_rttm",
     "read_container",
     "read_embeddings",
     "read_enrollment",
     "read_labels",
     "read_map",
     "read_model",
+    "read_partition",
     "read_recordings",
+    "read_rttm",
     "read_score_matrix",
     "read_scores",
+    "read_segments",
+    "read_transform",
     "read_trials",
+    "read_uem",
     "source_files",
     "write_container",
     "write_embeddings",
     "write_kaldi_plda",
     "write_labels",
     "write_map",
+    "write_pair",
+    "write_rttm",
     "write_scores",
     "write_trials",
     "write_vbx",

@@ -6,7 +6,7 @@ from duoplda.io._common import PathLike, bad, content, listed, magic
 from duoplda.io.hdf5 import members, opened
 from duoplda.io.hyperion import read_hyperion
 from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda
-from duoplda.io.vbx import read_vbx
+from duoplda.io.vbx import STEPS, Transform, ours, read_transform, read_vbx
 from duoplda.io.wespeaker import NAMES, read_wespeaker
 
 
@@ -20,6 +20,7 @@ class ForeignModel:
     noise_precision: Floats  # (d, d), a precision and not a covariance
     format: str  # what the file turned out to be, such as "a Kaldi Plda"
     notes: tuple[str, ...] = ()  # what else the file says about the vectors that the model is for
+    transform: Transform | None = None  # what vectors go through before the PLDA, where a second file says it
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -27,10 +28,16 @@ class ForeignModel:
         return self.mean, self.speaker_loadings, self.session_loadings, self.noise_precision
 
 
-def read_model(path: PathLike) -> ForeignModel:
+def read_model(path: PathLike, transform: PathLike | None = None) -> ForeignModel:
     r"""Read a Kaldi Plda (binary or text), a plda.npz of VBx or pyannote, or the HDF5 of hyperion or wespeaker.
 
     Models of our own are read by `PLDA.load` and `Backend.load`.
+
+    Parameters
+    ----------
+    path : the PLDA
+    transform : the second file of a pair: transform.h5 for VBx's Kaldi Plda, xvec_transform.npz for pyannote's or
+        DiariZen's plda.npz. The PLDA is then for vectors of the length sqrt(dimensions), as ours are.
 
     Example
     -------
@@ -42,6 +49,8 @@ def read_model(path: PathLike) -> ForeignModel:
     >>> model.format, model.mean.tolist(), model.speaker_loadings.round(3).tolist()
     ('a Kaldi Plda', [1.0, 2.0], [[1.732], [0.0]])
     """
+    if transform is not None:
+        return _read_pair(path, transform)
     if is_kaldi_plda(magic(path)):
         return ForeignModel(*read_kaldi_plda(path).parameters(), "a Kaldi Plda")
     found = content(path)
@@ -57,5 +66,23 @@ def read_model(path: PathLike) -> ForeignModel:
     if "config" in names:
         parameters, kind = read_hyperion(path)
         return ForeignModel(*parameters, f"hyperion's {kind}")
+    if set(STEPS) <= set(names):
+        cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
+        raise bad(path, "", cause, "give the Kaldi plda beside it, and this file as --transform (transform=)")
     remedy = "wespeaker's or hyperion's is read"
     raise bad(path, "", f"is HDF5 without a PLDA in it (it has: {listed(sorted(names))})", remedy)
+
+
+def _read_pair(path: PathLike, transform: PathLike) -> ForeignModel:
+    """Read the two files of VBx, or of pyannote."""
+    steps, tool = read_transform(transform)
+    kaldi = is_kaldi_plda(magic(path))
+    if kaldi != (tool == "vbx") or not (kaldi or content(path) == "zip"):
+        pairs = "a Kaldi Plda with transform.h5 (VBx), a plda.npz with xvec_transform.npz (pyannote, DiariZen)"
+        raise bad(path, "", f"and {transform} are no pair: their lengths are unlike", f"pairs are: {pairs}")
+    model = ours(read_kaldi_plda(path) if kaldi else read_vbx(path), tool)
+    if len(model.mean) != len(steps.mean2):
+        cause = f"has {len(model.mean)} dimensions, and {transform} gives {len(steps.mean2)}"
+        raise bad(path, "", cause, "give two files of one model")
+    name = "a pair of VBx" if tool == "vbx" else "a pair of pyannote or DiariZen"
+    return ForeignModel(*model.parameters(), name, transform=steps)

@@ -1,26 +1,55 @@
-"""VBx and pyannote: `plda.npz` with `mu` (d,), `tr` (d, d) and `psi` (d,), which mean what they mean in Kaldi.
+"""The model files of VBx, pyannote 4 and DiariZen: a PLDA, and the transform of vectors before it, in two files.
 
-pyannote keeps a second file beside it, `xvec_transform.npz` (`mean1`, `lda`, `mean2`): two centrings and length
-normalisations with an LDA between them. It belongs to the preprocessing and is refused here with a word on that.
+The PLDA has `mu` (k,), `tr` (k, k) and `psi` (k,), which mean what they mean in Kaldi. The transform has `mean1` (d,),
+`lda` (d, k) and `mean2` (k,): two centrings and length normalisations with an LDA between them. The tools differ in
+the lengths. With unit(x) = x / |x|, a vector becomes
+
+    pyannote 4, DiariZen    sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )     xvec_transform.npz and plda.npz
+    VBx                     unit( unit(x - mean1) lda - mean2 )                     transform.h5 and a Kaldi Plda
+
+pyannote's lengths are ours, and a pair is read into them: of VBx's pair, `mean2` is multiplied by sqrt(d), `mu` by
+sqrt(k), and `tr` is divided by sqrt(k). Nothing else changes, and no likelihood ratio does. (d and k are the numbers of
+rows and columns of `lda`; neither tool prescribes them.)
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from duoplda.io._atomic import atomic_path
-from duoplda.io._common import PathLike, bad, check_float, listed
-from duoplda.io.kaldi_plda import DiagonalModel, checked
+from duoplda.errors import DuopldaError
+from duoplda.io._atomic import atomic_path, atomic_paths, check_output
+from duoplda.io._common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
+from duoplda.io.hdf5 import floats, members, opened
+from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
 
 NAMES = ("mu", "tr", "psi")
+STEPS = ("mean1", "lda", "mean2")
 FLOOR = 1e-6  # of the largest psi: both readers divide by every psi
+FILES = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5", "plda")}  # the PLDA last
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """What vectors go through before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )."""
+
+    mean1: Floats  # (d,)
+    lda: Floats  # (d, k)
+    mean2: Floats  # (k,)
 
 
 def read_vbx(path: PathLike) -> DiagonalModel:
-    """Read a `plda.npz`."""
+    """Read a `plda.npz`, in its own scale."""
     names = names_in(path)
     if {"mean1", "lda"} <= set(names):
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
-        raise bad(path, "", cause, "give the plda.npz beside it")
+        raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
     absent = [name for name in NAMES if name not in names]
     if absent:
         remedy = f"a plda.npz has mu, tr and psi; this has {listed(names)}"
@@ -36,8 +65,153 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
 
     Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
     """
-    least = FLOOR * model.psi.max()
-    arrays = {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": np.maximum(model.psi, least)}
+    model, raised = _raised(model)
     with atomic_path(path, force=force) as temporary:
-        write_arrays(temporary, arrays)
-    return int((model.psi < least).sum())
+        write_arrays(temporary, _named(model))
+    return raised
+
+
+def read_transform(path: PathLike) -> tuple[Transform, str]:
+    """Read a `transform.h5` of VBx or a `xvec_transform.npz` of pyannote, into our scale; say which of them it is.
+
+    Returns
+    -------
+    transform : in our scale
+    tool : "vbx" or "pyannote"
+    """
+    found = content(path)
+    if found == "hdf5":
+        with opened(path) as f:
+            _all_there(path, members(path, f))
+            arrays = [floats(path, f, name) for name in STEPS]
+    elif found == "zip":
+        _all_there(path, names_in(path))
+        arrays = []
+        for name in STEPS:
+            array = load_array(path, name)
+            check_float(path, name, array.dtype)
+            check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
+            arrays.append(array.astype(np.float64))
+    else:
+        raise bad(path, "byte 0", "is no transform that duoplda knows", "known: transform.h5, xvec_transform.npz")
+    mean1, lda, mean2 = arrays
+    if lda.ndim != 2 or mean1.size != lda.shape[0] or mean2.size != lda.shape[1]:
+        shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(STEPS, arrays, strict=True))
+        raise bad(path, "lda", f"the shapes do not fit: {shapes}", "mean1 has lda's rows, mean2 its columns")
+    for name, array in zip(STEPS, arrays, strict=True):
+        if not np.isfinite(array).all() or np.abs(array).max() > 1e100:
+            raise bad(path, name, "has NaN, infinity or huge values in it", "train the transform again")
+    if not lda.any(axis=0).all():
+        raise bad(path, "lda", "has columns of zeros", "train the transform again")
+    tool = "vbx" if found == "hdf5" else "pyannote"
+    mean2 = mean2.reshape(-1) * (np.sqrt(len(lda)) if tool == "vbx" else 1.0)
+    return Transform(mean1.reshape(-1), lda, mean2), tool
+
+
+def ours(model: DiagonalModel, tool: str) -> DiagonalModel:
+    """Put the PLDA of a pair of "vbx" or "pyannote" into our scale, in which vectors have the length sqrt(k)."""
+    return _scaled(model, np.sqrt(len(model.mean))) if tool == "vbx" else model
+
+
+def write_pair(
+    folder: PathLike,
+    transform: Transform,
+    model: DiagonalModel,
+    tool: str,
+    *,
+    force: bool = False,
+    inputs: Iterable[PathLike | None] = (),
+) -> tuple[list[Path], int]:
+    """Write the two files of "pyannote" (for DiariZen too) or "vbx" into a folder, which is made if it is not there.
+
+    Parameters
+    ----------
+    folder : xvec_transform.npz and plda.npz, or transform.h5 and plda, are written there
+    transform, model : both in our scale; the PLDA has no psi of 0 in the file, see `write_vbx`
+    force : replace existing files; otherwise they are an error
+    inputs : files that are never replaced
+
+    Returns
+    -------
+    paths : the two files
+    raised : how many values of psi were raised
+
+    Example
+    -------
+    >>> import tempfile
+    >>> transform = Transform(np.zeros(3), np.eye(3)[:, :2], np.zeros(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths, _ = write_pair(folder, transform, DiagonalModel(np.ones(2), np.eye(2), np.ones(2)), "pyannote")
+    ...     read_vbx(paths[1]).mean.tolist()
+    [1.0, 1.0]
+    """
+    d, k = transform.lda.shape
+    if len(model.mean) != k:
+        raise DuopldaError(f"the transform gives {k} dimensions, the PLDA has {len(model.mean)}")
+    model, raised = _raised(model)
+    if tool == "vbx":
+        transform = Transform(transform.mean1, transform.lda, transform.mean2 / np.sqrt(d))
+        model = _scaled(model, 1 / np.sqrt(k))
+    steps = {name: np.ascontiguousarray(getattr(transform, name)) for name in STEPS}
+    paths = [Path(folder, name) for name in FILES[tool]]
+    h5py = need("h5py") if tool == "vbx" else None
+    for path in paths if os.path.isdir(folder) else ():
+        check_output(path, force, inputs)
+    with _folder(folder), atomic_paths(*paths, force=force) as (first, second):
+        if h5py is None:
+            write_arrays(first, steps)
+            write_arrays(second, _named(model))
+        else:
+            with h5py.File(first, "w") as f:
+                for name, array in steps.items():
+                    f.create_dataset(name, data=array)
+            write_kaldi_plda(second, model, force=True)
+    return paths, raised
+
+
+class _folder:
+    """Make a folder if it is not there, and remove it again where nothing could be written to it."""
+
+    def __init__(self, path: PathLike):
+        self.path, self.made = path, False
+
+    def __enter__(self) -> None:
+        try:
+            os.mkdir(self.path)
+            self.made = True
+        except FileExistsError:
+            if not os.path.isdir(self.path):
+                raise bad(self.path, "", "is a file", "two files are written: give the name of a folder") from None
+        except FileNotFoundError as e:
+            parent = os.path.dirname(os.path.abspath(self.path))
+            raise bad(self.path, "", "its folder does not exist", f"create it first: mkdir -p {parent}") from e
+        except (OSError, ValueError) as e:
+            raise system_error(self.path, e) from e
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None and self.made:
+            with suppress(OSError):  # something of somebody else has come there
+                os.rmdir(self.path)
+
+
+def _all_there(path: PathLike, names: list[str]) -> None:
+    if set(NAMES) <= set(names) and "lda" not in names:
+        raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", "give the file with mean1, lda, mean2")
+    absent = [name for name in STEPS if name not in names]
+    if absent:
+        remedy = f"a transform has mean1, lda and mean2; this has {listed(sorted(names))}"
+        raise bad(path, "", f"has no array {listed(absent)}", remedy)
+
+
+def _raised(model: DiagonalModel) -> tuple[DiagonalModel, int]:
+    least = FLOOR * model.psi.max()
+    return DiagonalModel(model.mean, model.transform, np.maximum(model.psi, least)), int((model.psi < least).sum())
+
+
+def _scaled(model: DiagonalModel, factor: float) -> DiagonalModel:
+    """The model of recordings that are `factor` times as long."""
+    return DiagonalModel(model.mean * factor, model.transform / factor, model.psi)
+
+
+def _named(model: DiagonalModel) -> dict[str, np.ndarray]:
+    return {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": model.psi}

@@ -12,11 +12,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Loss:
-    """What `collapse` gives up: shares of the within-class variance tr(T^-1 (UU' + W^-1)), T the total covariance."""
+    """What `collapse` gives up: shares of the within-class variance tr(T^-1 within), T the total covariance.
+
+    Where sessions have become part of what tells speakers apart, `session` is a share of tr(T^-1 between).
+    """
 
     session: float  # the share of UU', which recordings of one session no longer have in common
     kinds: float  # the share of the differences between the means of the kinds of channels
     n_kinds: int
+    one_session: bool = False  # UU' is now between classes
 
     @property
     def lossless(self) -> bool:
@@ -27,7 +31,10 @@ class Loss:
         if self.lossless:
             return "nothing is lost: the model has no session factors and one kind of channel"
         parts = []
-        if self.session:
+        if self.session and self.one_session:
+            share = f"{100 * self.session:.1f} % of the between-class variance is the sessions'"
+            parts.append(f"{share}: this is right inside one session, and wrong for a speaker who is in several")
+        elif self.session:
             share = f"{100 * self.session:.1f} % of the within-class variance is the sessions'"
             effect = f"{copies} recordings of one session are taken for {1 + (copies - 1) * self.session:.2f} times"
             noise = "noise of each recording: copies of a session will be counted as independent"
@@ -38,12 +45,15 @@ class Loss:
         return "this is lossy: " + "; ".join(parts)
 
 
-def collapse(means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats) -> tuple[DiagonalModel, Loss]:
+def collapse(
+    means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats, *, one_session: bool = False
+) -> tuple[DiagonalModel, Loss]:
     """Merge the session level and the kinds of channels into the noise of one recording; return what that loses, too.
 
         between = VV',   within = UU' + sum_k pi_k (W_k^-1 + (mu_k - mean)(mu_k - mean)'),   mean = sum_k pi_k mu_k
 
-    is what one recording of unknown kind has; with one kind it is UU' + W^-1. Both are diagonalised at once.
+    is what one recording of unknown kind has; with one kind it is UU' + W^-1. Both are diagonalised at once. Where all
+    recordings of a speaker are of one session, they have VV' + UU' in common: UU' is between with `one_session`.
 
     Parameters
     ----------
@@ -51,6 +61,7 @@ def collapse(means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats) -> 
     V, U : (d, ny), (d, nx) loadings
     W : (K, d, d) precisions of the noise; (d, d) where there is one kind
     priors : (K,) shares of the kinds
+    one_session : for comparisons inside one session only, as in the diarisation of a file if files were the sessions
 
     Example
     -------
@@ -61,7 +72,8 @@ def collapse(means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats) -> 
     d = means.shape[1]
     mean, W = priors @ means, W.reshape(-1, d, d)
     spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
-    within = U @ U.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
+    V, inside = (np.hstack([V, U]), 0 * U) if one_session else (V, U)
+    within = inside @ inside.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
     C = np.linalg.cholesky((within + within.T) / 2)
     left, s, _ = np.linalg.svd(np.linalg.solve(C, V))  # (d, d), (min(d, ny),)
     A = np.linalg.solve(C.T, left).T  # left' C^-1
@@ -69,4 +81,6 @@ def collapse(means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats) -> 
     psi[: len(s)] = s**2
     total = 1 + psi  # of A (phi - mean)
     session, kinds = (float(((A @ x) ** 2 / total[:, None]).sum() / (1 / total).sum()) for x in (U, spread.T))
-    return DiagonalModel(mean, A, psi), Loss(session, kinds, len(W))
+    if one_session:
+        session *= float((1 / total).sum() / (psi / total).sum())
+    return DiagonalModel(mean, A, psi), Loss(session, kinds, len(W), one_session)
