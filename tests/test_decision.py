@@ -141,7 +141,7 @@ def test_the_search_finds_the_lowest_point_where_scores_are_linear(seed, penalty
     def value(theta):
         return calibrate(*at(theta), PRIORS)[0] + penalty * ((theta - start) ** 2).sum()
 
-    found = Search(at, np.full(3, 6.0), PRIORS, penalty)(start)
+    found = Search(at, np.full(3, 6.0), PRIORS, penalty)(start)[0]
     best = minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12, "maxiter": 4000})
     assert np.abs(best.x).max() < 6
     assert value(found) <= best.fun + 1e-4
@@ -157,7 +157,7 @@ def test_the_search_stays_within_its_limits(limit):
         return at(theta)
 
     search = Search(watched, np.full(3, limit), PRIORS, 1e-6)
-    found = search(np.zeros(3))
+    found, _, _ = search(np.zeros(3))
     assert np.abs(found).max() == pytest.approx(limit)  # the lowest point lies outside
     assert np.abs(tried).max() <= limit + 1e-12
     assert search.tried[0][1] == calibrate(*at(np.zeros(3)))[0]
@@ -167,7 +167,7 @@ def test_the_search_stays_within_its_limits(limit):
 def test_the_search_stays_where_nothing_changes_the_scores():
     tar, non = scores()
     start = np.array([0.5, -0.5])
-    np.testing.assert_array_equal(Search(lambda theta: (tar, non), np.full(2, 6.0), PRIORS, 1e-4)(start), start)
+    np.testing.assert_array_equal(Search(lambda theta: (tar, non), np.full(2, 6.0), PRIORS, 1e-4)(start)[0], start)
 
 
 # -- trials
@@ -245,7 +245,7 @@ def test_the_usual_mixture_has_all_its_forms():
 def test_trials_keep_their_limits(n_speakers):
     s = sample_of(n_speakers, 8, 5)
     trials = make_trials(s)
-    trials = select(trials, np.zeros(len(trials.pairs)), 10_000)
+    trials, _ = select(trials, np.zeros(len(trials.pairs)), 10_000)
     enrol = sets(trials)
     assert len(set(s.speaker[trials.row])) <= min(n_speakers, decision.SPEAKERS)
     assert len(set(s.speaker[trials.test])) == min(n_speakers, decision.SPEAKERS)
@@ -267,12 +267,13 @@ def test_nontargets_are_as_many_as_are_allowed(most):
     s = sample_of(8)
     every = make_trials(s)
     n, scores = len(every.weight), np.random.default_rng(0).normal(size=len(every.pairs))
-    trials = select(every, scores, most)
+    trials, known = select(every, scores, most)
     assert len(trials.pairs) - trials.n_targets == len(trials.weight) == min(most, n)
     assert trials.weight.sum() == pytest.approx(most)
     assert trials.pairs[: trials.n_targets].tolist() == every.pairs[: trials.n_targets].tolist()
     of = {tuple(pair): x for pair, x in zip(every.pairs.tolist(), scores, strict=True)}
-    kept = sorted(of[tuple(pair)] for pair in trials.pairs[trials.n_targets :].tolist())
+    assert known.tolist() == [of[tuple(pair)] for pair in trials.pairs.tolist()]
+    kept = sorted(known[trials.n_targets :])
     top = sorted(scores[every.n_targets :])[n - 2 * most // 3 :]
     assert kept[len(kept) - len(top) :] == top
 
@@ -283,7 +284,7 @@ def test_the_cost_of_selected_trials_is_that_of_all():
     x = rng.normal(-3, 2, len(every.pairs))
     tar, non = x[: every.n_targets] + 6, x[every.n_targets :]
     place = {tuple(pair): i for i, pair in enumerate(every.pairs.tolist())}
-    trials = select(every, x + 0.1 * rng.normal(size=len(x)), len(non) // 8)
+    trials, _ = select(every, x + 0.1 * rng.normal(size=len(x)), len(non) // 8)
     chosen = x[[place[tuple(pair)] for pair in trials.pairs[trials.n_targets :].tolist()]]
     for found, want in zip(calibrate(tar, chosen, weight=trials.weight), calibrate(tar, non), strict=True):
         np.testing.assert_allclose(found, want, atol=2e-3)
@@ -340,15 +341,14 @@ def test_scores_are_dense_ratios_under_the_models_of_the_other_folds(K):
     tar, non = found.scores(lambda shrinker: scaled(shrinker(a), scales))
     place = {x.tobytes(): i for i, x in enumerate(data.X)}
     at = [0, 0]
-    for fold, (X, kind, trials, _) in zip(stats.folds, found.folds, strict=True):
+    for fold, trials in zip(stats.folds, [fold.trials for fold in found.folds], strict=True):
         seen = ~np.isin(data.speaker, fold.speaker_ids)
         rest = data.rows(seen)
         plda = PLDA(shrinkage=0.0, tol=1e-4).fit(rest.X, rest.speaker, session=rest.session, channel=rest.kind)
         N = np.bincount(rest.kind, minlength=K).astype(float)
         about = rest.X - np.array([rest.X[rest.kind == k].mean(axis=0) for k in range(K)])[rest.kind]
         p = moved(plda, about.T @ about / len(about), N, a, scales)
-        index = np.array([place[x.tobytes()] for x in X])
-        np.testing.assert_array_equal(kind, data.kind[index])
+        index = np.array([place[x.tobytes()] for x in fold.sample.X.astype(np.float64)])
         n = trials.n_targets
         for of_fold, values, pairs in ((0, tar, trials.pairs[:n]), (1, non, trials.pairs[n:])):
             for i in rng.choice(len(pairs), min(len(pairs), 15), replace=False):
@@ -801,7 +801,7 @@ def test_a_kind_that_one_fold_has_alone():
 @pytest.mark.parametrize("n", [200, 1000])
 def test_nontargets_take_all_tests_in_turn(n):
     trials = make_trials(even(n))
-    trials = select(trials, np.zeros(len(trials.pairs)), 30_000)
+    trials, _ = select(trials, np.zeros(len(trials.pairs)), 30_000)
     assert len(np.unique(trials.pairs[trials.n_targets :, 1])) == len(trials.test)
 
 

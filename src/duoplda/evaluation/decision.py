@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, expit, logit
 
-from duoplda.arrays import Array, in_order, put, reproducible, to_numpy
+from duoplda.arrays import Array, in_order, put, reproducible, take, to_numpy
 from duoplda.data.labels import Ints, codes_among
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
@@ -32,7 +33,7 @@ from duoplda.model.posteriors import kind_log_posterior
 from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Choice, HeldOut, Scales, Shrinkage, Shrinker
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.sides import enroll
+from duoplda.trials.sums import Sums
 
 Floats = NDArray[np.float64]
 Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
@@ -45,11 +46,13 @@ PRIORS = (0.5, 0.01)
 SETS, SINGLES, TESTS = 4, 2, 25  # of a speaker, at most: sets of each form, single recordings of each kind, tests
 SPEAKERS, SIDES, PATTERNS = 1000, 3000, 40  # of a fold, at most: speakers, sets (and tests), patterns of sets
 NONTARGETS = 150_000  # of all folds together
+FAR = 300.0  # nats from which on a score is so wrong that its cost is linear
 LEAST = 1e-3  # scale of a calibration, relative to the deviation of the scores
 MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
+SMALL = 256  # dimensions up to which folds are scored side by side
 PENALTY = 0.015  # on the squared distance from the start, over the number of speakers: 1e-4 for 150
 LIMITS = {"scales": 2.5, "shrinkage": 6.0}  # how far the logs and the logits may go
-DIFFERENCE, STEP, STEPS, TOLERANCE = 0.05, 2.0, 5, 0.02  # of the search: see there
+DIFFERENCE, STEP, STEPS, TOLERANCE, WORTH = 0.05, 2.0, 5, 0.02, 30.0  # of the search: see there
 
 
 # -- trials
@@ -63,9 +66,14 @@ class Trials:
     side: Ints  # (r,) the set of each,
     session: Ints  # (r,) and its session
     test: Ints  # (t,) recordings of the sample that test
-    pairs: Ints  # (n, 2) sets and tests, targets first
+    cells: NDArray[np.int32]  # (n,) set * t + test of each pair, targets first
     n_targets: int
     weight: Floats  # of the non-targets among them
+
+    @property
+    def pairs(self) -> Ints:
+        """(n, 2) the set and the test of each pair."""
+        return np.stack(np.divmod(self.cells, len(self.test)), axis=1)
 
 
 def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT) -> Trials | None:
@@ -76,53 +84,57 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT) -> Tria
     """
     if sample is None or not len(sample):
         return None
-    kinds = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
+    kind = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
+    kinds, K = kind.tolist(), int(kind.max()) + 1
     _, session = np.unique(sample.session, return_inverse=True)
     new = np.flatnonzero(np.append(True, sample.speaker[1:] != sample.speaker[:-1]))
     speakers = np.split(np.arange(len(sample)), new[1:])[:SPEAKERS]
     share = SIDES // len(speakers)  # of a speaker
-    sets: list[tuple[int, Ints]] = []  # with the form of each
+    sets: list[tuple[int, list[int]]] = []  # with the form of each
     owner, tests, test_owner = [], [], []
     for who, rows in enumerate(speakers):
-        parts = np.split(rows, np.flatnonzero(np.diff(sample.session[rows])) + 1)  # by session, in order of hashes
+        edges = [0, *(np.flatnonzero(np.diff(sample.session[rows])) + 1).tolist(), len(rows)]
+        parts = [rows[a:b].tolist() for a, b in pairwise(edges)]  # by session, in order of hashes
         half = len(parts) // 2
-        own = _sets(parts[:half], kinds, enrolment) if half else []
+        own = _sets(parts[:half], kinds, K, enrolment) if half else []
         own = [own[(who * share + i) % len(own)] for i in range(min(share, len(own)))]
         sets += own
         owner += [who] * len(own)
-        rest = np.concatenate(parts[half:])
+        rest = rows[edges[half] :]
         rest = rest[np.argsort(sample.recording[rest])][: min(share, TESTS)]
         tests.append(rest)
         test_owner += [who] * len(rest)
     if not sets:
         return None
-    kept = _common(sets, kinds, session, max(1, PATTERNS // len(enrolment)))
+    kept = _common(sets, kinds, session.tolist(), max(1, PATTERNS // len(enrolment)))
     rows_of = [sets[i][1] for i in kept]
     same = np.array(owner)[kept][:, None] == np.array(test_owner)[None, :]
-    order = np.argsort(~same, axis=None, kind="stable")  # targets first
-    n_targets = int(same.sum())
-    if not n_targets or n_targets == same.size:
+    tar, non = (np.flatnonzero(which).astype(np.int32) for which in (same, ~same))
+    if not len(tar) or not len(non):
         return None
-    row, side = np.concatenate(rows_of), np.repeat(np.arange(len(rows_of)), [len(s) for s in rows_of])
-    pairs = np.stack(np.divmod(order, same.shape[1]), axis=1)
-    return Trials(row, side, session[row], np.concatenate(tests), pairs, n_targets, np.ones(len(order) - n_targets))
+    row = np.array([row for rows in rows_of for row in rows])
+    side = np.repeat(np.arange(len(rows_of)), [len(rows) for rows in rows_of])
+    cells = np.concatenate([tar, non])
+    return Trials(row, side, session[row], np.concatenate(tests), cells, len(tar), np.ones(len(non)))
 
 
-def select(trials: Trials, scores: Floats, most: int) -> Trials:
+def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
     """Some of the non-targets: two thirds are the highest-scoring, where decisions go wrong; others stand for many.
 
-    `scores` (n,) are those of all pairs under some model. The weights add up to what they would without the selection.
+    `scores` (n,) are those of all pairs under some model; those of the pairs that stay are returned, too. The weights
+    add up to what they would without the selection.
     """
     n = len(trials.weight)
     if n <= most:
-        return trials
-    order = np.argsort(scores[trials.n_targets :], kind="stable")
+        return trials, scores
     n_top = 2 * most // 3
-    rest = order[: n - n_top][_spread(n - n_top, most - n_top)]
-    chosen = np.concatenate([order[n - n_top :], rest])
+    parted = np.argpartition(scores[trials.n_targets :], min(n - n_top, n - 1))
+    rest, top = (np.sort(part) for part in np.split(parted, [n - n_top]))
+    rest = rest[_spread(n - n_top, most - n_top)]
+    chosen = np.concatenate([top, rest])
     weight = np.repeat([1.0, (n - n_top) / len(rest)], [n_top, len(rest)]) * (most / n)
-    pairs = np.concatenate([trials.pairs[: trials.n_targets], trials.pairs[trials.n_targets + chosen]])
-    return replace(trials, pairs=pairs, weight=weight)
+    kept = np.concatenate([np.arange(trials.n_targets), trials.n_targets + chosen])
+    return replace(trials, cells=trials.cells[kept], weight=weight), scores[kept]
 
 
 def _spread(n: int, most: int) -> Ints:
@@ -135,47 +147,53 @@ def _spread(n: int, most: int) -> Ints:
     return np.sort(np.arange(most) * step % n)
 
 
-def _common(sets: Sequence[tuple[int, Ints]], kinds: Ints, session: Ints, most: int) -> Ints:
+def _common(sets: list[tuple[int, list[int]]], kinds: list[int], session: list[int], most: int) -> Ints:
     """Which sets are of the commonest patterns of their form; a pattern counts recordings by kind in each session."""
     patterns: dict[int, dict[Any, list[int]]] = {}
     for i, (form, rows) in enumerate(sets):
-        of = {s: tuple(sorted(kinds[rows[session[rows] == s]].tolist())) for s in session[rows].tolist()}
-        patterns.setdefault(form, {}).setdefault(tuple(sorted(of.values())), []).append(i)
+        of: dict[int, list[int]] = {}
+        for row in rows:
+            of.setdefault(session[row], []).append(kinds[row])
+        pattern = tuple(sorted(tuple(sorted(own)) for own in of.values()))
+        patterns.setdefault(form, {}).setdefault(pattern, []).append(i)
     kept = [sorted(found.values(), key=len, reverse=True)[:most] for found in patterns.values()]
     return np.sort(np.concatenate([np.array(own) for form in kept for own in form]))
 
 
-def _sets(sessions: Sequence[Ints], kinds: Ints, enrolment: Enrolment) -> list[tuple[int, Ints]]:
+def _sets(sessions: list[list[int]], kinds: list[int], K: int, enrolment: Enrolment) -> list[tuple[int, list[int]]]:
     """Sets of recordings of one speaker, of the forms in `enrolment` in turn, each with the number of its form.
 
     Kinds of channels follow a few patterns that all speakers share, so that few patterns of sets have to be scored.
     """
-    K, every, out = int(kinds.max()) + 1, np.concatenate(sessions), []
+    out: list[tuple[int, int, list[int]]] = []
     for form, (n_sessions, n_recordings) in enumerate(enrolment):
         if (n_sessions, n_recordings) == (1, 1):
-            singles = [every[kinds[every] == k][:SINGLES, None] for k in range(K)]
-            out += [(i, form, rows) for i, rows in enumerate(row for own in singles for row in own)]
+            every = [row for session in sessions for row in session]
+            singles = [[row] for k in range(K) for row in [row for row in every if kinds[row] == k][:SINGLES]]
+            out += [(i, form, rows) for i, rows in enumerate(singles)]
             continue
         n, seen = min(n_sessions, len(sessions)), set()
         for i in range(SETS):
-            chosen = []
+            rows = []
             for j in range(n):
-                session = sessions[(i * n + j) % len(sessions)]
                 first = (2 * (i % 3) + (j if n_recordings == 1 else 0)) % K
-                chosen.append(_of_session(session, (kinds[session] - first) % K, n_recordings))
-            rows = np.concatenate(chosen)
-            if (key := tuple(sorted(rows.tolist()))) not in seen:
+                rows += _of_session(sessions[(i * n + j) % len(sessions)], kinds, first, K)[:n_recordings]
+            if (key := tuple(sorted(rows))) not in seen:
                 seen.add(key)
                 out.append((i, form, rows))
     return [(form, rows) for _, form, rows in sorted(out, key=lambda each: each[:2])]
 
 
-def _of_session(session: Ints, preference: Ints, n: int | None) -> Ints:
-    """n recordings of a session: one of each kind, preferred kinds first, then a second one of each, and so on."""
-    order = np.argsort(preference, kind="stable")
-    same = preference[order]
-    again = np.arange(len(same)) - np.searchsorted(same, same)  # how many of this kind come before
-    return session[order[np.lexsort((same, again))]][:n]
+def _of_session(session: list[int], kinds: list[int], first: int, K: int) -> list[int]:
+    """The recordings of a session: one of each kind, from kind `first` on, then a second one of each, and so on."""
+    if K == 1:
+        return session
+    seen, order = [0] * K, []
+    for row in session:
+        k = (kinds[row] - first) % K
+        order.append((seen[k], k, row))
+        seen[k] += 1
+    return [row for _, _, row in sorted(order)]
 
 
 # -- the cost
@@ -194,17 +212,22 @@ def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Fl
     """The cost of scores F v, F of targets and of (weighted) non-targets, its gradient and second derivatives in v."""
     value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
     for F, sign in zip(both, (-1.0, 1.0), strict=True):
-        score, first, second = F @ v, np.zeros(len(F)), np.zeros(len(F))
-        share: Any = 1 / len(F) if sign < 0 or weight is None else weight / weight.sum()
+        wrong = sign * (F @ v)  # by how much a score errs
+        e, first, second = np.exp(np.minimum(wrong, FAR)), np.zeros(len(F)), np.zeros(len(F))
+        far = np.maximum(wrong - FAR, 0)  # ln(1 + e^z) is z there
+        share: Any = np.full(len(F), 1 / len(F)) if sign < 0 or weight is None else weight / weight.sum()
         for p in priors:
-            w = share * (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(priors))
-            z = sign * (score + logit(p))
-            e = np.exp(-np.abs(z))
-            value += float((w * (np.maximum(z, 0) + np.log1p(e))).sum())  # ln(1 + e^z)
-            first += w * sign * np.where(z > 0, 1, e) / (1 + e)
-            second += w * e / (1 + e) ** 2
-        gradient += first @ F
-        curvature += F.T @ (second[:, None] * F)
+            w = (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(priors))
+            z = e * np.exp(sign * logit(p))  # e^(sign (score + logit p))
+            rest = 1 / (1 + z)
+            value += w * float(share @ (np.log1p(z) + far))
+            z *= rest
+            z *= w
+            first += z
+            z *= rest
+            second += z
+        gradient += sign * ((share * first) @ F)
+        curvature += F.T @ ((share * second)[:, None] * F)
     return value, gradient, curvature
 
 
@@ -226,9 +249,13 @@ def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> Flo
 
 
 def calibrate(
-    tar: Floats, non: Floats, priors: Sequence[float] = PRIORS, weight: Floats | None = None
+    tar: Floats,
+    non: Floats,
+    priors: Sequence[float] = PRIORS,
+    weight: Floats | None = None,
+    start: Floats | None = None,
 ) -> tuple[float, Floats]:
-    """The lowest cost, and the scale and the offset that reach it.
+    """The lowest cost, and the scale and the offset that reach it; `start` is a guess at these.
 
     Where a threshold separates the trials, no scale is best: 1 / (number of targets) times (scale - 1)^2 / 2 is added.
     """
@@ -241,7 +268,10 @@ def calibrate(
         u = v - [deviation, 0]
         return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
-    v = _newton(at, np.array([1.0, 0.0]))
+    guess = np.array([1.0, 0.0])
+    if start is not None:
+        guess = np.array([start[0] * deviation, start[1] + start[0] * middle])
+    v = _newton(at, guess)
     if v[0] < LEAST:  # scores that know nothing, or less: they keep their order, and an offset is learnt
 
         def offset(u: Floats) -> Expansion:
@@ -263,7 +293,8 @@ class Search:
     Scores are about linear in the parameters, s + J delta. With eta = a delta the cost of a (s + J delta) + b is that
     of a logistic regression on (s, 1, J), which is convex. J comes from differences, and each further point corrects
     it (Broyden), so that a step costs one evaluation. The search is smooth in the data: data that differ by rounding
-    lead to points that hardly differ.
+    lead to points that hardly differ. Where the first few steps gain much, derivatives have changed, and are taken
+    once more.
     """
 
     scores: Callable[[Floats], tuple[Floats, Floats]]  # of targets and non-targets, at a point
@@ -272,34 +303,38 @@ class Search:
     penalty: float
     weight: Floats | None = None  # of the non-targets
     progress: Progress | None = None
+    snap: Callable[[Floats], Floats] = lambda theta: theta  # to a point near by where the search may end
 
-    def __call__(self, start: Floats) -> Floats:
-        """The lowest point that is found."""
+    def __call__(self, start: Floats, here: tuple[Floats, Floats] | None = None) -> tuple[Floats, float, Floats]:
+        """The lowest point that is found, its cost and calibration; `here` are the scores at the start, if known."""
         self.start = self.best = start
-        self.here = self.scores(start)
-        self.value, affine = calibrate(*self.here, self.priors, self.weight)
-        self.tried = [(start, self.value)]
-        for _ in range(2):
+        self.here = self.scores(start) if here is None else here
+        cost, affine = calibrate(*self.here, self.priors, self.weight)
+        self.value, self.tried = cost, [(start, cost)]
+        for again in (False, True):
+            if again and self.tried[0][1] - self.value < WORTH * self.penalty:
+                break
             slope, radius = self._differences(), STEP
             for _ in range(STEPS):
                 step = self._step(slope, affine)
                 step *= min(1.0, radius / max(float(np.abs(step).max()), radius))
-                step = np.clip(self.best + step, -self.limits, self.limits) - self.best
+                step = self.snap(np.clip(self.best + step, -self.limits, self.limits)) - self.best
                 if (length := float(np.abs(step).max())) < TOLERANCE:
                     break
                 there = self.scores(self.best + step)
-                value, found = calibrate(*there, self.priors, self.weight)
-                self.tried.append((self.best + step, value))
+                new_cost, found = calibrate(*there, self.priors, self.weight, affine)
+                self.tried.append((self.best + step, new_cost))
                 if self.progress is not None:
-                    self.progress(len(self.tried), value)
-                value += self._penalty(self.best + step)
+                    self.progress(len(self.tried), new_cost)
+                value = new_cost + self._penalty(self.best + step)
                 for J, new, old in zip(slope, there, self.here, strict=True):
                     J += np.outer(new - old - J @ step, step / (step @ step))
                 if value < self.value:
-                    self.best, self.here, self.value, affine = self.best + step, there, value, found
+                    self.best, self.here, self.value = self.best + step, there, value
+                    cost, affine = new_cost, found
                 else:
                     radius = length / 4
-        return self.best
+        return self.best, cost, affine
 
     def _penalty(self, theta: Floats) -> float:
         return self.penalty * float(((theta - self.start) ** 2).sum())
@@ -364,20 +399,27 @@ def _start(stats: Any) -> Shrinkage:
     """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
     n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
     shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
-    speaker, session, noise = np.clip(shares, 0.005, 0.95).tolist()
+    speaker, session, noise = np.round(np.clip(shares, 0.005, 0.95), 3).tolist()
     return Shrinkage(speaker, session, noise, shr.START.channel)
 
 
-def _scores(fold: Any, change: Callable[[Shrinker], Model]) -> Floats:
-    """Of all pairs of a fold under its changed model."""
-    X, kind, trials, shrinker = fold
-    model = change(shrinker)
-    enrolled = enroll(model, X[trials.row, :], trials.side, trials.session, kind[trials.row])
-    tests = enroll(model, X[trials.test, :], np.arange(len(trials.test)), None, kind[trials.test])
-    cells = len(enrolled) * len(tests)
-    if cells <= MATRIX or 4 * len(trials.pairs) > cells:
-        return to_numpy(Scorer(enrolled).columns(tests))[trials.pairs[:, 0], trials.pairs[:, 1]]
-    return to_numpy(Scorer(enrolled).pairs(tests, trials.pairs))
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """The trials of a fold, its recordings summed up for them, and its model."""
+
+    trials: Trials
+    enrolled: Sums
+    tests: Sums
+    shrinker: Shrinker
+
+    def scores(self, change: Callable[[Shrinker], Model]) -> Floats:
+        """Of all pairs under the changed model."""
+        model, cells = change(self.shrinker), self.trials.cells
+        enrolled, tests = self.enrolled.sides(model), self.tests.sides(model)
+        n = len(enrolled) * len(tests)
+        if n <= MATRIX or 4 * len(cells) > n:
+            return to_numpy(Scorer(enrolled).columns(tests)).reshape(-1)[cells]
+        return to_numpy(Scorer(enrolled).pairs(tests, self.trials.pairs))
 
 
 class HeldOutTrials:
@@ -385,7 +427,9 @@ class HeldOutTrials:
 
     def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut, progress: Progress | None = None):
         self.progress = progress
-        self.how, self.path, self.folds, self.n_speakers, self.start = how, held_out.path, [], 0, _start(stats)
+        self.how, self.path, self.n_speakers, self.start = how, held_out.path, 0, _start(stats)
+        self.folds: list[Fold] = []
+        scores: list[Floats] = []
         folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
         for (index, fold), (_, shrinker) in zip(folds, held_out.parts, strict=True):
             model, sample = shrinker.model, fold.sample
@@ -396,29 +440,38 @@ class HeldOutTrials:
             if sample is None or trials is None:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
+            row, test = np.split(place.reshape(-1), [len(trials.row)])
             sample = sample.rows(used)
             X = put(to_numpy(how.transform(sample.X, sample.kind, index)).astype(np.float64, copy=False), model.V)
             kind = codes_among(sample.kind, model.kinds, len(used)) if model.K > 1 else np.zeros(len(used), np.int64)
             if how.infer and model.K > 1:
                 shares = put(shrinker.N / shrinker.N.sum(), X)
                 kind = to_numpy(kind_log_posterior(model, X, shares)).argmax(axis=1)
-            trials = replace(trials, row=place[: len(trials.row)], test=place[len(trials.row) :])
-            fold_of = (X, np.maximum(kind, 0), trials, shrinker)
-            scores = _scores(fold_of, lambda own: own(self.start))
-            self.folds.append((*fold_of[:2], select(trials, scores, NONTARGETS // len(folds)), shrinker))
+            kind = np.maximum(kind, 0)
+            enrolled = Sums(take(X, row), trials.side, trials.session, kind[row], model.K)
+            tests = Sums(take(X, test), np.arange(len(test)), None, kind[test], model.K)
+            own = Fold(trials, enrolled, tests, shrinker)
+            some, known = select(trials, own.scores(lambda fold: fold(self.start)), NONTARGETS // len(folds))
+            self.folds.append(replace(own, trials=some))
+            scores.append(known)
             self.n_speakers += len(np.unique(sample.speaker))
+
+        self.at_start = self._split(scores)
 
     @property
     def weight(self) -> Floats:
         """Of the non-targets."""
-        return np.concatenate([fold[2].weight for fold in self.folds])
+        return np.concatenate([fold.trials.weight for fold in self.folds])
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
         """Of targets and of non-targets, over all folds."""
-        found = list(in_order(lambda fold: _scores(fold, change), self.folds, 1e12))
-        n = [fold[2].n_targets for fold in self.folds]
-        tar = np.concatenate([s[:k] for s, k in zip(found, n, strict=True)])
-        return tar, np.concatenate([s[k:] for s, k in zip(found, n, strict=True)])
+        small = all(fold.shrinker.model.d <= SMALL for fold in self.folds)  # else they would take much memory
+        return self._split(list(in_order(lambda fold: fold.scores(change), self.folds, 1e12 if small else 0)))
+
+    def _split(self, found: list[Floats]) -> tuple[Floats, Floats]:
+        both = [np.split(s, [fold.trials.n_targets]) for s, fold in zip(found, self.folds, strict=True)]
+        tar, non = (np.concatenate([np.zeros(0), *part]) for part in zip(*both, strict=True)) if both else ([], [])
+        return np.asarray(tar), np.asarray(non)
 
     @reproducible()
     def value(self, change: Callable[[Shrinker], Model]) -> tuple[float, Floats]:
@@ -428,22 +481,25 @@ class HeldOutTrials:
     @reproducible()
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
         """The best shrinkages (those in `free`), scales and calibration, the first two to three digits."""
-        n_scales = 1 + ("session" in free)
+        n, n_scales = len(free), 1 + ("session" in free)
         start = np.array([*(float(logit(getattr(self.start, name))) for name in free), *[0.0] * n_scales])
-        limits = np.array([LIMITS["shrinkage"]] * len(free) + [LIMITS["scales"]] * n_scales)
+        limits = np.array([LIMITS["shrinkage"]] * n + [LIMITS["scales"]] * n_scales)
+
+        def snap(theta: Floats) -> Floats:
+            """To amounts of three digits."""
+            return np.concatenate([logit(np.round(expit(theta[:n]), 3)), np.log(np.round(np.exp(theta[n:]), 3))])
 
         def amounts(theta: Floats, digits: int = 15) -> tuple[Shrinkage, Scales]:
-            a = Shrinkage(**dict(zip(free, np.round(expit(theta[: len(free)]), digits).tolist(), strict=True)))
-            return a, Scales(*np.round(np.exp(theta[len(free) :]), digits).tolist())
+            a = Shrinkage(**dict(zip(free, np.round(expit(theta[:n]), digits).tolist(), strict=True)))
+            return a, Scales(*np.round(np.exp(theta[n:]), digits).tolist())
 
-        def change(theta: Floats, digits: int = 15) -> Callable[[Shrinker], Model]:
-            a, scales = amounts(theta, digits)
-            return lambda fold: scaled(fold(a), scales)
+        def scores(theta: Floats) -> tuple[Floats, Floats]:
+            a, scales = amounts(theta)
+            return self.scores(lambda fold: scaled(fold(a), scales))
 
-        scores, penalty = lambda theta: self.scores(change(theta)), PENALTY / self.n_speakers
-        search = Search(scores, limits, self.how.priors, penalty, self.weight, self.progress)
-        best = search(start)
-        value, (scale, offset) = self.value(change(best, 3))
+        penalty = PENALTY / self.n_speakers
+        search = Search(scores, limits, self.how.priors, penalty, self.weight, self.progress, snap)
+        best, value, (scale, offset) = search(start, self.at_start if "speaker" in free else None)
         for theta, found in [*search.tried, (best, value)]:
             a, scales = amounts(theta, 3)
             self.path.pop((*a, *scales), None)  # the last is what was chosen
