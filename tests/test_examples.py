@@ -26,7 +26,7 @@ from duoplda.io import (
     write_map,
     write_trials,
 )
-from duoplda.metrics import cllr, eer
+from duoplda.metrics import b_cubed, cllr, eer
 
 ROOT = Path(__file__).parents[1]
 SPEECH = ROOT.parent / "shared" / "data"
@@ -158,6 +158,89 @@ def test_few_speakers():
     bits = experiment(25, d=16, n_test=60).bits
     for trials in ("three", "one"):
         assert bits["truth"][trials] < bits["decision"][trials] < bits["ML"][trials]
+
+
+@pytest.fixture(scope="module")
+def few_voices(tmp_path_factory):
+    """A folder with a small training part and a public part, drawn from one model."""
+    folder = tmp_path_factory.mktemp("voices")
+    sizes = {"n_dimensions": 20, "n_speaker_factors": 16, "n_session_factors": 16, "speaker_variance": 4.0}
+    train = make_recordings(30, 5, 3, seed=0, **sizes)
+    for part, of in (("train", train), ("public", make_recordings(9, 6, 3, model=train.model, seed=1))):
+        speaker, session = (np.unique(ids, return_inverse=True)[1] for ids in (of.speaker, of.session))
+        columns = {"embeddings": of.X, "speaker": speaker, "session_id": session, "channel": np.arange(len(of.X)) % 3}
+        np.savez(folder / f"so762_campp_{part}.npz", **columns)
+    return folder
+
+
+def test_clustering(few_voices, monkeypatch, capsys):
+    import clustering
+
+    quick = {"shrinkage": (0.1, 0.1, 0.1, 0.1), "tol": 1e-3}
+    monkeypatch.setattr(clustering, "MODELS", {k: m._replace(options=quick) for k, m in clustering.MODELS.items()})
+    data, public = clustering.load(few_voices, "so762")
+    bench = clustering.Bench(data, few_voices / "all")
+    results = clustering.run(bench, clustering.NAMES, ["ragged"], public, resamples=20)
+    assert set(results) == {(name, "ragged") for name in clustering.NAMES}
+    lines = capsys.readouterr().out.splitlines()[2:]
+    for name, line in zip(clustering.NAMES, lines, strict=True):
+        measures = results[name, "ragged"].measures
+        assert line.startswith(name)
+        assert f"{100 * measures['b_cubed_f'].estimate:.1f} [" in line
+        assert measures["speakers"].estimate == 9
+    for name in ("two", "kinds"):
+        assert results[name, "ragged"].measures["b_cubed_f"].estimate > 0.9
+        assert (few_voices / f"all-{name}.safetensors").is_file()
+    draw = clustering.drawn(public, "ragged", seed=2)  # sessions count alike: the same as measured on sessions
+    labels, first = bench.labels("two", draw, "ragged"), np.unique(draw["session_id"], return_index=True)[1]
+    expected = b_cubed(labels[first], draw["speaker"][first])
+    assert b_cubed(labels, draw["speaker"], clustering.weights(draw)) == pytest.approx(expected)
+
+
+def test_conditions_of_clustering(few_voices):
+    from clustering import drawn, load, thirds
+
+    data, public = load(few_voices, "so762", held_out=1)
+    assert len(np.unique(public["speaker"])) == 10
+    assert not set(public["speaker"]) & set(data["speaker"])
+    assert set(np.bincount(thirds(data))) <= {6 * 15, 7 * 15}  # of twenty speakers
+    one = drawn(data, "one")
+    assert len(one["session_id"]) == len(np.unique(data["session_id"])) == len(np.unique(one["session_id"]))
+    assert set(np.bincount(one["channel"])) <= {33, 34}
+    ragged = [drawn(data, "ragged", seed) for seed in range(8)]
+    assert all(set(draw["speaker"]) == set(data["speaker"]) for draw in ragged)
+    sizes = [np.unique(draw["session_id"], return_counts=True)[1] for draw in ragged]
+    assert set(np.concatenate(sizes)) == {1, 2, 3}
+    firsts = [draw["speaker"][np.unique(draw["session_id"], return_index=True)[1]] for draw in ragged]
+    assert {int(n) for first in firsts for n in np.unique(first, return_counts=True)[1]} == {1, 2, 3, 4, 5}
+    rows = [{tuple(x) for x in draw["embeddings"]} for draw in ragged]
+    assert rows[0] != rows[1]
+    assert rows[0] <= {tuple(x) for x in data["embeddings"]}
+
+
+def test_rivals_of_clustering(few_voices):
+    from clustering import Bench, cut, drawn, hdbscan, load, spectral
+
+    D = np.array([[0.0, -3.0, 1.0], [-3.0, 0.0, 2.0], [1.0, 2.0, 0.0]])  # the third joins at a distance of 1.5
+    assert [len(set(labels)) for labels in cut(D, [-3.1, -2.9, 1.4, 1.6])] == [3, 2, 2, 1]
+    rng = np.random.default_rng(0)
+    Y = np.repeat(np.eye(4), 10, axis=0) + 0.05 * rng.normal(size=(40, 4))
+    Y = np.vstack([Y, -np.ones(4)])  # far from all
+    Y *= np.sqrt(4 / (Y**2).sum(axis=1, keepdims=True))
+    truth = np.repeat(np.arange(5), [10, 10, 10, 10, 1])
+    assert b_cubed(hdbscan(Y, 0, [("eom", 5, 2)])[0], truth).f == 1
+    for k in (None, 4):
+        assert b_cubed(spectral(Y[:-1], k, [5])[0], truth[:-1]).f == 1
+    data, public = load(few_voices, "so762")
+    bench = Bench(data)
+    bench.prepare("cosine", "one")
+    draw = drawn(public, "one")
+    choice = bench.tuned["cosine", "one"]
+    labels = bench.labels("cosine", draw, "one")
+    assert b_cubed(labels, bench.tried("cosine", draw, "one", [choice])[choice]).f == 1
+    halves = {**draw, "pool": draw["speaker"] % 2}  # nobody of one pool is in a cluster of the other
+    labels = bench.labels("cosine", halves, "one")
+    assert not set(labels[halves["pool"] == 0]) & set(labels[halves["pool"] == 1])
 
 
 @needs_speech

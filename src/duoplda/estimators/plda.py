@@ -21,6 +21,7 @@ from duoplda.data import labels as lab
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import channels, checks, files
+from duoplda.estimators.clustering import cluster_recordings
 from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import METHODS, AffineCalibration
 from duoplda.model import em, parameters, posteriors
@@ -30,6 +31,7 @@ from duoplda.model.statistics import Statistics
 from duoplda.model.training import Training
 from duoplda.trials import sides
 from duoplda.trials.blocks import Scorer
+from duoplda.trials.clustering import Clustering
 from duoplda.trials.sides import Sides
 
 Ids = NDArray[Any]
@@ -126,6 +128,57 @@ class ScoresTrials:
         self.check_sides(enrolled, tests)
         rows, ratios = Scorer(enrolled).top(tests, k)
         return rows, self._calibrated(ratios, calibrated)
+
+    def cluster(
+        self,
+        X: Any,
+        session: Any = None,
+        channel: Any = None,
+        *,
+        prior: float = 0.02,
+        n_speakers: int | None = None,
+        min_speakers: int | None = None,
+        max_speakers: int | None = None,
+        must_link: Any = None,
+        cannot_link: Any = None,
+        known: Sides | None = None,
+        weight: float = 1.0,
+        discount: float = 1.0,
+        refine: bool = True,
+        device: Any = None,
+    ) -> Clustering:
+        """Who is who: put recordings into clusters, one for each speaker, however many these are.
+
+        Of all partitions of the sessions that are looked at, the one with the highest posterior is taken. The prior
+        is that of Ewens: there is no threshold to tune. The unscaled model is used (`model_`).
+
+        Parameters
+        ----------
+        X : recordings (n, d), or `Recordings`, or enrolled sides, each of which then is of one speaker
+        session, channel : (n,) as for `enroll`; for `Recordings`, mappings by id. The recordings of a session are of one
+            speaker, and count as one.
+        prior : the probability that two random sessions are of one speaker
+        n_speakers, min_speakers, max_speakers : how many speakers there are, if that is known
+        must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) of one speaker, or of two
+        known : enrolled speakers whom a cluster may be, but need not; all ratios then come from `ratio_model_`
+        weight : what the log ratios count; less than 1 makes for fewer speakers where there is only one kind of channel
+        discount : what the evidence of each item counts, for items that are no independent sessions, such as windows
+            of speech that overlap
+        refine : after clusters have been merged, move single sessions while that is better
+
+        Examples
+        --------
+        >>> from duoplda.datasets import make_recordings
+        >>> X, speaker, session, _ = make_recordings(12, 5, 3, n_dimensions=40, seed=1)
+        >>> found = PLDA(20, 30).fit(X, speaker, session=session).cluster(X, session)
+        >>> len(found), found.sessions.tolist()
+        (12, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
+        """
+        check_is_fitted(self)
+        options = {"prior": prior, "n_speakers": n_speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
+        links = {"must_link": must_link, "cannot_link": cannot_link, "known": known}
+        more = {"weight": weight, "discount": discount, "refine": refine}
+        return cluster_recordings(self, X, session, channel, device, **options, **links, **more)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
         if not calibrated or self.calibration_ is None:

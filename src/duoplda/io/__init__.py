@@ -12,7 +12,7 @@ from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model
-from duoplda.io.partitions import read_partition
+from duoplda.io.partitions import read_partition, read_sessions, write_partition
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
@@ -54,6 +54,7 @@ __all__ = [
     "read_score_matrix",
     "read_scores",
     "read_segments",
+    "read_sessions",
     "read_transform",
     "read_trials",
     "read_uem",
@@ -64,6 +65,7 @@ __all__ = [
     "write_labels",
     "write_map",
     "write_pair",
+    "write_partition",
     "write_rttm",
     "write_scores",
     "write_trials",

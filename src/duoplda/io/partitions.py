@@ -1,11 +1,15 @@
 """Who belongs together: the cluster of each recording."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from duoplda.io._arrow import schema_of
-from duoplda.io._common import PathLike, content
+from duoplda.io._coded import Coded
+from duoplda.io._common import PathLike, bad, check_ids, content
 from duoplda.io._text import header_fields
-from duoplda.io.labels import COLUMNS, read_labels, read_map
+from duoplda.io.labels import COLUMNS, TABLES, read_labels, read_map, write_map, write_table
 
 VALUES = {"cluster": ("cluster",), "speaker": COLUMNS["speaker"]}
 
@@ -34,3 +38,62 @@ def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
         return read_map(path, value) or {}
     labels = read_labels(path, form="utt2spk" if Path(path).suffix.lower() == ".tsv" else "auto")
     return dict(zip(labels.ids.tolist(), labels.speaker.tolist(), strict=True))
+
+
+def read_sessions(path: PathLike) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+    """Read the session and the kind of channel of each recording from a table (TSV, CSV or Parquet).
+
+    None stands for the column that is not there; one of the two must be. A column `speaker` is not needed.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "table.csv").write_text("id,session\\na,monday\\nb,tuesday\\n")
+    ...     read_sessions(folder + "/table.csv")
+    ({'a': 'monday', 'b': 'tuesday'}, None)
+    """
+    names = {n.strip().lower() for n in (schema_of(path) if content(path) == "parquet" else header_fields(path))[0]}
+    if not names & {*COLUMNS["session"], *COLUMNS["channel"]}:
+        raise bad(path, "header", "has neither a session nor a channel column", "name one of the columns `session`")
+    session, channel = (read_map(path, m) if names & {*COLUMNS[m]} else None for m in ("session", "channel"))
+    return session, channel
+
+
+def write_partition(
+    path: PathLike,
+    recording: Iterable[str],
+    cluster: Iterable[str],
+    *,
+    force: bool = False,
+    **more: Iterable[str] | np.ndarray,
+) -> None:
+    """Write the cluster of each recording, as `read_partition` reads it.
+
+    `.tsv`, `.csv` and `.parquet` are tables with the columns `recording`, `cluster` and those of `more`, by their
+    names: texts, or floats. Anything else is Kaldi's `utt2spk`, without them.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_partition(folder + "/utt2spk.tsv", ["a", "b"], ["spk1", "spk2"], margin=np.array([1.5, 0.25]))
+    ...     print(Path(folder, "utt2spk.tsv").read_text().expandtabs(12), end="")
+    recording   cluster     margin
+    a           spk1        1.5
+    b           spk2        0.25
+    """
+    texts = {"recording": np.array(list(recording), str), "cluster": np.array(list(cluster), str)}
+    if len(np.unique(texts["recording"])) < len(texts["recording"]):
+        raise bad(path, "", "a recording is there twice", "each recording is in one cluster")
+    if Path(path).suffix.lower() not in TABLES:
+        write_map(path, texts["recording"], texts["cluster"], force=force)
+        return
+    columns: dict[str, Coded | np.ndarray] = {}
+    for name, values in (texts | more).items():
+        real = isinstance(values, np.ndarray) and values.dtype.kind == "f"
+        columns[name] = np.asarray(values) if real else Coded.of(check_ids(path, np.array(list(values), str)))
+        if len(columns[name]) != len(texts["recording"]):
+            cause = f"{len(columns[name])} values of {name} for {len(texts['recording'])} recordings"
+            raise bad(path, "", cause, "give one for each recording")
+    write_table(path, columns, force=force)

@@ -1,17 +1,15 @@
 """One self-contained HTML page on how good scores are: tables, curves, and sliders for the prior and the costs.
 
+`write_cluster_report` writes another, on clusters, which needs no script.
+
 The tables are plain HTML and stand without a script. The curves are drawn, and the sliders answered, by a small
 script from data inside the page. A Content-Security-Policy in the page allows nothing but that script and that style,
 so no request can leave it and no id can act as markup.
 """
 
-import base64
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,12 @@ from duoplda.arrays import to_numpy
 from duoplda.data import Recordings
 from duoplda.io import atomic_path
 from duoplda.report import _sections as section
+from duoplda.report._clusters import close_calls, weak_clusters, weak_pairs, write_cluster_report
 from duoplda.report._data import Grid, page_data
-from duoplda.report._html import template, text
+from duoplda.report._html import page, template, text
 from duoplda.report.plots import variance_directions
 
-__all__ = ["inferred_kinds", "write_report"]
+__all__ = ["close_calls", "inferred_kinds", "weak_clusters", "weak_pairs", "write_cluster_report", "write_report"]
 
 
 def write_report(
@@ -101,21 +100,8 @@ def inferred_kinds(backend: Any, recordings: Recordings, known: Mapping[str, str
 
 def _page(title: str, evidence: section.Evidence, bodies: Mapping[str, str], data: Any) -> str:
     """The whole page, of those sections that have something to show."""
-    from duoplda import __version__
-
     bodies = {"decide": template("decide.html"), "curves": template("curves.html"), **bodies}
     shown = {name: (head, bodies[name]) for name, head in section.HEADS.items() if bodies[name]}
-    scores, names = evidence.scores, ", ".join(text(name) for name in evidence.scores)
-    parts = {"css": template("page.css"), "js": template("page.js")}
-    digests = {f"{name}_hash": hashlib.sha256(part.encode()).digest() for name, part in parts.items()}
-    parts |= {name: f"sha256-{base64.b64encode(digest).decode()}" for name, digest in digests.items()}
-    script = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":  # so that the data cannot end the script element that holds them
-        script = script.replace(mark, f"\\u{ord(mark):04x}")
-    parts |= {"title": text(title), "data": script, "version": __version__}
-    return Template(template("page.html")).substitute(
-        parts,
-        subtitle=f"{len(scores)} system{'s' * (len(scores) > 1)} on {len(evidence.y):,} trials: {names}",
-        nav="".join(f'<a href="#{name}">{head}</a>' for name, (head, _) in shown.items()),
-        sections="\n".join(f'<section id="{k}"><h2>{head}</h2>\n{body}</section>' for k, (head, body) in shown.items()),
-    )
+    names = ", ".join(text(name) for name in evidence.scores)
+    n = len(evidence.scores)
+    return page(title, f"{n} system{'s' * (n > 1)} on {len(evidence.y):,} trials: {names}", shown, data)

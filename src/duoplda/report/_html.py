@@ -1,8 +1,12 @@
-"""Pieces of HTML: texts that cannot act as markup, numbers, tables."""
+"""Pieces of HTML: texts that cannot act as markup, numbers, tables, and the page that holds them."""
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -62,3 +66,33 @@ def number(value: float, form: str) -> str:
     if not np.isfinite(value):
         return "\N{INFINITY}" if value > 0 else "\N{MINUS SIGN}\N{INFINITY}"
     return form.format(value).replace("-", "\N{MINUS SIGN}")
+
+
+def page(title: str, subtitle: str, sections: Mapping[str, tuple[str, str]], data: Any = None) -> str:
+    """Return a whole page of sections (id -> heading and body); one without `data` has no script.
+
+    Its Content-Security-Policy allows nothing but its own style and script.
+    """
+    from duoplda import __version__
+
+    css, js = template("page.css"), "" if data is None else template("page.js")
+    sources = [f"sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}" for part in (css, js)]
+    scripts = ""
+    if js:
+        script = json.dumps(data, separators=(",", ":"), allow_nan=False)
+        for mark in "<>&":  # so that the data cannot end the script element that holds them
+            script = script.replace(mark, f"\\u{ord(mark):04x}")
+        scripts = f'<script type="application/json" id="report-data">{script}</script>\n<script>{js}</script>\n'
+    return Template(template("page.html")).substitute(
+        title=text(title),
+        css=css,
+        css_hash=sources[0],
+        script_source=f"; script-src '{sources[1]}'" if js else "",
+        scripts=scripts,
+        version=__version__,
+        subtitle=subtitle,
+        nav="".join(f'<a href="#{name}">{head}</a>' for name, (head, _) in sections.items()),
+        sections="\n".join(
+            f'<section id="{name}"><h2>{head}</h2>\n{body}</section>' for name, (head, body) in sections.items()
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Pictures of scores and models: DET, Tippett, histograms, Bayes error, reliability, variance shares.
+"""Pictures of scores, models and clusters: DET, Tippett, histograms, Bayes error, reliability, maps, trees.
 
 Scores are natural-log likelihood ratios, labels are True for a target trial, and `systems` maps a name to its (scores,
 labels). Every function draws into the Axes it is given, or into a new figure as wide as a column of print (3.5 in), and
@@ -28,6 +28,7 @@ from duoplda.report._html import plain
 __all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
+__all__ += ["cluster_map", "cluster_sizes", "dendrogram", "principal_plane"]
 
 Axes = Any  # matplotlib.axes.Axes, which is imported where it is made
 Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
@@ -271,6 +272,94 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
         ax.plot(*rows[own, :2].T, ls="none", label=_short(names[k], 24) if few else None, **style)
     ax.set_aspect("equal", adjustable="datalim")
     return _dress(ax, "Speaker factor 1", "Speaker factor 2", columns=4 if max(len(str(n)) for n in names) <= 6 else 2)
+
+
+def cluster_sizes(clustering: Any, ax: Axes | None = None) -> Axes:
+    """Sessions of each speaker that `cluster` found, the largest first; those who were known are hatched."""
+    sizes = np.asarray(clustering.sessions, dtype=np.float64)
+    order = np.argsort(-sizes, kind="stable")
+    sizes, known, edges = sizes[order], np.asarray(clustering.known, bool)[order], np.arange(len(sizes) + 1) + 0.5
+    ax = _axes(ax)
+    looks = ((~known, "found", OKABE_ITO[0], None), (known, "known", OKABE_ITO[4], "////"))
+    for own, name, color, hatch in looks:
+        if own.any():
+            style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} ({own.sum():,})"}
+            ax.stairs(np.where(own, sizes, 0.0), edges, fill=True, **style).set_edgecolor("white")
+    ax.locator_params(integer=True)
+    limits: dict[str, Any] = {"xlim": (edges[0], edges[-1]), "ylim": (0.0, None)}
+    return _dress(ax, "Speaker, by number of sessions", "Sessions", columns=2, **limits)
+
+
+def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
+    """The means of the speakers that `cluster` found, in their plane of largest variance; larger: more sessions.
+
+    Those who were known are diamonds. The names of the eight speakers with the most sessions are written.
+    """
+    at, shares = principal_plane(clustering.means)
+    sizes, known = np.asarray(clustering.sessions), np.asarray(clustering.known, bool)
+    ax = _axes(ax, _WIDTH * 0.92)
+    for own, name, color, marker in ((~known, "found", OKABE_ITO[0], "o"), (known, "known", OKABE_ITO[1], "D")):
+        if own.any():
+            style: dict[str, Any] = {"color": color, "marker": marker, "alpha": 0.6, "lw": 0}
+            ax.scatter(*at[own].T, s=6.0 * np.sqrt(sizes[own]), label=f"{name} ({own.sum():,})", **style)
+    for k in np.argsort(-sizes, kind="stable")[:8]:
+        text: dict[str, Any] = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 5.5, "color": "0.25"}
+        ax.annotate(_short(clustering.names[k], 16), at[k], **text)
+    ax.set_aspect("equal", adjustable="datalim")
+    words = [f"Direction {k + 1} ({100 * share:.0f} % of the variance)" for k, share in enumerate(shares)]
+    return _dress(ax, *words, columns=2)
+
+
+def dendrogram(clustering: Any, ax: Axes | None = None) -> Axes:
+    """The tree of the merges by which `cluster` made speakers of sessions, one beside the other.
+
+    The height of a merge is by how much less it gained than the first one; heights grow. Trees that are not joined are
+    different speakers, before sessions were reassigned.
+    """
+    tree, n = np.asarray(clustering.linkage(), dtype=np.float64), len(clustering.merges)
+    if not n:
+        raise DuopldaError("there is no tree to draw: nothing was merged, each session is a speaker of its own")
+    leaves, heights = len(tree) + 1, np.append(np.zeros(len(tree) + 1), tree[:, 2])
+    below = dict(enumerate(tree[:, :2].astype(np.int64).tolist(), leaves))
+    x, place, stack = np.full(len(heights), np.nan), 0, [len(heights) - 1]
+    while stack:  # leaves from the left to the right; no recursion, as a tree may be as deep as it has leaves
+        node = stack.pop()
+        if node < leaves:
+            x[node], place = place, place + 1
+        elif np.isnan(x[below[node][0]]):
+            stack += [node, *reversed(below[node])]
+        else:
+            x[node] = x[below[node]].mean()
+    ends = np.array([below[leaves + t] for t in range(n)])  # what was left in the end is not joined
+    left, right, top = x[ends[:, 0]], x[ends[:, 1]], tree[:n, 2]
+    gap = np.full(n, np.nan)
+    xs = np.stack([left, left, right, right, gap], axis=1).ravel()
+    ys = np.stack([heights[ends[:, 0]], top, top, heights[ends[:, 1]], gap], axis=1).ravel()
+    ax = _axes(ax)
+    ax.plot(xs, ys, color=OKABE_ITO[0], lw=0.8)
+    ax.set_xticks([])
+    return _dress(ax, f"{leaves:,} sessions", "Nats less than the first merge", ylim=(0.0, None))
+
+
+def principal_plane(means: ArrayLike) -> tuple[Floats, Floats]:
+    """Rows (k, 2): `means` (k, n) in their two directions of largest variance; and the shares of the variance, (2,).
+
+    The sign of a direction is that which makes its largest component positive.
+
+    >>> at, shares = principal_plane([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [4.0, 0.0, 1.0]])
+    >>> at.round(6).tolist(), shares.tolist()
+    ([[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]], [1.0, 0.0])
+    """
+    rows = np.asarray(means, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows):
+        raise DuopldaError(f"means have shape {rows.shape}: give (k, n), one row for each speaker")
+    centred = rows - rows.mean(axis=0)
+    values, directions = np.linalg.svd(centred, full_matrices=False)[1:]
+    two = np.zeros((2, rows.shape[1]))
+    two[: len(directions)] = directions[:2]
+    signs = np.sign(two[np.arange(2), np.abs(two).argmax(axis=1)]) if rows.shape[1] else np.ones(2)
+    power = np.pad(values**2, (0, 2))
+    return centred @ (two * signs[:, None]).T, power[:2] / max(power.sum(), np.finfo(float).tiny)
 
 
 def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, force: bool = False) -> None:

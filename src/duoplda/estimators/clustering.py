@@ -1,0 +1,154 @@
+"""Recordings on their way into a clustering: their sessions are summed up, wherever they lie, and put into clusters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import namespace, put
+from duoplda.data import labels as lab
+from duoplda.data.copies import suggests_copies
+from duoplda.data.labels import Ints
+from duoplda.data.recordings import ROWS, Recordings
+from duoplda.errors import DuopldaError, some
+from duoplda.model.shrinkage import Scales
+from duoplda.trials.clustering import Clustering, cluster, pairs_of, unnamed
+from duoplda.trials.sides import Sides
+
+
+def unscaled(chain: Any) -> Any:
+    """A copy of a PLDA or of the chain around it that sums up recordings with `model_`, not with the scaled one.
+
+    The scales are chosen for trials; partitions are better without them (measured on so762).
+    """
+    chain = copy(chain)
+    if hasattr(chain, "plda_"):
+        chain.plda_ = unscaled(chain.plda_)
+    else:
+        chain.scales_ = Scales()
+    return chain
+
+
+@dataclass(frozen=True, eq=False)
+class SumUp:
+    """Sums up the sessions of recordings: yields ids of recordings, the names of their sessions, and these as sides.
+
+    It can be sent to the workers of a cluster.
+    """
+
+    chain: Any
+    session: Mapping[Any, Any] | None
+    channel: Mapping[Any, Any] | None
+    device: Any
+
+    def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], NDArray[Any], Sides]]:
+        for chunk in part.chunks(ROWS):
+            ids = chunk.ids
+            if ids is None:
+                ids = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
+            bad = np.flatnonzero(~np.isfinite(np.asarray(chunk.X)).all(axis=1)) if namespace(chunk.X) is np else []
+            if len(bad):
+                raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
+            names = np.array([self._name(i) for i in ids.tolist()])
+            kinds = None
+            if self.channel is not None:
+                kinds = np.fromiter((self.channel.get(i) for i in ids.tolist()), object, len(ids))
+            yield ids, names, self.chain.enroll(chunk.X, names, names, kinds, device=self.device)
+
+    def _name(self, recording: Any) -> str:
+        """Of its session; a recording without one is a session of its own."""
+        found = None if self.session is None else self.session.get(recording)
+        return f"recording {recording}" if found is None else f"session {found}"
+
+
+def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: Any, **options: Any) -> Clustering:
+    """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides."""
+    known = options.get("known")
+    if isinstance(X, Sides):
+        return _sides(chain, X, session, channel, options)
+    if known is None:
+        chain = unscaled(chain)
+    else:
+        chain.check_sides(known)
+    if isinstance(X, Recordings):
+        for name, given in (("session", session), ("channel", channel)):
+            if given is not None and not isinstance(given, Mapping):
+                raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(given).__name__}")
+        parts = list(X.map(SumUp(chain, session, channel, device)))
+        if not parts:
+            raise DuopldaError("there is nothing to cluster: give at least one recording")
+        ids, names = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+        sides = reduce(Sides.add, [part[2] for part in parts])
+        if session is None and (example := suggests_copies(ids)):
+            warnings.warn(
+                f"no sessions are given, but ids such as {example} look like copies of one recording, which would count "
+                "as evidence several times: give the session of each recording",
+                UserWarning,
+                stacklevel=4,
+            )
+        _twice(ids)
+        row = sides.rows(names)
+    else:
+        n = getattr(X, "shape", [len(X)])[0]
+        _, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
+        sides = chain.enroll(X, row, row, channel, device=device) if n else None
+        if sides is None:
+            raise DuopldaError("there is nothing to cluster: give at least one recording")
+        ids = np.arange(n)
+    if known is not None and len(known):
+        sides = _moved(sides, known)
+    for name in ("must_link", "cannot_link"):
+        options[name] = _of_sessions(options.get(name), ids, row, name)
+    return _of_recordings(cluster(unnamed(sides, np.arange(len(sides))), **options), ids, row)
+
+
+def _sides(chain: Any, sides: Sides, session: Any, channel: Any, options: dict[str, Any]) -> Clustering:
+    if session is not None or channel is not None:
+        raise DuopldaError("sides have their sessions already: leave out session and channel")
+    chain.check_sides(sides, *([options["known"]] if options.get("known") is not None else []))
+    names, n = np.unique(sides.session, return_counts=True)
+    if (n > 1).any():
+        raise DuopldaError(
+            f"{int((n > 1).sum())} sessions are in several sides, which would find each other by them alone: "
+            f"{some(names[n > 1].tolist())}; cluster recordings instead, or give each session to one side"
+        )
+    return cluster(sides, **options)
+
+
+def _moved(sides: Sides, known: Sides) -> Sides:
+    """The sides where the known speakers are."""
+    if namespace(sides.gamma) is namespace(known.gamma):
+        return sides
+    moved = unnamed(sides)
+    moved.model = known.model
+    moved._people.columns["gamma"] = put(moved.gamma, known.gamma)
+    return moved
+
+
+def _twice(ids: NDArray[Any]) -> None:
+    names, n = np.unique(ids, return_counts=True)
+    if (n > 1).any():
+        raise DuopldaError(f"{int((n > 1).sum())} recordings are there twice: {some(names[n > 1].tolist())}")
+
+
+def _of_sessions(pairs: Any, ids: NDArray[Any], row: Ints, name: str) -> Ints:
+    """Pairs of recordings as pairs of their sessions."""
+    rows = pairs_of(pairs, ids, name)
+    found = row[rows]
+    inside = np.flatnonzero(found[:, 0] == found[:, 1])
+    if name == "cannot_link" and len(inside):
+        a, b = ids[rows[inside[0]]].tolist()
+        raise DuopldaError(f"{len(inside)} pairs of cannot_link are of one session: {a!r} and {b!r}; a session has one speaker")
+    return found
+
+
+def _of_recordings(found: Clustering, ids: NDArray[Any], row: Ints) -> Clustering:
+    return replace(found, ids=ids, labels=found.labels[row], item=found.item[row])
+

@@ -1,0 +1,270 @@
+"""One self-contained HTML page on the speakers that `cluster` found: how many, how large, where, and what is doubtful.
+
+It has no script: bars and the map are drawn here, as SVG.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unicodedata import east_asian_width
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError
+from duoplda.io import atomic_path
+from duoplda.report._html import bdi, facts, number, page, plain, table, text
+from duoplda.report._sections import of_repeat
+from duoplda.report.plots import principal_plane
+from duoplda.trials.clustering import Clustering
+
+HEADS = {"data": "Data", "sizes": "Speakers", "map": "Map", "merges": "Speakers that may be two"}
+HEADS |= {"splits": "Pairs that may be one speaker", "sessions": "Sessions that fit least", "repeat": "To repeat it"}
+MOST_BARS, MOST_POINTS, MOST_NAMES, MOST_IDS = 30, 1000, 12, 3
+WIDTH, HEIGHT, EDGE, LETTER = 360, 340, 24, 7  # of the map and of a letter in it, in pixels of a small screen
+DIAMOND = "M0-1.25L1.25 0L0 1.25L-1.25 0Z"
+
+
+def weak_clusters(clustering: Clustering, most: int = 10) -> list[int]:
+    """Return the speakers whose weakest merge gained least, the most doubtful first: they may be two.
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
+    >>> found = plda.cluster([[9.0], [9.1], [-5.0], [-6.5]], prior=0.5)
+    >>> [found.names[k] for k in weak_clusters(found)] == [found.names[found.labels[2]], found.names[found.labels[0]]]
+    True
+    """
+    return _least(clustering.split, most)
+
+
+def weak_pairs(clustering: Clustering, most: int = 10) -> list[tuple[int, int]]:
+    """Return pairs of speakers whose merge would lose least, the most doubtful first, each once: they may be one."""
+    nearest = clustering.nearest.tolist()
+    ranked = [k for k in _least(-clustering.merge, len(nearest)) if nearest[k] >= 0]
+    pairs = dict.fromkeys((min(k, nearest[k]), max(k, nearest[k])) for k in ranked)
+    return list(pairs)[:most]
+
+
+def close_calls(clustering: Clustering, most: int = 10) -> list[int]:
+    """Return the sessions (items of the clustering) with the smallest margins, the smallest first."""
+    return _least(clustering.margin, most)
+
+
+def _least(values: NDArray[Any], most: int) -> list[int]:
+    """Rows with the smallest values, those that are not finite left out."""
+    order = np.argsort(values, kind="stable")
+    kept: list[int] = order[np.isfinite(values[order])][:most].tolist()
+    return kept
+
+
+def write_cluster_report(
+    path: str | os.PathLike[str],
+    clustering: Clustering,
+    *,
+    session: Sequence[Any] | NDArray[Any] | None = None,
+    title: str = "Speakers found",
+    data_counts: Mapping[str, Any] | None = None,
+    commands: Sequence[str] = (),
+    hashes: Mapping[str, str] | None = None,
+    most: int = 20,
+    force: bool = False,
+) -> Path:
+    """Write the report on a clustering, and return its path.
+
+    Parameters
+    ----------
+    path : the HTML file; it appears whole or not at all, and replaces another only with `force`
+    clustering : what `PLDA.cluster` or `Backend.cluster` returned
+    session : (n,) the name of each recording's session, for the list of sessions; else it names recordings
+    data_counts : name -> number or text, shown after the counts of recordings, sessions and speakers
+    commands, hashes : what to type, and file -> hash, to make this report again
+    most : how many doubtful speakers, pairs and sessions are listed
+
+    >>> import tempfile
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
+    >>> found = plda.cluster([[9.0], [9.1], [-5.0]], prior=0.5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_cluster_report(folder + "/clusters.html", found).name
+    'clusters.html'
+    """
+    c, n = clustering, len(clustering.ids)
+    names = None if session is None else np.asarray(session)
+    if names is not None and names.shape != (n,):
+        raise DuopldaError(f"session has shape {names.shape} for {n} recordings: give one name for each recording")
+    pairs = weak_pairs(c, most)
+    bodies = {"data": _data(c, data_counts or {}), "sizes": _sizes(c), "map": _map(c, pairs)}
+    bodies |= {"merges": _merges(c, weak_clusters(c, most)), "splits": _splits(c, pairs)}
+    bodies |= {"sessions": _sessions(c, close_calls(c, most), names), "repeat": of_repeat(commands, hashes or {})}
+    subtitle = f"{n:,} recordings of {c.sessions.sum():,} sessions: {_count(len(c.names), 'speaker')}"
+    sections = {name: (head, bodies[name]) for name, head in HEADS.items() if bodies[name]}
+    with atomic_path(path, force=force) as temporary:
+        temporary.write_bytes(page(title, subtitle, sections).encode())
+    return Path(path)
+
+
+# -- sections
+
+
+def _data(c: Clustering, more: Mapping[str, Any]) -> str:
+    """Counts, and the log posterior."""
+    counts: dict[str, Any] = {"recordings": len(c.ids), "sessions": int(c.sessions.sum()), "speakers": len(c.names)}
+    counts |= {"of these known before": int(c.known.sum())} if c.known.any() else {}
+    counts |= {"with one session only": int((c.sessions == 1).sum())}
+    counts["log posterior"] = number(c.log_posterior, "{:,.1f} nats")
+    note = "The log posterior is relative to that of every session being of another speaker."
+    return facts(counts | dict(more)) + f'<p class="note">{note}</p>'
+
+
+def _sizes(c: Clustering) -> str:
+    """The largest speakers, with bars, and how many others there are."""
+    order = np.argsort(-c.sessions, kind="stable")
+    shown, rest, largest = order[:MOST_BARS], order[MOST_BARS:], max(1, int(c.sessions.max(initial=1)))
+    recordings = np.bincount(c.labels, minlength=len(c.names))
+    rows = []
+    for k in shown:
+        bar = f'<rect class="f{4 if c.known[k] else 0}" width="{100 * c.sessions[k] / largest:.1f}%" height="100%"/>'
+        drawn = f'<svg class="bar" aria-hidden="true">{bar}</svg>'
+        cells = f"{c.sessions[k]:,}", f"{recordings[k]:,}", number(c.support[k], "{:.1f}")
+        rows.append((bdi(c.names[k]) + _known(c, k), drawn, *cells))
+    note = "Support: ln likelihood ratio that all of the speaker\N{RIGHT SINGLE QUOTATION MARK}s sessions are of one "
+    note += "person, against each of another. "
+    if len(rest):
+        single = int((c.sessions[rest] == 1).sum())
+        note += f"{len(rest):,} further speakers, {single:,} of them with one session, are not shown."
+    return table(("Speaker", "", "Sessions", "Recordings", "Support"), rows, 2) + f'<p class="note">{note}</p>'
+
+
+def _merges(c: Clustering, rows: Iterable[int]) -> str:
+    """Speakers whose weakest merge gained least."""
+    body = []
+    for k in rows:
+        own = np.flatnonzero(c.labels == k)
+        cells = f"{c.sessions[k]:,}", number(c.split[k], "{:.1f}"), _odds(c.split[k])
+        body.append((bdi(c.names[k]) + _known(c, k), _ids(c, own), *cells))
+    note = "What the partition would lose, in nats of its log posterior, if the speaker were split where the last of "
+    note += "the merges joined two parts; and the odds that this is: 3 nats are 20 to 1 for one speaker."
+    head = ("Speaker", "Recordings", "Sessions", "Gain (nats)", "Odds for one")
+    return f'<p class="note">{note}</p>' + table(head, body, 2) if body else ""
+
+
+def _splits(c: Clustering, pairs: Iterable[tuple[int, int]]) -> str:
+    """Pairs of speakers whose merge would lose least."""
+    body = []
+    for a, b in pairs:
+        gain = max(float(c.merge[k]) for k, other in ((a, b), (b, a)) if c.nearest[k] == other)
+        who = (bdi(c.names[k]) + _known(c, k) + _ids(c, np.flatnonzero(c.labels == k), "interval") for k in (a, b))
+        body.append((*who, number(gain, "{:.1f}"), _odds(-gain)))
+    note = "What the partition would gain, in nats of its log posterior, if the two were one speaker. It is negative, "
+    note += "or they would have been merged, except where something forbade it; the odds are for two speakers."
+    head = ("Speaker", "Other", "Gain (nats)", "Odds for two")
+    return f'<p class="note">{note}</p>' + table(head, body, 2) if body else ""
+
+
+def _sessions(c: Clustering, items: Iterable[int], names: NDArray[Any] | None) -> str:
+    """Sessions with the smallest margins."""
+    body = []
+    for item in items:
+        own = np.flatnonzero(c.item == item)
+        second = int(c.runner_up[item])
+        other = "a speaker of its own" if second < 0 else bdi(c.names[second]) + _known(c, second)
+        what = _ids(c, own) if names is None else bdi(names[own[0]]) + _ids(c, own, "interval")
+        margin = float(c.margin[item])
+        body.append((what, bdi(c.names[c.labels[own[0]]]), other, number(margin, "{:.1f}"), _odds(margin)))
+    note = "By how many nats the speaker fits the session better than the second-best does, if all others stay."
+    head = ("Session", "Speaker", "Second-best", "Margin (nats)", "Odds")
+    return f'<p class="note">{note}</p>' + table(head, body, 3) if body else ""
+
+
+def _known(c: Clustering, k: int) -> str:
+    return ' <span class="note">(known)</span>' if c.known[k] else ""
+
+
+def _ids(c: Clustering, rows: Ints, kind: str = "") -> str:
+    """The first few of some recordings."""
+    shown = ", ".join(bdi(c.ids[row]) for row in rows[:MOST_IDS])
+    shown += f" and {len(rows) - MOST_IDS:,} more" if len(rows) > MOST_IDS else ""
+    return f'<span class="{kind}">{shown}</span>' if kind else shown
+
+
+def _odds(nats: float) -> str:
+    """Odds to one; below even they are turned around."""
+    if not abs(nats) < math.log(1e6):
+        return "&gt; 1,000,000 : 1" if nats > 0 else "1 : &gt; 1,000,000"
+    odds = math.exp(abs(nats))
+    shown = f"{odds:,.1f}" if odds < 10 else f"{odds:,.0f}"
+    return f"{shown} : 1" if nats >= 0 else f"1 : {shown}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
+# -- the map
+
+
+def _map(c: Clustering, pairs: Iterable[tuple[int, int]]) -> str:
+    """Means of the speakers in their plane of largest variance, the doubtful pairs joined; some have their names."""
+    if len(c.names) < 2:
+        return ""
+    at, shares = principal_plane(c.means)
+    shown = np.argsort(-c.sessions, kind="stable")[:MOST_POINTS]
+    low, high = at[shown].min(axis=0), at[shown].max(axis=0)
+    room = np.array([WIDTH - 2 * EDGE, HEIGHT - 3 * EDGE])
+    scale = float(np.min(room / np.maximum(high - low, 1e-9 * (1 + np.abs(high - low).max()))))
+    middle = np.array([WIDTH / 2, (HEIGHT - EDGE) / 2])
+    xy = middle + (at - (low + high) / 2) * [scale, -scale]  # (k, 2)
+    radius = np.clip(2.0 + 1.5 * np.sqrt(c.sessions), 3.5, 11.0)
+    lines, points, there = [], [], {*shown.tolist()}
+    for a, b in pairs:
+        if a in there and b in there:
+            (x1, y1), (x2, y2) = xy[[a, b]]
+            lines.append(f'<line class="cursor" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+    for k in shown:
+        said = f"<title>{text(c.names[k])}: {_count(int(c.sessions[k]), 'session')}</title>"
+        where = f'transform="translate({xy[k, 0]:.1f} {xy[k, 1]:.1f}) scale({radius[k]:.1f})"'
+        shape = f'<path class="point f1" d="{DIAMOND}"' if c.known[k] else '<circle class="point f0" r="1"'
+        points.append(f"{shape} {where}>{said}</{shape[1:].split()[0]}>")
+    words = [f"direction {k + 1}: {100 * share:.0f} % of their variance" for k, share in enumerate(shares)]
+    axes = f'<text x="{WIDTH / 2}" y="{HEIGHT - 6}" text-anchor="middle">{words[0]}</text>'
+    axes += f'<text transform="translate(12 {(HEIGHT - EDGE) / 2}) rotate(-90)" text-anchor="middle">{words[1]}</text>'
+    axes += f'<rect class="border" x="{EDGE - 4}" y="2" width="{WIDTH - EDGE}" height="{HEIGHT - EDGE - 4}"/>'
+    drawn = "".join([axes, *lines, *points, *_names(c, shown, xy, radius)])
+    label = f"Map of {_count(len(shown), 'speaker')}: points that are near each other are voices that are alike"
+    known = f'<li>{_icon(f"""<path class="f1" d="{DIAMOND}" transform="translate(7 7) scale(5)"/>""")}known before</li>'
+    legend = f'<li>{_icon("""<circle class="f0" cx="7" cy="7" r="5"/>""")}found</li>{known * bool(c.known.any())}'
+    legend += f'<li>{_icon("""<path class="cursor" d="M0 7H14"/>""")}may be one speaker</li>' * bool(lines)
+    note = "Posterior means of the speaker factors, in the two directions in which they differ most. Larger: more "
+    note += "sessions. In all other directions, which are not seen here, speakers differ too."
+    note += f" The {len(shown):,} largest of {len(c.names):,} are shown." * (len(shown) < len(c.names))
+    plot = f'<svg class="plot map" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{drawn}</svg>'
+    return f'<figure><ul class="legend">{legend}</ul>{plot}<figcaption>{note}</figcaption></figure>'
+
+
+def _icon(drawing: str) -> str:
+    return f'<svg width="14" height="14" aria-hidden="true">{drawing}</svg>'
+
+
+def _names(c: Clustering, shown: Ints, xy: NDArray[Any], radius: NDArray[Any]) -> Iterable[str]:
+    """Names of the known and of the largest speakers, as far as there is room beside their points."""
+    order = sorted(shown.tolist(), key=lambda k: not c.known[k])
+    boxes: list[tuple[float, float, float, float]] = []
+    for k in order[: 4 * MOST_NAMES]:
+        name = plain(c.names[k], 16)
+        wide = LETTER * sum(1 + (east_asian_width(letter) in "WF") for letter in name)
+        x, y = xy[k]
+        for right, below in product((True, False), (0, 12, -12)):
+            left = x + radius[k] + 3 if right else x - radius[k] - 3 - wide
+            box = (left, y + below - 8, left + wide, y + below + 8)
+            inside = box[0] > EDGE and box[2] < WIDTH - 6 and box[1] > 4 and box[3] < HEIGHT - EDGE - 4
+            if inside and not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes):
+                boxes.append(box)
+                end = f'x="{left if right else left + wide:.1f}" text-anchor="{"start" if right else "end"}"'
+                yield f'<text {end} y="{y + below + 4:.1f}">{text(c.names[k], 16)}</text>'
+                break
+        if len(boxes) == MOST_NAMES:
+            break

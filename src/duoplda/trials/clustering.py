@@ -1,0 +1,418 @@
+"""Who is who: the partition of sessions into speakers with the highest posterior that is found.
+
+`queue.py` merges clusters, `refine.py` moves items, `evidence.py` has the ratios. Here constraints become items, and the
+partition becomes an answer that says how sure it is of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import gammaln
+
+from duoplda.arrays import reproducible, to_numpy
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, some
+from duoplda.trials.blocks import Scorer
+from duoplda.trials.evidence import Evidence, Floats
+from duoplda.trials.queue import Items, Partition, Queue, merge_all, neighbours, without_hubs
+from duoplda.trials.refine import Places, refine
+from duoplda.trials.sides import Sides
+
+CANDIDATES = 10  # neighbours of an item to begin with
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """Speakers that were found, and how sure that is. Gains are nats of the posterior of the partition.
+
+    Attributes
+    ----------
+    ids : (n,) the recordings (or sides) that were clustered
+    labels : (n,) the cluster of each, an index into what follows
+    names : (k,) of the clusters, in decreasing order of sessions: "spk1", ..., or the id of a known speaker
+    known : (k,) whether a cluster is that of a known speaker
+    sessions : (k,) how many it has (those with which a known speaker was enrolled are not counted)
+    support : (k,) ln likelihood ratio of its sessions being of one speaker, against each being of another
+    split : (k,) what it would lose by being split where it is weakest; infinite for one session
+    nearest, merge : (k,) the cluster with which a merge would lose least (-1: there is none), and the gain of that
+    item : (n,) the item of each recording: its session, or several sessions that must be together
+    runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own), and by how much it is worse
+    merges : (t, 4) of the items 0 .. m - 1: the two that are merged, the gain, and sessions; row t makes cluster m + t
+    log_posterior : of the partition, relative to each item being another speaker
+    means : (k, ny) posterior means of the speaker factors
+    """
+
+    ids: NDArray[Any]
+    labels: Ints
+    names: NDArray[Any]
+    known: NDArray[np.bool_]
+    sessions: Ints
+    support: Floats
+    split: Floats
+    nearest: Ints
+    merge: Floats
+    item: Ints
+    runner_up: Ints
+    margin: Floats
+    merges: Floats
+    log_posterior: float
+    means: Floats
+
+    def __len__(self) -> int:
+        """How many speakers were found."""
+        return len(self.names)
+
+    def linkage(self) -> Floats:
+        """(m - 1, 4) the merges as SciPy's `dendrogram` takes them: heights grow, and what was left is joined on top.
+
+        The height of a merge is minus its gain, from 0 on, but no less than that of a merge before it.
+        """
+        Z = self.merges.copy()
+        m = len(self.margin)
+        size = dict.fromkeys(range(m), 1)
+        for t, (a, b) in enumerate(Z[:, :2].astype(int).tolist()):
+            size[m + t] = size.pop(a) + size.pop(b)
+            Z[t, 3] = size[m + t]
+        heights = -Z[:, 2]
+        Z[:, 2] = np.maximum.accumulate(heights - heights.min()) if len(Z) else heights
+        rest, top = sorted(size), Z[-1, 2] if len(Z) else 0.0
+        rows, at, n = [], rest[0], size[rest[0]]
+        for t, other in enumerate(rest[1:]):
+            n += size[other]
+            rows.append([at, other, top + 1.0, n])
+            at = m + len(Z) + t
+        return np.concatenate([Z, np.array(rows).reshape(-1, 4)])
+
+
+@reproducible()
+def cluster(
+    sides: Sides,
+    *,
+    prior: float = 0.02,
+    n_speakers: int | None = None,
+    min_speakers: int | None = None,
+    max_speakers: int | None = None,
+    must_link: Any = None,
+    cannot_link: Any = None,
+    known: Sides | None = None,
+    weight: float = 1.0,
+    discount: float = 1.0,
+    refine: bool = True,
+    candidates: int = CANDIDATES,
+) -> Clustering:
+    """The partition of sides (their sessions are the items) into speakers; see `PLDA.cluster`."""
+    prior, weight, discount = _checked(prior, weight, discount)
+    if not len(sides):
+        raise DuopldaError("there is nothing to cluster: give at least one recording")
+    fewest, most = _numbers(n_speakers, min_speakers, max_speakers)
+    item, cannot = _constraints(sides, must_link, cannot_link)
+    every, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
+    item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
+    evidence = Evidence.of(every)
+    items = _items(evidence, every, item, owner, cannot, discount)
+    n_known = int((items.owner >= 0).sum())
+    if fewest > len(items.m) - n_known and fewest > 1:
+        what = f"{len(items.m) - n_known} items (sessions, or groups of them that must be together)"
+        raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
+    p = Partition(evidence, items, math.log((1 - prior) / prior), weight)
+    queue = Queue(p)
+    _start(queue, every, items, item, discount, candidates)
+    limits = (fewest + n_known if n_known else fewest, most + n_known if n_known else most)
+    merge_all(queue, *limits)
+    if p.n_clusters > limits[1]:
+        raise DuopldaError(
+            f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
+            "for: ask for more, or lift some constraints"
+        )
+    places = Places(p, items)
+    for _ in range(5 if refine else 0):
+        if not _refine(places, *limits):
+            break
+        before, again = p.n_clusters, Queue(p)
+        merge_all(again, *limits)
+        if before == p.n_clusters:
+            break
+        places = Places(p, items)
+    return _answer(sides, known, items, item[: len(sides)], p, places)
+
+
+_refine = refine  # the parameter of `cluster` has its name
+
+
+def _checked(prior: Any, weight: Any, discount: Any) -> tuple[float, float, float]:
+    for name, value, high in (("prior", prior, 1.0), ("weight", weight, math.inf), ("discount", discount, math.inf)):
+        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
+            what = "between 0 and 1" if high == 1 else "greater than 0"
+            raise DuopldaError(f"{name}={value!r} must be a number {what}")
+    return float(prior), float(weight), float(discount)
+
+
+def _numbers(n: Any, low: Any, high: Any) -> tuple[int, int]:
+    """The fewest and the most speakers."""
+    for name, value in (("n_speakers", n), ("min_speakers", low), ("max_speakers", high)):
+        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+            raise DuopldaError(f"{name}={value!r} must be a whole number from 1 on, or None")
+    if n is not None and (low is not None or high is not None):
+        raise DuopldaError("n_speakers says it all: leave out min_speakers and max_speakers")
+    fewest, most = (int(n), int(n)) if n is not None else (int(low or 1), int(high) if high else np.iinfo(np.int64).max)
+    if fewest > most:
+        raise DuopldaError(f"min_speakers={low} is more than max_speakers={high}")
+    return fewest, most
+
+
+# -- constraints
+
+
+def pairs_of(pairs: Any, ids: NDArray[Any], name: str) -> Ints:
+    """(k, 2) rows, of pairs of row numbers or of pairs of ids."""
+    given = np.zeros((0, 2), np.int64) if pairs is None else np.asarray(pairs)
+    if given.size == 0:
+        return np.zeros((0, 2), np.int64)
+    if given.ndim != 2 or given.shape[1] != 2:
+        raise DuopldaError(f"{name} must be pairs, of shape (k, 2), got an array of shape {given.shape}")
+    if given.dtype.kind in "iu" and ids.dtype.kind not in "iu":
+        ids = np.arange(len(ids))
+    order = np.argsort(ids, kind="stable")
+    place = lab.places(given.reshape(-1), ids[order]) if given.dtype.kind in "iuU" else np.full(given.size, -1)
+    unknown = list(dict.fromkeys(given.reshape(-1)[place < 0].tolist()))
+    if unknown:
+        raise DuopldaError(f"{name} names {len(unknown)} that are not among those to cluster: {some(unknown)}")
+    return order[place].reshape(-1, 2)
+
+
+def _constraints(sides: Sides, must_link: Any, cannot_link: Any) -> tuple[Ints, dict[int, set[int]]]:
+    """The item of each side, and the items that are to be apart."""
+    n, must, not_ = len(sides), pairs_of(must_link, sides.ids, "must_link"), pairs_of(cannot_link, sides.ids, "cannot_link")
+    links = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), shape=(n, n))
+    found = connected_components(links, directed=False)[1]
+    _, first, item = np.unique(found, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))  # items in the order of their first sides
+    item = rank[item.reshape(-1)]
+    both = np.flatnonzero(item[not_[:, 0]] == item[not_[:, 1]])
+    if len(both):
+        a, b = sides.ids[not_[both[0]]].tolist()
+        why = "is linked with itself" if a == b else f"and {b!r} are also linked by must_link, if by way of others"
+        raise DuopldaError(f"{len(both)} pairs of cannot_link contradict must_link: {a!r} {why}; leave out one of the two")
+    cannot: dict[int, set[int]] = {}
+    for a, b in np.unique(item[not_], axis=0).tolist() if len(not_) else ():
+        cannot.setdefault(a, set()).add(b)
+        cannot.setdefault(b, set()).add(a)
+    return item, cannot
+
+
+def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
+    """The sides, and known speakers behind them; the known speaker that each is, or -1."""
+    if not isinstance(known, Sides):
+        raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
+    common = np.intersect1d(known.session, sides.session) if known.session.dtype.kind == sides.session.dtype.kind else []
+    if len(common):
+        raise DuopldaError(
+            f"{len(common)} sessions are also sessions of known speakers, who would be found by them alone: "
+            f"{some(list(common))}; leave them out"
+        )
+    both = unnamed(sides)
+    names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
+    first, second = unnamed(both, names[: len(sides)]), unnamed(known, names[len(sides) :])
+    return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
+
+
+def unnamed(sides: Sides, ids: Any = None) -> Sides:
+    """A copy of the sides whose sessions have no names, under other ids if these are given."""
+    plain = Sides.empty(sides.model, sides.ids if ids is None else ids)
+    plain.types = sides.types.copy()
+    plain._people.columns["counts"] = sides.counts.copy()
+    plain._people.columns["gamma"] = sides.gamma + 0.0
+    return plain
+
+
+# -- items
+
+
+def _items(
+    evidence: Evidence, sides: Sides, item: Ints, owner: Ints, cannot: dict[int, set[int]], discount: float
+) -> Items:
+    n = int(item.max()) + 1
+    gamma, counts = to_numpy(sides.gamma) @ evidence.basis, sides.counts.astype(np.float64)
+    own = np.full(n, -1)
+    own[item] = owner
+    if n < len(item):
+        order = np.argsort(item, kind="stable")
+        starts = np.flatnonzero(np.diff(item[order], prepend=-1))
+        gamma, counts = (np.add.reduceat(x[order], starts, axis=0) for x in (gamma, counts))
+    m, gamma, counts = counts.sum(axis=1), discount * gamma, discount * counts
+    if n == len(item) and discount == 1:
+        return Items(counts, gamma, m, to_numpy(sides.Q).copy(), own, cannot)
+    patterns, which = np.unique(counts, axis=0, return_inverse=True)
+    if evidence.is_diagonal or 2 * len(patterns) > n:
+        return Items(counts, gamma, m, evidence.exact(counts, gamma), own, cannot)
+    return Items(counts, gamma, m, _by_pattern(evidence, patterns, which.reshape(-1), gamma), own, cannot)
+
+
+def _by_pattern(evidence: Evidence, patterns: Floats, which: Ints, gamma: Floats) -> Floats:
+    """Exact Q where many items have the same counts."""
+    Q = np.empty(len(gamma))
+    for k, counts in enumerate(patterns):
+        of = np.flatnonzero(which == k)
+        L = np.linalg.cholesky(np.eye(gamma.shape[1]) + np.tensordot(counts, evidence.G, axes=1))
+        Q[of] = (np.linalg.solve(L, gamma[of].T) ** 2).sum(axis=0) / 2 - np.log(np.diagonal(L)).sum()
+    return Q
+
+
+def _start(queue: Queue, sides: Sides, items: Items, item: Ints, discount: float, candidates: int) -> None:
+    """The best neighbours of each item, with exact gains where these are known."""
+    p, n = queue.p, len(items.m)
+    if n == 1:
+        return
+    if len(item) > n or discount != 1 or n <= candidates:  # their ratios are not those of the sides
+        if n <= 4096:
+            a, b = np.triu_indices(n, 1)
+            keep = np.ones(len(a), bool)
+            gain = np.concatenate([p.guesses(i, np.arange(i + 1, n)) for i in range(n - 1)])
+            if n > 2 * candidates:
+                M = np.full((n, n), -np.inf)
+                M[a, b] = M[b, a] = gain
+                cut = np.partition(M, n - candidates, axis=1)[:, n - candidates]
+                keep = (gain >= cut[a]) | (gain >= cut[b])
+            queue.add(a[keep], b[keep], gain[keep])
+        return
+    plain = sides if not len(sides.session) else unnamed(sides)
+    rows, ratios = (to_numpy(x) for x in Scorer(plain).top(plain, candidates + 1))
+    a, b, ratio = neighbours(rows, ratios)
+    keep = without_hubs(a, b, ratio, n)
+    a, b, ratio = a[keep], b[keep], ratio[keep]
+    gain = p.weight * ratio + p.prior(a, b)
+    queue.add(a, b, gain, ratio + p.Q[a] + p.Q[b])
+
+
+# -- the answer
+
+
+def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Partition, places: Places) -> Clustering:
+    slots = p.slots
+    real = items.owner < 0
+    inside = [[i for i in p.members[s] if real[i]] for s in slots.tolist()]
+    sessions = np.array([int(items.m[own].sum()) if own else 0 for own in inside])
+    first = np.array([min(own, default=len(real)) for own in inside])
+    order = np.lexsort((first, -sessions))
+    order = order[[bool(inside[k]) for k in order.tolist()]]
+    slots, inside, sessions = slots[order], [inside[k] for k in order.tolist()], sessions[order]
+    index = np.full(len(p.m), -1)
+    index[slots] = np.arange(len(slots))
+    owner = p.owner[slots]
+    names = _names(owner, known)
+    support = np.array([float(p.Q[s] - items.Q[p.members[s]].sum()) for s in slots.tolist()])
+    nearest, merge = _nearest(p, slots)
+    runner_up, margin = _margins(places)
+    split = _splits(p, items, places, slots, margin)
+    runner = np.where(runner_up >= 0, index[runner_up], -1)
+    member = np.empty(len(items.m), np.int64)
+    for k, s in enumerate(p.slots.tolist()):
+        member[p.members[s]] = s
+    E = p.evidence
+    means = np.stack([_mean(E, p.counts[s], p.gamma[s]) for s in slots.tolist()]) @ E.basis.T
+    total = sum(p.weight * p.Q[s] for s in p.slots.tolist()) - p.weight * items.Q.sum()
+    total += float((gammaln(p.m[p.slots])).sum() - gammaln(items.m).sum()) - p.ln_alpha * (len(items.m) - p.n_clusters)
+    n = int(real.sum())
+    merges = np.array(p.merges).reshape(-1, 4)
+    return Clustering(
+        np.asarray(sides.ids), index[member[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
+        runner[:n], margin[:n], merges, float(total), means,
+    )  # fmt: skip
+
+
+def _mean(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
+    if evidence.is_diagonal:
+        return gamma / (1 + counts @ evidence.diagonals)
+    return np.linalg.solve(np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1), gamma)
+
+
+def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
+    taken = set() if known is None else set(map(str, known.ids.tolist()))
+    names, n = [], 0
+    for k in owner.tolist():
+        if k >= 0 and known is not None:
+            names.append(str(known.ids[k]))
+            continue
+        n += 1
+        while f"spk{n}" in taken:
+            n += 1
+        names.append(f"spk{n}")
+    return np.array(names)
+
+
+def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
+    """For each cluster the one with which a merge would gain most, by a guess, and the exact gain."""
+    k = len(slots)
+    nearest, gain = np.full(k, -1), np.full(k, -np.inf)
+    if k < 2:
+        return nearest, gain
+    pairs = p.evidence.pairs(p.gamma[slots], p.lam[slots])
+    of = slots[pairs.order]
+    for rows in pairs.blocks():
+        a = of[rows[0] : rows[1]]
+        value = p.weight * (pairs.block(rows) - p.guess[a][:, None] - p.guess[of]) + p.prior(a[:, None], of[None, :])
+        value[np.arange(len(a)), np.arange(*rows)] = -np.inf
+        both = (p.owner[a] >= 0)[:, None] & (p.owner[of] >= 0)[None, :]
+        value[both] = -np.inf
+        top = value.argmax(axis=1)
+        at = pairs.order[rows[0] : rows[1]]
+        nearest[at], gain[at] = pairs.order[top], value[np.arange(len(a)), top]
+    there = np.flatnonzero(np.isfinite(gain))
+    nearest[~np.isfinite(gain)] = -1
+    if len(there):
+        gain[there] = p.gains(slots[there], slots[nearest[there]])[0]
+    return nearest, gain
+
+
+def _margins(places: Places) -> tuple[Ints, Floats]:
+    """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse."""
+    stay, other, gain = places.best()
+    there = other >= 0
+    alone = places.p.m[places.where] - places.m <= 0
+    second = np.where(there, gain, np.where(alone, -np.inf, 0.0))
+    return np.where(there, other, -1), stay - second
+
+
+def _splits(p: Partition, items: Items, places: Places, slots: Ints, margin: Floats) -> Floats:
+    """What each cluster would lose by being split at its last merge, or by losing the item that fits least."""
+    children = {len(items.m) + t: (int(a), int(b)) for t, (a, b, _, _) in enumerate(p.merges)}
+    leaves: dict[int, set[int]] = {}
+
+    def below(node: int) -> set[int]:
+        stack, out = [node], set()
+        while stack:
+            top = stack.pop()
+            if top in children:
+                stack += children[top]
+            else:
+                out.add(top)
+        return out
+
+    out = np.full(len(slots), np.inf)
+    for k, slot in enumerate(slots.tolist()):
+        own = set(p.members[slot])
+        if len(own) < 2:
+            continue
+        parts = [{min(own, key=lambda i: (margin[i], i))}]
+        node = int(p.name[slot])
+        if node in children:
+            leaves[node] = below(children[node][0]) & own
+            parts.append(leaves[node])
+        for part in parts:
+            if part and part != own:
+                rows = sorted(part)
+                counts, gamma, m = (x[rows].sum(axis=0) for x in (items.counts, items.gamma, items.m))
+                Q = p.evidence.exact(np.stack([counts, p.counts[slot] - counts]), np.stack([gamma, p.gamma[slot] - gamma]))
+                ratio = p.Q[slot] - Q.sum()
+                prior = gammaln(p.m[slot]) - gammaln(m) - gammaln(p.m[slot] - m) - p.ln_alpha
+                out[k] = min(out[k], float(p.weight * ratio + prior))
+    return out

@@ -1,0 +1,268 @@
+"""Merging clusters while that raises the posterior of the partition.
+
+The Ewens prior over partitions, with p the probability that two random sessions are of one speaker, makes a merge gain
+
+    gain(a, b) = weight [Q(a + b) - Q(a) - Q(b)] + ln[Gamma(m_a + m_b) / (Gamma(m_a) Gamma(m_b))] - ln[(1 - p) / p]
+
+where m counts sessions. The best pair is merged while its gain is positive: there is no threshold to tune. Pairs wait in
+a heap by a guess at their gain; the exact one is computed when a pair comes to the top, and decides. Only pairs of
+neighbours wait; when there are none left, all clusters are looked at once more for pairs that nobody had noticed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from duoplda.data.labels import Ints
+from duoplda.trials.evidence import Evidence, Floats
+
+SLACK = 0.5  # nats by which a guess may be too low without a better pair being overlooked
+NEAR = 3.0  # nats below 0 from which on a guess is not believed
+NEIGHBOURS = 48  # of a cluster, at most
+LOOK = 4  # neighbours that a look at all clusters adds to each
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """What is put into clusters: sessions, or several of them that are known to be of one speaker."""
+
+    counts: Floats  # (n, C)
+    gamma: Floats  # (n, ny) in the basis of the evidence
+    m: Floats  # (n,) sessions
+    Q: Floats  # (n,) exact
+    owner: Ints  # (n,) the known speaker that an item stands for, or -1
+    cannot: dict[int, set[int]]  # items that are not to be together with an item
+
+
+class Partition:
+    """Clusters of items, which can be merged and from which items can be taken; each lives in a slot.
+
+    Clusters with two known speakers are never merged, nor are those in each other's `apart`.
+    """
+
+    def __init__(self, evidence: Evidence, items: Items, ln_alpha: float, weight: float):
+        self.evidence, self.ln_alpha, self.weight, n = evidence, ln_alpha, weight, len(items.m)
+        self.counts, self.gamma, self.m = items.counts.copy(), items.gamma.copy(), items.m.copy()
+        self.Q, self.owner = items.Q.copy(), items.owner.copy()
+        self.lam = self.counts @ evidence.diagonals
+        self.guess = evidence.guess(self.gamma, self.lam)
+        self.ln_gamma = gammaln(self.m)
+        self.alive, self.version = np.ones(n, bool), np.zeros(n, np.int64)
+        self.merges: list[tuple[int, int, float, float]] = []
+        self.name, self.next_name = np.arange(n), n  # of clusters in `merges`
+        self.members: list[list[int]] = [[i] for i in range(n)]
+        self.n_clusters = n
+        self.set_apart(items.cannot)
+
+    def set_apart(self, cannot: dict[int, set[int]]) -> None:
+        """Keep clusters apart that have items which are not to be together."""
+        self.apart: dict[int, set[int]] = {}
+        if cannot:
+            where = {i: slot for slot in self.slots.tolist() for i in self.members[slot]}
+            for i, others in cannot.items():
+                self.apart.setdefault(where[i], set()).update(where[j] for j in others)
+
+    def prior(self, a: int | Ints, b: int | Ints) -> Floats:
+        """What the prior adds to a gain."""
+        return gammaln(self.m[a] + self.m[b]) - self.ln_gamma[a] - self.ln_gamma[b] - self.ln_alpha
+
+    def guesses(self, a: int, b: Ints) -> Floats:
+        """(k,) guesses at the gains of cluster a and others."""
+        Q = self.evidence.guess(self.gamma[a] + self.gamma[b], self.lam[a] + self.lam[b])
+        return self.weight * (Q - self.guess[a] - self.guess[b]) + self.prior(a, b)
+
+    def gains(self, a: Ints, b: Ints) -> tuple[Floats, Floats]:
+        """(k,) exact gains of pairs, and Q of what they would become."""
+        Q = self.evidence.exact(self.counts[a] + self.counts[b], self.gamma[a] + self.gamma[b])
+        return self.weight * (Q - self.Q[a] - self.Q[b]) + self.prior(a, b), Q
+
+    def may(self, a: int, b: int) -> bool:
+        """Whether nothing forbids a merge."""
+        both = self.owner[a] >= 0 and self.owner[b] >= 0
+        return not both and (not self.apart or b not in self.apart.get(a, ()))
+
+    def merge(self, a: int, b: int, gain: float, Q: float) -> None:
+        """Cluster b becomes a part of a."""
+        self.counts[a] += self.counts[b]
+        self.gamma[a] += self.gamma[b]
+        self.m[a] += self.m[b]
+        self.merges.append((int(self.name[a]), int(self.name[b]), gain, float(self.m[a])))
+        self.name[a], self.next_name = self.next_name, self.next_name + 1
+        self.owner[a] = max(self.owner[a], self.owner[b])
+        self.members[a] += self.members[b]
+        self.members[b] = []
+        self._changed(a, Q)
+        self.alive[b] = False
+        self.version[b] += 1
+        self.n_clusters -= 1
+        if self.apart and (others := self.apart.pop(b, None)):
+            for other in others:
+                self.apart[other].discard(b)
+                self.apart[other].add(a)
+            self.apart.setdefault(a, set()).update(others)
+
+    def open(self, slot: int) -> None:
+        """An empty cluster in a slot where none lives."""
+        self.counts[slot], self.gamma[slot], self.m[slot], self.owner[slot] = 0.0, 0.0, 0.0, -1
+        self.alive[slot], self.members[slot] = True, []
+        self.name[slot], self.next_name = self.next_name, self.next_name + 1
+        self.n_clusters += 1
+
+    def move(self, item: int, a: int, b: int, own: tuple[Floats, Floats, float], Q: tuple[float, float]) -> None:
+        """Take an item with its counts, gamma and m from cluster a to b; Q are those of both, after that."""
+        for slot, sign, after in ((a, -1.0, Q[0]), (b, 1.0, Q[1])):
+            self.counts[slot] += sign * own[0]
+            self.gamma[slot] += sign * own[1]
+            self.m[slot] += sign * own[2]
+            if self.m[slot] > 0:
+                self._changed(slot, after)
+        self.members[a].remove(item)
+        self.members[b].append(item)
+        if self.m[a] <= 0:
+            self.alive[a] = False
+            self.version[a] += 1
+            self.n_clusters -= 1
+
+    def _changed(self, a: int, Q: float) -> None:
+        self.lam[a] = self.counts[a] @ self.evidence.diagonals
+        self.guess[a] = self.evidence.guess(self.gamma[a], self.lam[a])
+        self.ln_gamma[a] = gammaln(self.m[a])
+        self.Q[a] = Q
+        self.version[a] += 1
+
+    @property
+    def slots(self) -> Ints:
+        """The slots in which clusters live."""
+        return np.flatnonzero(self.alive)
+
+
+class Queue:
+    """Pairs of clusters that wait to be merged, most promising first."""
+
+    def __init__(self, partition: Partition, slack: float = SLACK):
+        self.p, self.slack = partition, 0.0 if partition.evidence.is_diagonal else slack
+        self.near = 1e-9 if partition.evidence.is_diagonal else NEAR
+        self.heap: list[tuple[float, int, int, int, int, float]] = []
+        self.neighbours: list[set[int]] = [set() for _ in range(len(partition.m))]
+
+    def add(self, a: Ints, b: Ints, gain: Floats, exact: Floats | None = None) -> None:
+        """Pairs with guesses at their gains, or with exact ones and the Q that they lead to."""
+        version = self.p.version
+        Q = np.full(len(a), np.nan) if exact is None else exact
+        for i, j, g, q in zip(a.tolist(), b.tolist(), gain.tolist(), Q.tolist(), strict=True):
+            self.neighbours[i].add(j)
+            self.neighbours[j].add(i)
+            key = -g if exact is not None else -(g + self.slack)
+            heapq.heappush(self.heap, (key, i, j, int(version[i]), int(version[j]), q))
+
+    def _fresh(self, entry: tuple[float, int, int, int, int, float]) -> bool:
+        _, i, j, of_i, of_j, _ = entry
+        return bool(self.p.version[i] == of_i and self.p.version[j] == of_j)
+
+    def run(self, fewest: int, most: int) -> None:
+        """Merge while that gains, down to `fewest` clusters; on until there are `most`, whether it gains or not."""
+        p, batch = self.p, 1 if self.p.evidence.is_diagonal else 8
+        while self.heap and p.n_clusters > fewest:
+            if -self.heap[0][0] <= -self.near and p.n_clusters <= most:
+                return
+            entry = heapq.heappop(self.heap)
+            if not self._fresh(entry) or not p.may(entry[1], entry[2]):
+                continue
+            key, i, j, _, _, Q = entry
+            if np.isnan(Q):  # with a few more that are about as good
+                some = [(i, j)]
+                while len(some) < batch and self.heap and self.heap[0][0] < key + self.slack:
+                    other = heapq.heappop(self.heap)
+                    if not self._fresh(other) or not p.may(other[1], other[2]):
+                        continue
+                    if np.isnan(other[5]):
+                        some.append((other[1], other[2]))
+                    else:
+                        heapq.heappush(self.heap, other)
+                        break
+                a, b = np.array(some).T
+                gain, Qs = p.gains(a, b)
+                self.add(a, b, gain, Qs)
+            elif -key > 0 or p.n_clusters > most:
+                self._merge(i, j, -key, Q)
+
+    def _merge(self, i: int, j: int, gain: float, Q: float) -> None:
+        near = self.neighbours
+        self.p.merge(i, j, gain, Q)
+        both = (near[i] | near[j]) - {i, j}
+        for x in near[j]:
+            near[x].discard(j)
+        near[j] = set()
+        others = np.array(sorted(x for x in both if self.p.alive[x] and self.p.may(i, x)), np.int64)
+        if not len(others):
+            near[i] = set()
+            return
+        gains = self.p.guesses(i, others)
+        if len(others) > NEIGHBOURS:
+            keep = np.sort(np.argsort(-gains, kind="stable")[:NEIGHBOURS])
+            others, gains = others[keep], gains[keep]
+        for x in near[i].difference(others.tolist()):
+            near[x].discard(i)
+        near[i] = set()
+        self.add(np.full(len(others), i), others, gains)
+
+    def look(self, worst: float) -> int:
+        """Add the pairs of all clusters that may gain more than `worst` (a guess), and are not neighbours already."""
+        p, slots = self.p, self.p.slots
+        if len(slots) < 2:
+            return 0
+        pairs, found = p.evidence.pairs(p.gamma[slots], p.lam[slots]), 0
+        slots = slots[pairs.order]
+        k = min(LOOK, len(slots) - 1)
+        for rows in pairs.blocks():
+            a = slots[rows[0] : rows[1]]
+            gain = p.weight * (pairs.block(rows) - p.guess[a][:, None] - p.guess[slots])
+            gain += p.prior(a[:, None], slots[None, :])
+            gain[np.arange(len(a)), np.arange(*rows)] = -np.inf
+            best = np.argpartition(-gain, k - 1, axis=1)[:, :k]
+            value = np.take_along_axis(gain, best, axis=1)
+            row, column = np.nonzero(value > worst)
+            for i, j in zip(a[row].tolist(), slots[best[row, column]].tolist(), strict=True):
+                if j not in self.neighbours[i] and p.may(i, j):
+                    one = np.array([j])
+                    self.add(np.array([i]), one, p.guesses(i, one))
+                    found += 1
+        return found
+
+
+def merge_all(queue: Queue, fewest: int, most: int) -> None:
+    """Merge neighbours, look for pairs that were missed, and so on until there are none."""
+    queue.run(fewest, most)
+    for _ in range(100):
+        needed = queue.p.n_clusters > most
+        before = queue.p.n_clusters
+        if not queue.look(-np.inf if needed else -NEAR):
+            break
+        queue.run(fewest, most)
+        if before == queue.p.n_clusters and not needed:
+            break
+
+
+def neighbours(rows: Ints, scores: Floats) -> tuple[Ints, Ints, Floats]:
+    """Pairs (a < b) among the k best (n, k) of each item, each pair once, with its score."""
+    n, k = rows.shape
+    a, b, s = np.repeat(np.arange(n), k), rows.reshape(-1), scores.reshape(-1)
+    other = a != b
+    a, b, s = a[other], b[other], s[other]
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    _, first = np.unique(low * n + high, return_index=True)
+    return low[first], high[first], s[first]
+
+
+def without_hubs(a: Ints, b: Ints, s: Floats, n: int, most: int = NEIGHBOURS) -> Ints:
+    """Which pairs to keep: for each item those among its `most` best, from either side."""
+    keep = np.ones(len(a), bool)
+    for mine in (a, b):
+        order = np.lexsort((-s, mine))
+        rank = np.arange(len(a)) - np.searchsorted(mine[order], mine[order])
+        keep[order[rank >= most]] = False
+    return np.flatnonzero(keep)
