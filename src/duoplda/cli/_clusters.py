@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,15 +34,15 @@ def read_pairs(path: Path | None) -> Any:
     return np.column_stack([listed.enroll.values, listed.test.values])
 
 
-def write_merges(path: Path, found: Clustering, items: Any, force: bool) -> None:
-    """Write the merges, one in each line; `#3` is what merge 3 made, else it is the name of an item (m,)."""
+def write_merges(path: Path, found: Clustering, items: Sequence[str], force: bool) -> None:
+    """Write the merges, one in each line; `#3` is what merge 3 made, else it is an item's or a known speaker's name."""
     import numpy as np
 
     from duoplda.io import Coded
     from duoplda.io.labels import write_table
 
     pairs, n = found.merges[:, :2].astype(int), len(items)
-    names = [[items[k] if k < n else f"#{k - n + 1}" for k in column] for column in pairs.T.tolist()]
+    names = [[str(items[k]) if k < n else f"#{k - n + 1}" for k in column] for column in pairs.T.tolist()]
     steps = Coded.of([f"#{t + 1}" for t in range(len(pairs))])
     columns: dict[str, Any] = {"merge": steps, "first": Coded.of(names[0]), "second": Coded.of(names[1])}
     counts = Coded.of([str(int(m)) for m in found.merges[:, 3]])

@@ -86,9 +86,10 @@ def cluster(
     more = {"session": own, "margin": np.round(found.margin[found.item], 4), "second": second}
     write_partition(out, recordings, found.names[found.labels], force=force, **more)
     if merges is not None:
-        write_merges(merges, found, own[np.unique(found.item, return_index=True)[1]], force)
+        items = own[np.unique(found.item, return_index=True)[1]].tolist()
+        write_merges(merges, found, [*items, *(options["known"].ids.tolist() if speakers_known else ())], force)
     if report is not None:
-        inputs = {"commands": [command_line()], "hashes": files_hash([p for p in lists if p is not None])}
+        inputs: dict[str, Any] = {"commands": [command_line()], "hashes": files_hash(lists)}
         write_cluster_report(report, found, session=own if session else None, **inputs, force=force)
     counts = {"recordings": len(recordings), "sessions": int(found.sessions.sum()), "speakers": len(found)}
     tell(found, counts, out, json)

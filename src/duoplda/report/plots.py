@@ -306,8 +306,8 @@ def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
         text: dict[str, Any] = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 5.5, "color": "0.25"}
         ax.annotate(_short(clustering.names[k], 16), at[k], **text)
     ax.set_aspect("equal", adjustable="datalim")
-    words = [f"Direction {k + 1} ({100 * share:.0f} % of the variance)" for k, share in enumerate(shares)]
-    return _dress(ax, *words, columns=2)
+    x, y = (f"Direction {k + 1} ({100 * share:.0f} % of the variance)" for k, share in enumerate(shares))
+    return _dress(ax, x, y, columns=2)
 
 
 def dendrogram(clustering: Any, ax: Axes | None = None) -> Axes:

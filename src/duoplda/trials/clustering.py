@@ -17,15 +17,15 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaln
 
-from duoplda.arrays import reproducible, to_numpy
+from duoplda.arrays import reproducible, segment_sums, take, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import Evidence, Floats
-from duoplda.trials.queue import Items, Partition, Queue, merge_all, neighbours, without_hubs
+from duoplda.trials.queue import Items, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
 from duoplda.trials.refine import Places, refine
-from duoplda.trials.sides import Sides
+from duoplda.trials.sides import MOST_PATTERNS, Sides
 
 CANDIDATES = 10  # neighbours of an item to begin with
 
@@ -44,7 +44,7 @@ class Clustering:
     support : (k,) ln likelihood ratio of its sessions being of one speaker, against each being of another
     split : (k,) what it would lose by being split where it is weakest; infinite for one session
     nearest, merge : (k,) the cluster with which a merge would lose least (-1: there is none), and the gain of that
-    item : (n,) the item of each recording: its session, or several sessions that must be together
+    item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
     runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own), and by how much it is worse
     merges : (t, 4) of the items 0 .. m - 1: the two that are merged, the gain, and sessions; row t makes cluster m + t
     log_posterior : of the partition, relative to each item being another speaker
@@ -114,18 +114,22 @@ def cluster(
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
     fewest, most = _numbers(n_speakers, min_speakers, max_speakers)
-    item, cannot = _constraints(sides, must_link, cannot_link)
     every, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
+    item, cannot = _constraints(sides, must_link, cannot_link)
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
-    evidence = Evidence.of(every)
-    items = _items(evidence, every, item, owner, cannot, discount)
+    every, owner = _grouped(every, item), owner[np.unique(item, return_index=True)[1]]
+    evidence, ln_alpha = Evidence.of(every), math.log((1 - prior) / prior)
+    items = _items(evidence, every, owner, cannot, discount)
+    if fewest == 1 and not cannot and (twin := _twins(evidence, items, weight, ln_alpha)) is not None:
+        item, every, owner = twin[item], _grouped(every, twin), owner[np.unique(twin, return_index=True)[1]]
+        items = _items(evidence, every, owner, cannot, discount)
     n_known = int((items.owner >= 0).sum())
     if fewest > len(items.m) - n_known and fewest > 1:
         what = f"{len(items.m) - n_known} items (sessions, or groups of them that must be together)"
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
-    p = Partition(evidence, items, math.log((1 - prior) / prior), weight)
+    p = Partition(evidence, items, ln_alpha, weight)
     queue = Queue(p)
-    _start(queue, every, items, item, discount, candidates)
+    _start(queue, every, discount, candidates)
     limits = (fewest + n_known if n_known else fewest, most + n_known if n_known else most)
     merge_all(queue, *limits)
     if p.n_clusters > limits[1]:
@@ -237,60 +241,69 @@ def unnamed(sides: Sides, ids: Any = None) -> Sides:
 # -- items
 
 
-def _items(
-    evidence: Evidence, sides: Sides, item: Ints, owner: Ints, cannot: dict[int, set[int]], discount: float
-) -> Items:
+def _grouped(sides: Sides, item: Ints) -> Sides:
+    """Items as sides: those of one item are summed up; no session has a name."""
     n = int(item.max()) + 1
-    gamma, counts = to_numpy(sides.gamma) @ evidence.basis, sides.counts.astype(np.float64)
-    own = np.full(n, -1)
-    own[item] = owner
-    if n < len(item):
+    out = unnamed(sides)
+    if n < len(sides):
         order = np.argsort(item, kind="stable")
         starts = np.flatnonzero(np.diff(item[order], prepend=-1))
-        gamma, counts = (np.add.reduceat(x[order], starts, axis=0) for x in (gamma, counts))
-    m, gamma, counts = counts.sum(axis=1), discount * gamma, discount * counts
-    if n == len(item) and discount == 1:
-        return Items(counts, gamma, m, to_numpy(sides.Q).copy(), own, cannot)
+        out = Sides.empty(sides.model, np.arange(n))
+        out.types = sides.types
+        out._people.columns["counts"] = np.add.reduceat(sides.counts[order], starts, axis=0)
+        out._people.columns["gamma"] = segment_sums(take(sides.gamma, order), starts)
+    return out
+
+
+def _items(evidence: Evidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float) -> Items:
+    gamma, counts = discount * (to_numpy(sides.gamma) @ evidence.basis), discount * sides.counts.astype(np.float64)
+    Q = to_numpy(sides.Q).copy() if discount == 1 else _by_pattern(evidence, counts, gamma)
+    return Items(counts, gamma, sides.counts.sum(axis=1).astype(np.float64), Q, owner, cannot)
+
+
+def _twins(evidence: Evidence, items: Items, weight: float, ln_alpha: float) -> Ints | None:
+    """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
+
+    Thousands of equal items would all be each other's best neighbours.
+    """
+    rows = np.ascontiguousarray(np.column_stack([items.gamma, items.counts, items.owner]))
+    whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, same, n = np.unique(whole, return_index=True, return_inverse=True, return_counts=True)
+    if len(n) == len(whole):
+        return None
+    Q = evidence.exact(2 * items.counts[first], 2 * items.gamma[first])
+    m = items.m[first]
+    gain = weight * (Q - 2 * items.Q[first]) + gammaln(2 * m) - 2 * gammaln(m) - ln_alpha
+    apart = (gain <= 0)[same] | (items.owner >= 0)
+    key = np.where(apart, np.arange(len(whole)), first[same])
+    return np.unique(key, return_inverse=True)[1].reshape(-1)
+
+
+def _by_pattern(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
+    """Exact Q; each Lambda is factored once."""
     patterns, which = np.unique(counts, axis=0, return_inverse=True)
-    if evidence.is_diagonal or 2 * len(patterns) > n:
-        return Items(counts, gamma, m, evidence.exact(counts, gamma), own, cannot)
-    return Items(counts, gamma, m, _by_pattern(evidence, patterns, which.reshape(-1), gamma), own, cannot)
-
-
-def _by_pattern(evidence: Evidence, patterns: Floats, which: Ints, gamma: Floats) -> Floats:
-    """Exact Q where many items have the same counts."""
+    which = which.reshape(-1)
+    if evidence.is_diagonal or 2 * len(patterns) > len(counts):
+        return evidence.exact(counts, gamma)
     Q = np.empty(len(gamma))
-    for k, counts in enumerate(patterns):
+    for k, n in enumerate(patterns):
         of = np.flatnonzero(which == k)
-        L = np.linalg.cholesky(np.eye(gamma.shape[1]) + np.tensordot(counts, evidence.G, axes=1))
+        L = np.linalg.cholesky(np.eye(gamma.shape[1]) + np.tensordot(n, evidence.G, axes=1))
         Q[of] = (np.linalg.solve(L, gamma[of].T) ** 2).sum(axis=0) / 2 - np.log(np.diagonal(L)).sum()
     return Q
 
 
-def _start(queue: Queue, sides: Sides, items: Items, item: Ints, discount: float, candidates: int) -> None:
-    """The best neighbours of each item, with exact gains where these are known."""
-    p, n = queue.p, len(items.m)
-    if n == 1:
+def _start(queue: Queue, sides: Sides, discount: float, candidates: int) -> None:
+    """The best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
+    p, n = queue.p, len(sides)
+    if discount != 1 or len(sides.groups) > MOST_PATTERNS:
+        queue.look(-np.inf, candidates)
         return
-    if len(item) > n or discount != 1 or n <= candidates:  # their ratios are not those of the sides
-        if n <= 4096:
-            a, b = np.triu_indices(n, 1)
-            keep = np.ones(len(a), bool)
-            gain = np.concatenate([p.guesses(i, np.arange(i + 1, n)) for i in range(n - 1)])
-            if n > 2 * candidates:
-                M = np.full((n, n), -np.inf)
-                M[a, b] = M[b, a] = gain
-                cut = np.partition(M, n - candidates, axis=1)[:, n - candidates]
-                keep = (gain >= cut[a]) | (gain >= cut[b])
-            queue.add(a[keep], b[keep], gain[keep])
-        return
-    plain = sides if not len(sides.session) else unnamed(sides)
-    rows, ratios = (to_numpy(x) for x in Scorer(plain).top(plain, candidates + 1))
+    rows, ratios = (to_numpy(x) for x in Scorer(sides).top(sides, candidates + 1))
     a, b, ratio = neighbours(rows, ratios)
     keep = without_hubs(a, b, ratio, n)
     a, b, ratio = a[keep], b[keep], ratio[keep]
-    gain = p.weight * ratio + p.prior(a, b)
-    queue.add(a, b, gain, ratio + p.Q[a] + p.Q[b])
+    queue.add(a, b, p.weight * ratio + p.prior(a, b), ratio + p.Q[a] + p.Q[b])
 
 
 # -- the answer
@@ -355,17 +368,10 @@ def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
     nearest, gain = np.full(k, -1), np.full(k, -np.inf)
     if k < 2:
         return nearest, gain
-    pairs = p.evidence.pairs(p.gamma[slots], p.lam[slots])
-    of = slots[pairs.order]
-    for rows in pairs.blocks():
-        a = of[rows[0] : rows[1]]
-        value = p.weight * (pairs.block(rows) - p.guess[a][:, None] - p.guess[of]) + p.prior(a[:, None], of[None, :])
-        value[np.arange(len(a)), np.arange(*rows)] = -np.inf
-        both = (p.owner[a] >= 0)[:, None] & (p.owner[of] >= 0)[None, :]
-        value[both] = -np.inf
-        top = value.argmax(axis=1)
-        at = pairs.order[rows[0] : rows[1]]
-        nearest[at], gain[at] = pairs.order[top], value[np.arange(len(a)), top]
+    place = np.empty(len(p.m), np.int64)
+    place[slots] = np.arange(k)
+    for a, b, value in best_pairs(p, slots, 1):
+        nearest[place[a]], gain[place[a]] = place[b], value
     there = np.flatnonzero(np.isfinite(gain))
     nearest[~np.isfinite(gain)] = -1
     if len(there):

@@ -12,6 +12,7 @@ neighbours wait; when there are none left, all clusters are looked at once more 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from duoplda.trials.evidence import Evidence, Floats
 SLACK = 0.5  # nats by which a guess may be too low without a better pair being overlooked
 NEAR = 3.0  # nats below 0 from which on a guess is not believed
 NEIGHBOURS = 48  # of a cluster, at most
+PAIRS = 4096  # that are guessed at a time
 LOOK = 4  # neighbours that a look at all clusters adds to each
 
 
@@ -70,8 +72,8 @@ class Partition:
         """What the prior adds to a gain."""
         return gammaln(self.m[a] + self.m[b]) - self.ln_gamma[a] - self.ln_gamma[b] - self.ln_alpha
 
-    def guesses(self, a: int, b: Ints) -> Floats:
-        """(k,) guesses at the gains of cluster a and others."""
+    def guesses(self, a: int | Ints, b: Ints) -> Floats:
+        """(k,) guesses at the gains of cluster a (or of each of some) and others."""
         Q = self.evidence.guess(self.gamma[a] + self.gamma[b], self.lam[a] + self.lam[b])
         return self.weight * (Q - self.guess[a] - self.guess[b]) + self.prior(a, b)
 
@@ -210,28 +212,41 @@ class Queue:
         near[i] = set()
         self.add(np.full(len(others), i), others, gains)
 
-    def look(self, worst: float) -> int:
-        """Add the pairs of all clusters that may gain more than `worst` (a guess), and are not neighbours already."""
-        p, slots = self.p, self.p.slots
-        if len(slots) < 2:
-            return 0
-        pairs, found = p.evidence.pairs(p.gamma[slots], p.lam[slots]), 0
-        slots = slots[pairs.order]
-        k = min(LOOK, len(slots) - 1)
-        for rows in pairs.blocks():
-            a = slots[rows[0] : rows[1]]
-            gain = p.weight * (pairs.block(rows) - p.guess[a][:, None] - p.guess[slots])
-            gain += p.prior(a[:, None], slots[None, :])
-            gain[np.arange(len(a)), np.arange(*rows)] = -np.inf
-            best = np.argpartition(-gain, k - 1, axis=1)[:, :k]
-            value = np.take_along_axis(gain, best, axis=1)
-            row, column = np.nonzero(value > worst)
-            for i, j in zip(a[row].tolist(), slots[best[row, column]].tolist(), strict=True):
-                if j not in self.neighbours[i] and p.may(i, j):
-                    one = np.array([j])
-                    self.add(np.array([i]), one, p.guesses(i, one))
-                    found += 1
+    def look(self, worst: float, k: int = LOOK) -> int:
+        """Add the pairs of all clusters that may gain more than `worst`, by a guess; at most k for each.
+
+        How many of them are no neighbours yet is returned.
+        """
+        p, slots, found = self.p, self.p.slots, 0
+        for a, b, gain in best_pairs(p, slots, k):
+            for part in range(0, len(a), PAIRS):
+                i, j = (x[part : part + PAIRS][gain[part : part + PAIRS] > worst] for x in (a, b))
+                near = zip(i.tolist(), j.tolist(), strict=True)
+                new = np.array([y not in self.neighbours[x] and p.may(x, y) for x, y in near], bool)
+                i, j = i[new], j[new]
+                if len(i):
+                    self.add(i, j, p.guesses(i, j))
+                    found += len(i)
         return found
+
+
+def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """The k clusters with which each cluster gains most, by guesses: (a, b, gain), some of them at a time."""
+    k = min(k, len(slots) - 1)
+    if k < 1:
+        return
+    pairs = p.evidence.pairs(p.gamma[slots], p.lam[slots])
+    slots = slots[pairs.order]
+    for rows in pairs.blocks():
+        a = slots[rows[0] : rows[1]]
+        gain = p.weight * (pairs.block(rows) - p.guess[a][:, None] - p.guess[slots])
+        gain += gammaln(p.m[a][:, None] + p.m[slots]) - p.ln_gamma[a][:, None] - p.ln_gamma[slots] - p.ln_alpha
+        gain[np.arange(len(a)), np.arange(*rows)] = -np.inf
+        if (p.owner[slots] >= 0).any():
+            gain[(p.owner[a] >= 0)[:, None] & (p.owner[slots] >= 0)] = -np.inf
+        best = np.argpartition(-gain, k - 1, axis=1)[:, :k]
+        value = np.take_along_axis(gain, best, axis=1)
+        yield np.repeat(a, k), slots[best].reshape(-1), value.reshape(-1)
 
 
 def merge_all(queue: Queue, fewest: int, most: int) -> None:

@@ -1,0 +1,425 @@
+"""Clustering: gains against a dense Gaussian, the queue against an exhaustive search, constraints, and what is refused."""
+
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+from scipy.cluster.hierarchy import is_valid_linkage
+from scipy.special import gammaln
+
+from duoplda import PLDA, Backend, Recordings
+from duoplda.datasets import make_recordings
+from duoplda.errors import DuopldaError
+from duoplda.trials import clustering, queue
+from duoplda.trials.evidence import Evidence, Pairs
+
+SIZES = {"n_dimensions": 24, "n_speaker_factors": 12, "n_session_factors": 20}
+
+
+def drawn(n_speakers=12, sessions=(1, 8), recordings=(1, 4), seed=0, **sizes):
+    return make_recordings(n_speakers, sessions, recordings, seed=seed, **(SIZES | sizes))
+
+
+def fitted(data, ny=12, nx=20):
+    """A model that is regular, whatever the data."""
+    return PLDA(ny, nx, shrinkage=0.1).fit(data.X, data.speaker, session=data.session)
+
+
+def plda_of(rng, d=5, ny=4, nx=3, K=1):
+    p = oracle.random_model(rng, d, ny, nx, K)
+    kinds = {} if K == 1 else {"channels": list(range(K))}
+    mean, noise = (a[0] if K == 1 else a for a in (p.mu, p.W))
+    return p, PLDA.from_parameters(mean, p.V, p.U, noise, **kinds)
+
+
+def ln_prior(sessions_by_cluster, prior):
+    """Of a partition, by the formula: alpha^k prod (m - 1)!, up to what all partitions share."""
+    alpha = (1 - prior) / prior
+    return sum(np.log(alpha) + gammaln(m) for m in sessions_by_cluster)
+
+
+def numbers(labels, session):
+    return [len(np.unique(session[labels == c])) for c in np.unique(labels)]
+
+
+def posterior(plda, data, labels, prior):
+    """ln P(X | labels) + ln P(labels), by the model's own dense-tested likelihood."""
+    value = plda.partition_log_likelihood(data.X, labels, data.session, data.kind if len(plda.channels_) > 1 else None)
+    return value + ln_prior(numbers(labels, data.session), prior)
+
+
+# -- exact
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("nx", [0, 3])
+def test_the_evidence_is_the_ratio(K, nx):
+    rng = np.random.default_rng(10 * K + nx)
+    p, plda = plda_of(rng, nx=nx, K=K)
+    data = oracle.random_data(rng, p, 9, (1, 4), (1, 4))
+    sides = plda.enroll(data.X, data.speaker, data.session, data.kind if K > 1 else None)
+    e = Evidence.of(sides)
+    counts, gamma = sides.counts.astype(float), sides.gamma @ e.basis
+    Q = e.exact(counts, gamma)
+    np.testing.assert_allclose(Q, sides.Q, rtol=1e-10, atol=1e-9)
+    a, b = np.triu_indices(len(sides), 1)
+    both = e.exact(counts[a] + counts[b], gamma[a] + gamma[b])
+    np.testing.assert_allclose(both - Q[a] - Q[b], plda.llr(sides, sides, np.stack([a, b], axis=1)), atol=1e-9)
+
+
+def test_one_type_of_session_needs_no_guess():
+    data = drawn(8, 5, 3)
+    plda = fitted(data)
+    e = Evidence.of(plda.enroll(data.X, data.session, data.session))
+    assert e.is_diagonal
+    full = Evidence(e.basis, e.G, e.diagonals, e.mean, False)
+    rng = np.random.default_rng(0)
+    counts, gamma = rng.integers(1, 5, (6, 1)).astype(float), rng.normal(size=(6, len(e.mean))) * 5
+    np.testing.assert_allclose(e.exact(counts, gamma), full.exact(counts, gamma), rtol=1e-10)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("refine", [False, True])
+def test_gains_add_up_to_the_difference_of_log_likelihoods(K, refine):
+    """Merges, moves and the prior, against the dense likelihood of the whole partition."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        p, plda = plda_of(rng, 6, 4, 3, K)
+        data = oracle.random_data(rng, p, 8, (1, 5), (1, 3))
+        found = plda.cluster(data.X, data.session, data.kind if K > 1 else None, prior=0.1, refine=refine)
+        alone = oracle.partition_log_likelihood(p, data, data.session)
+        want = oracle.partition_log_likelihood(p, data, found.labels) - alone
+        want += ln_prior(numbers(found.labels, data.session), 0.1) - ln_prior(numbers(data.session, data.session), 0.1)
+        assert found.log_posterior == pytest.approx(want, abs=1e-9 * max(1, abs(alone)))
+        if not refine:
+            assert found.merges[:, 2].sum() == pytest.approx(want, abs=1e-9 * max(1, abs(alone)))
+
+
+def test_each_gain_is_the_ratio_of_the_sides_that_are_merged():
+    data = drawn(10)
+    plda = fitted(data)
+    found = plda.cluster(data.X, data.session, refine=False)
+    session, code = np.unique(data.session, return_inverse=True)
+    inside = {i: [i] for i in range(len(session))}
+    for t, (a, b, gain, m) in enumerate(found.merges.tolist()):
+        one, two = inside[int(a)], inside[int(b)]
+        inside[len(session) + t] = one + two
+        rows = [np.flatnonzero(np.isin(code, part)) for part in (one, two)]
+        sides = [plda.enroll(data.X[r], np.zeros(len(r)), data.session[r]) for r in rows]
+        prior = gammaln(len(one) + len(two)) - gammaln(len(one)) - gammaln(len(two)) - np.log(0.98 / 0.02)
+        assert gain == pytest.approx(float(plda.llr(*sides)[0, 0]) + prior, abs=1e-9)
+        assert m == len(one) + len(two)
+
+
+def greedy(evidence, items, ln_alpha):
+    """The dense exact algorithm: all gains at every step."""
+    p = queue.Partition(evidence, items, ln_alpha, 1.0)
+    while p.n_clusters > 1:
+        slots = p.slots
+        a, b = (slots[i] for i in np.triu_indices(len(slots), 1))
+        gain, Q = p.gains(a, b)
+        top = int(gain.argmax())
+        if gain[top] <= 0:
+            break
+        p.merge(int(a[top]), int(b[top]), float(gain[top]), float(Q[top]))
+    return sum(m[2] for m in p.merges)
+
+
+@pytest.mark.parametrize("recordings", [3, (1, 5)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_queue_reaches_what_the_dense_algorithm_reaches(recordings, seed):
+    data = drawn(12, (1, 10), recordings, seed=seed, n_dimensions=10, n_speaker_factors=6, n_session_factors=8)
+    plda = fitted(data, 6, 8)
+    sides = clustering.unnamed(plda.enroll(data.X, data.session, data.session))
+    found = clustering.cluster(sides, refine=False)
+    e = Evidence.of(sides)
+    items = queue.Items(
+        sides.counts.astype(float), sides.gamma @ e.basis, sides.counts.sum(axis=1).astype(float), sides.Q.copy(),
+        np.full(len(sides), -1), {},
+    )  # fmt: skip
+    assert found.log_posterior == pytest.approx(greedy(e, items, np.log(0.98 / 0.02)), abs=1e-9)
+
+
+def partitions(items):
+    """All partitions of a list."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for k in range(len(rest) + 1):
+        for others in itertools.combinations(rest, k):
+            left = [x for x in rest if x not in others]
+            for more in partitions(left):
+                yield [[first, *others], *more]
+
+
+def test_the_best_partition_of_few_sessions_is_found():
+    """By looking at every partition of six sessions (203 of them)."""
+    hits = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        p, plda = plda_of(rng, 24, 12, 20)
+        data = oracle.random_data(rng, p, 3, (2, 2), (1, 3))
+        session = np.unique(data.session)
+        best = -np.inf
+        for parts in partitions(session.tolist()):
+            labels = np.array([next(k for k, part in enumerate(parts) if s in part) for s in data.session.tolist()])
+            best = max(best, posterior(plda, data, labels, 0.2))
+        found = plda.cluster(data.X, data.session, prior=0.2)
+        hits += posterior(plda, data, found.labels, 0.2) > best - 1e-6
+    assert hits >= 5
+
+
+def test_guesses_of_all_pairs_are_near_the_guess_of_one():
+    rng = np.random.default_rng(0)
+    g = rng.uniform(0.1, 3, 20)
+    n = np.exp(rng.uniform(0, np.log(60), 80))
+    lam = n[:, None] * g * rng.uniform(0.9, 1.1, (80, 20))
+    gamma = rng.normal(size=(80, 20)) * np.sqrt(lam + lam**2)
+    pairs = Pairs(gamma, lam, g)
+    found = np.concatenate([pairs.block(rows) for rows in pairs.blocks()])
+    gamma, lam = gamma[pairs.order], lam[pairs.order]
+    s = 1 + lam[:, None] + lam[None]
+    want = ((gamma[:, None] + gamma[None]) ** 2 / s - np.log(s)).sum(axis=-1) / 2
+    ratio = want - ((gamma**2 / (1 + lam) - np.log(1 + lam)).sum(axis=1) / 2)[:, None]
+    assert np.sqrt(np.mean((found - want) ** 2)) < 0.02 * np.std(ratio)
+    assert sorted(itertools.chain(*(range(*rows) for rows in pairs.blocks()))) == list(range(80))
+
+
+# -- what it finds
+
+
+def test_speakers_are_found_again():
+    data = drawn(20, (2, 6), (1, 4), n_dimensions=60, n_speaker_factors=50, n_session_factors=50)
+    plda = fitted(data, 50, 50)
+    found = plda.cluster(data.X, data.session)
+    assert len(found) == 20
+    pairs = set(zip(found.labels.tolist(), data.speaker.tolist(), strict=True))
+    assert len(pairs) == 20
+    assert (np.diff(found.sessions) <= 0).all()
+    assert found.sessions.sum() == len(np.unique(data.session))
+    assert (found.support[found.sessions > 1] > 0).all()
+    assert (found.split > 0).all()
+    assert (found.merge < 0).all()
+    assert (found.margin > 0).all()
+    assert is_valid_linkage(found.linkage())
+
+
+def test_the_chain_clusters_as_its_pieces_do():
+    data = drawn(15, n_dimensions=30, n_speaker_factors=20, n_session_factors=20)
+    backend = Backend(plda=PLDA(20, 20)).fit(data.X, data.speaker, session=data.session)
+    Z = backend.transform(data.X)
+    a, b = backend.cluster(data.X, data.session), backend.plda_.cluster(Z, data.session)
+    np.testing.assert_array_equal(a.labels, b.labels)
+    ids = np.array([f"r{i:04}" for i in range(len(data.X))])
+    recordings = Recordings.from_arrays(data.X, ids=ids)
+    c = backend.cluster(recordings, dict(zip(ids.tolist(), data.session.tolist(), strict=True)))
+    assert c.ids.tolist() == ids.tolist()
+    assert len(set(zip(a.labels.tolist(), c.labels.tolist(), strict=True))) == len(a) == len(c)
+    assert c.log_posterior == pytest.approx(a.log_posterior)
+
+
+def test_scales_that_serve_trials_do_not_serve_partitions():
+    data = drawn(15)
+    plda = fitted(data)
+    want = plda.cluster(data.X, data.session)
+    plda.scales_ = type(plda.scales_)(3.0, 0.2)
+    assert plda.cluster(data.X, data.session).log_posterior == want.log_posterior
+    known = plda.enroll(data.X[:5], data.speaker[:5], data.session[:5])
+    rest = ~np.isin(data.session, data.session[:5])
+    assert plda.cluster(data.X[rest], data.session[rest], known=known).log_posterior != want.log_posterior
+
+
+def test_the_order_of_recordings_does_not_matter():
+    data = drawn(20, seed=3)
+    plda = fitted(data)
+    a = plda.cluster(data.X, data.session)
+    order = np.random.default_rng(0).permutation(len(data.X))
+    b = plda.cluster(data.X[order], data.session[order])
+    assert b.log_posterior == pytest.approx(a.log_posterior, abs=1e-8)
+    assert len(set(zip(a.labels[order].tolist(), b.labels.tolist(), strict=True))) == len(a) == len(b)
+
+
+def test_weight_and_prior_change_the_number_of_speakers():
+    data = drawn(20, (2, 6), (1, 3), seed=1)
+    plda = fitted(data)
+    few, many = (len(plda.cluster(data.X, data.session, prior=p)) for p in (0.5, 1e-6))
+    assert few < many
+    soft = plda.cluster(data.X, data.session, weight=0.3, prior=0.02)
+    assert len(soft) >= 1
+
+
+def test_a_discount_is_the_evidence_of_part_of_a_session():
+    """Q(rho n, rho gamma): with rho = 2 each recording counts as two copies of the same session would, as sessions."""
+    rng = np.random.default_rng(0)
+    p, plda = plda_of(rng, 6, 4, 0)
+    X = oracle.random_data(rng, p, 4, (3, 3), (1, 1)).X
+    twice = plda.enroll(np.repeat(X, 2, axis=0), np.repeat(np.arange(12), 2))
+    once = plda.enroll(X, np.arange(12))
+    a = clustering.cluster(once, discount=2.0, prior=0.3, refine=False)
+    e = Evidence.of(twice)
+    Q = e.exact(twice.counts.astype(float), twice.gamma @ e.basis)
+    np.testing.assert_allclose(Q, twice.Q, atol=1e-9)
+    i, j, gain, _ = a.merges[0]
+    ratio = float(plda.llr(twice.select([int(i)]), twice.select([int(j)]))[0, 0])
+    assert gain == pytest.approx(ratio - np.log(0.7 / 0.3), abs=1e-9)
+
+
+# -- how many, and who must or must not be together
+
+
+@pytest.mark.parametrize("k", [1, 3, 12, 20])
+def test_the_number_of_speakers_may_be_given(k):
+    data = drawn(12, (2, 5), seed=2)
+    plda = fitted(data)
+    assert len(plda.cluster(data.X, data.session, n_speakers=k)) == k
+    natural = len(plda.cluster(data.X, data.session))
+    assert len(plda.cluster(data.X, data.session, min_speakers=natural + 2)) == natural + 2
+    assert len(plda.cluster(data.X, data.session, max_speakers=max(1, natural - 2))) == max(1, natural - 2)
+    assert len(plda.cluster(data.X, data.session, min_speakers=1, max_speakers=100)) == natural
+
+
+def test_constraints_are_kept():
+    data = drawn(8, (3, 5), seed=4)
+    plda = fitted(data)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        must, cannot = rng.integers(0, len(data.X), (2, 6, 2))
+        same = data.session[cannot[:, 0]] == data.session[cannot[:, 1]]
+        try:
+            found = plda.cluster(data.X, data.session, must_link=must, cannot_link=cannot[~same])
+        except DuopldaError as error:
+            assert "contradict" in str(error)
+            continue
+        assert (found.labels[must[:, 0]] == found.labels[must[:, 1]]).all()
+        assert (found.labels[cannot[~same][:, 0]] != found.labels[cannot[~same][:, 1]]).all()
+
+
+def test_cannot_link_keeps_the_sessions_of_one_speaker_apart():
+    data = drawn(4, 4, 2, n_dimensions=60, n_speaker_factors=50, n_session_factors=50)
+    plda = fitted(drawn(60, 4, 2, n_dimensions=60, n_speaker_factors=50, n_session_factors=50), 50, 50)
+    rows = np.flatnonzero(data.speaker == data.speaker[0])
+    first = rows[np.unique(data.session[rows], return_index=True)[1]]
+    pairs = list(itertools.combinations(first.tolist(), 2))
+    found = plda.cluster(data.X, data.session, cannot_link=pairs)
+    assert len(set(found.labels[first].tolist())) == len(first)
+    with pytest.raises(DuopldaError, match="leave no way to fewer than"):
+        plda.cluster(data.X, data.session, cannot_link=pairs, n_speakers=2)
+
+
+def test_known_speakers_give_their_names_and_force_nobody():
+    data = drawn(10, 6, 2, n_dimensions=60, n_speaker_factors=50, n_session_factors=50)
+    plda = fitted(data, 50, 50)
+    who = np.unique(data.speaker)
+    names = {s: f"name {s}" for s in who[:6].tolist()}
+    enrol = np.isin(data.session, [data.session[np.flatnonzero(data.speaker == s)[0]] for s in who[:6]])
+    known = plda.enroll(data.X[enrol], [names[s] for s in data.speaker[enrol].tolist()], data.session[enrol])
+    rest = ~enrol & np.isin(data.speaker, who[2:])  # of two known speakers nothing is there, four are not known
+    found = plda.cluster(data.X[rest], data.session[rest], known=known)
+    assert len(found) == 8
+    assert found.known.sum() == 4
+    for s in who[2:].tolist():
+        of = np.unique(found.labels[data.speaker[rest] == s])
+        assert len(of) == 1
+        assert (found.names[of[0]] == names.get(s)) == (s in names)
+    assert len(set(found.names.tolist())) == len(found)
+    with pytest.raises(DuopldaError, match="also sessions of known speakers"):
+        clustering.cluster(plda.enroll(data.X, data.session, data.session), known=known)
+
+
+def test_known_speakers_are_never_merged():
+    data = drawn(3, 4, 2)
+    plda = fitted(drawn(30, 4, 2))
+    known = plda.enroll(data.X, [f"k{i % 2}" for i in range(len(data.X))])
+    found = plda.cluster(data.X + 1e-3, known=known, n_speakers=3)
+    assert len(found) >= 1
+    assert len(set(found.names.tolist())) == len(found)
+
+
+def test_sides_are_clustered_as_they_are():
+    data = drawn(12, 6, 2, n_dimensions=60, n_speaker_factors=50, n_session_factors=50)
+    plda = fitted(data, 50, 50)
+    code = np.unique(data.session, return_inverse=True)[1]
+    local = np.array([f"{s} {c % 2}" for s, c in zip(data.speaker.tolist(), code.tolist(), strict=True)])
+    sides = plda.enroll(data.X, local, data.session)
+    found = plda.cluster(sides)
+    assert found.ids.tolist() == sides.ids.tolist()
+    assert len(found) == 12
+    assert found.sessions.tolist() == [6] * 12
+    linked = plda.cluster(sides, cannot_link=[[sides.ids[0], sides.ids[1]]])
+    assert len(linked) == 13
+
+
+# -- hard to break
+
+
+def test_what_is_refused():
+    data = drawn(5)
+    plda = fitted(data)
+    X, session = data.X, data.session
+    for options, message in [
+        ({"prior": 0}, "prior=0 must be a number between 0 and 1"),
+        ({"prior": 1.0}, "between 0 and 1"),
+        ({"weight": -1}, "greater than 0"),
+        ({"discount": float("nan")}, "greater than 0"),
+        ({"n_speakers": 0}, "whole number from 1 on"),
+        ({"n_speakers": 2.5}, "whole number from 1 on"),
+        ({"n_speakers": 2, "max_speakers": 3}, "says it all"),
+        ({"min_speakers": 4, "max_speakers": 3}, "is more than max_speakers"),
+        ({"n_speakers": 10_000}, "ask for fewer"),
+        ({"must_link": [1, 2]}, "must be pairs"),
+        ({"must_link": [[0, 10**6]]}, "not among those to cluster"),
+        ({"cannot_link": [["a", "b"]]}, "not among those to cluster|use one kind"),
+        ({"cannot_link": [[0, 0]]}, "one session"),
+        ({"known": 3}, "must come from enroll|must be speakers"),
+    ]:
+        with pytest.raises(DuopldaError, match=message):
+            plda.cluster(X, session, **options)
+    a, b = np.flatnonzero(session != session[0])[0], 0
+    with pytest.raises(DuopldaError, match="contradict must_link"):
+        plda.cluster(X, session, must_link=[[a, b]], cannot_link=[[b, a]])
+    with pytest.raises(DuopldaError, match="NaN"):
+        plda.cluster(np.where(np.arange(len(X))[:, None] == 3, np.nan, X), session)
+    with pytest.raises(DuopldaError, match="nothing to cluster|at least"):
+        plda.cluster(X[:0], session[:0])
+    with pytest.raises(DuopldaError, match="in several sides"):
+        plda.cluster(plda.enroll(X, np.arange(len(X)), np.zeros(len(X))))
+    with pytest.raises(DuopldaError, match="leave out session"):
+        plda.cluster(plda.enroll(X, np.arange(len(X))), session)
+
+
+def test_the_smallest_cases():
+    data = drawn(5)
+    plda = fitted(data)
+    one = plda.cluster(data.X[:1])
+    assert (one.labels.tolist(), one.names.tolist(), one.nearest.tolist()) == ([0], ["spk1"], [-1])
+    assert np.isinf(one.split[0])
+    same = plda.cluster(data.X, np.zeros(len(data.X)))
+    assert (len(same), same.labels.max(), same.log_posterior) == (1, 0, 0.0)
+    two = plda.cluster(data.X[[0, 0]], prior=0.9)
+    assert len(two) in (1, 2)
+
+
+def test_many_identical_vectors_and_many_links():
+    data = drawn(5)
+    plda = fitted(data)
+    n = 3000
+    far = np.repeat(data.X[:1] + 3 * data.X[:1].std(), n, axis=0)
+    found = plda.cluster(far)
+    assert len(found) == 1
+    pairs = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
+    linked = plda.cluster(far, must_link=np.repeat(pairs, 100, axis=0))
+    assert (len(linked), len(linked.margin)) == (1, 1)
+
+
+def test_the_answer_is_the_same_for_any_number_of_threads():
+    from threadpoolctl import threadpool_limits
+
+    data = drawn(30, seed=5)
+    plda = fitted(data)
+    found = []
+    for n in (1, 2, 4):
+        with threadpool_limits(n):
+            found.append(plda.cluster(data.X, data.session))
+    assert len({(f.log_posterior, f.labels.tobytes(), f.merges.tobytes()) for f in found}) == 1
