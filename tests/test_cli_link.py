@@ -95,15 +95,16 @@ def test_recordings_get_global_names(tmp_path, folder, how):
     assert lines(out)[0] == ["recording", "cluster", "local"]
 
 
-@pytest.mark.parametrize("are", ["sessions", "recordings"])
-def test_it_is_what_the_library_finds(tmp_path, folder, are):
+@pytest.mark.parametrize(("are", "discount"), [("sessions", 1.0), ("recordings", 1.0), ("sessions", 0.4)])
+def test_it_is_what_the_library_finds(tmp_path, folder, are, discount):
     at, labels = folder
-    shown = done(*linking(at, tmp_path / "o", "--segments-are", are, "--prior", 0.3, "--json")).stdout
+    more = ["--segments-are", are, "--prior", 0.3, "--discount", discount, "--json"]
+    shown = done(*linking(at, tmp_path / "o", *more)).stdout
     chain = unscaled(Backend.load(at / "model"))
     with np.load(at / "x.npz") as data:
         ids, X = data["ids"].tolist(), data["embeddings"]
     sides = [" ".join(labels[i][:2]) for i in ids]
-    found = chain.cluster(chain.enroll(X, sides, sides if are == "recordings" else None), prior=0.3)
+    found = chain.cluster(chain.enroll(X, sides, sides if are == "recordings" else None), prior=0.3, discount=discount)
     name = dict(zip(found.ids.tolist(), found.names[found.labels].tolist(), strict=True))
     assert read_partition(tmp_path / "o") == {i: name[side] for i, side in zip(ids, sides, strict=True)}
     assert json.loads(shown)["log_posterior"] == pytest.approx(found.log_posterior, rel=1e-9)
@@ -180,6 +181,20 @@ def test_segments_without_a_turn_are_not_used(tmp_path, folder):
     others = sum(file in ("f2", "f3") for file, *_ in labels.values())
     assert f"{others} segments overlap no turn, and are not used" in said
     assert {*read_partition(tmp_path / "o")} == {i for i in labels if labels[i][0] in ("f0", "f1")}
+
+
+def test_segments_that_overlap_are_a_warning(tmp_path, folder):
+    """Each second but the first and the last few of a file is in three segments."""
+    at, _ = folder
+    wider = [(i, f, float(a), float(a) + 3 * SECONDS) for i, f, a, _ in lines(at / "segments")]
+    (tmp_path / "segments").write_text("".join(f"{i} {f} {a:.2f} {b:.2f}\n" for i, f, a, b in wider))
+    given = linking(at, tmp_path / "o")
+    given[given.index(at / "segments")] = tmp_path / "segments"
+    seconds = {f: max(b for _, g, _, b in wider if g == f) for _, f, _, _ in wider}
+    often = 3 * SECONDS * len(wider) / sum(seconds.values())
+    assert f"a second of speech is in {often:.1f} segments" in done(*given, "--quiet").stderr
+    assert done(*given, "--quiet", "--force", "--discount", 0.4).stderr == ""
+    assert done(*linking(at, tmp_path / "p", "--quiet")).stderr == ""
 
 
 @pytest.mark.parametrize("seed", range(20))

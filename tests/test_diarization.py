@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from duoplda import PLDA, Backend, Recordings
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.estimators import diarization
-from duoplda.estimators.diarization import Diarizer, as_turns, diarize, link_speakers, new_share
+from duoplda.estimators.diarization import as_turns, diarize, link_speakers, new_share
 from duoplda.io import Coded, Segments, Turns, read_embeddings, read_model, read_rttm, read_segments
 from duoplda.metrics import der
 
@@ -41,7 +41,7 @@ def joined(*parts):
 
 
 def talk(plda, who, level="sessions", seed=0, y=None):
-    """(T, d) windows of a file with these speakers (T,): x is drawn for each window, or for each speaker of the file."""
+    """(T, d) windows of a file with these speakers (T,): x is drawn for each window, or for each speaker."""
     rng = np.random.default_rng(seed)
     V, U, W = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_
     y = rng.normal(size=(max(who) + 1, V.shape[1])) if y is None else y
@@ -81,17 +81,14 @@ def test_drawn_conversations(level, refine, n_speakers):
 
 def test_the_wrong_level_is_much_worse():
     """Directions in which only sessions differ tell speakers apart within a file, if files were the sessions."""
-    plda = two_levels(speaker=1.0, session=4.0)
-    for seed in range(3):
-        who = turn_order(np.random.default_rng(seed), 4, 12)
-        segments, wrong = windows(len(who)), {"sessions": "recordings", "recordings": "sessions"}
-        for level, other in wrong.items():
-            X = talk(plda, who, level, seed)
-            right, worse = (
-                error(diarize(plda, X, segments, segments_are=a, **TRUE), segments, who) for a in (level, other)
-            )
-            assert right < 0.1
-            assert worse > right + 0.2
+    for level, other, speaker in (("sessions", "recordings", 2.0), ("recordings", "sessions", 0.5)):
+        plda = two_levels(speaker=speaker, session=4.0)
+        for seed in range(3):
+            who = turn_order(np.random.default_rng(seed), 4, 12)
+            X, segments = talk(plda, who, level, seed), windows(len(who))
+            right, wrong = (diarize(plda, X, segments, segments_are=a, **TRUE) for a in (level, other))
+            assert error(right, segments, who) < 0.05
+            assert error(wrong, segments, who) > 0.4
 
 
 def overlapping(plda, who, times, seed):
@@ -273,7 +270,7 @@ def test_links_are_decided_by_the_ratio_of_the_sums(level):
     The direct computation is that of a joint Gaussian of all recordings, of which rho n are left, at their mean.
     """
     plda, linked = two_levels(d=6, speaker=1.2, session=0.8), []
-    for seed in range(12):
+    for seed in range(20):
         X = talk(plda, np.repeat([0, 1], 6), level, seed)
         rows = np.concatenate([np.tile(X[:6].mean(axis=0), (3, 1)), np.tile(X[6:].mean(axis=0), (3, 1))])
         session = np.arange(6) if level == "sessions" else np.repeat([0, 1], 3)
@@ -287,7 +284,7 @@ def test_links_are_decided_by_the_ratio_of_the_sums(level):
 
 def joint(plda, rows, speaker, session):
     """ln density of recordings, from the covariance of all of them."""
-    n, d = rows.shape
+    n = len(rows)
     same = [(a[:, None] == a).astype(float) for a in (np.asarray(speaker), np.asarray(session), np.arange(n))]
     V, U, W = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_
     S = sum(np.kron(a, b) for a, b in zip(same, (V @ V.T, U @ U.T, np.linalg.inv(W)), strict=True))
@@ -394,8 +391,8 @@ def test_turns_of_no_segments():
 
 
 @needs_shared
-def test_ratios_before_the_hmm_on_one_real_file(monkeypatch):
-    """The discount is what the windows say, and first labels by ratios are as good as the best of VBx's own."""
+def test_ratios_before_the_hmm_on_one_real_file():
+    """The discount is what the windows say. The bounds are loose: this is no claim about other files."""
     chain = Backend.from_foreign(read_model(VBX / "plda", VBX / "transform.h5"))
     ids, X = read_embeddings(VBX / "ES2005a.ark").load()
     segments, truth = read_segments(VBX / "ES2005a.seg"), read_rttm(VBX / "ES2005a.reference.rttm")
@@ -403,11 +400,10 @@ def test_ratios_before_the_hmm_on_one_real_file(monkeypatch):
     assert new_share(segments.start, segments.end) == pytest.approx(0.24 / 1.44, abs=0.03)
     rates = {
         name: der(diarize(chain, X, segments, **options), truth, collar=0.25, skip_overlap=True).rate
-        for name, options in {"default": {}, "vbx": {"start": "vbx"}, "four": {"n_speakers": 4}}.items()
+        for name, options in {"default": {}, "vbx": {"start": "vbx"}, "four": {"start": "vbx", "n_speakers": 4}}.items()
     }
-    assert 0.0705 <= rates["vbx"] <= 0.0706
+    assert 0.0705 <= rates["vbx"] < 0.07065
     assert rates["default"] < 0.10
     assert rates["four"] < rates["vbx"]
     levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in diarization.LEVELS]
     assert levels[0] == levels[1]  # the pair has no sessions
-    assert Diarizer().loop == 0.99

@@ -54,6 +54,14 @@ def by_overlap(segments: Segments, turns: Turns) -> dict[str, Local]:
     return found
 
 
+def density(segments: Segments) -> float:
+    """In how many segments a second of speech is, on average: 1 where they do not overlap."""
+    spoken = 0.0
+    for rows in _groups(segments.file.values).values():
+        spoken += float(_speech(segments.start[rows], segments.end[rows])[1][-1])
+    return float((segments.end - segments.start).sum()) / spoken
+
+
 def _groups(values: Any) -> dict[str, Any]:
     """Rows of each value."""
     names, codes = np.unique(values, return_inverse=True)

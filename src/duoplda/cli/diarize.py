@@ -36,12 +36,13 @@ def diarize(
     discount: Annotated[
         float | None, typer.Option(help="What a segment counts for.  [share of its time that is new]")
     ] = None,
-    prior: Annotated[float, typer.Option(help="Probability that two turns, or with --link two voices, match.")] = 0.02,
+    prior: Annotated[float, typer.Option(help="Probability that two segments of a file are of one speaker.")] = 0.25,
     speakers: Annotated[int | None, typer.Option(min=1, help="The number of speakers of each file.")] = None,
     min_speakers: Annotated[int | None, typer.Option(min=1, help="The fewest speakers of a file.")] = None,
     max_speakers: Annotated[int | None, typer.Option(min=1, help="The most speakers of a file.")] = None,
     dimensions: Annotated[int | None, typer.Option(min=1, help="Use those where speakers differ most.  [all]")] = None,
-    link: Annotated[bool, typer.Option("--link", help="Find the same speakers in several files.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Find the same people in several files.")] = False,
+    link_prior: Annotated[float, typer.Option(help="--link: probability that two speakers are one person.")] = 0.02,
     apart: Annotated[bool, typer.Option("--apart", help="Never link two speakers of one file.")] = False,
     ids: Ids = None,
     allow_missing: AllowMissing = False,
@@ -73,7 +74,7 @@ def diarize(
     options: dict[str, Any] = {"start": start, "refine": None if no_refine else "gmm" if no_hmm else "vbx"}
     options |= {"Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior, "n_dimensions": dimensions}
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    options |= {"segments_are": segments_are or "sessions", "link": link, "apart": apart}
+    options |= {"segments_are": segments_are or "sessions", "link": link, "link_prior": link_prior, "apart": apart}
     with ExitStack() as stack:
         chain, _ = load_model(model, transform)
         if segments_are is None and chain.plda_.session_loadings_.shape[1]:

@@ -32,6 +32,7 @@ def link(
     ids: Ids = None,
     prior: Prior = 0.02,
     weight: Weight = 1.0,
+    discount: Annotated[float, typer.Option(help="What a segment counts, where segments overlap.")] = 1.0,
     speakers_known: Known = None,
     cannot_link_within: Annotated[
         bool, typer.Option("--cannot-link-within", help="Local speakers of one file are different people.")
@@ -66,6 +67,10 @@ def link(
     lists = *(rttm or ()), segments, local, model, sessions, channels, speakers_known
     check_files(out, force, [embeddings], [ids], *lists)
     cuts = None if segments is None else io.read_segments(segments)
+    if cuts is not None and discount == 1 and (often := _local.density(cuts)) > 1.5:
+        warn(
+            f"a second of speech is in {often:.1f} segments, and counts as often: --discount {1 / often:.2f} makes it 1"
+        )
     turns = None if not rttm else _local.joined(rttm)
     if turns is not None and cuts is not None:
         who = _local.by_overlap(cuts, turns)
@@ -79,7 +84,7 @@ def link(
     if labels["session"] is not None or segments_are is SegmentsAre.recordings:
         found_in = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
         labels["session"] = {i: " ".join([*person, found_in[i]]) for i, person in who.items() if i in found_in}
-    options: dict[str, Any] = {"prior": prior, "weight": weight}
+    options: dict[str, Any] = {"prior": prior, "weight": weight, "discount": discount}
     with ExitStack() as stack:
         read, place = reader(stack, "linking", device, dask)
         chain = Backend.load(model)

@@ -61,6 +61,10 @@ class Recordings(ABC):
         """What `function(part)` yields for each part of the recordings, in order; here all of them are one part."""
         yield from function(self)
 
+    def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """What `function(item)` gives for each of some items, in order, computed where the recordings lie."""
+        return map(function, items)
+
     def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
         """Add something up over all parts of the recordings: n results.
 

@@ -209,6 +209,10 @@ def _tie(tie: Tie, n: int, end: Any) -> tuple[Any, ...]:
     return (None,) * n if end is None else tuple(tie(end))
 
 
+def _call(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)
+
+
 def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
     with _named(name):
         part = opener(what)
@@ -279,16 +283,32 @@ class ClusterRecordings(Recordings):
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """As for all recordings; about twice as many parts as the cluster has threads are under way."""
         sent, task = _send(self.client, function), delayed(_map, pure=False)
+        parts = ((task(n, self.opener, p, sent), n) for n, p in zip(self.names, self.parts, strict=True))
+        for done, result in enumerate(self._under_way(parts), 1):
+            yield from result
+            self.show(done, f"{done} of {len(self.parts)} shards")
+
+    def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """As for all recordings, by the workers."""
+        sent, task = _send(self.client, function), delayed(_call, pure=False)
+        parts = ((task(sent, item), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
+        for done, result in enumerate(self._under_way(parts), 1):
+            yield result
+            self.show(done, f"{done} of {len(items)} parts")
+
+    def _under_way(self, tasks: Iterator[tuple[Delayed, str]]) -> Iterator[Any]:
+        """Results of named tasks, in order; some of them are computed ahead."""
         most = 2 * max(1, sum(self.client.nthreads().values()))
-        parts, waiting = zip(self.names, self.parts, strict=True), deque[tuple[Any, str]]()
+        waiting = deque[tuple[Any, str]]()
         try:
-            for done in range(len(self.parts)):
-                for name, part in islice(parts, most - len(waiting)):
-                    waiting.append((self.client.compute(task(name, self.opener, part, sent)), name))
+            while True:
+                for task, name in islice(tasks, most - len(waiting)):
+                    waiting.append((self.client.compute(task), name))
+                if not waiting:
+                    return
                 future, name = waiting.popleft()
-                yield from _result(future, name)
+                yield _result(future, name)
                 future.release()
-                self.show(done + 1, f"{done + 1} of {len(self.parts)} shards")
         finally:
             for future, _ in waiting:
                 future.release()

@@ -6,19 +6,20 @@ import warnings
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import namespace, put
+from duoplda.arrays import namespace, put, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.shrinkage import Scales
+from duoplda.trials.blocks import Scorer
 from duoplda.trials.clustering import Clustering, cluster, pairs_of, unnamed
 from duoplda.trials.sides import Sides
 
@@ -68,6 +69,32 @@ class SumUp:
         return f"recording {recording}" if found is None else f"session {found}"
 
 
+@dataclass(frozen=True, eq=False)
+class TopOf:
+    """The k sides that score highest with each of some of them; it can be sent to the workers of a cluster."""
+
+    sides: Sides
+    k: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sides": self.sides, "k": self.k}  # not what has been computed from them
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.sides)
+
+    def __call__(self, part: slice) -> tuple[NDArray[Any], NDArray[Any]]:
+        rows, ratios = self.scorer.top(self.sides.select(part), self.k)
+        return to_numpy(rows), to_numpy(ratios)
+
+
+def _spread(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """`Scorer.top` of all sides, computed where the recordings lie."""
+    parts = [slice(i, min(i + ROWS, len(sides))) for i in range(0, len(sides), ROWS)]
+    rows, ratios = zip(*recordings.spread(TopOf(sides, k), parts), strict=True)
+    return np.concatenate(rows), np.concatenate(ratios)
+
+
 def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: Any, **options: Any) -> Clustering:
     """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides."""
     known = options.get("known")
@@ -95,6 +122,7 @@ def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: A
             )
         _twice(ids)
         row = sides.rows(names)
+        options["top"] = partial(_spread, X)
     else:
         n = getattr(X, "shape", [len(X)])[0]
         _, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))

@@ -10,7 +10,7 @@ Which covariances I and diag(phi) stand for depends on what the sessions of the 
     segments are recordings    speakers differ by VV' + UU',   segments by W^-1
 
 Windows that overlap say some things twice. A window of a file counts as the share rho ("discount") of an independent
-one, which is, unless given, the share of the windows' time that is new:
+one, for the evidence and for the prior. Unless given, it is the share of the windows' time that is new:
 
     rho = (seconds that windows cover) / (seconds of all windows),    about hop / length
 """
@@ -59,7 +59,8 @@ class Diarizer:
     Fa, Fb, loop : of the HMM (see `trials.vbx.vb_hmm`); the defaults are those of VBx's own example
     discount : the share rho of an independent window that a window counts for in "ratios" and in linking; None: the
         share of the windows' time that is new (`new_share`)
-    prior : the probability that two turns ("ratios"), or two speakers of different files (linking), are of one speaker
+    prior : of "ratios": the probability that two windows of a file are of one speaker, such as 1/4 where four people
+        speak equally long
     n_speakers, min_speakers, max_speakers : how many speakers a file has, if that is known
     segments_are : "sessions" or "recordings", what a segment of a file was in training
     n_dimensions : use the dimensions in which speakers differ most; None: all
@@ -73,7 +74,7 @@ class Diarizer:
     Fb: float = 17.0
     loop: float = 0.99
     discount: float | None = None
-    prior: float = 0.02
+    prior: float = 0.25
     n_speakers: int | None = None
     min_speakers: int | None = None
     max_speakers: int | None = None
@@ -131,7 +132,7 @@ class Diarizer:
         if _number(found) <= high:
             return found
         codes = np.unique(found, return_inverse=True)[1]
-        return self._by_ratios(rows, phi, rho, codes, max_speakers=high)[codes]
+        return self._by_ratios(rows, phi, rho, codes, min_speakers=low, max_speakers=high)[codes]
 
     def _first_labels(self, rows: Floats, phi: Floats, Z: Any, X: Any, rho: float) -> Ints:
         if self.start == "ratios":
@@ -141,16 +142,14 @@ class Diarizer:
     def _by_ratios(self, rows: Floats, phi: Floats, rho: float, groups: Ints | None = None, **limits: Any) -> Ints:
         """Merge windows, or groups of them, by exact ratios; moving single windows afterwards is left to the HMM.
 
-        The HMM draws a speaker for the share 1 - loop of the windows only; the others stay with theirs. So the prior
-        has this share of its weight, or else it would count each window as a turn.
+        A window counts rho for the prior, too: gain = Q(rho a + rho b) - Q(rho a) - Q(rho b) + rho (that of the prior).
         """
         own = np.flatnonzero(phi > 1e-12 * phi.max(initial=0))
         if not len(own):
             raise DuopldaError("the model has no variance between speakers: there is nothing to tell them apart by")
         plda = PLDA.from_parameters(np.zeros(len(own)), np.diag(np.sqrt(phi[own])), None, np.eye(len(own)))
         items = rows[:, own] if groups is None else plda.enroll(rows[:, own], groups)
-        share = max(1 - self.loop, 1 / len(rows))
-        options: dict[str, Any] = {"prior": self.prior, "weight": 1 / share, "discount": rho, "refine": False}
+        options: dict[str, Any] = {"prior": self.prior, "weight": 1 / rho, "discount": rho, "refine": False}
         return plda.cluster(items, **options, **limits).labels
 
     def _refined(self, rows: Floats, phi: Floats, labels: Ints) -> Ints:
@@ -188,6 +187,7 @@ def diarize(
     *,
     start: Any = "ratios",
     link: bool = False,
+    link_prior: float = 0.02,
     apart: bool = False,
     absent: Absent | None = None,
     **options: Any,
@@ -203,6 +203,7 @@ def diarize(
         within their file
     link : find the same speakers in different files; names are then those of `PLDA.cluster`, and otherwise those of a
         file's speakers, in the order in which they first speak, such as "file-1"
+    link_prior : the probability that two speakers of different files are one person
     apart : two speakers of one file are never linked
     absent : called with a text and the ids of segments without embeddings, or of embeddings without segments, if there
         are any; they are then left out. Unless given, they are an error
@@ -242,7 +243,7 @@ def diarize(
     who = np.array(names)[speaker]
     if link:
         file = segments.file.codes if apart else None
-        who = link_speakers(chain, Z, who, file=file, discount=rho, segments_are=how.segments_are, prior=how.prior)
+        who = link_speakers(chain, Z, who, file=file, discount=rho, segments_are=how.segments_are, prior=link_prior)
     return as_turns(segments, who)
 
 
@@ -359,7 +360,8 @@ def link_speakers(
     file : (n,) their files, where two speakers of one file must not be linked; None: they may be. (If a file's speaker
         was split into two, linking is what joins them again.)
     discount : rho, a number or (n,)
-    segments_are, prior : as for `Diarizer`; the prior is about two local speakers
+    segments_are : as for `Diarizer`
+    prior : the probability that two local speakers are one person
 
     Examples
     --------

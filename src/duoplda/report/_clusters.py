@@ -127,7 +127,7 @@ def _sizes(c: Clustering) -> str:
     recordings = np.bincount(c.labels, minlength=len(c.names))
     rows = []
     for k in shown:
-        bar = f'<rect class="f{4 if c.known[k] else 0}" width="{100 * c.sessions[k] / largest:.1f}%" height="100%"/>'
+        bar = f'<rect class="f{1 if c.known[k] else 0}" width="{100 * c.sessions[k] / largest:.1f}%" height="100%"/>'
         drawn = f'<svg class="bar" aria-hidden="true">{bar}</svg>'
         cells = f"{c.sessions[k]:,}", f"{recordings[k]:,}", number(c.support[k], "{:.1f}")
         rows.append((bdi(c.names[k]) + _known(c, k), drawn, *cells))
@@ -144,10 +144,12 @@ def _merges(c: Clustering, rows: Iterable[int]) -> str:
     body = []
     for k in rows:
         own = np.flatnonzero(c.labels == k)
+        own = own[np.argsort(c.margin[c.item[own]], kind="stable")]
         cells = f"{c.sessions[k]:,}", number(c.split[k], "{:.1f}"), _odds(c.split[k])
         body.append((bdi(c.names[k]) + _known(c, k), _ids(c, own), *cells))
-    note = "What the partition would lose, in nats of its log posterior, if the speaker were split where the last of "
-    note += "the merges joined two parts; and the odds that this is: 3 nats are 20 to 1 for one speaker."
+    note = "What the partition would lose, in nats of its log posterior, if the speaker were split where that is "
+    note += "easiest: into the two parts that were joined last, or by taking out the session that fits least. The same "
+    note += "as odds: 3 nats are 20 to 1 for one speaker. Recordings that fit least come first."
     head = ("Speaker", "Recordings", "Sessions", "Gain (nats)", "Odds for one")
     return f'<p class="note">{note}</p>' + table(head, body, 2) if body else ""
 

@@ -280,7 +280,7 @@ def cluster_sizes(clustering: Any, ax: Axes | None = None) -> Axes:
     order = np.argsort(-sizes, kind="stable")
     sizes, known, edges = sizes[order], np.asarray(clustering.known, bool)[order], np.arange(len(sizes) + 1) + 0.5
     ax = _axes(ax)
-    looks = ((~known, "found", OKABE_ITO[0], None), (known, "known", OKABE_ITO[4], "////"))
+    looks = ((~known, "found", OKABE_ITO[0], None), (known, "known", OKABE_ITO[1], "////"))
     for own, name, color, hatch in looks:
         if own.any():
             style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} ({own.sum():,})"}

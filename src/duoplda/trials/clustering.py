@@ -7,6 +7,7 @@ partition becomes an answer that says how sure it is of its parts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -17,17 +18,21 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaln
 
-from duoplda.arrays import reproducible, segment_sums, take, to_numpy
+from duoplda.arrays import is_torch, namespace, reproducible, segment_sums, take, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
+from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import Evidence, Floats
 from duoplda.trials.queue import Items, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
 from duoplda.trials.refine import Places, refine
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 
+Top = Callable[[Sides, int], tuple[Any, Any]]
+
 CANDIDATES = 10  # neighbours of an item to begin with
+ROUNDS_FROM = 20_000  # items in tensors: fewer are merged one by one, on the host
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +54,9 @@ class Clustering:
     merges : (t, 4) of the items 0 .. m - 1: the two that are merged, the gain, and sessions; row t makes cluster m + t
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
+
+    Of many items on a GPU (`duoplda.trials.rounds`) all of these are guesses, `merges` is empty, and `split` is what a
+    cluster would lose with the item that fits least.
     """
 
     ids: NDArray[Any]
@@ -108,8 +116,12 @@ def cluster(
     discount: float = 1.0,
     refine: bool = True,
     candidates: int = CANDIDATES,
+    top: Top = lambda sides, k: Scorer(sides).top(sides, k),
 ) -> Clustering:
-    """The partition of sides (their sessions are the items) into speakers; see `PLDA.cluster`."""
+    """The partition of sides into speakers; see `PLDA.cluster`.
+
+    `top(sides, k)` gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice.
+    """
     prior, weight, discount = _checked(prior, weight, discount)
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
@@ -119,6 +131,9 @@ def cluster(
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
     every, owner = _grouped(every, item), owner[np.unique(item, return_index=True)[1]]
     evidence, ln_alpha = Evidence.of(every), math.log((1 - prior) / prior)
+    free = known is None and not cannot and (fewest, most) == _numbers(None, None, None) and discount == 1
+    if free and len(every) >= ROUNDS_FROM and is_torch(namespace(every.gamma)):
+        return _of_rounds(sides, item, rounds.find(every, evidence, ln_alpha, weight, candidates))
     items = _items(evidence, every, owner, cannot, discount)
     if fewest == 1 and not cannot and (twin := _twins(evidence, items, weight, ln_alpha)) is not None:
         item, every, owner = twin[item], _grouped(every, twin), owner[np.unique(twin, return_index=True)[1]]
@@ -129,7 +144,7 @@ def cluster(
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
     p = Partition(evidence, items, ln_alpha, weight)
     queue = Queue(p)
-    _start(queue, every, discount, candidates)
+    _start(queue, every, discount, candidates, top)
     limits = (fewest + n_known if n_known else fewest, most + n_known if n_known else most)
     merge_all(queue, *limits)
     if p.n_clusters > limits[1]:
@@ -293,13 +308,13 @@ def _by_pattern(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
     return Q
 
 
-def _start(queue: Queue, sides: Sides, discount: float, candidates: int) -> None:
+def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: Top) -> None:
     """The best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
     p, n = queue.p, len(sides)
     if discount != 1 or len(sides.groups) > MOST_PATTERNS:
         queue.look(-np.inf, candidates)
         return
-    rows, ratios = (to_numpy(x) for x in Scorer(sides).top(sides, candidates + 1))
+    rows, ratios = (to_numpy(x) for x in top(sides, candidates + 1))
     a, b, ratio = neighbours(rows, ratios)
     keep = without_hubs(a, b, ratio, n)
     a, b, ratio = a[keep], b[keep], ratio[keep]
@@ -339,6 +354,25 @@ def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Part
     return Clustering(
         np.asarray(sides.ids), index[member[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
         runner[:n], margin[:n], merges, float(total), means,
+    )  # fmt: skip
+
+
+def _of_rounds(sides: Sides, item: Ints, found: rounds.Found) -> Clustering:
+    """The answer of rounds on a GPU, in our order."""
+    K = len(found.sessions)
+    first = np.full(K, len(found.label))
+    np.minimum.at(first, found.label, np.arange(len(found.label)))
+    order = np.lexsort((first, -found.sessions))
+    place = np.argsort(order)
+
+    def moved(index: Ints) -> Ints:
+        return np.where(index >= 0, place[index], -1)
+
+    known = np.zeros(K, bool)
+    return Clustering(
+        np.asarray(sides.ids), place[found.label[item]], _names(np.full(K, -1), None), known, found.sessions[order],
+        found.support[order], found.weakest[order], moved(found.nearest[order]), found.merge[order], item,
+        moved(found.runner_up), found.margin, np.zeros((0, 4)), found.log_posterior, found.means[order],
     )  # fmt: skip
 
 
