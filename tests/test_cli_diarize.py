@@ -66,7 +66,7 @@ def test_people_are_linked_across_files(folder, tmp_path):
         at = (found.file.values == f) & (found.start <= t) & (found.end > t)
         pairs.add((str(found.speaker.values[at][0]), str(who)))
     assert len(pairs) == 4
-    shown = done(*given(folder, tmp_path / "y.rttm"), *TRUE, "--link", "--apart", "--json").stdout
+    shown = done(*given(folder, tmp_path / "y.rttm"), *TRUE, "--link", "--cannot-link-within", "--json").stdout
     assert json.loads(shown)["speakers"] == 4
 
 
@@ -161,7 +161,7 @@ def test_wrong_files(folder, tmp_path):
         (["--no-hmm", "--no-refine"], 2),
         (["--speakers", 2, "--max-speakers", 3], 2),
         (["--speakers", 0], 2),
-        (["--apart"], 2),
+        (["--cannot-link-within"], 2),
         (["--discount", 1.5], 1),
         (["--loop", 2], 1),
         (["--Fb", 0], 1),
@@ -213,14 +213,18 @@ def test_vbx_gives_its_fifty_turns(tmp_path):
     assert 7.05 <= round(100 * json.loads(shown)["der"], 2) <= 7.06
 
 
+def arrays(path):
+    with np.load(path) as file:
+        return dict(file)
+
+
 @needs_shared
 @pytest.mark.parametrize("name", ["01_dialogue", "02_pyannote_sample", "05_four_speaker"])
 def test_pyannote_gives_its_clusters(name, tmp_path):
     """The embeddings that pyannote clustered, as segments one after another: the speakers that it found."""
     at = SHARED / "pyannote" / name
-    stages, state = np.load(at / "plda_embeddings.npz"), np.load(at / "vbx_state.npz")
-    raw = np.load(at / "raw_embeddings.npz")["embeddings"]
-    X = raw[stages["train_chunk_idx"], stages["train_speaker_idx"]]
+    stages, state, raw = (arrays(at / f"{name}.npz") for name in ("plda_embeddings", "vbx_state", "raw_embeddings"))
+    X = raw["embeddings"][stages["train_chunk_idx"], stages["train_speaker_idx"]]
     ids = np.array([f"s{i:05}" for i in range(len(X))])
     write_embeddings(tmp_path / "x.npz", ids, X)
     (tmp_path / "segments").write_text("".join(f"{s} f {2 * i} {2 * i + 1}\n" for i, s in enumerate(ids)))

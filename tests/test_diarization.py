@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 
 from duoplda import PLDA, Backend, Recordings
 from duoplda.errors import DuopldaError, MissingIds
@@ -15,6 +17,7 @@ from duoplda.estimators import diarization
 from duoplda.estimators.diarization import as_turns, diarize, link_speakers, new_share
 from duoplda.io import Coded, Segments, Turns, read_embeddings, read_model, read_rttm, read_segments
 from duoplda.metrics import der
+from duoplda.model.shrinkage import Scales
 
 VBX = Path(__file__).parents[2] / "shared" / "data" / "diarization" / "vbx"
 needs_shared = pytest.mark.skipif(not VBX.is_dir(), reason="the shared data are not here")
@@ -115,6 +118,57 @@ def test_windows_that_overlap_are_discounted():
     assert error(found[None], segments, who) < 0.05
 
 
+def slow_merge(rows, phi, rho, prior, n=None):
+    """Merge the best pair of all, every ratio from the covariance of all windows, each of which has a noise of I / rho.
+
+    rho windows x with noise I say about y what one with noise I / rho does. n: that many clusters must be left.
+    """
+
+    def ln(cluster):
+        S = np.kron(np.ones((len(cluster),) * 2), np.diag(phi)) + np.eye(len(cluster) * len(phi)) / rho
+        x = rows[cluster].reshape(-1)
+        return -0.5 * (x @ np.linalg.solve(S, x) + np.linalg.slogdet(S)[1])
+
+    def gain(a, b):
+        m = gammaln(len(a) + len(b)) - gammaln(len(a)) - gammaln(len(b))
+        return ln(a + b) - ln(a) - ln(b) + rho * (m - np.log((1 - prior) / prior))
+
+    clusters = [[t] for t in range(len(rows))]
+    while len(clusters) > (n or 1):
+        pairs = list(itertools.combinations(range(len(clusters)), 2))
+        gains = [gain(clusters[a], clusters[b]) for a, b in pairs]
+        if n is None and max(gains) <= 0:
+            break
+        a, b = pairs[int(np.argmax(gains))]
+        clusters[a] += clusters.pop(b)
+    return {frozenset(c) for c in clusters}
+
+
+@pytest.mark.parametrize("rho", [1.0, 0.3])
+@pytest.mark.parametrize("prior", [0.01, 0.25])
+@pytest.mark.parametrize("n", [None, 2])
+def test_first_labels_are_those_of_a_slow_merge(rho, prior, n):
+    phi = np.array([6.0, 3.0, 1.0])
+    plda, sizes = PLDA.from_parameters(np.zeros(3), np.diag(np.sqrt(phi)), None, np.eye(3)), set()
+    for seed in range(4):
+        X = talk(plda, np.repeat([0, 1, 2], 4), seed=seed)
+        options = {"refine": None, "discount": rho, "prior": prior, "n_speakers": n}
+        turns = diarize(plda, X, windows(12, hop=2.0), **options)  # a turn for each window
+        found = {frozenset(np.flatnonzero(turns.speaker.values == k).tolist()) for k in turns.speaker.names}
+        assert found == slow_merge(X, phi, rho, prior, n)
+        sizes.add(len(found))
+    assert n is not None or len(sizes) > 1
+
+
+def test_too_many_groups_are_merged_whole():
+    """Sixteen first speakers, of four people: all windows of a first speaker stay together."""
+    plda, who = two_levels(), np.arange(4).repeat(16)
+    first = np.arange(16).repeat(4)
+    found = diarize(plda, talk(plda, who), windows(64, hop=2.0), start=first, refine=None, n_speakers=4)
+    pairs = set(zip(found.speaker.values.tolist(), who.tolist(), strict=True))
+    assert len(pairs) == 4
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=20))
 @settings(max_examples=60, deadline=None)
 def test_the_new_share_counts_every_second_once(spans):
@@ -141,10 +195,11 @@ def test_a_costly_speaker_is_kept_where_there_must_be_so_many():
     plda, who = two_levels(speaker=1.5), turn_order(np.random.default_rng(1), 3, 12)
     X, segments = talk(plda, who), windows(len(who))
     costly = {"Fa": 0.3, "Fb": 500.0}
-    assert people(diarize(plda, X, segments, **costly)) == 1
-    found = diarize(plda, X, segments, n_speakers=3, **costly)
+    noisy = np.where(np.arange(len(who)) % 4 == 0, 0, who)
+    assert people(diarize(plda, X, segments, start=noisy, **costly)) == 1
+    found = diarize(plda, X, segments, start=noisy, n_speakers=3, **costly)
     assert people(found) == 3
-    assert error(found, segments, who) < 0.05
+    assert error(found, segments, who) < 0.05 < error(as_turns(segments, noisy), segments, who)
 
 
 def test_given_labels_are_the_start():
@@ -240,7 +295,7 @@ def three_files(request):
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_same_people_are_found_across_files(three_files, apart):
     level, plda, X, segments, who = three_files
-    found = diarize(plda, X, segments, segments_are=level, link=True, apart=apart, **TRUE)
+    found = diarize(plda, X, segments, segments_are=level, link=True, cannot_link_within=apart, **TRUE)
     assert sorted(set(found.speaker.values.tolist())) == [f"spk{k}" for k in range(1, 6)]
     # as one long file, in which a person must have one name throughout
     long = np.asarray(segments.file) == "tuesday", np.asarray(segments.file) == "friday"
@@ -261,6 +316,11 @@ def test_speakers_of_one_file_stay_apart_only_if_asked():
     assert len(set(link_speakers(plda, X, local))) == 1
     assert len(set(link_speakers(plda, X, local, file=file))) == 2
     assert len(set(link_speakers(plda, X, local, file=np.arange(20) // 10))) == 1
+    options = {"start": local, "refine": None, "link": True}
+    assert [people(diarize(plda, X, windows(20), cannot_link_within=apart, **options)) for apart in (False, True)] == [
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("level", ["sessions", "recordings"])
@@ -269,9 +329,12 @@ def test_links_are_decided_by_the_ratio_of_the_sums(level):
 
     The direct computation is that of a joint Gaussian of all recordings, of which rho n are left, at their mean.
     """
-    plda, linked = two_levels(d=6, speaker=1.2, session=0.8), []
+    rng, linked = np.random.default_rng(9), []
+    plda = PLDA.from_parameters(rng.normal(size=4), 1.5 * rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), np.eye(4))
+    plda.scales_ = Scales(3.0, 0.2)  # of trials; partitions have nothing to do with them
     for seed in range(20):
-        X = talk(plda, np.repeat([0, 1], 6), level, seed)
+        y = rng.normal(size=(2, 3))[[0, seed % 2]]  # of one person, every other time
+        X = talk(plda, np.repeat([0, 1], 6), level, seed, y)
         rows = np.concatenate([np.tile(X[:6].mean(axis=0), (3, 1)), np.tile(X[6:].mean(axis=0), (3, 1))])
         session = np.arange(6) if level == "sessions" else np.repeat([0, 1], 3)
         ratio = joint(plda, rows, np.zeros(6), session) - joint(plda, rows, np.repeat([0, 1], 3), session)

@@ -227,7 +227,9 @@ def test_clusters_are_those_of_one_machine(client, data):
     here = plda.cluster(X, session)
     ids = np.array([f"r{i:05}" for i in range(len(X))])
     given = [delayed({"X": X[part], "ids": ids[part]}) for part in np.array_split(np.arange(len(X)), 5)]
-    there = plda.cluster(engine.recordings(given, client=client), dict(zip(ids.tolist(), session.tolist(), strict=True)))
+    there = plda.cluster(
+        engine.recordings(given, client=client), dict(zip(ids.tolist(), session.tolist(), strict=True))
+    )
     assert there.ids.tolist() == ids.tolist()
     assert there.log_posterior == pytest.approx(here.log_posterior, abs=1e-8)
     assert len(set(zip(here.labels.tolist(), there.labels.tolist(), strict=True))) == len(here) == len(there)

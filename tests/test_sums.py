@@ -1,9 +1,9 @@
 """Sides from sums that no model enters are those of `enroll`."""
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from duoplda import PLDA
 from duoplda.trials.sums import Sums
 

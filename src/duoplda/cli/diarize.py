@@ -43,7 +43,9 @@ def diarize(
     dimensions: Annotated[int | None, typer.Option(min=1, help="Use those where speakers differ most.  [all]")] = None,
     link: Annotated[bool, typer.Option("--link", help="Find the same people in several files.")] = False,
     link_prior: Annotated[float, typer.Option(help="--link: probability that two speakers are one person.")] = 0.02,
-    apart: Annotated[bool, typer.Option("--apart", help="Never link two speakers of one file.")] = False,
+    cannot_link_within: Annotated[
+        bool, typer.Option("--cannot-link-within", help="--link: speakers of one file are different people.")
+    ] = False,
     ids: Ids = None,
     allow_missing: AllowMissing = False,
     force: Force = False,
@@ -63,8 +65,8 @@ def diarize(
         usage("--no-hmm is another refinement, and --no-refine none: give one of them")
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
         usage("--speakers says it all: leave out --min-speakers and --max-speakers")
-    if apart and not link:
-        usage("--apart is for --link")
+    if cannot_link_within and not link:
+        usage("--cannot-link-within is for --link")
 
     from duoplda import io
     from duoplda.cli.convert import load_model
@@ -74,7 +76,8 @@ def diarize(
     options: dict[str, Any] = {"start": start, "refine": None if no_refine else "gmm" if no_hmm else "vbx"}
     options |= {"Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior, "n_dimensions": dimensions}
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    options |= {"segments_are": segments_are or "sessions", "link": link, "link_prior": link_prior, "apart": apart}
+    options |= {"segments_are": segments_are or "sessions", "link": link, "link_prior": link_prior}
+    options["cannot_link_within"] = cannot_link_within
     with ExitStack() as stack:
         chain, _ = load_model(model, transform)
         if segments_are is None and chain.plda_.session_loadings_.shape[1]:

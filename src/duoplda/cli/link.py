@@ -68,9 +68,7 @@ def link(
     check_files(out, force, [embeddings], [ids], *lists)
     cuts = None if segments is None else io.read_segments(segments)
     if cuts is not None and discount == 1 and (often := _local.density(cuts)) > 1.5:
-        warn(
-            f"a second of speech is in {often:.1f} segments, and counts as often: --discount {1 / often:.2f} makes it 1"
-        )
+        warn(f"a second of speech is in {often:.1f} segments, and counts as often; see --discount {1 / often:.2f}")
     turns = None if not rttm else _local.joined(rttm)
     if turns is not None and cuts is not None:
         who = _local.by_overlap(cuts, turns)

@@ -20,7 +20,7 @@ from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.shrinkage import Scales
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.clustering import Clustering, cluster, pairs_of, unnamed
+from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared, unnamed
 from duoplda.trials.sides import Sides
 
 
@@ -54,9 +54,11 @@ class SumUp:
             ids = chunk.ids
             if ids is None:
                 ids = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
-            bad = np.flatnonzero(~np.isfinite(np.asarray(chunk.X)).all(axis=1)) if namespace(chunk.X) is np else []
+            xp = namespace(chunk.X)
+            bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(chunk.X), axis=1)))
             if len(bad):
-                raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
+                what = f"the vectors of {len(bad)} recordings have NaN or infinity in them"
+                raise DuopldaError(f"{what}: {some(ids[bad])}")
             names = np.array([self._name(i) for i in ids.tolist()])
             kinds = None
             if self.channel is not None:
@@ -115,14 +117,15 @@ def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: A
         sides = reduce(Sides.add, [part[2] for part in parts])
         if session is None and (example := suggests_copies(ids)):
             warnings.warn(
-                f"no sessions are given, but ids such as {example} look like copies of one recording, which would count "
-                "as evidence several times: give the session of each recording",
+                f"no sessions are given, but ids such as {example} look like copies of one recording, which would then "
+                "count as evidence several times: give the session of each recording",
                 UserWarning,
                 stacklevel=4,
             )
         _twice(ids)
         row = sides.rows(names)
         options["top"] = partial(_spread, X)
+        named = list(session.values()) if session is not None else []
     else:
         n = getattr(X, "shape", [len(X)])[0]
         _, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
@@ -130,7 +133,9 @@ def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: A
         if sides is None:
             raise DuopldaError("there is nothing to cluster: give at least one recording")
         ids = np.arange(n)
+        named = [] if session is None else session
     if known is not None and len(known):
+        refuse_shared(np.asarray(named), known)
         sides = _moved(sides, known)
     for name in ("must_link", "cannot_link"):
         options[name] = _of_sessions(options.get(name), ids, row, name)
@@ -173,10 +178,10 @@ def _of_sessions(pairs: Any, ids: NDArray[Any], row: Ints, name: str) -> Ints:
     inside = np.flatnonzero(found[:, 0] == found[:, 1])
     if name == "cannot_link" and len(inside):
         a, b = ids[rows[inside[0]]].tolist()
-        raise DuopldaError(f"{len(inside)} pairs of cannot_link are of one session: {a!r} and {b!r}; a session has one speaker")
+        what = f"{len(inside)} pairs of cannot_link are of one session"
+        raise DuopldaError(f"{what}: {a!r} and {b!r}; a session has one speaker")
     return found
 
 
 def _of_recordings(found: Clustering, ids: NDArray[Any], row: Ints) -> Clustering:
     return replace(found, ids=ids, labels=found.labels[row], item=found.item[row])
-

@@ -188,7 +188,7 @@ def diarize(
     start: Any = "ratios",
     link: bool = False,
     link_prior: float = 0.02,
-    apart: bool = False,
+    cannot_link_within: bool = False,
     absent: Absent | None = None,
     **options: Any,
 ) -> Turns:
@@ -204,7 +204,7 @@ def diarize(
     link : find the same speakers in different files; names are then those of `PLDA.cluster`, and otherwise those of a
         file's speakers, in the order in which they first speak, such as "file-1"
     link_prior : the probability that two speakers of different files are one person
-    apart : two speakers of one file are never linked
+    cannot_link_within : two speakers of one file are never linked
     absent : called with a text and the ids of segments without embeddings, or of embeddings without segments, if there
         are any; they are then left out. Unless given, they are an error
     options : the other parameters of `Diarizer`
@@ -242,7 +242,7 @@ def diarize(
         names += [f"{name}-{k + 1}" for k in range(labels.max() + 1)]
     who = np.array(names)[speaker]
     if link:
-        file = segments.file.codes if apart else None
+        file = segments.file.codes if cannot_link_within else None
         who = link_speakers(chain, Z, who, file=file, discount=rho, segments_are=how.segments_are, prior=link_prior)
     return as_turns(segments, who)
 

@@ -1,7 +1,7 @@
 """Who is who: the partition of sessions into speakers with the highest posterior that is found.
 
-`queue.py` merges clusters, `refine.py` moves items, `evidence.py` has the ratios. Here constraints become items, and the
-partition becomes an answer that says how sure it is of its parts.
+`queue.py` merges clusters, `refine.py` moves items, `evidence.py` has the ratios. Here constraints become items, and
+the partition becomes an answer that says how sure it is of its parts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from duoplda.trials.evidence import Evidence, Floats
 from duoplda.trials.queue import Items, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
 from duoplda.trials.refine import Places, refine
 from duoplda.trials.sides import MOST_PATTERNS, Sides
+from duoplda.trials.tables import as_text
 
 Top = Callable[[Sides, int], tuple[Any, Any]]
 
-CANDIDATES = 10  # neighbours of an item to begin with
+FEW = 4000  # items: up to so many, merges are those of the algorithm that looks at all pairs, as far as was seen
+CANDIDATES, CANDIDATES_OF_FEW = 10, 30  # neighbours of an item to begin with
+SLACK_OF_FEW = 5.0  # nats by which a guess at a gain may be too low
+CLOSE = 3.0  # nats: smaller margins of items are exact
 ROUNDS_FROM = 20_000  # items in tensors: fewer are merged one by one, on the host
 
 
@@ -50,8 +54,11 @@ class Clustering:
     split : (k,) what it would lose by being split where it is weakest; infinite for one session
     nearest, merge : (k,) the cluster with which a merge would lose least (-1: there is none), and the gain of that
     item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
-    runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own), and by how much it is worse
-    merges : (t, 4) of the items 0 .. m - 1: the two that are merged, the gain, and sessions; row t makes cluster m + t
+    runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own, or that of a known speaker of whom
+        there is nothing else), and by how much it is worse; margins of less than 3 nats are exact, others are guesses
+    merges : (t, 4) the two that are merged, the gain, and sessions. Items are 0 .. m - 1, known speakers follow, up to
+        `leaves`, and row t makes cluster leaves + t.
+    leaves : items, and known speakers
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
 
@@ -72,6 +79,7 @@ class Clustering:
     runner_up: Ints
     margin: Floats
     merges: Floats
+    leaves: int
     log_posterior: float
     means: Floats
 
@@ -80,12 +88,12 @@ class Clustering:
         return len(self.names)
 
     def linkage(self) -> Floats:
-        """(m - 1, 4) the merges as SciPy's `dendrogram` takes them: heights grow, and what was left is joined on top.
+        """(leaves - 1, 4) the merges as SciPy's `dendrogram` takes them: heights grow, and what is left is joined last.
 
         The height of a merge is minus its gain, from 0 on, but no less than that of a merge before it.
         """
         Z = self.merges.copy()
-        m = len(self.margin)
+        m = self.leaves
         size = dict.fromkeys(range(m), 1)
         for t, (a, b) in enumerate(Z[:, :2].astype(int).tolist()):
             size[m + t] = size.pop(a) + size.pop(b)
@@ -115,7 +123,7 @@ def cluster(
     weight: float = 1.0,
     discount: float = 1.0,
     refine: bool = True,
-    candidates: int = CANDIDATES,
+    candidates: int | None = None,
     top: Top = lambda sides, k: Scorer(sides).top(sides, k),
 ) -> Clustering:
     """The partition of sides into speakers; see `PLDA.cluster`.
@@ -131,6 +139,7 @@ def cluster(
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
     every, owner = _grouped(every, item), owner[np.unique(item, return_index=True)[1]]
     evidence, ln_alpha = Evidence.of(every), math.log((1 - prior) / prior)
+    candidates = candidates or (CANDIDATES_OF_FEW if len(every) <= FEW else CANDIDATES)
     free = known is None and not cannot and (fewest, most) == _numbers(None, None, None) and discount == 1
     if free and len(every) >= ROUNDS_FROM and is_torch(namespace(every.gamma)):
         return _of_rounds(sides, item, rounds.find(every, evidence, ln_alpha, weight, candidates))
@@ -143,7 +152,7 @@ def cluster(
         what = f"{len(items.m) - n_known} items (sessions, or groups of them that must be together)"
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
     p = Partition(evidence, items, ln_alpha, weight)
-    queue = Queue(p)
+    queue = Queue(p, SLACK_OF_FEW) if len(items.m) <= FEW else Queue(p)
     _start(queue, every, discount, candidates, top)
     limits = (fewest + n_known if n_known else fewest, most + n_known if n_known else most)
     merge_all(queue, *limits)
@@ -210,7 +219,8 @@ def pairs_of(pairs: Any, ids: NDArray[Any], name: str) -> Ints:
 
 def _constraints(sides: Sides, must_link: Any, cannot_link: Any) -> tuple[Ints, dict[int, set[int]]]:
     """The item of each side, and the items that are to be apart."""
-    n, must, not_ = len(sides), pairs_of(must_link, sides.ids, "must_link"), pairs_of(cannot_link, sides.ids, "cannot_link")
+    n, must = len(sides), pairs_of(must_link, sides.ids, "must_link")
+    not_ = pairs_of(cannot_link, sides.ids, "cannot_link")
     links = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), shape=(n, n))
     found = connected_components(links, directed=False)[1]
     _, first, item = np.unique(found, return_index=True, return_inverse=True)
@@ -220,7 +230,8 @@ def _constraints(sides: Sides, must_link: Any, cannot_link: Any) -> tuple[Ints, 
     if len(both):
         a, b = sides.ids[not_[both[0]]].tolist()
         why = "is linked with itself" if a == b else f"and {b!r} are also linked by must_link, if by way of others"
-        raise DuopldaError(f"{len(both)} pairs of cannot_link contradict must_link: {a!r} {why}; leave out one of the two")
+        what = f"{len(both)} pairs of cannot_link contradict must_link"
+        raise DuopldaError(f"{what}: {a!r} {why}; leave out one of the two")
     cannot: dict[int, set[int]] = {}
     for a, b in np.unique(item[not_], axis=0).tolist() if len(not_) else ():
         cannot.setdefault(a, set()).add(b)
@@ -232,16 +243,20 @@ def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
     """The sides, and known speakers behind them; the known speaker that each is, or -1."""
     if not isinstance(known, Sides):
         raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
-    common = np.intersect1d(known.session, sides.session) if known.session.dtype.kind == sides.session.dtype.kind else []
+    refuse_shared(sides.session, known)
+    names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
+    first, second = unnamed(sides, names[: len(sides)]), unnamed(known, names[len(sides) :])
+    return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
+
+
+def refuse_shared(session: NDArray[Any], known: Sides) -> None:
+    """Refuse sessions of which known speakers have been enrolled."""
+    common = np.intersect1d(as_text(np.asarray(session)), as_text(known.session))
     if len(common):
         raise DuopldaError(
             f"{len(common)} sessions are also sessions of known speakers, who would be found by them alone: "
-            f"{some(list(common))}; leave them out"
+            f"{some(common.tolist())}; leave them out"
         )
-    both = unnamed(sides)
-    names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
-    first, second = unnamed(both, names[: len(sides)]), unnamed(known, names[len(sides) :])
-    return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
 
 
 def unnamed(sides: Sides, ids: Any = None) -> Sides:
@@ -343,7 +358,7 @@ def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Part
     split = _splits(p, items, places, slots, margin)
     runner = np.where(runner_up >= 0, index[runner_up], -1)
     member = np.empty(len(items.m), np.int64)
-    for k, s in enumerate(p.slots.tolist()):
+    for s in p.slots.tolist():
         member[p.members[s]] = s
     E = p.evidence
     means = np.stack([_mean(E, p.counts[s], p.gamma[s]) for s in slots.tolist()]) @ E.basis.T
@@ -353,7 +368,7 @@ def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Part
     merges = np.array(p.merges).reshape(-1, 4)
     return Clustering(
         np.asarray(sides.ids), index[member[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
-        runner[:n], margin[:n], merges, float(total), means,
+        runner[:n], margin[:n], merges, len(real), float(total), means,
     )  # fmt: skip
 
 
@@ -372,14 +387,16 @@ def _of_rounds(sides: Sides, item: Ints, found: rounds.Found) -> Clustering:
     return Clustering(
         np.asarray(sides.ids), place[found.label[item]], _names(np.full(K, -1), None), known, found.sessions[order],
         found.support[order], found.weakest[order], moved(found.nearest[order]), found.merge[order], item,
-        moved(found.runner_up), found.margin, np.zeros((0, 4)), found.log_posterior, found.means[order],
+        moved(found.runner_up), found.margin, np.zeros((0, 4)), len(found.label),
+        found.log_posterior, found.means[order],
     )  # fmt: skip
 
 
 def _mean(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
     if evidence.is_diagonal:
         return gamma / (1 + counts @ evidence.diagonals)
-    return np.linalg.solve(np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1), gamma)
+    mean: Floats = np.linalg.solve(np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1), gamma)
+    return mean
 
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
@@ -414,12 +431,20 @@ def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
 
 
 def _margins(places: Places) -> tuple[Ints, Floats]:
-    """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse."""
+    """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse: exact, where small."""
     stay, other, gain = places.best()
-    there = other >= 0
     alone = places.p.m[places.where] - places.m <= 0
-    second = np.where(there, gain, np.where(alone, -np.inf, 0.0))
-    return np.where(there, other, -1), stay - second
+    gain = np.where(other >= 0, gain, np.where(alone, -np.inf, 0.0))
+    close = np.flatnonzero((stay - gain < CLOSE) & (other >= 0) & ~places.fixed)
+    for i in close.tolist() if not places.p.evidence.is_diagonal else ():
+        stay[i], gain[i] = places.exact(i, int(places.where[i]), True)[0], places.exact(i, int(other[i]), False)[0]
+        if not alone[i] and gain[i] < 0:
+            other[i], gain[i] = -1, 0.0
+    lone = np.flatnonzero((stay - gain < CLOSE) & (other < 0) & ~alone & ~places.fixed)
+    for i in lone.tolist() if not places.p.evidence.is_diagonal else ():
+        stay[i] = places.exact(i, int(places.where[i]), True)[0]
+    margin: Floats = stay - gain
+    return other, margin
 
 
 def _splits(p: Partition, items: Items, places: Places, slots: Ints, margin: Floats) -> Floats:
@@ -450,8 +475,8 @@ def _splits(p: Partition, items: Items, places: Places, slots: Ints, margin: Flo
         for part in parts:
             if part and part != own:
                 rows = sorted(part)
-                counts, gamma, m = (x[rows].sum(axis=0) for x in (items.counts, items.gamma, items.m))
-                Q = p.evidence.exact(np.stack([counts, p.counts[slot] - counts]), np.stack([gamma, p.gamma[slot] - gamma]))
+                n, g, m = (x[rows].sum(axis=0) for x in (items.counts, items.gamma, items.m))
+                Q = p.evidence.exact(np.stack([n, p.counts[slot] - n]), np.stack([g, p.gamma[slot] - g]))
                 ratio = p.Q[slot] - Q.sum()
                 prior = gammaln(p.m[slot]) - gammaln(m) - gammaln(p.m[slot] - m) - p.ln_alpha
                 out[k] = min(out[k], float(p.weight * ratio + prior))

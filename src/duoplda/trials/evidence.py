@@ -14,12 +14,15 @@ is exact where all sessions are of one type, and else a good guess which pairs d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import reproducible, to_numpy
+from duoplda.data.labels import Ints
 from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
@@ -36,20 +39,27 @@ class Evidence:
     G: Floats  # (C, ny, ny)
     diagonals: Floats  # (C, ny)
     mean: Floats  # (ny,) lambda of a session, on average
-    is_diagonal: bool = field(default=False)  # the guess is exact
+    is_diagonal: bool  # the guess is exact
+    types: Ints  # (C, K)
 
     @staticmethod
     @reproducible()
-    def of(sides: Sides) -> Evidence:
+    def of(sides: Sides, *more: Sides) -> Evidence:
         """For the sessions of some sides."""
+        types, n = sides.types, sides.counts.sum(axis=0)
         G = to_numpy(sides.terms.G)
-        n = sides.counts.sum(axis=0) / max(1, sides.counts.sum())
+        if more:
+            types = np.concatenate([s.types for s in (sides, *more)])
+            types, first, place = np.unique(types, axis=0, return_index=True, return_inverse=True)
+            n = np.bincount(place.reshape(-1), np.concatenate([s.counts.sum(axis=0) for s in (sides, *more)]))
+            G = np.concatenate([to_numpy(s.terms.G) for s in (sides, *more)])[first]
+        n = n / max(1, n.sum())
         _, E = np.linalg.eigh(np.tensordot(n, G, axes=1))
         G = np.ascontiguousarray(E.T @ G @ E)
         diagonals = np.maximum(np.diagonal(G, axis1=1, axis2=2), 0.0)
         off = G - diagonals[:, :, None] * np.eye(G.shape[-1])
         alone = bool(np.abs(off).max(initial=0.0) <= 1e-11 * diagonals.max(initial=0.0))
-        return Evidence(E, G, diagonals, n @ diagonals, alone)
+        return Evidence(E, G, diagonals, n @ diagonals, alone, types)
 
     # -- of single clusters
 
@@ -92,75 +102,97 @@ class Evidence:
 
     def pairs(self, gamma: Floats, lam: Floats) -> Pairs:
         """The guesses at Q(a + b) of all pairs of clusters, in blocks."""
-        return Pairs(gamma, lam, self.mean)
+        own = Binned(gamma, lam, self.mean)
+        return Pairs(own, own)
+
+    @reproducible()
+    def ratios(self, a: Sides, b: Sides) -> Floats:
+        """(n, k) guesses at the ln likelihood ratios of two sets of sides that share no session."""
+        sets = []
+        for sides in (a, b):
+            gamma = to_numpy(sides.gamma) @ self.basis
+            sets.append(Binned(gamma, self._counts(sides) @ self.diagonals, self.mean))
+        pairs, out = Pairs(*sets), np.empty((len(a), len(b)))
+        Q = [self.guess(s.gamma, s.lam) for s in sets]
+        for rows in pairs.blocks():
+            part = pairs.block(rows) - Q[0][rows[0] : rows[1], None] - Q[1]
+            out[np.ix_(sets[0].order[rows[0] : rows[1]], sets[1].order)] = part
+        return out
+
+    def _counts(self, sides: Sides) -> Floats:
+        """(n, C) sessions by our types."""
+        place = {t: c for c, t in enumerate(map(tuple, self.types.tolist()))}
+        counts = np.zeros((len(sides), len(self.types)))
+        counts[:, [place[t] for t in map(tuple, sides.types.tolist())]] = sides.counts
+        return counts
 
 
-@dataclass(eq=False)
-class Pairs:
-    """Q(a + b) of clusters with ragged counts, by matrix products.
+class Binned:
+    """Clusters in bins by s, the number of sessions that their lambda is worth; within a bin it at most doubles."""
 
-    1 / (1 + lambda_a + lambda_b) is interpolated in lambda_a: clusters are put into bins by s, the number of sessions
-    that their lambda is worth, within which it changes by a factor of two at most. With l_k the polynomials of
-    Lagrange for the Chebyshev nodes s_k of a's bin and g the lambda of one session,
-
-        gamma_a' gamma_b / (1 + lambda_a + lambda_b) ~ sum_k [l_k(lambda_a / g) gamma_a] . [gamma_b / (1 + s_k g + lambda_b)]
-
-    The terms of b alone are interpolated likewise, and those of a in the bins of b.
-    """
-
-    gamma: Floats
-    lam: Floats
-    g: Floats
-
-    def __post_init__(self) -> None:
-        s = np.maximum(self.lam.sum(axis=1) / max(float(self.g.sum()), 1e-300), 1e-12)
+    def __init__(self, gamma: Floats, lam: Floats, g: Floats):
+        s = np.maximum(lam.sum(axis=1) / max(float(g.sum()), 1e-300), 1e-12)
         bins = np.floor(np.log2(s)).astype(np.int64)
         self.order = np.argsort(bins, kind="stable")
-        self.gamma, self.lam, self.s = self.gamma[self.order], self.lam[self.order], s[self.order]
+        self.gamma, self.lam, self.s, self.g = gamma[self.order], lam[self.order], s[self.order], g
         levels, start = np.unique(bins[self.order], return_index=True)
         self.edges = np.append(start, len(s)).tolist()
         t = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
         self.nodes = [2.0**level * (1.5 + 0.5 * t) for level in levels.tolist()]
 
-    @staticmethod
-    def _lagrange(x: Floats, nodes: Floats) -> list[Floats]:
-        """The polynomials at x: 1 at one node and 0 at the others."""
-        out = []
-        for k, node in enumerate(nodes):
-            rest = np.delete(nodes, k)
-            out.append(np.prod([(x - r) / (node - r) for r in rest], axis=0))
-        return out
+    def at(self, x: float) -> tuple[Floats, Floats]:
+        """(n, ny) gamma / (1 + x g + lambda), and (n,) the terms of Q that belong to these clusters alone."""
+        D = 1 / (1.0 + x * self.g + self.lam)
+        return self.gamma * D, (self.gamma * self.gamma * D + np.log(D)).sum(axis=1) / 2
 
-    def _right(self, nodes: Floats) -> Floats:
-        """(n, NODES (ny + 1)) of all clusters b, for the nodes of a's bin."""
-        parts, own = [], []
-        for s in nodes:
-            D = 1 / (1.0 + s * self.g + self.lam)
-            parts.append(self.gamma * D)
-            own.append(((self.gamma * self.gamma * D) + np.log(D)).sum(axis=1) / 2)
-        return np.concatenate([*parts, np.stack(own, axis=1)], axis=1)
+
+class Pairs:
+    """Q(a + b) of clusters with ragged counts, by matrix products.
+
+    1 / (1 + lambda_a + lambda_b) is interpolated in lambda_a. With l_k the polynomials of Lagrange for the Chebyshev
+    nodes s_k of a's bin and g the lambda of one session,
+
+        gamma_a' gamma_b / (1 + lambda_a + lambda_b)
+            ~ sum_k [l_k(lambda_a / g) gamma_a] . [gamma_b / (1 + s_k g + lambda_b)]
+
+    The terms of b alone are interpolated likewise, and those of a in the bins of b.
+    """
+
+    def __init__(self, a: Binned, b: Binned):
+        self.a, self.b, self.order = a, b, a.order
+        self._bin = -1
 
     def blocks(self) -> list[tuple[int, int]]:
         """Ranges of rows, in the order of bins, that are computed at a time."""
-        n = len(self.s)
-        step = max(1, CELLS // max(n, 1))
-        return [(i, min(i + step, b)) for a, b in zip(self.edges, self.edges[1:], strict=False) for i in range(a, b, step)]
+        step, edges = max(1, CELLS // max(len(self.b.s), 1)), self.a.edges
+        return [(i, min(i + step, end)) for start, end in pairwise(edges) for i in range(start, end, step)]
 
     @reproducible()
     def block(self, rows: tuple[int, int]) -> Floats:
-        """(k, n) of some rows a and all b, both in the order of `order`."""
-        a, b = rows
-        own = int(np.searchsorted(self.edges, a, side="right")) - 1
-        if not hasattr(self, "_kept") or self._kept[0] != own:
-            self._kept = (own, self._right(self.nodes[own]))
-        gamma, lam, s = self.gamma[a:b], self.lam[a:b], self.s[a:b]
-        seen = self.g > 1e-9 * self.g.max()  # in other directions no session says anything
-        worth = np.where(seen, lam / np.where(seen, self.g, 1.0), s[:, None])
-        of_lam, of_s = self._lagrange(worth, self.nodes[own]), self._lagrange(s, self.nodes[own])
-        left = np.concatenate([*(l * gamma for l in of_lam), np.stack(of_s, axis=1)], axis=1)
-        out = left @ self._kept[1].T
-        for j, nodes in enumerate(self.nodes):
-            of = slice(*self.edges[j : j + 2])
-            terms = [(gamma * gamma / (1.0 + t * self.g + lam)).sum(axis=1) / 2 for t in nodes]
-            out[:, of] += np.stack(terms, axis=1) @ np.stack(self._lagrange(self.s[of], nodes))
+        """(k, n) of some rows a and all b, both in the order of their bins."""
+        own = int(np.searchsorted(self.a.edges, rows[0], side="right")) - 1
+        if self._bin != own:
+            found, alone = zip(*(self.b.at(x) for x in self.a.nodes[own]), strict=True)
+            self._bin, self._right = own, np.concatenate([*found, np.stack(alone, axis=1)], axis=1)
+        gamma, lam, s = (x[slice(*rows)] for x in (self.a.gamma, self.a.lam, self.a.s))
+        g, nodes = self.a.g, self.a.nodes[own]
+        seen = g > 1e-9 * g.max()  # in other directions no session says anything
+        worth = np.where(seen, lam / np.where(seen, g, 1.0), s[:, None])
+        parts = [x * gamma for x in lagrange(worth, nodes)]
+        out = np.concatenate([*parts, np.stack(lagrange(s, nodes), axis=1)], axis=1) @ self._right.T
+        for j, others in enumerate(self.b.nodes):
+            of = slice(*self.b.edges[j : j + 2])
+            terms = [(gamma * gamma / (1.0 + x * g + lam)).sum(axis=1) / 2 for x in others]
+            out[:, of] += np.stack(terms, axis=1) @ np.stack(lagrange(self.b.s[of], others))
         return out
+
+
+def lagrange(x: Any, nodes: Floats) -> list[Any]:
+    """The polynomials of Lagrange at x (an array of any library): 1 at one node and 0 at the others."""
+    out = []
+    for k, node in enumerate(nodes):
+        value: Any = 1.0
+        for other in np.delete(nodes, k):
+            value = value * ((x - float(other)) / float(node - other))
+        out.append(value)
+    return out

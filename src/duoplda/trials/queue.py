@@ -4,8 +4,8 @@ The Ewens prior over partitions, with p the probability that two random sessions
 
     gain(a, b) = weight [Q(a + b) - Q(a) - Q(b)] + ln[Gamma(m_a + m_b) / (Gamma(m_a) Gamma(m_b))] - ln[(1 - p) / p]
 
-where m counts sessions. The best pair is merged while its gain is positive: there is no threshold to tune. Pairs wait in
-a heap by a guess at their gain; the exact one is computed when a pair comes to the top, and decides. Only pairs of
+where m counts sessions. The best pair is merged while its gain is positive: there is no threshold to tune. Pairs wait
+in a heap by a guess at their gain; the exact one is computed when a pair comes to the top, and decides. Only pairs of
 neighbours wait; when there are none left, all clusters are looked at once more for pairs that nobody had noticed.
 """
 

@@ -1,8 +1,8 @@
 """Items change clusters while that raises the posterior of the partition.
 
-Merging never takes an item away from where it once went. Afterwards each item in turn is taken out of its cluster A and
-put where it gains most: back, into another cluster B, or into one of its own (a gain of 0). Guesses for all items and all
-clusters are matrix products; where they leave any doubt, exact gains decide.
+Merging never takes an item away from where it once went. Afterwards each item in turn is taken out of its cluster A
+and put where it gains most: back, into another cluster B, or into one of its own (a gain of 0). Guesses for all items
+and all clusters are matrix products; where they leave any doubt, exact gains decide.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Places:
                 continue
             here, without = self.exact(i, A, True)
             there, together = self.exact(i, B, False) if B >= 0 else (0.0, 0.0)
-            if B >= 0 and 0.0 > there and not lone and p.n_clusters < most:
+            if B >= 0 and there < 0.0 and not lone and p.n_clusters < most:
                 B, there = -1, 0.0
             if there - here > 1e-9:
                 self._move(i, A, B, without, together)

@@ -1,8 +1,8 @@
 """Clusters of a million sessions on a GPU: many merges at a time.
 
-As in `duoplda.trials.queue`, with two differences. In each round all pairs are merged that are each other's best and gain
-more than a share of what the best pair of all gains. And guesses decide (`duoplda.trials.evidence`): they are exact
-where all sessions are of one type, and else some tenths of a nat away near the decision.
+As in `duoplda.trials.queue`, with two differences. In each round all pairs are merged that are each other's best and
+gain more than a share of what the best pair of all gains. And guesses decide (`duoplda.trials.evidence`): they are
+exact where all sessions are of one type, and else some tenths of a nat away near the decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from duoplda.arrays import put, to_numpy
 from duoplda.data.labels import Ints
-from duoplda.trials.evidence import NODES, Evidence, Floats
+from duoplda.trials.evidence import NODES, Evidence, Floats, lagrange
 from duoplda.trials.sides import Sides
 
 SHARE = 0.3  # of the best gain that a merge must have to be in a round
@@ -229,21 +229,11 @@ def highest(out: Any, k: int) -> Any:
     return best.gather(1, top // GROUP) * GROUP + top % GROUP
 
 
-def lagrange(x: Any, nodes: Any) -> list[Any]:
-    """The polynomials of Lagrange at x: 1 at one node and 0 at the others."""
-    out = []
-    for k, node in enumerate(nodes):
-        value = 1.0
-        for other in np.delete(nodes, k):
-            value = value * ((x - float(other)) / float(node - other))
-        out.append(value)
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """What rounds find, on the host; clusters are 0 .. k - 1."""
 
+    log_posterior: float
     label: Ints  # (n,) the cluster of each item
     sessions: Ints  # (k,)
     support: Floats  # (k,)
@@ -253,7 +243,6 @@ class Found:
     runner_up: Ints  # (n,) the second-best cluster of each item, -1: one of its own
     margin: Floats  # (n,) by how much that is worse
     means: Floats  # (k, ny) of the speaker factors
-    log_posterior: float
 
 
 def find(sides: Sides, evidence: Evidence, ln_alpha: float, weight: float, candidates: int) -> Found:
@@ -289,5 +278,6 @@ def _answer(r: Rounds, evidence: Evidence, gamma: Any, counts: Any, m: Any, Q: A
     means = (r.gamma / (1.0 + r.counts @ r.diagonals)).double() @ put(evidence.basis.T.copy(), r.gamma.double())
     total = r.weight * float(support.sum()) + float(r.m.double().lgamma().sum() - m.double().lgamma().sum())
     total -= r.ln_alpha * (n - K)
-    host = [to_numpy(x) for x in (r.label, r.m.long(), support, weakest.double(), nearest, merge.double())]
-    return Found(*host, to_numpy(other), to_numpy((stay - second).double()), to_numpy(means), total)
+    of_clusters = (r.m.long(), support, weakest.double(), nearest, merge.double())
+    found = (r.label, *of_clusters, other, (stay - second).double(), means)
+    return Found(total, *map(to_numpy, found))
