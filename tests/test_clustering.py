@@ -285,6 +285,26 @@ def test_margins_are_exact_where_they_are_small():
             assert best - value == pytest.approx(found.margin[i], abs=1e-6)
 
 
+@pytest.mark.parametrize("K", [1, 2])
+def test_inside_one_session_speakers_differ_by_both_levels(K):
+    """Against a dense Gaussian: VV' + UU' between speakers, the noise within."""
+    rng = np.random.default_rng(K)
+    p, plda = plda_of(rng, 6, 3, 2, K)
+    data = oracle.random_data(rng, p, 5, (1, 1), (2, 4))
+    kind = data.kind if K > 1 else None
+    found = plda.cluster(data.X, channel=kind, prior=0.2, within_session=True)
+    inside = replace(p, V=np.concatenate([p.V, p.U], axis=1), U=np.zeros((6, 0)))
+    alone = np.arange(len(data.X))
+    apart = replace(data, session=alone)
+    want = oracle.partition_log_likelihood(inside, apart, found.labels)
+    want -= oracle.partition_log_likelihood(inside, apart, alone)
+    want += ln_prior(numbers(found.labels, alone), 0.2) - ln_prior(numbers(alone, alone), 0.2)
+    assert found.log_posterior == pytest.approx(want, abs=1e-8)
+    assert found.log_posterior != pytest.approx(plda.cluster(data.X, channel=kind, prior=0.2).log_posterior)
+    with pytest.raises(DuopldaError, match="one session; leave out"):
+        plda.cluster(data.X, data.session, within_session=True)
+
+
 def test_the_order_of_recordings_does_not_matter():
     data = drawn(20, seed=3)
     plda = fitted(data)
@@ -341,11 +361,13 @@ def test_constraints_are_kept():
     for _ in range(5):
         must, cannot = rng.integers(0, len(data.X), (2, 6, 2))
         same = data.session[cannot[:, 0]] == data.session[cannot[:, 1]]
-        try:
-            found = plda.cluster(data.X, data.session, must_link=must, cannot_link=cannot[~same])
-        except DuopldaError as error:
-            assert "contradict" in str(error)
+        links = {"must_link": must, "cannot_link": cannot[~same]}
+        whole = plda.cluster(data.X, data.session, must_link=must)  # items are what must_link makes
+        if (whole.item[links["cannot_link"][:, 0]] == whole.item[links["cannot_link"][:, 1]]).any():
+            with pytest.raises(DuopldaError, match="contradict"):
+                plda.cluster(data.X, data.session, **links)
             continue
+        found = plda.cluster(data.X, data.session, **links)
         assert (found.labels[must[:, 0]] == found.labels[must[:, 1]]).all()
         assert (found.labels[cannot[~same][:, 0]] != found.labels[cannot[~same][:, 1]]).all()
 
@@ -442,7 +464,7 @@ def test_what_is_refused():
         plda.cluster(X, session, must_link=[[a, b]], cannot_link=[[b, a]])
     with pytest.raises(DuopldaError, match="NaN"):
         plda.cluster(np.where(np.arange(len(X))[:, None] == 3, np.nan, X), session)
-    with pytest.raises(DuopldaError, match="nothing to cluster|at least"):
+    with pytest.raises(DuopldaError, match=r"nothing to cluster|at least"):
         plda.cluster(X[:0], session[:0])
     with pytest.raises(DuopldaError, match="in several sides"):
         plda.cluster(plda.enroll(X, np.arange(len(X)), np.zeros(len(X))))

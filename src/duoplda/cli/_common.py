@@ -232,6 +232,16 @@ def kinds_to_learn(text: str | None) -> int | str | None:
     return int(text)
 
 
+def level_of(segments_are: str | None, chain: Any) -> str:
+    """What segments are to a model, sessions or recordings: the option, or else what `train --sessions-are` kept."""
+    if (given := one_of("--segments-are", segments_are, "sessions", "recordings")) is not None:
+        return str(given)
+    kept = chain.provenance_.get("sessions_are")
+    if kept is None and chain.plda_.session_loadings_.shape[1]:
+        say("segments are taken for sessions; if sessions were whole files in training: --segments-are recordings")
+    return "recordings" if kept == "files" else "sessions"
+
+
 def one_of(option: str, text: str | None, *allowed: str) -> str | None:
     """A word of a few."""
     if text is not None and text not in allowed:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli._clusters import Known, Prior, Weight, read_pairs, tell, write_merges
-from duoplda.cli._common import Force, Json, Quiet, command_line, files_hash, say, usage
+from duoplda.cli._common import Force, Json, Quiet, command_line, files_hash, level_of, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, check_files, labels_of, reader
 
 EXAMPLES = """\
@@ -32,6 +32,9 @@ def cluster(
     must_link: Annotated[Path | None, typer.Option(help="Pairs of recordings of one speaker, one in a line.")] = None,
     cannot_link: Annotated[Path | None, typer.Option(help="Pairs of recordings of two speakers.")] = None,
     weight: Weight = 1.0,
+    segments_are: Annotated[
+        str | None, typer.Option(help="recordings: all are of one session (a file).  [MODEL's, or sessions]")
+    ] = None,
     no_refine: Annotated[bool, typer.Option("--no-refine", help="Only merge; move no session after that.")] = False,
     report: Annotated[Path | None, typer.Option(help="A page to look at, e.g. clusters.html.")] = None,
     merges: Annotated[Path | None, typer.Option(help="The tree of merges: .tsv, .csv or .parquet.")] = None,
@@ -74,6 +77,8 @@ def cluster(
     with ExitStack() as stack:
         read, place = reader(stack, "clustering", device, dask)
         chain = Backend.load(model)
+        within = sessions is None and labels is None and (segments_are or chain.provenance_.get("sessions_are"))
+        options["within_session"] = level_of(segments_are, chain) == "recordings" if within else False
         if speakers_known is not None:
             options["known"] = chain.load_sides(speakers_known, device=place)
         found = chain.cluster(read(embeddings, ids), **known, **options, device=place)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, one_of, result_json, say, usage
+from duoplda.cli._common import AllowMissing, Force, Json, Quiet, level_of, missing, one_of, result_json, say, usage
 from duoplda.cli._voices import Ids, check_files, reader
 
 EXAMPLES = """\
@@ -23,7 +23,7 @@ def diarize(
     out: Annotated[Path, typer.Option(help="The turns of all files, as RTTM.")],
     transform: Annotated[Path | None, typer.Option(help="transform.h5 or xvec_transform.npz beside MODEL.")] = None,
     segments_are: Annotated[
-        str | None, typer.Option(help="What segments were in training: sessions or recordings.  [sessions]")
+        str | None, typer.Option(help="What segments were in training: sessions or recordings.  [MODEL's, or sessions]")
     ] = None,
     start: Annotated[
         str, typer.Option(help="First labels by exact ratios, or as VBx or pyannote finds them.")
@@ -60,7 +60,6 @@ def diarize(
     Speakers are named after their file, or with --link alike in all files.
     """
     one_of("--start", start, "ratios", "vbx", "pyannote")
-    one_of("--segments-are", segments_are, "sessions", "recordings")
     if no_hmm and no_refine:
         usage("--no-hmm is another refinement, and --no-refine none: give one of them")
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
@@ -76,12 +75,11 @@ def diarize(
     options: dict[str, Any] = {"start": start, "refine": None if no_refine else "gmm" if no_hmm else "vbx"}
     options |= {"Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior, "n_dimensions": dimensions}
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    options |= {"segments_are": segments_are or "sessions", "link": link, "link_prior": link_prior}
+    options |= {"link": link, "link_prior": link_prior}
     options["cannot_link_within"] = cannot_link_within
     with ExitStack() as stack:
         chain, _ = load_model(model, transform)
-        if segments_are is None and chain.plda_.session_loadings_.shape[1]:
-            say("segments are taken for sessions; if sessions were whole files in training: --segments-are recordings")
+        options["segments_are"] = level_of(segments_are, chain)
         windows = io.read_segments(segments)
         read, _ = reader(stack, "reading embeddings", "cpu", None)
         absent = partial(missing, allow=allow_missing)

@@ -1,7 +1,6 @@
 """`duoplda link`: speakers of several files, named file by file, get names that hold for all files."""
 
 from contextlib import ExitStack
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli._clusters import Known, Prior, Weight, tell
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, usage, warn
+from duoplda.cli._common import AllowMissing, Force, Json, Quiet, level_of, missing, usage, warn
 from duoplda.cli._voices import Channels, Dask, Device, Ids, check_files, labels_of, reader
 from duoplda.errors import DuopldaError, some
 
 EXAMPLES = """\
 duoplda link --model m.safetensors --embeddings x.scp --segments segments --rttm a.rttm --rttm b.rttm --out all.rttm
 duoplda link --model m.safetensors --embeddings x.scp --local utt2spk --out utt2spk.tsv"""
-SegmentsAre = StrEnum("SegmentsAre", ["recordings", "sessions"])
 
 
 def link(
@@ -26,7 +24,9 @@ def link(
     rttm: Annotated[list[Path] | None, typer.Option(help="Who speaks when, in some files; repeatable.")] = None,
     segments: Annotated[Path | None, typer.Option(help="Lines `segment file start end`; --rttm needs them.")] = None,
     local: Annotated[Path | None, typer.Option(help="Instead of --rttm: utt2spk with local speakers.")] = None,
-    segments_are: Annotated[SegmentsAre, typer.Option(help="What segments are to the model.")] = SegmentsAre.sessions,
+    segments_are: Annotated[
+        str | None, typer.Option(help="What segments were in training: sessions or recordings.  [MODEL's, or sessions]")
+    ] = None,
     sessions: Annotated[Path | None, typer.Option(help="utt2sess; names count within a local speaker.")] = None,
     channels: Channels = None,
     ids: Ids = None,
@@ -78,14 +78,13 @@ def link(
         raise DuopldaError("no local speaker has a segment: do the names of the files agree?")
     people = sorted({*who.values()})
     row = {person: k for k, person in enumerate(people)}
-    labels = labels_of(sessions, channels)
-    if labels["session"] is not None or segments_are is SegmentsAre.recordings:
+    labels, chain = labels_of(sessions, channels), Backend.load(model)
+    if labels["session"] is not None or level_of(segments_are, chain) == "recordings":
         found_in = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
         labels["session"] = {i: " ".join([*person, found_in[i]]) for i, person in who.items() if i in found_in}
     options: dict[str, Any] = {"prior": prior, "weight": weight, "discount": discount}
     with ExitStack() as stack:
         read, place = reader(stack, "linking", device, dask)
-        chain = Backend.load(model)
         if speakers_known is not None:
             options["known"] = chain.load_sides(speakers_known, device=place)
         else:

@@ -33,6 +33,7 @@ def train(
     enrolment: Annotated[str | None, typer.Option(help="Of held-out trials: sessions x recordings, 1x1,3xall.")] = None,
     priors: Annotated[str, typer.Option(help="Of a target in held-out trials.")] = "0.5,0.01",
     model_type: Annotated[str | None, typer.Option(help="plain, two-source, kinds or auto; else all labels.")] = None,
+    sessions_are: Annotated[str | None, typer.Option(help="utterances or files: kept for diarize and link.")] = None,
     learn_channels: Annotated[str | None, typer.Option(help="Kinds of channels to learn: a number, or auto.")] = None,
     preset: Annotated[str | None, typer.Option(help="vbx: centre, norm, LDA (128), centre, norm, PLDA.")] = None,
     lda: Annotated[int | None, typer.Option(min=1, help="Dimensions to keep; without it, all.")] = None,
@@ -65,6 +66,7 @@ def train(
     choices: dict[str, Any] = {"shrinkage": common.shrinkages(shrinkage), "enrolment": common.enrolments(enrolment)}
     choices["criterion"] = common.one_of("--criterion", criterion, "decision", "likelihood")
     choices["model"] = common.one_of("--model-type", model_type, "plain", "two-source", "kinds", "auto")
+    meant = common.one_of("--sessions-are", sessions_are, "utterances", "files")
     choices["priors"] = common.probabilities("--priors", priors)
     choices["n_channels"] = common.kinds_to_learn(learn_channels)
 
@@ -99,7 +101,8 @@ def train(
         work: dict[str, Any] = {"device": None if device == "cpu" else device, "callback": common.Watch(show)}
         backend = checkpoint.fit(backend, data, state, resume=resume, note=say, **work)
     inputs = {str(embeddings): data.digest, **common.files_hash(lists)}
-    backend.save(out, provenance={"command": common.command_line(), "inputs": inputs, "seed": seed}, force=force)
+    origin = {"command": common.command_line(), "inputs": inputs, "seed": seed}
+    backend.save(out, provenance=origin | ({"sessions_are": meant} if meant else {}), force=force)
     state.unlink(missing_ok=True)
     summary = Backend.load(out).summary()
     if json:

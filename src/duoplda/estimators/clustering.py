@@ -37,6 +37,21 @@ def unscaled(chain: Any) -> Any:
     return chain
 
 
+def of_one_session(chain: Any) -> Any:
+    """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
+    chain, plda = copy(chain), getattr(chain, "plda_", chain)
+    V, U = (to_numpy(L) for L in (plda.speaker_loadings_, plda.session_loadings_))
+    size, E = np.linalg.eigh(V @ V.T + U @ U.T)
+    kept = size > 1e-12 * size.max()
+    kinds = {} if len(plda.channels_) == 1 else {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
+    mean, noise = plda.mean_ if not kinds else plda.channel_means_, plda.noise_precision_
+    inside = type(plda).from_parameters(mean, E[:, kept] * np.sqrt(size[kept]), None, noise, **kinds)
+    if plda is getattr(chain, "plda_", None):
+        chain.plda_ = inside
+        return chain
+    return inside
+
+
 @dataclass(frozen=True, eq=False)
 class SumUp:
     """Sums up the sessions of recordings: yields ids of recordings, the names of their sessions, and these as sides.
@@ -97,9 +112,15 @@ def _spread(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any],
     return np.concatenate(rows), np.concatenate(ratios)
 
 
-def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: Any, **options: Any) -> Clustering:
+def cluster_recordings(
+    chain: Any, X: Any, session: Any, channel: Any, device: Any, within_session: bool, **options: Any
+) -> Clustering:
     """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides."""
     known = options.get("known")
+    if within_session:
+        if session is not None or known is not None or isinstance(X, Sides):
+            raise DuopldaError("within_session: all recordings are of one session; leave out session, known and sides")
+        chain = of_one_session(chain)
     if isinstance(X, Sides):
         return _sides(chain, X, session, channel, options)
     if known is None:
@@ -125,7 +146,7 @@ def cluster_recordings(chain: Any, X: Any, session: Any, channel: Any, device: A
         _twice(ids)
         row = sides.rows(names)
         options["top"] = partial(_spread, X)
-        named = list(session.values()) if session is not None else []
+        named = [] if session is None else [session[i] for i in ids.tolist() if i in session]
     else:
         n = getattr(X, "shape", [len(X)])[0]
         _, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))

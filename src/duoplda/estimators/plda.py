@@ -150,6 +150,7 @@ class ScoresTrials:
         weight: float = 1.0,
         discount: float = 1.0,
         refine: bool = True,
+        within_session: bool = False,
         device: Any = None,
     ) -> Clustering:
         """Who is who: put recordings into clusters, one for each speaker, however many these are.
@@ -170,6 +171,8 @@ class ScoresTrials:
         discount : what the evidence of each item counts, for items that are no independent sessions, such as windows
             of speech that overlap
         refine : after clusters have been merged, move single sessions while that is better
+        within_session : all recordings are of what was one session in training, such as the segments of a file where
+            files were sessions: speakers then differ by VV' + UU', and recordings by the noise
 
         Examples
         --------
@@ -180,10 +183,10 @@ class ScoresTrials:
         (12, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
         """
         check_is_fitted(self)
-        options = {"prior": prior, "n_speakers": n_speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-        links = {"must_link": must_link, "cannot_link": cannot_link, "known": known}
-        more = {"weight": weight, "discount": discount, "refine": refine}
-        return cluster_recordings(self, X, session, channel, device, **options, **links, **more)
+        options: dict[str, Any] = {"prior": prior, "weight": weight, "discount": discount, "refine": refine}
+        options |= {"n_speakers": n_speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
+        options |= {"must_link": must_link, "cannot_link": cannot_link, "known": known}
+        return cluster_recordings(self, X, session, channel, device, within_session, **options)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
         if not calibrated or self.calibration_ is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class Rounds:
         t = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
         nodes = [2.0**x * (1.5 + 0.5 * t) for x in level.tolist()]
         a, b = [], []
-        for own, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+        for own, (start, stop) in enumerate(pairwise(edges)):
             right = self._right(gamma, lam, s, Q, nodes, edges, own)
             step = max(1, BYTES // (4 * len(right)))
             for i in range(start, stop, step):
