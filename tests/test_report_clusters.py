@@ -76,6 +76,7 @@ def made(k, sessions=None, ny=3, seed=0):
         runner_up=np.full(n, -1),
         margin=rng.random(n),
         merges=np.array(merges, float).reshape(-1, 4),
+        leaves=n,
         log_posterior=1.5,
         means=rng.standard_normal((k, ny)),
     )

@@ -14,7 +14,6 @@ duoplda convert plda.npz model.safetensors --transform xvec_transform.npz
 duoplda convert model.safetensors folder --to pyannote
 duoplda convert model.safetensors plda.npz --to vbx"""
 
-
 Format = StrEnum("Format", ["kaldi", "vbx", "pyannote", "duoplda"])  # those that can be written
 
 
@@ -103,13 +102,14 @@ def _write_pair(out: Path, to: Format, backend: Any, one_session: bool, force: b
 
     with named(str(out)):
         transform, (model, loss) = backend.folded(), backend.collapsed(one_session=one_session)
+        if to is Format.pyannote and (n := len(model.mean)) > 128:
+            raise DuopldaError(f"pyannote uses 128 dimensions of a PLDA, and this has {n}: train with --lda 128")
     paths, raised = write_pair(out, transform, model, str(to), force=force, inputs=inputs)
     say(f"written: {', '.join(map(str, paths))}")
     if backend.calibration_ is not None:
         warn("the calibration is not written: neither tool has one")
     if len(model.mean) > 128:
-        kept = "pyannote uses the 128 with the most speaker variance, VBx and DiariZen as many as their option says"
-        warn(f"the PLDA has {len(model.mean)} dimensions: {kept} (--lda-dim, lda_dim)")
+        warn(f"the PLDA has {len(model.mean)} dimensions: VBx uses as many as its option says (--lda-dim)")
     _say_lost(loss, raised)
 
 

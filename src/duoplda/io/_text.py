@@ -285,16 +285,18 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
     except pa.ArrowException:
         return None
     found: list[Part] = []
+    empty: list[bool] = []  # whether a column of texts has an empty one
     for i, column in zip(layout.columns, table.columns, strict=True):
         if i in layout.numbers:
             found.append(np.asarray(column))
             continue
         part = [(chunk.dictionary, np.asarray(chunk.indices)) for chunk in column.chunks]
-        if layout.delimiter == " " and any(
-            pc.index(names, "").as_py() >= 0 for names, _ in part
-        ):  # two blanks in a row
-            return None
+        empty.append(any(pc.index(names, "").as_py() >= 0 for names, _ in part))
         found.append(part)
+    if layout.delimiter == " " and any(empty):  # two blanks in a row
+        return None
+    if layout.delimiter == "\t" and empty and all(empty):  # perhaps a line of tabs alone, which is a blank one
+        return None
     return found
 
 

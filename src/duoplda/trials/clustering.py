@@ -395,8 +395,8 @@ def _of_rounds(sides: Sides, item: Ints, found: rounds.Found) -> Clustering:
 def _mean(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
     if evidence.is_diagonal:
         return gamma / (1 + counts @ evidence.diagonals)
-    mean: Floats = np.linalg.solve(np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1), gamma)
-    return mean
+    Lambda = np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1)
+    return np.asarray(np.linalg.solve(Lambda, gamma), np.float64)
 
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
