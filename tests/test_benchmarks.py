@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import __main__, core, files, peers
+from benchmarks import __main__, clustering, core, files, peers
+
+from duoplda import PLDA
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,6 +58,41 @@ def test_the_cluster_benchmark_runs(tmp_path):
 def test_the_memory_benchmark_runs():
     printed = run("benchmarks.memory", "--recordings=2000", "--dimensions=6")
     assert "recordings of 9 speakers x 6" in printed
+
+
+def test_the_clustering_benchmark_runs(tmp_path):
+    printed = run("benchmarks.clustering", "--sessions=300", "--dimensions=150", f"--out={tmp_path / 'out.json'}")
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert (written["sessions"], written["dimensions"]) == (300, 150)
+    assert 300 < written["recordings"] < 5 * 300
+    assert written["clustering_s"] / written["candidates_s"] == pytest.approx(written["ratio"])
+    assert 0 < written["bytes_before"] <= written["bytes_peak"]
+    assert written["b_cubed_f"] > 0.95  # sessions are drawn with the speakers that they are compared with
+    assert abs(written["found"] - written["speakers"]) <= 2
+    assert f"speakers found    {written['found']:10,} / {written['speakers']:,}" in printed
+    assert "goals are for 50,000 sessions" in printed
+
+
+def test_the_clustering_benchmark_draws_what_it_says():
+    V, U, L = clustering.a_model(40)
+    shares = [np.trace(A @ A.T) / 40 for A in (V, U, L)]
+    np.testing.assert_allclose(shares, [0.18, 0.32, 0.5], rtol=1e-12)
+    speaker = clustering.speakers_of(5000, seed=1)
+    sizes = np.bincount(speaker)
+    assert len(speaker) == 5000
+    assert (sizes.min(), sizes.max()) == (1, 39)
+    W = np.linalg.inv(L @ L.T)
+    plda = PLDA.from_parameters(np.zeros(40), V, U, (W + W.T) / 2)
+    sides, recordings = clustering.drawn(plda, clustering.Host(1), L, speaker, seed=1)
+    assert sides.ids.tolist() == list(range(5000))
+    assert sides.types.ravel().tolist() == [1, 2, 3, 4, 5]
+    assert (sides.counts @ sides.types).sum() == recordings
+    same, other = (
+        np.column_stack([np.arange(4999), np.arange(1, 5000)]),
+        np.column_stack([np.arange(4000), np.arange(4000) + 1000]),
+    )
+    same = same[speaker[:-1] == speaker[1:]]
+    assert plda.llr(sides, sides, same).mean() > 0 > plda.llr(sides, sides, other).mean()
 
 
 def test_peers(tmp_path, monkeypatch, capsys):

@@ -21,6 +21,7 @@ from duoplda.io import (
     Coded,
     LabelColumns,
     Trials,
+    read_recordings,
     read_scores,
     write_embeddings,
     write_map,
@@ -279,3 +280,25 @@ def test_kinds_of_channels_help_on_real_speech():
         np.mean(backend.plda_.channel_posterior(backend.transform(public["embeddings"])).argmax(1) == public["channel"])
         > 0.7
     )
+
+
+def test_page_on_clustering(folder):
+    """All commands and the code of docs/clustering.md, on drawn files under the names that the page uses."""
+    names, X = (np.concatenate([getattr(c, k) for c in read_recordings("eval.scp").chunks()]) for k in ("ids", "X"))
+    person = np.arange(len(names)) // 4
+    labels = ["--speakers", "utt2spk", "--sessions", "utt2sess"]
+    done("train", "--embeddings", "xvectors.scp", *labels, "--out", "model.safetensors", "--quiet")
+    write_embeddings("x.scp", names, X)
+    write_embeddings("today.scp", names[2::4], X[2::4])
+    write_map("who", names, [f"p{k}" for k in person])
+    write_map("local", names, [f"p{k}-{i // 2 % 2}" for i, k in enumerate(person)])
+    Path("enroll").write_text("".join(f"p{k} {names[i]}\n" for i, k in enumerate(person) if i % 4 < 2))
+    file = ["ab"[i // 2 % 2] for i in range(len(names))]
+    Path("segments").write_text("".join(f"{n} {file[i]} {i}.0 {i + 1}.0\n" for i, n in enumerate(names)))
+    for one in "ab":
+        turns = (f"SPEAKER {one} 1 {i}.0 1.0 <NA> <NA> s{k} <NA> <NA>\n" for i, k in enumerate(person) if file[i] == one)
+        Path(f"{one}.rttm").write_text("".join(turns))
+    for command in commands("docs/clustering.md"):
+        done(*command)
+    for block in code("docs/clustering.md"):
+        run(block)

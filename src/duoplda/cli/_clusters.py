@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Known = Annotated[Path | None, typer.Option(help="Speakers of `duoplda enroll`, whom a cluster may be.")]
 Prior = Annotated[float, typer.Option(help="Probability that two random sessions are of one speaker.")]
-Weight = Annotated[float, typer.Option(help="What log ratios count; 0.6 finds fewer speakers than 1.")]
+Weight = Annotated[float, typer.Option(help="What log ratios count; less than 1 trusts them less.")]
 SHOWN = 5  # doubtful merges and pairs that are printed
 
 

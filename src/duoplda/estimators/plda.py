@@ -167,7 +167,7 @@ class ScoresTrials:
         n_speakers, min_speakers, max_speakers : how many speakers there are, if that is known
         must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) of one speaker, or of two
         known : enrolled speakers whom a cluster may be, but need not; all ratios then come from `ratio_model_`
-        weight : what the log ratios count; less than 1 makes for fewer speakers where there is only one kind of channel
+        weight : what the log ratios count against the prior; less than 1 trusts them less
         discount : what the evidence of each item counts, for items that are no independent sessions, such as windows
             of speech that overlap
         refine : after clusters have been merged, move single sessions while that is better
