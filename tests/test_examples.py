@@ -289,14 +289,15 @@ def test_page_on_clustering(folder):
     labels = ["--speakers", "utt2spk", "--sessions", "utt2sess"]
     done("train", "--embeddings", "xvectors.scp", *labels, "--out", "model.safetensors", "--quiet")
     write_embeddings("x.scp", names, X)
-    write_embeddings("today.scp", names[2::4], X[2::4])
+    write_embeddings("today.scp", names[2::4], X[2::4], force=True)
     write_map("who", names, [f"p{k}" for k in person])
     write_map("local", names, [f"p{k}-{i // 2 % 2}" for i, k in enumerate(person)])
     Path("enroll").write_text("".join(f"p{k} {names[i]}\n" for i, k in enumerate(person) if i % 4 < 2))
     file = ["ab"[i // 2 % 2] for i in range(len(names))]
     Path("segments").write_text("".join(f"{n} {file[i]} {i}.0 {i + 1}.0\n" for i, n in enumerate(names)))
-    for one in "ab":
-        turns = (f"SPEAKER {one} 1 {i}.0 1.0 <NA> <NA> s{k} <NA> <NA>\n" for i, k in enumerate(person) if file[i] == one)
+    for one in "ab":  # two files
+        own = [i for i in range(len(names)) if file[i] == one]
+        turns = (f"SPEAKER {one} 1 {i}.0 1.0 <NA> <NA> s{person[i]} <NA> <NA>\n" for i in own)
         Path(f"{one}.rttm").write_text("".join(turns))
     for command in commands("docs/clustering.md"):
         done(*command)
