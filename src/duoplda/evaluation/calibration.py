@@ -1,4 +1,4 @@
-"""From scores to calibrated log-likelihood ratios: affine, monotone (PAV), and fusion of systems.
+"""From scores to calibrated log-likelihood ratios: affine, monotone (PAV), fusion of systems, and side information.
 
 Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then `transform(scores)`
 gives natural-log likelihood ratios. `save(path)` and `load(path)` keep one in a file; `get_state()` gives parameters
@@ -9,7 +9,7 @@ and what was learnt as plain floats and arrays, `from_state()` takes them back. 
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,23 +20,27 @@ from sklearn.utils.validation import check_is_fitted
 from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.metrics import Booleans, Floats, check_trials, named, pool, real_numbers, refuse_rows, tally
+from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, folds
 from duoplda.io import read_container, write_container
 
-__all__ = ["METHODS", "AffineCalibration", "Fusion", "PAVCalibration", "load", "restore"]
+__all__ = ["METHODS", "AffineCalibration", "Fusion", "HeldOutRatios", "PAVCalibration", "QualityCalibration"]
+__all__ += ["load", "restore"]
 KIND = "duoplda-calibration"
 
 
 class _Calibration(TransformerMixin, BaseEstimator):
-    """What the three share: their state as a dictionary, and their file."""
+    """What they share: their state as a dictionary, and their file."""
 
-    _learnt: ClassVar[tuple[str, ...]]  # attributes that fit sets
+    _learnt: ClassVar[tuple[str, ...]]  # attributes that fit sets: numbers
+    _texts: ClassVar[tuple[str, ...]] = ()  # and those that are lists and dictionaries of texts
     _arrays: ClassVar[tuple[str, ...]] = ()  # those of them that are arrays (m,), all of one length
 
-    def get_state(self) -> dict[str, float | Floats]:
+    def get_state(self) -> dict[str, Any]:
         """Return parameters and learnt attributes as floats and arrays, for `from_state`."""
         check_is_fitted(self)
         values = self.get_params() | {name: getattr(self, name) for name in self._learnt}
-        return {name: v if isinstance(v, np.ndarray) else float(v) for name, v in values.items()}
+        state = {name: v if isinstance(v, np.ndarray) else float(v) for name, v in values.items()}
+        return state | {name: getattr(self, name) for name in self._texts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -62,12 +66,16 @@ class _Calibration(TransformerMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write it as safetensors, whole or not at all; `force` replaces an existing file."""
-        arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in self.get_state().items()}
-        write_container(path, KIND, arrays, {"class": type(self).__name__}, force=force)
+        state = self.get_state()
+        texts = {name: state.pop(name) for name in self._texts}
+        arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in state.items()}
+        write_container(path, KIND, arrays, {"class": type(self).__name__, **texts}, force=force)
 
 
 class _Logistic(_Calibration):
     """What the linear ones share: the parameters and the minimum of the prior-weighted logistic loss."""
+
+    _free: ClassVar[int] = 0  # so many of the first scales have no ridge
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
         self.p_target = p_target
@@ -92,13 +100,14 @@ class _Logistic(_Calibration):
         deviation = np.sqrt(c @ x**2)
         deviation[deviation <= 1e-12 * np.abs(mean)] = np.inf  # a constant system gets the scale 0
         x = np.column_stack((x / deviation, np.ones(len(x))))
-        theta = _newton(x, y, c, p, ridge)
-        if theta is None and ridge == 0:
+        penalty = np.where(np.arange(len(mean)) < self._free, 0.0, ridge)
+        theta = _newton(x, y, c, p, penalty)
+        if theta is None and not penalty.all():
             ridge = float(1.0 / min(n_targets, n_nontargets))
             message = f"no finite scale is best: the scores separate (some of) the trials; used ridge={ridge:.3g}"
             remedy = "set a ridge yourself, or calibrate on trials with some errors"
             warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
-            theta = _newton(x, y, c, p, ridge)
+            theta = _newton(x, y, c, p, np.maximum(penalty, ridge))
         if theta is None:
             raise DuopldaError(f"the fit did not converge with ridge={ridge:.3g}; use a larger one")
         scales = theta[:-1] / deviation
@@ -187,6 +196,128 @@ class Fusion(_Logistic):
         return np.asarray(x @ self.scales_ + self.offset_)
 
 
+class HeldOutRatios(NamedTuple):
+    """Log-likelihood ratios (n,) of trials whose speakers were left out where the calibration was learnt."""
+
+    affine: Floats  # by the score alone
+    quality: Floats  # by the score and side information
+    n_speakers: int
+    n_folds: int
+
+
+class QualityCalibration(_Logistic):
+    """Scores and side information of both sides of a trial: llr = scale_ s + offset_ + x @ coefficients_.
+
+    The columns x of side information are those of `duoplda.evaluation.quality`: numbers, logarithms of durations and
+    counts, kinds. With `symmetric`, both sides of a trial have the same coefficients. All minimise the same loss as
+    `AffineCalibration`; the ridge is on the coefficients for columns of unit variance, not on the scale of the score.
+    With the default, 0.01, a coefficient that the trials determine well loses about a tenth, and one that they do not
+    is held near 0. If the scores separate the classes, a ridge on the scale is added, as there.
+
+    `terms_` has the meaning of each coefficient, `deviations_` the standard deviation of its column, and after `fit`
+    (not in a file) `ignored_` has the columns that could not be used, and why.
+
+    >>> from duoplda.evaluation.quality import trial_quality
+    >>> from duoplda.io import Coded, QualityTable, Trials
+    >>> trials = Trials(Coded.of("aaaabbbb"), Coded.of("cdefcdef"))
+    >>> table = QualityTable.of("abcdef", {"duration": [2, 9, 3, 4, 5, 6], "rate": [8] * 6})
+    >>> scores, labels = [3.0, -3, 1, -1, -2, 0.5, 2, 1.5], [1, 0, 1, 0, 0, 1, 1, 0]
+    >>> quality = trial_quality(trials, table)
+    >>> fitted = QualityCalibration(symmetric=True).fit(scores, labels, quality=quality)
+    >>> [str(term) for term in fitted.recipe.terms], fitted.transform(scores, quality).shape, fitted.ignored_
+    (['log duration, both sides'], (8,), {'rate': 'it is the same for all trials'})
+    """
+
+    _learnt = ("scale_", "offset_", "ridge_", "coefficients_", "deviations_")
+    _arrays = ("coefficients_", "deviations_")
+    _texts = ("terms_", "kinds_")
+    _free = 1
+
+    def __init__(self, p_target: float = 0.5, ridge: float = 0.01, symmetric: bool = False) -> None:
+        super().__init__(p_target, ridge)
+        self.symmetric = symmetric
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the columns are made that belong to the coefficients."""
+        return Recipe.of(self.terms_, self.kinds_)
+
+    def fit(
+        self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None, *, quality: TrialQuality
+    ) -> Self:
+        """Learn from finite `scores` (n,), boolean `labels` (n,), `weights` (n,) or None, and side information."""
+        recipe, x = self._columns(scores, quality)
+        scales = self._learn(x, labels, weights)
+        self.scale_, self.coefficients_, self.deviations_ = float(scales[0]), scales[1:], x[:, 1:].std(axis=0)
+        self.terms_ = [[t.use, t.column, t.side, t.word] for t in recipe.terms]
+        self.kinds_ = {name: list(words) for name, words in recipe.kinds.items()}
+        self.ignored_ = dict(recipe.ignored)
+        if self.scale_ < 0:
+            message = f"the scale is negative ({self.scale_:.3g}): targets score lower than non-targets; are "
+            warnings.warn(message + "the labels or the sign of the scores inverted?", UserWarning, stacklevel=2)
+        return self
+
+    def transform(self, scores: ArrayLike, quality: TrialQuality | None = None) -> Floats:
+        """Log-likelihood ratios (n,) of finite `scores` (n,), with side information on the same trials."""
+        check_is_fitted(self)
+        x = design(_given(scores, quality), self.recipe)
+        s = real_numbers(scores)
+        _refuse_infinite(s[:, None])
+        return np.asarray(self.scale_ * s + self.offset_ + x @ self.coefficients_)
+
+    def fit_transform(
+        self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None, *, quality: TrialQuality
+    ) -> Floats:
+        """Learn, and return the log-likelihood ratios of the same trials."""
+        return self.fit(scores, labels, weights, quality=quality).transform(scores, quality)
+
+    def held_out(
+        self,
+        scores: ArrayLike,
+        labels: ArrayLike,
+        *,
+        quality: TrialQuality,
+        speakers: tuple[ArrayLike, ArrayLike],
+        n_folds: int = 5,
+        seed: int = 0,
+    ) -> HeldOutRatios:
+        """Calibrate each trial by what other speakers teach, with side information and without.
+
+        `speakers` has the speaker of each side, two (n,). The speakers are dealt into folds, and a trial is calibrated
+        by the trials that have no speaker of its two folds. Which columns can be used is decided once, without labels.
+        """
+        x = self._columns(scores, quality)[1]
+        y = check_trials(x[:, 0], labels, None)[1]
+        ratios, learner = np.empty((2, len(y))), type(self)(**self.get_params())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # `fit`, on all trials, says what there is to say
+            for held, learn in folds(speakers, y, n_folds, seed):
+                for i, width in enumerate((1, x.shape[1])):
+                    scales = learner._learn(x[learn, :width], y[learn], None)
+                    ratios[i, held] = x[held, :width] @ scales + learner.offset_
+        n = len(np.unique(np.concatenate([np.asarray(side) for side in speakers])))
+        return HeldOutRatios(ratios[0], ratios[1], n, min(n_folds, n))
+
+    def _columns(self, scores: ArrayLike, quality: TrialQuality) -> tuple[Recipe, Floats]:
+        """Choose the columns of side information, and set them beside the scores: (n, 1 + number of terms)."""
+        recipe = choose(_given(scores, quality), bool(self.symmetric))
+        if not recipe.terms:
+            why = "; ".join(f"{name}: {cause}" for name, cause in recipe.ignored.items())
+            raise DuopldaError(f"no column of the table can be used ({why}); use AffineCalibration without it")
+        return recipe, np.column_stack((real_numbers(scores), design(quality, recipe)))
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return the fitted object that gave this state."""
+        recipe = Recipe.of(state.get("terms_"), state.get("kinds_"))
+        fitted = super().from_state({name: v for name, v in state.items() if name not in cls._texts})
+        if len(recipe.terms) != len(fitted.coefficients_):
+            raise DuopldaError(f"{len(recipe.terms)} terms for {len(fitted.coefficients_)} coefficients")
+        fitted.symmetric = bool(fitted.symmetric)
+        fitted.terms_, fitted.kinds_ = state["terms_"], state["kinds_"]
+        return fitted
+
+
 class PAVCalibration(_Calibration):
     """Monotone map from scores to log-likelihood ratios, learnt by pooling adjacent violators.
 
@@ -238,6 +369,7 @@ class PAVCalibration(_Calibration):
 
 
 METHODS: dict[str, type[_Calibration]] = {"affine": AffineCalibration, "pav": PAVCalibration, "fusion": Fusion}
+METHODS["quality"] = QualityCalibration
 
 
 def restore(name: str, state: Mapping[str, Any]) -> Any:
@@ -258,8 +390,17 @@ def load(path: str | os.PathLike[str]) -> Any:
     AffineCalibration()
     """
     arrays, header = read_container(path, [KIND])
+    texts = {name: header[name] for name in QualityCalibration._texts if name in header}
     with named(os.fspath(path)):
-        return restore(str(header.get("class")), arrays)
+        return restore(str(header.get("class")), {**arrays, **texts})
+
+
+def _given(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
+    if quality is None:
+        raise DuopldaError("this calibration needs side information on both sides of the trials: quality=...")
+    if np.shape(scores) != (len(quality),):
+        raise DuopldaError(f"scores has shape {np.shape(scores)}, and side information is on {len(quality)} trials")
+    return quality
 
 
 def _without_nan(scores: ArrayLike) -> Floats:
@@ -273,15 +414,15 @@ def _refuse_infinite(x: Floats) -> None:
     refuse_rows(bad, "scores", "not finite", "remove these trials or clip their scores")
 
 
-def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: float) -> Floats | None:
-    """Minimiser of sum c log(1 + exp(-+(x theta + logit p))) + ridge |theta[:-1]|^2 / 2, or None.
+def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: Floats) -> Floats | None:
+    """Minimiser of sum c log(1 + exp(-+(x theta + logit p))) + ridge . theta[:-1]^2 / 2, or None.
 
     None without a ridge means that the loss falls for ever along some direction, as when a threshold separates the
     classes or a system is constant but for some targets: Newton's steps then stay about 1 wide in llr where nothing is
     left to gain, while at a minimum they vanish.
     """
     sign = np.where(y, 1.0, -1.0)
-    penalty = np.append(np.full(x.shape[1] - 1, ridge), 0.0)
+    penalty = np.append(ridge, 0.0)
 
     def loss(theta: Floats) -> float:
         margin = sign * (x @ theta + logit(p_target))
@@ -296,7 +437,7 @@ def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: float) ->
         step = -np.linalg.pinv(hessian, rcond=1e-15, hermitian=True) @ gradient
         decrease = float(-gradient @ step)  # twice what the quadratic model promises
         if decrease < 1e-13:  # one more full step squares an error that is already small
-            settled = ridge > 0 or np.max(np.abs(x @ step)) < 0.1
+            settled = ridge.all() or np.max(np.abs(x @ step)) < 0.1
             return np.asarray(theta + step) if settled else None
         length, here = 1.0, loss(theta)
         while length > 1e-9 and loss(theta + length * step) > here - 1e-4 * length * decrease:

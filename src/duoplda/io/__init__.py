@@ -13,6 +13,7 @@ from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model
 from duoplda.io.partitions import read_partition, read_sessions, write_partition
+from duoplda.io.quality import QualityTable, read_quality
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
@@ -29,6 +30,7 @@ __all__ = [
     "FileRecordings",
     "ForeignModel",
     "LabelColumns",
+    "QualityTable",
     "Regions",
     "ScoreMatrix",
     "Scores",
@@ -49,6 +51,7 @@ __all__ = [
     "read_map",
     "read_model",
     "read_partition",
+    "read_quality",
     "read_recordings",
     "read_rttm",
     "read_score_matrix",

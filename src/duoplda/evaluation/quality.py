@@ -1,0 +1,348 @@
+"""Side information on the two sides of trials: what a table of recordings says of them, as columns of a linear model.
+
+A side is one recording, or the recordings of an enrolled model. The value of a side is the mean over its recordings of
+
+    x        a column of numbers
+    log x    a column of durations or counts, known by its name (`LOGARITHMS`): what they do to a score levels off
+    [x = k]  for each word k but the most common one, for a column of words: the share of its recordings that are k
+
+and, one number for the whole side, the log of its number of recordings, and of its number of sessions where the table
+has a column of session names. With e_q and t_q for these values of the enrolment and the test, they add to the ratio
+
+    sum_q (c_q e_q + d_q t_q) + sum over columns of words of h (1 - sum_k e_k t_k)
+
+whose last term is the probability that a recording of the enrolment and one of the test differ in kind; there k runs
+over all words. The two sides of a trial may play different parts (several recordings against one), and then have
+coefficients of their own. If they do not, a trial must get the same ratio with its sides exchanged: c_q = d_q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+
+from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.evaluation.metrics import Booleans, Floats, Indices, refuse_rows
+from duoplda.io import Coded, Enrollment, QualityTable, Trials
+from duoplda.io.labels import COLUMNS
+
+__all__ = ["Recipe", "Term", "TrialQuality", "choose", "described", "design", "folds", "linked_sides", "trial_quality"]
+
+LOGARITHMS = (  # names of columns
+    *("duration", "durations", "dur", "seconds", "speech", "length", "frames", "n_frames", "num_frames"),
+    *("sessions", "n_sessions", "num_sessions", "recordings", "n_recordings", "num_recordings"),
+    *("utterances", "n_utterances", "num_utts", "words", "n_words"),
+)
+MAX_KINDS = 32  # different words of a column; one with more of them is taken for names
+USES = ("number", "log", "word", "differ", "sessions", "recordings")
+SIDES = ("enrolment", "test", "both")
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The k different sides that stand on one hand of n trials, and the r rows of a table that belong to them."""
+
+    ids: Any  # (k,) of str
+    codes: Indices  # (n,) the side of each trial
+    owner: Indices  # (r,) the side that a row belongs to
+    row: Indices  # (r,) the row of the table, -1 where the table has none
+
+    def mean(self, values: Floats) -> Floats:
+        """The mean of a column of the table over each side, (k,)."""
+        k = len(self.ids)
+        return np.bincount(self.owner, values[self.row], k) / np.bincount(self.owner, minlength=k)
+
+
+@dataclass(frozen=True, eq=False)
+class TrialQuality:
+    """What a table says of both sides of n trials; `trial_quality` makes it."""
+
+    table: QualityTable
+    enroll: Members
+    test: Members
+
+    def __len__(self) -> int:
+        return len(self.enroll.codes)
+
+    @property
+    def used(self) -> Indices:
+        """The rows of the table that the trials use, as often as sides use them."""
+        return np.concatenate((self.enroll.row, self.test.row))
+
+
+@dataclass(frozen=True)
+class Term:
+    """One column of the linear model: how it is made (`USES`), of which column of the table, of which side."""
+
+    use: str
+    column: str = ""
+    side: str = "both"
+    word: str = ""
+
+    def __str__(self) -> str:
+        if self.use == "differ":
+            return f"{self.column} differs"
+        what = {"number": self.column, "log": f"log {self.column}", "word": f"{self.column} = {self.word}"}
+        what |= {"sessions": "log number of sessions", "recordings": "log number of recordings"}
+        return f"{what[self.use]}, {self.side if self.side != 'both' else 'both sides'}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The terms of a linear model, the words that each column of words may have, and the columns that were ignored."""
+
+    terms: tuple[Term, ...]
+    kinds: Mapping[str, tuple[str, ...]]
+    ignored: Mapping[str, str] = field(default_factory=dict)  # column -> why
+
+    @classmethod
+    def of(cls, terms: Any, kinds: Any) -> Recipe:
+        """Check and take back what a file has kept: lists of four texts, and a dictionary of lists of texts."""
+        lists = [*terms, *kinds.values()] if isinstance(terms, list | tuple) and isinstance(kinds, dict) else [None]
+        texts = all(isinstance(one, list | tuple) and all(isinstance(text, str) for text in one) for one in lists)
+        if not texts or not all(len(t) == 4 and t[0] in USES and t[2] in SIDES for t in terms):
+            raise DuopldaError("the terms of the side information are damaged; learn the calibration again")
+        made = tuple(Term(*t) for t in terms)
+        if not all(t.column in kinds for t in made if t.use in ("word", "differ")):
+            raise DuopldaError("the words of the side information are damaged; learn the calibration again")
+        return cls(made, {str(name): tuple(words) for name, words in kinds.items()})
+
+
+def trial_quality(trials: Trials, table: QualityTable, enrollment: Enrollment | None = None) -> TrialQuality:
+    """Find the rows of a table that belong to both sides of trials.
+
+    `enrollment` has the recordings of each model. A model that it does not have is one recording, with a row of its
+    own. Recordings without a row raise `MissingIds`.
+
+    >>> trials = Trials(Coded.of(["m", "m"]), Coded.of(["c", "d"]), np.array([True, False]))
+    >>> table = QualityTable.of("abcd", {"duration": [1.0, 3.0, 5.0, 7.0]})
+    >>> found = trial_quality(trials, table, Enrollment(Coded.of(["m", "m"]), Coded.of(["a", "b"])))
+    >>> found.enroll.mean(table.numbers("duration")).tolist(), found.test.mean(table.numbers("duration")).tolist()
+    ([2.0], [5.0, 7.0])
+    """
+    sides = _sides(trials, table, enrollment)
+    absent = [name for _, names in sides for name in names]
+    if absent:
+        absent = list(dict.fromkeys(absent))
+        remedy = "add them; models of other recordings need the enrolment map"
+        raise MissingIds(f"the table has no row for {len(absent):,} recordings: {some(absent)}; {remedy}")
+    return TrialQuality(table, sides[0][0], sides[1][0])
+
+
+def described(trials: Trials, table: QualityTable, enrollment: Enrollment | None = None) -> Booleans:
+    """Say which trials have a row of the table for each of their recordings, (n,)."""
+    whole = np.ones(len(trials), bool)
+    for members, _ in _sides(trials, table, enrollment):
+        whole &= (np.bincount(members.owner, members.row < 0, len(members.ids)) == 0)[members.codes]
+    return whole
+
+
+def _sides(trials: Trials, table: QualityTable, enrollment: Enrollment | None) -> list[tuple[Members, list[str]]]:
+    """Both hands of the trials, and the recordings of each that the table does not have."""
+    made: dict[str, list[str]] = {}
+    if enrollment is not None:
+        pairs = (column.values.tolist() for column in (enrollment.model, enrollment.recording))
+        for model, recording in zip(*pairs, strict=True):
+            made.setdefault(model, []).append(recording)
+    return [_members(trials.enroll, made, table), _members(trials.test, {}, table)]
+
+
+def _members(column: Coded, made: Mapping[str, list[str]], table: QualityTable) -> tuple[Members, list[str]]:
+    present, codes = np.unique(column.codes, return_inverse=True)
+    ids = column.names[present]
+    owned = [made.get(name, [name]) for name in ids.tolist()]
+    names = [name for own in owned for name in own]
+    row = np.array([table.rows.get(name, -1) for name in names], np.intp)
+    owner = np.repeat(np.arange(len(ids)), [len(own) for own in owned])
+    return Members(ids, codes.reshape(-1), owner, row), [names[i] for i in np.flatnonzero(row < 0)]
+
+
+def choose(quality: TrialQuality, symmetric: bool = False) -> Recipe:
+    """Choose the terms that the columns of a table can give on these trials, and say why others cannot.
+
+    A column is ignored if it names speakers, if a value is missing, if it has too many different words to be a kind, or
+    if it is the same for all trials.
+
+    >>> trials = Trials(Coded.of(["a", "a"]), Coded.of(["b", "c"]))
+    >>> table = QualityTable.of("abc", {"duration": [1, 2, 3], "rate": [8, 8, 8], "kind": ["x", "x", "y"]})
+    >>> recipe = choose(trial_quality(trials, table))
+    >>> [str(term) for term in recipe.terms], dict(recipe.ignored)
+    (['log duration, test', 'kind = y, test'], {'rate': 'it is the same for all trials'})
+    """
+    hands = ("both",) if symmetric else ("enrolment", "test")
+    terms = [t for t in (Term("recordings", side=side) for side in hands) if _varies(column_of(quality, t, {}))]
+    kinds: dict[str, tuple[str, ...]] = {}
+    ignored: dict[str, str] = {}
+    for name in quality.table.columns:
+        words, cause = _words(quality, name)
+        forms = [Term("word", name, word=word) for word in words[1:]] if words else [_form(quality.table, name)]
+        cause = cause or _gaps(quality, forms)
+        found = [] if cause else [Term(f.use, name, side, f.word) for f in forms for side in hands]
+        found = [t for t in found if _varies(column_of(quality, t, {}))]
+        if words and found:
+            kinds[name] = words
+            both = all(any(_varies(_of_side(quality, m, f)[m.codes]) for f in forms) for m in _hands(quality))
+            differ = Term("differ", name)
+            found += [differ] if both and _varies(column_of(quality, differ, kinds)) else []
+        if not found:
+            ignored[name] = cause or "it is the same for all trials"
+        terms += found
+    return Recipe(tuple(terms), kinds, ignored)
+
+
+def design(quality: TrialQuality, recipe: Recipe) -> Floats:
+    """The columns of the linear model, (n, number of terms).
+
+    A column that the table lacks, a missing value, and a word that `choose` has not seen are errors.
+    """
+    for name in dict.fromkeys(t.column for t in recipe.terms if t.column):
+        if name not in quality.table.columns:
+            has = some(quality.table.columns)
+            raise DuopldaError(f"the table has no column {name!r}, by which the calibration goes; it has {has}")
+        forms = [t for t in recipe.terms if t.column == name and t.use != "differ"] or [Term("word", name)]
+        if forms[0].use in ("number", "log") and quality.table.numbers(name) is None:
+            raise DuopldaError(f"column {name!r} has cells that are no numbers, which the calibration needs")
+        if cause := _gaps(quality, forms[:1]):
+            raise DuopldaError(f"column {name!r} cannot be used here: {cause}; fill it, or leave these trials out")
+        if name in recipe.kinds:
+            used = quality.used
+            new = used[~np.isin(quality.table.words(name)[used], recipe.kinds[name])]
+            if len(new):
+                which = some(dict.fromkeys(quality.table.ids[new].tolist()))
+                known = f"the calibration has learnt {some(recipe.kinds[name])}"
+                raise DuopldaError(f"column {name!r} has another word for the recordings {which}; {known}")
+    columns = [column_of(quality, term, recipe.kinds) for term in recipe.terms]
+    return np.stack(columns, axis=1) if columns else np.empty((len(quality), 0))
+
+
+def column_of(quality: TrialQuality, term: Term, kinds: Mapping[str, tuple[str, ...]]) -> Floats:
+    """One column of the linear model, (n,)."""
+    enroll, test = _hands(quality)
+    if term.use == "differ":
+        same = np.zeros(len(quality))
+        for word in kinds[term.column]:
+            e, t = (_of_side(quality, m, Term("word", term.column, word=word)) for m in (enroll, test))
+            same += e[enroll.codes] * t[test.codes]
+        return 1 - same
+    parts = {"enrolment": (enroll,), "test": (test,), "both": (enroll, test)}[term.side]
+    return np.sum([_of_side(quality, m, term)[m.codes] for m in parts], axis=0)
+
+
+def _hands(quality: TrialQuality) -> tuple[Members, Members]:
+    return quality.enroll, quality.test
+
+
+def _of_side(quality: TrialQuality, members: Members, term: Term) -> Floats:
+    """The value of each side, (k,): not finite where a value is missing."""
+    table, k = quality.table, len(members.ids)
+    if term.use == "recordings":
+        return np.log(np.bincount(members.owner, minlength=k))
+    if term.use in ("number", "log"):
+        x = table.numbers(term.column)
+        if x is None:
+            raise DuopldaError(f"column {term.column!r} has cells that are no numbers")
+        return members.mean(np.log(np.where(x > 0, x, np.nan)) if term.use == "log" else x)
+    words = table.words(term.column)
+    if term.use == "word":
+        return members.mean(np.where(words == "", np.nan, words == term.word))
+    codes = np.unique(words, return_inverse=True)[1].reshape(-1)[members.row]
+    owners = np.unique(np.stack((members.owner, codes), axis=1), axis=0)[:, 0]
+    count = np.log(np.bincount(owners, minlength=k))
+    count[members.owner[words[members.row] == ""]] = np.nan
+    return count
+
+
+def _form(table: QualityTable, name: str) -> Term:
+    plain = name.strip().lower()
+    use = "sessions" if plain in COLUMNS["session"] else "log" if plain in LOGARITHMS else "number"
+    return Term(use, name)
+
+
+def _words(quality: TrialQuality, name: str) -> tuple[tuple[str, ...], str]:
+    """The words of a column of kinds, the most common one first; none for numbers and sessions; why it is unusable."""
+    plain = name.strip().lower()
+    if plain in COLUMNS["speaker"]:
+        return (), "it names speakers"
+    if plain in COLUMNS["session"] or quality.table.numbers(name) is not None:
+        return (), ""
+    words, counts = np.unique(quality.table.words(name)[quality.used], return_counts=True)
+    if len(words) > MAX_KINDS:
+        odd = next(w for w in words.tolist() if QualityTable.of(["a"], {"x": [w]}).numbers("x") is None)
+        cause = f"it has {len(words):,} different texts, such as {some([odd])}: neither numbers nor kinds"
+        return (), f"{cause} (at most {MAX_KINDS})"
+    first = int(counts.argmax())
+    return (str(words[first]), *np.delete(words, first).tolist()), ""
+
+
+def _gaps(quality: TrialQuality, forms: list[Term]) -> str:
+    """Why the values of a column are not all there; "" if they are."""
+    bad: list[str] = []
+    for members in _hands(quality):
+        missing = ~np.isfinite(_of_side(quality, members, forms[0])) if forms else np.zeros(len(members.ids), bool)
+        bad += members.ids[missing].tolist()
+    if not bad:
+        return ""
+    what = "missing, infinite, or not positive, for a logarithm," if forms[0].use == "log" else "missing or infinite"
+    return f"a value is {what} for {some(dict.fromkeys(bad), 5)}"
+
+
+def _varies(x: Floats) -> bool:
+    return bool(len(x)) and bool(np.ptp(x) > 1e-12 * np.abs(x).max())
+
+
+def linked_sides(trials: Trials) -> tuple[Indices, Indices]:
+    """Stand-ins for the speakers of both sides of trials, two (n,): ids that target trials link are one speaker.
+
+    >>> trials = Trials(Coded.of(["m", "m", "k"]), Coded.of(["a", "b", "b"]), np.array([True, False, True]))
+    >>> a, b = linked_sides(trials)
+    >>> (a == b).tolist()
+    [True, False, True]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if trials.target is None:
+        raise DuopldaError("the trials have no truth (target or nontarget); give the key")
+    names: dict[str, int] = {}
+    codes = [[names.setdefault(n, len(names)) for n in c.names.tolist()] for c in (trials.enroll, trials.test)]
+    a, b = (np.array(own, np.intp)[c.codes] for own, c in zip(codes, (trials.enroll, trials.test), strict=True))
+    links = a[trials.target], b[trials.target]
+    group = connected_components(coo_array((np.ones(len(links[0])), links), (len(names),) * 2), directed=False)[1]
+    return group[a], group[b]
+
+
+def folds(
+    speakers: tuple[Any, Any], labels: Booleans, n_folds: int = 5, seed: int = 0
+) -> Iterator[tuple[Booleans, Booleans]]:
+    """Yield (held out, learn from), two (n,) each, so that each trial is held out once, and with it both its speakers.
+
+    The speakers are dealt into folds. The trials between folds i and j are held out from all trials of speakers that
+    are in neither.
+
+    >>> a, b = np.repeat(range(6), 6), np.tile(range(6), 6)
+    >>> held = [h for h, learn in folds((a, b), a == b, 3) if not set(a[h]) & {*a[learn], *b[learn]}]
+    >>> len(held), np.sum(held, axis=0).tolist() == [1] * 36
+    (6, True)
+    """
+    a, b = (np.asarray(side) for side in speakers)
+    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
+    a, b = index[: len(a)], index[len(a) :]
+    remedy = "a target trial has the same speaker on both sides"
+    refuse_rows(labels & (a != b), "labels", "at odds with the speakers", remedy)
+    n = min(n_folds, len(names))
+    if n < 3:
+        raise DuopldaError(f"{len(names)} speakers in {n_folds} folds: cross-validation needs 3 of both, or more")
+    fold = np.empty(len(names), np.intp)
+    fold[np.random.default_rng(seed).permutation(len(names))] = np.arange(len(names)) % n
+    a, b = fold[a], fold[b]
+    for i, j in combinations_with_replacement(range(n), 2):
+        held = ((a == i) & (b == j)) | ((a == j) & (b == i))
+        learn = ~np.isin(a, (i, j)) & ~np.isin(b, (i, j))
+        if held.any():
+            if not labels[learn].any() or labels[learn].all():
+                raise DuopldaError(f"{len(names)} speakers are too few: a fold leaves no target or no non-target trial")
+            yield held, learn
