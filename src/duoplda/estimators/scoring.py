@@ -2,7 +2,7 @@
 
 A `ScoreJob` goes to where recordings lie: `recordings.map(job)` runs it on this machine or on a cluster. For each chunk
 of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
-ratios, calibration. `EnrollJob` sums up the recordings of models in the same way.
+ratios, and normalisation with a cohort or calibration. `EnrollJob` sums up the recordings of models in the same way.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
+from duoplda.trials.normalization import TOP, Cohort, NormalizedScorer, NoSpread
 from duoplda.trials.sides import Sides
 
 ById = Mapping[Any, Any] | None  # of recordings by id
@@ -170,8 +171,10 @@ class EnrollJob(Job):
     names: NDArray[Any]  # of the models
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
-        assert self.pairs is not None
         for ids, Z in self.chunks(part):
+            if self.pairs is None:  # each recording is a model
+                yield ids, self.sides(ids, Z, ids)
+                continue
             pair, row = self.pairs.among(ids)
             yield ids, self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]])
 
@@ -195,8 +198,8 @@ def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded
 def enroll_recordings(
     model: Backend | PLDA,
     recordings: Recordings,
-    ids: Any,
-    members: Any,
+    ids: Any = None,
+    members: Any = None,
     *,
     session: ById = None,
     channel: ById = None,
@@ -210,7 +213,8 @@ def enroll_recordings(
     ----------
     model : the chain, or the PLDA
     recordings : where the recordings are, among others
-    ids, members : (n,) pairs of a model and the id of one of its recordings
+    ids, members : (n,) pairs of a model and the id of one of its recordings; without them each recording is a model
+        of its own, under its own id
     session, channel : of recordings by id; one that is not there is a session of its own, and its kind is inferred
     device : of torch, such as "cuda", where the models then are
     cosine : for cosine scoring
@@ -228,16 +232,35 @@ def enroll_recordings(
     >>> data = Recordings.from_arrays(X, ids=[f"r{i}" for i in range(len(X))])
     >>> enroll_recordings(plda, data, ["ann", "ann", "bob"], ["r0", "r1", "r2"]).ids.tolist()
     ['ann', 'bob']
+    >>> len(enroll_recordings(plda, data)) == len(X)
+    True
     """
+    if (ids is None) != (members is None):
+        raise DuopldaError("ids and members go together: models, and the recordings of each")
+    chain = chain_of(model, cosine)
+    if ids is None:
+        return _enroll_each(EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1")), recordings)
     names, code = lab.codes(ids, "model")
     pairs, out = Pairs.of(code, members), None
-    job = EnrollJob(chain_of(model, cosine), session, channel, device, pairs, pairs.ids, names)
+    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names)
     for part in _complete(recordings.map(job), pairs.ids, absent):
         out = (Sides.empty(part.model, names) if out is None else out).add(part)
     if out is None:
         raise DuopldaError("none of the recordings of the enrolment was found: there is no model to score")
     used = out.counts.any(axis=1)
     return out if used.all() else out.select(used)
+
+
+def _enroll_each(job: EnrollJob, recordings: Recordings) -> Sides:
+    """Each recording as a side, sorted by id."""
+    found, sides = zip(*list(recordings.map(job)) or [((), None)], strict=True)
+    ids, n = np.unique(np.concatenate(found), return_counts=True)
+    if not len(ids):
+        raise DuopldaError("there is no recording to enroll")
+    if (n > 1).any():
+        raise DuopldaError(f"{int((n > 1).sum())} recordings are there twice: {some(ids[n > 1])}")
+    out = reduce(Sides.add, sides)
+    return out.select(np.argsort(out.ids, kind="stable"))
 
 
 # -- scores
@@ -264,30 +287,43 @@ class ScoreJob(Job):
     cosine: bool
     top: int | None  # only the highest scores of each recording
     calibrated: bool
+    cohort: Cohort | None = None  # scores are normalised with it
+    named: bool = True  # whether the ids of tests are names, and not the numbers of rows
 
     @cached_property
     def scorer(self) -> Scorer:
-        return Scorer(self.enrolled, self.cosine)
+        if self.cohort is None:
+            return Scorer(self.enrolled, self.cosine)
+        return NormalizedScorer(self.enrolled, self.cohort, self.cosine)
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
         for ids, Z in self.chunks(part):
             tests = self.sides(ids, put(Z, self.enrolled.gamma), np.arange(len(ids)))
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
-            if self.pairs is not None:
-                which, test = self.pairs.among(ids)
-                listed = np.column_stack([self.pairs.model[which], test])
-                values = self.scorer.pairs(tests, listed, expected=len(self.pairs.order))
-                yield ScoreBlock(ids, self._calibrate(values), which)
-            elif self.top is not None:
-                rows, values = self.scorer.top(tests, self.top)
-                yield ScoreBlock(ids, self._calibrate(values), to_numpy(rows))
-            else:
-                for columns, block in self.scorer.blocks(tests, host=True):
-                    yield ScoreBlock(ids[columns], self._calibrate(block))
+            if self.cohort is not None:
+                self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
+            try:
+                yield from self._blocks(ids, tests)
+            except NoSpread as error:
+                raise error.renamed(ids) from None
+
+    def _blocks(self, ids: NDArray[Any], tests: Sides) -> Iterator[ScoreBlock]:
+        """The scores of a chunk."""
+        if self.pairs is not None:
+            which, test = self.pairs.among(ids)
+            listed = np.column_stack([self.pairs.model[which], test])
+            values = self.scorer.pairs(tests, listed, expected=len(self.pairs.order))
+            yield ScoreBlock(ids, self._calibrate(values), which)
+        elif self.top is not None:
+            rows, values = self.scorer.top(tests, self.top)
+            yield ScoreBlock(ids, self._calibrate(values), to_numpy(rows))
+        else:
+            for columns, block in self.scorer.blocks(tests, host=True):
+                yield ScoreBlock(ids[columns], self._calibrate(block))
 
     def _calibrate(self, scores: Array) -> NDArray[np.float64]:
-        calibration = self.chain.calibration_ if self.calibrated else None
+        calibration = self.chain.calibration_ if self.calibrated and self.cohort is None else None
         return to_numpy(scores) if calibration is None else calibration.transform(to_numpy(scores))
 
 
@@ -304,6 +340,10 @@ def score(
     wanted: Any = None,
     calibrated: bool = True,
     cosine: bool = False,
+    cohort: Sides | None = None,
+    normalize: str = "as1",
+    cohort_top: int = TOP,
+    speaker: ById = None,
     absent: Absent = _refuse,
 ) -> Iterator[ScoreBlock]:
     """Score test recordings against enrolled models: one chunk of recordings is in memory at a time.
@@ -321,6 +361,13 @@ def score(
     wanted : ids of tests, where not all are to be scored
     calibrated : with the calibration of the chain, if it has one
     cosine : cosines of mean vectors; models must have been enrolled for that
+    cohort : recordings or sets of other people, of `model.enroll` or `enroll_recordings`, with which scores are
+        normalised. What comes out is no likelihood ratio until it is calibrated anew, and the calibration of the chain
+        is not applied to it.
+    normalize : "z", "t", "s", "as1" or "as2" (`duoplda.trials.normalization` has the formulas)
+    cohort_top : how many members of the cohort each side selects in "as1" and "as2", at most all
+    speaker : a mapping from the ids of recordings, models and members of the cohort to speakers, as far as they are
+        known: a cohort that shares speakers with the trials is refused. An id that is not there stands for itself.
     absent : called at the end with the ids of `trials` or `wanted` that were not found; else they are an error
 
     Examples
@@ -332,9 +379,16 @@ def score(
     >>> for block in score(plda, models, X[50:53], ids=["a", "b", "c"], top=1):
     ...     print(block.ids, block.scores.shape, block.rows.shape)
     ['a' 'b' 'c'] (3, 1) (3, 1)
+    >>> others = plda.enroll(X[100:], speaker[100:], session[100:])
+    >>> next(score(plda, models, X[50:53], cohort=others, normalize="s")).scores.shape == (len(models), 3)
+    True
     """
     chain = chain_of(model, cosine)
     chain.plda_.check_sides(enrolled)
+    others = None if cohort is None else Cohort(cohort, normalize, cohort_top, speaker)
+    if others is not None:
+        chain.plda_.check_sides(enrolled, others.sides)
+        others.refuse_shared("models", enrolled.ids, enrolled.session)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
     if not isinstance(tests, Recordings):
@@ -349,7 +403,11 @@ def score(
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
     pairs = trials if trials is None or isinstance(trials, Pairs) else Pairs.of(*trials)
     named = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
-    blocks = tests.map(ScoreJob(chain, session, channel, device, pairs, named, enrolled, cosine, top, calibrated))
+    known = getattr(tests, "ids", True) is not None  # else rows of an array, which have no names
+    if others is not None and named is not None and known:
+        others.refuse_shared("test recordings", named)  # before any work is done
+    job = ScoreJob(chain, session, channel, device, pairs, named, enrolled, cosine, top, calibrated, others, known)
+    blocks = tests.map(job)
     return blocks if named is None else _complete(((block.ids, block) for block in blocks), named, absent)
 
 

@@ -1,0 +1,315 @@
+"""Score normalisation: where a score lies among those that the two sides of a trial get with a cohort of other people.
+
+For an enrolled side e, a test t and a cohort E, let S_e(A) be the scores of e with the members of A, a part of E, and
+S_t(A) those of t; mu and sigma are their mean and their standard deviation (that of the set itself, divided by n). E_e
+are the members, `top` of them, that score highest with e, and E_t those that score highest with t (of equal ones, those
+that come first). With the score r of e and t,
+
+    z    = (r - mu(S_e(E))) / sigma(S_e(E))
+    t    = (r - mu(S_t(E))) / sigma(S_t(E))
+    s    = (z + t) / 2
+    as1  = [ (r - mu(S_e(E_e))) / sigma(S_e(E_e)) + (r - mu(S_t(E_t))) / sigma(S_t(E_t)) ] / 2
+    as2  = [ (r - mu(S_e(E_t))) / sigma(S_e(E_t)) + (r - mu(S_t(E_e))) / sigma(S_t(E_e)) ] / 2
+
+The last two are adaptive s-norm 1 and 2 of Matejka et al., "Analysis of Score Normalization in Multilingual Speaker
+Recognition", Interspeech 2017: in the first each side selects its own part of the cohort, in the second each side is
+compared with the part that the other one selects. What comes out is no log-likelihood ratio: it must be calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import Array, namespace, put, set_rows, take, to_numpy
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, some
+from duoplda.trials.blocks import CELLS, Scorer, best
+from duoplda.trials.ratios import put_cells
+from duoplda.trials.sides import Sides
+from duoplda.trials.tables import as_text, empty
+
+METHODS = ("z", "t", "s", "as1", "as2")
+TOP = 300  # members of the cohort that a side selects, unless told otherwise
+LEAST = 1e-9  # share of the largest cohort score; a smaller deviation is rounding
+CANCELLED = 1e-4  # share of the mean square that a variance must be, or its digits are those of a difference
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Recordings or enrolled sets of people who are in none of the trials, and what is done with them.
+
+    Parameters
+    ----------
+    sides : the members, enrolled by the model that scores: recordings, each a side of its own, or sets
+    normalize : "z", "t", "s", "as1" or "as2" (see the formulas of this module)
+    top : how many members a side selects in "as1" and "as2"; all of them, where there are fewer
+    speaker : by the ids of members, models and test recordings, as far as they are known: who speaks. An id that is not
+        there stands for itself, as an enrolled speaker's id often is the name.
+
+    Examples
+    --------
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+    >>> others = plda.enroll([[-1.0], [0.5], [2.0]], ["x", "y", "z"])
+    >>> scorer = NormalizedScorer(plda.enroll([[1.0]], ["ann"]), Cohort(others, "s"))
+    >>> (scorer.columns(plda.enroll([[1.0], [-1.0]], [0, 1])) > 0).tolist()  # above the mean of the cohort?
+    [[True, False]]
+    """
+
+    sides: Sides
+    normalize: str = "as1"
+    top: int = TOP
+    speaker: Mapping[Any, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sides, Sides):
+            raise DuopldaError(f"the cohort must come from enroll, got {type(self.sides).__name__}")
+        if self.normalize not in METHODS:
+            raise DuopldaError(f"normalize={self.normalize!r} must be one of {', '.join(METHODS)}")
+        if not isinstance(self.top, Integral) or isinstance(self.top, bool) or self.top < 2:
+            raise DuopldaError(f"top={self.top!r} must be a whole number from 2 on: one score has no deviation")
+        if len(self.sides) < 2:
+            raise DuopldaError(f"the cohort has {len(self.sides)} members: give at least 2, better some hundreds")
+        xp = namespace(self.sides.gamma)
+        bad = ~to_numpy(xp.all(xp.isfinite(self.sides.gamma), axis=1))
+        if bad.any():
+            names = some(self.sides.ids[bad])
+            raise DuopldaError(f"{int(bad.sum())} members of the cohort have NaN or infinity in them: {names}")
+        if self.speaker is not None and not isinstance(self.speaker, Mapping):
+            raise DuopldaError(f"speaker must be a mapping from ids, got {type(self.speaker).__name__}")
+
+    def __len__(self) -> int:
+        return len(self.sides)
+
+    @property
+    def selected(self) -> int:
+        """How many members a side is compared with."""
+        return min(int(self.top), len(self)) if self.normalize in ("as1", "as2") else len(self)
+
+    @cached_property
+    def speakers(self) -> frozenset[str]:
+        """Who the members are, as far as that is known."""
+        return frozenset(self._who(self.sides.ids))
+
+    def _who(self, ids: NDArray[Any]) -> list[str]:
+        known = self.speaker or {}
+        return as_text(np.array([known.get(i, i) for i in ids.tolist()], dtype=object)).tolist()
+
+    def refuse_shared(self, what: str, ids: Any = (), session: Any = ()) -> None:
+        """Refuse trials whose speakers, recordings or sessions are also in the cohort, as far as names tell.
+
+        Parameters
+        ----------
+        what : what the ids are of, for the message
+        ids : of models or recordings
+        session : names of sessions
+        """
+        ids, session = np.asarray(ids).reshape(-1), np.asarray(session).reshape(-1)
+        shared = self.sides.rows(ids) >= 0
+        if self.speaker is not None:
+            shared |= np.array([who in self.speakers for who in self._who(ids)], bool)
+        for kind, found in (
+            ("speakers or recordings", ids[shared]),
+            ("sessions", session[self.sides.named.last(session) >= 0]),
+        ):
+            names = list(dict.fromkeys(found.tolist()))
+            if names:
+                cause = f"the cohort shares {len(names)} {kind} with the {what}: {some(names)}"
+                remedy = "Leave them out of the cohort; if they are others, give them other names"
+                raise DuopldaError(f"{cause}. A cohort must be of people who are in no trial. {remedy}")
+
+
+class NoSpread(DuopldaError):
+    """The scores of some sides with the cohort are all equal, or not finite."""
+
+    def __init__(self, what: str, ids: NDArray[Any]):
+        self.what, self.ids = what, ids
+        cause = f"the scores of {len(ids)} {what} with the cohort are all equal, or not finite: {some(ids)}"
+        super().__init__(f"{cause}. Give a cohort of different recordings, and of more of them")
+
+    def renamed(self, names: NDArray[Any]) -> NoSpread:
+        """The same where rows of tests have these names."""
+        return self if self.what == "models" else NoSpread(self.what, names[self.ids])
+
+
+class Spread(NamedTuple):
+    """The scores of sides with the cohort."""
+
+    largest: Array = None  # (n,) the largest absolute score
+    mean: Array = None  # (n,) of the scores that count
+    deviation: Array = None  # (n,)
+    scores: Array = None  # (C, n) all of them; only for "as2", as the following
+    nearest: Any = None  # (n, top) the members that score highest, integers on the host
+
+    def of(self, rows: slice) -> Spread:
+        """Of some sides, with all scores."""
+        return Spread(self.largest[rows], scores=self.scores[:, rows], nearest=self.nearest[rows])
+
+
+class NormalizedScorer(Scorer):
+    """Normalised scores of enrolled sides and any number of sets of test sides, computed as `Scorer` does.
+
+    The scores of the enrolled sides with the cohort are computed once (and again when sides are added or removed);
+    those of tests, for one block of them after another. Kept are two numbers for each enrolled side, except for "as2",
+    which keeps all (members, enrolled) scores.
+    """
+
+    def __init__(self, enrolled: Sides, cohort: Cohort, cosine: bool = False):
+        super().__init__(enrolled, cosine)
+        self.cohort, self.against = cohort, Scorer(cohort.sides, cosine)
+        self._models: tuple[Any, Spread] = None, Spread()
+
+    @property
+    def models(self) -> Spread:
+        """Of the enrolled sides."""
+        with self.lock:
+            key = self.a.version, self.cohort.sides.version
+            if self._models[0] != key:
+                parts = list(self._parts(len(self.a))) or [slice(0, 0)]
+                self._models = key, _joined([self._spread(self.a, part, "models") for part in parts])
+            return self._models[1]
+
+    def columns(self, tests: Sides, part: slice | None = None) -> Array:
+        part = part or slice(0, len(tests))
+        out = super().columns(tests, part)
+        for own in self._parts(part.stop, part.start):
+            at = slice(own.start - part.start, own.stop - part.start)
+            out[:, at] = self._cells(out[:, at], tests, own)
+        return out
+
+    def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
+        out, index = super().pairs(tests, index, expected), to_numpy(index)
+        order = np.argsort(index[:, 1], kind="stable")
+        used, start = np.unique(index[order, 1], return_index=True)
+        start = np.append(start, len(order))
+        if len(used) < len(tests):
+            tests = tests.select(used)
+        for part in self._parts(len(used)):
+            which = order[start[part.start] : start[part.stop]]
+            i, j = index[which, 0], np.searchsorted(used[part], index[which, 1])
+            set_rows(out, which, self._listed(take(out, which), i, j, tests, part))
+        return out
+
+    def guesses(self, tests: Sides, index: Any = None) -> Array:
+        raise DuopldaError("scores that are only about right are not normalised: leave out the cohort, or approximate")
+
+    # -- inside
+
+    def _parts(self, stop: int, start: int = 0) -> Iterator[slice]:
+        """Ranges of sides whose scores with the cohort are held at a time."""
+        step = max(1, CELLS // len(self.cohort))
+        return (slice(i, min(i + step, stop)) for i in range(start, stop, step))
+
+    def _spread(self, sides: Sides, part: slice, what: str) -> Spread:
+        """Of some sides, as far as the method needs it."""
+        method, k = self.cohort.normalize, self.cohort.selected
+        if method == ("t" if what == "models" else "z"):
+            return Spread()
+        S = self.against.columns(sides, part)  # (C, n)
+        xp = namespace(S)
+        largest = xp.max(xp.abs(S), axis=0)
+        if method == "as2":
+            return Spread(largest, scores=S, nearest=best(S, k)[0])
+        if k < S.shape[0]:
+            S = xp.sort(S, axis=0)[S.shape[0] - k :, :]
+        mean = xp.mean(S, axis=0)
+        deviation = xp.sqrt(xp.mean((S - mean) ** 2, axis=0))
+        _check(deviation, largest, sides.ids[part], what)
+        return Spread(largest, mean, deviation)
+
+    def _cells(self, scores: Array, tests: Sides, part: slice) -> Array:
+        """All enrolled sides against some tests, (M, k)."""
+        ours, theirs = self.models, self._spread(tests, part, "tests")
+        if self.cohort.normalize != "as2":
+            left = None if ours.mean is None else (ours.mean[:, None], ours.deviation[:, None])
+            return _normalized(scores, left, None if theirs.mean is None else (theirs.mean, theirs.deviation))
+        out = empty(scores.shape, scores)
+        for rows in self._parts(len(self.a)):
+            own = ours.of(rows)
+            left, right = _selected(own, theirs.nearest), _selected(theirs, own.nearest)  # (m, k) and (k, m), twice
+            _check(left[1], own.largest[:, None], self.a.ids[rows], "models")
+            _check(right[1], theirs.largest[:, None], tests.ids[part], "tests")
+            out[rows, :] = _normalized(scores[rows, :], left, (right[0].T, right[1].T))
+        return out
+
+    def _listed(self, scores: Array, i: Ints, j: Ints, tests: Sides, part: slice) -> Array:
+        """Pairs (n,) of enrolled sides i and of some tests j, counted from the first of these."""
+        ours, theirs = self.models, self._spread(tests, part, "tests")
+        if self.cohort.normalize != "as2":
+            both = ((ours, i), (theirs, j))
+            sides = (None if s.mean is None else (take(s.mean, of), take(s.deviation, of)) for s, of in both)
+            return _normalized(scores, *sides)
+        left, right = _gathered(ours.scores, i, theirs.nearest[j]), _gathered(theirs.scores, j, ours.nearest[i])
+        _check(left[1], take(ours.largest, i), self.a.ids[i], "models")
+        _check(right[1], take(theirs.largest, j), tests.ids[part][j], "tests")
+        return _normalized(scores, left, right)
+
+
+def _normalized(scores: Array, *sides: Any) -> Array:
+    """The mean of (s - mean) / deviation over the sides that count, each a pair of mean and deviation, or None."""
+    parts = [(scores - mean) / deviation for mean, deviation in filter(None, sides)]
+    return parts[0] if len(parts) == 1 else (parts[0] + parts[1]) / 2
+
+
+def _check(deviation: Array, largest: Array, ids: NDArray[Any], what: str) -> None:
+    """Deviations (n,) or (n, k) must be larger than rounding makes them; what is not a number is not."""
+    good = to_numpy(deviation > LEAST * largest)
+    good &= np.isfinite(to_numpy(deviation))
+    bad = ~good.reshape(len(ids), -1).all(axis=1) if len(ids) else np.zeros(0, bool)
+    if bad.any():
+        raise NoSpread(what, np.unique(ids[bad]))
+
+
+def _selected(side: Spread, nearest: Ints) -> tuple[Array, Array]:
+    """Means and deviations (n, m) of the scores of n sides with the members `nearest` (m, top) that others select.
+
+    By products with 0 and 1, of scores and of their squares, from which each side's mean is taken before. Where a
+    variance is a small difference of large numbers, it is computed once more, by the members themselves.
+    """
+    A, (m, top) = side.scores, nearest.shape
+    xp = namespace(A)
+    marks = np.zeros((A.shape[0], m))
+    np.put_along_axis(marks, nearest.T, 1.0, axis=0)
+    E, centre = put(marks, A), xp.mean(A, axis=0)  # (C, m)
+    D = A - centre
+    shift, square = D.T @ E / top, (D * D).T @ E / top  # (n, m)
+    mean, variance = shift + centre[:, None], square - shift**2
+    doubtful = variance <= CANCELLED * square
+    i, j = np.nonzero(to_numpy(doubtful))
+    deviation = xp.sqrt(xp.where(doubtful, xp.zeros_like(variance), variance))
+    if len(i):
+        for array, values in zip((mean, deviation), _gathered(A, i, nearest[j]), strict=True):
+            put_cells(array, i, j, values)
+    return mean, deviation
+
+
+def _gathered(A: Array, column: Ints, rows: Ints) -> tuple[Array, Array]:
+    """Means and deviations (p,) of `A[rows[i], column[i]]`, with `rows` (p, top)."""
+    xp, (C, n), (p, top) = namespace(A), A.shape, rows.shape
+    flat, step = xp.reshape(A, (C * n,)), max(1, CELLS // top)
+    mean, deviation = empty((p,), A), empty((p,), A)
+    for i in range(0, p, step):
+        at = slice(i, min(i + step, p))
+        cell = rows[at] * n + column[at, None]
+        values = xp.reshape(take(flat, cell.reshape(-1)), cell.shape)
+        own = xp.mean(values, axis=1, keepdims=True)
+        mean[at], deviation[at] = own[:, 0], xp.sqrt(xp.mean((values - own) ** 2, axis=1))
+    return mean, deviation
+
+
+def _joined(parts: list[Spread]) -> Spread:
+    """Of sides one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(Spread._fields, zip(*parts, strict=True), strict=True)
+    joined = {
+        name: namespace(of[0]).concat(of, axis=int(name == "scores")) for name, of in columns if of[0] is not None
+    }
+    return Spread(**joined)
