@@ -460,7 +460,7 @@ def test_what_is_refused():
         with pytest.raises(DuopldaError, match=message):
             plda.cluster(X, session, **options)
     a, b = np.flatnonzero(session != session[0])[0], 0
-    with pytest.raises(DuopldaError, match="contradict must_link"):
+    with pytest.raises(DuopldaError, match=f"contradict must_link: 'session {session[b]}' and 'session {session[a]}'"):
         plda.cluster(X, session, must_link=[[a, b]], cannot_link=[[b, a]])
     with pytest.raises(DuopldaError, match="NaN"):
         plda.cluster(np.where(np.arange(len(X))[:, None] == 3, np.nan, X), session)

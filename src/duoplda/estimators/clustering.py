@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -131,11 +131,13 @@ def cluster_recordings(
         for name, given in (("session", session), ("channel", channel)):
             if given is not None and not isinstance(given, Mapping):
                 raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(given).__name__}")
-        parts = list(X.map(SumUp(chain, session, channel, device)))
-        if not parts:
+        sides, found = None, []
+        for *own, part in X.map(SumUp(chain, session, channel, device)):
+            sides = part if sides is None else sides.add(part)
+            found.append(own)
+        if sides is None:
             raise DuopldaError("there is nothing to cluster: give at least one recording")
-        ids, names = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-        sides = reduce(Sides.add, [part[2] for part in parts])
+        ids, names = (np.concatenate(parts) for parts in zip(*found, strict=True))
         if session is None and (example := suggests_copies(ids)):
             warnings.warn(
                 f"no sessions are given, but ids such as {example} look like copies of one recording, which would then "
@@ -149,18 +151,19 @@ def cluster_recordings(
         named = [] if session is None else [session[i] for i in ids.tolist() if i in session]
     else:
         n = getattr(X, "shape", [len(X)])[0]
-        _, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
-        sides = chain.enroll(X, row, row, channel, device=device) if n else None
-        if sides is None:
+        if not n:
             raise DuopldaError("there is nothing to cluster: give at least one recording")
-        ids = np.arange(n)
+        labels, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
+        sides, ids = chain.enroll(X, row, row, channel, device=device), np.arange(n)
+        names = np.array([f"{'row' if session is None else 'session'} {name}" for name in labels.tolist()])
         named = [] if session is None else session
     if known is not None and len(known):
         refuse_shared(np.asarray(named), known)
         sides = _moved(sides, known)
     for name in ("must_link", "cannot_link"):
         options[name] = _of_sessions(options.get(name), ids, row, name)
-    return _of_recordings(cluster(unnamed(sides, np.arange(len(sides))), **options), ids, row)
+    of_sides = sides.ids if isinstance(X, Recordings) else names
+    return _of_recordings(cluster(unnamed(sides, of_sides), **options), ids, row)
 
 
 def _sides(chain: Any, sides: Sides, session: Any, channel: Any, options: dict[str, Any]) -> Clustering:
