@@ -415,9 +415,14 @@ def test_known_speakers_are_never_merged():
     data = drawn(3, 4, 2)
     plda = fitted(drawn(30, 4, 2))
     known = plda.enroll(data.X, [f"k{i % 2}" for i in range(len(data.X))])
-    found = plda.cluster(data.X + 1e-3, known=known, n_speakers=3)
-    assert len(found) >= 1
-    assert len(set(found.names.tolist())) == len(found)
+    with pytest.raises(DuopldaError, match="known speakers.* leave no way to fewer than 2"):
+        plda.cluster(data.X + 1e-3, known=known, n_speakers=1)
+    for n in (2, 3, 8):
+        found = plda.cluster(data.X + 1e-3, known=known, n_speakers=n)
+        assert len(found) == n
+        assert len(set(found.names.tolist())) == len(found)
+    far = plda.cluster(data.X + 1e-3, known=known, min_speakers=5, max_speakers=6)
+    assert 5 <= len(far) <= 6
 
 
 def test_sides_are_clustered_as_they_are():

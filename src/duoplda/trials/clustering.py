@@ -154,19 +154,18 @@ def cluster(
     p = Partition(evidence, items, ln_alpha, weight)
     queue = Queue(p, SLACK_OF_FEW) if len(items.m) <= FEW else Queue(p)
     _start(queue, every, discount, candidates, top)
-    limits = (fewest + n_known if n_known else fewest, most + n_known if n_known else most)
-    merge_all(queue, *limits)
-    if p.n_clusters > limits[1]:
+    merge_all(queue, fewest, most)
+    if p.n_clusters > most:
         raise DuopldaError(
             f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
             "for: ask for more, or lift some constraints"
         )
     places = Places(p, items)
     for _ in range(5 if refine else 0):
-        if not _refine(places, *limits):
+        if not _refine(places, fewest, most):
             break
         before, again = p.n_clusters, Queue(p)
-        merge_all(again, *limits)
+        merge_all(again, fewest, most)
         if before == p.n_clusters:
             break
         places = Places(p, items)
@@ -363,7 +362,7 @@ def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Part
     E = p.evidence
     means = np.stack([_mean(E, p.counts[s], p.gamma[s]) for s in slots.tolist()]) @ E.basis.T
     total = sum(p.weight * p.Q[s] for s in p.slots.tolist()) - p.weight * items.Q.sum()
-    total += float((gammaln(p.m[p.slots])).sum() - gammaln(items.m).sum()) - p.ln_alpha * (len(items.m) - p.n_clusters)
+    total += float((gammaln(p.m[p.slots])).sum() - gammaln(items.m).sum()) - p.ln_alpha * (len(items.m) - len(p.slots))
     n = int(real.sum())
     merges = np.array(p.merges).reshape(-1, 4)
     return Clustering(

@@ -43,7 +43,8 @@ class Items:
 class Partition:
     """Clusters of items, which can be merged and from which items can be taken; each lives in a slot.
 
-    Clusters with two known speakers are never merged, nor are those in each other's `apart`.
+    Clusters with two known speakers are never merged, nor are those in each other's `apart`. A known speaker without
+    items does not count as a cluster (`n_clusters`).
     """
 
     def __init__(self, evidence: Evidence, items: Items, ln_alpha: float, weight: float):
@@ -57,7 +58,8 @@ class Partition:
         self.merges: list[tuple[int, int, float, float]] = []
         self.name, self.next_name = np.arange(n), n  # of clusters in `merges`
         self.members: list[list[int]] = [[i] for i in range(n)]
-        self.n_clusters = n
+        self.n_items = (items.owner < 0).astype(np.int64)  # of a cluster, known speakers not counted
+        self.n_clusters = int(self.n_items.sum())
         self.set_apart(items.cannot)
 
     def set_apart(self, cannot: dict[int, set[int]]) -> None:
@@ -87,8 +89,15 @@ class Partition:
         both = self.owner[a] >= 0 and self.owner[b] >= 0
         return not both and (not self.apart or b not in self.apart.get(a, ()))
 
+    def counts_as_one(self, a: int, b: int) -> bool:
+        """Whether there is one cluster less when these are merged."""
+        return bool(self.n_items[a] and self.n_items[b])
+
     def merge(self, a: int, b: int, gain: float, Q: float) -> None:
         """Cluster b becomes a part of a."""
+        self.n_clusters -= self.counts_as_one(a, b)
+        self.n_items[a] += self.n_items[b]
+        self.n_items[b] = 0
         self.counts[a] += self.counts[b]
         self.gamma[a] += self.gamma[b]
         self.m[a] += self.m[b]
@@ -100,7 +109,6 @@ class Partition:
         self._changed(a, Q)
         self.alive[b] = False
         self.version[b] += 1
-        self.n_clusters -= 1
         if self.apart and (others := self.apart.pop(b, None)):
             for other in others:
                 self.apart[other].discard(b)
@@ -110,9 +118,8 @@ class Partition:
     def open(self, slot: int) -> None:
         """An empty cluster in a slot where none lives."""
         self.counts[slot], self.gamma[slot], self.m[slot], self.owner[slot] = 0.0, 0.0, 0.0, -1
-        self.alive[slot], self.members[slot] = True, []
+        self.alive[slot], self.members[slot], self.n_items[slot] = True, [], 0
         self.name[slot], self.next_name = self.next_name, self.next_name + 1
-        self.n_clusters += 1
 
     def move(self, item: int, a: int, b: int, own: tuple[Floats, Floats, float], Q: tuple[float, float]) -> None:
         """Take an item with its counts, gamma and m from cluster a to b; Q are those of both, after that."""
@@ -124,10 +131,12 @@ class Partition:
                 self._changed(slot, after)
         self.members[a].remove(item)
         self.members[b].append(item)
+        self.n_clusters += int(self.n_items[b] == 0) - int(self.n_items[a] == 1)
+        self.n_items[a] -= 1
+        self.n_items[b] += 1
         if self.m[a] <= 0:
             self.alive[a] = False
             self.version[a] += 1
-            self.n_clusters -= 1
 
     def _changed(self, a: int, Q: float) -> None:
         self.lam[a] = self.counts[a] @ self.evidence.diagonals
@@ -168,7 +177,7 @@ class Queue:
     def run(self, fewest: int, most: int) -> None:
         """Merge while that gains, down to `fewest` clusters; on until there are `most`, whether it gains or not."""
         p, batch = self.p, 1 if self.p.evidence.is_diagonal else 8
-        while self.heap and p.n_clusters > fewest:
+        while self.heap:
             if -self.heap[0][0] <= -self.near and p.n_clusters <= most:
                 return
             entry = heapq.heappop(self.heap)
@@ -189,7 +198,9 @@ class Queue:
                 a, b = np.array(some).T
                 gain, Qs = p.gains(a, b)
                 self.add(a, b, gain, Qs)
-            elif -key > 0 or p.n_clusters > most:
+                continue
+            one = p.counts_as_one(i, j)
+            if (-key > 0 and not (one and p.n_clusters <= fewest)) or (one and p.n_clusters > most):
                 self._merge(i, j, -key, Q)
 
     def _merge(self, i: int, j: int, gain: float, Q: float) -> None:

@@ -92,15 +92,15 @@ class Places:
         for i in order[np.argsort(-doubt[order], kind="stable")].tolist():
             A, B = int(self.where[i]), int(other[i])
             lone = p.m[A] - self.m[i] <= 0
-            if B < 0 and (lone or p.n_clusters >= most):
-                continue
-            if lone and p.n_clusters <= fewest:
+            fewer = int(p.n_items[A] == 1)  # one cluster, if this item leaves it
+            more = int(B < 0 or p.n_items[B] == 0)  # one, if it goes there
+            if (B < 0 and lone) or not fewest <= p.n_clusters + more - fewer <= most:
                 continue
             if B >= 0 and (not p.alive[B] or B == A or B in self._barred(i)):
                 continue
             here, without = self.exact(i, A, True)
             there, together = self.exact(i, B, False) if B >= 0 else (0.0, 0.0)
-            if B >= 0 and there < 0.0 and not lone and p.n_clusters < most:
+            if B >= 0 and there < 0.0 and not lone and p.n_clusters + 1 - fewer <= most:
                 B, there = -1, 0.0
             if there - here > 1e-9:
                 self._move(i, A, B, without, together)
