@@ -15,6 +15,7 @@ is exact where all sessions are of one type, and else a good guess which pairs d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,7 @@ from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
 BATCH = 1 << 23  # bytes of Lambdas at a time
+FEW_TYPES = 8  # all of which are summed up, whether they occur or not
 NODES = 3  # of the interpolation in a bin
 CELLS = 1 << 22  # of a block of the matrix of all pairs
 
@@ -77,19 +79,25 @@ class Evidence:
         """
         if self.is_diagonal:
             return self.guess(gamma, counts @ self.diagonals)
-        k, ny = gamma.shape
+        (k, ny), few = gamma.shape, len(self.G) <= FEW_TYPES
         out, step = np.empty(k), max(1, BATCH // (8 * (ny + 1) ** 2))
         for a in range(0, k, step):
             c, g = counts[a : a + step], gamma[a : a + step]
-            used = np.flatnonzero(c.any(axis=0))
-            M = np.zeros((len(g), ny + 1, ny + 1))
-            M[:, :ny, :ny] = np.tensordot(c[:, used], self.G[used], axes=1)
-            M[:, np.arange(ny), np.arange(ny)] += 1.0
+            used = slice(None) if few else np.flatnonzero(c.any(axis=0))
+            flat = c[:, used] @ self._bordered[used]  # (k, (ny + 1)^2)
+            flat[:, :: ny + 2] += 1.0
+            M = flat.reshape(-1, ny + 1, ny + 1)
             M[:, ny, :ny], M[:, ny, ny] = g, 1.0 + (g * g).sum(axis=1)
             L = np.linalg.cholesky(M)
-            ln = np.log(L[:, np.arange(ny), np.arange(ny)]).sum(axis=1)
-            out[a : a + step] = (L[:, ny, :ny] ** 2).sum(axis=1) / 2 - ln
+            ln = np.log(L.reshape(len(g), -1)[:, : -1 : ny + 2]).sum(axis=1)
+            last = L[:, ny, :ny]
+            out[a : a + step] = (last * last).sum(axis=1) / 2 - ln
         return out
+
+    @cached_property
+    def _bordered(self) -> Floats:
+        """(C, (ny + 1)^2) the G_c with a row and a column of zeros behind them."""
+        return np.ascontiguousarray(np.pad(self.G, ((0, 0), (0, 1), (0, 1)))).reshape(len(self.G), -1)
 
     # -- of all pairs, by products
 

@@ -28,6 +28,7 @@ class Places:
         self.guess = p.evidence.guess(items.gamma, self.lam)
         _, kind = np.unique(np.column_stack([items.counts, items.m]), axis=0, return_inverse=True)
         self.kind: Ints = kind.reshape(-1)  # items of one kind have the same counts
+        self.known: tuple[Floats, Ints, Floats] | None = None  # the last result of `best`, while it holds
         self.where = np.empty(len(items.m), np.int64)
         for slot in p.slots.tolist():
             self.where[p.members[slot]] = slot
@@ -85,7 +86,7 @@ class Places:
     def sweep(self, fewest: int, most: int) -> int:
         """Move the items that gain by it; how many did."""
         p, moved = self.p, 0
-        stay, other, gain = self.best()
+        stay, other, gain = self.known = self.best()
         doubt = np.maximum(gain, 0.0) - stay
         limit = 1e-9 if p.evidence.is_diagonal else -NEAR / 2
         order = np.flatnonzero((doubt > limit) & ~self.fixed)
@@ -105,6 +106,8 @@ class Places:
             if there - here > 1e-9:
                 self._move(i, A, B, without, together)
                 moved += 1
+        if moved:
+            self.known = None
         return moved
 
     def _move(self, i: int, A: int, B: int, without: float, together: float) -> None:
