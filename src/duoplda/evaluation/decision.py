@@ -127,11 +127,9 @@ def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
     n = len(trials.weight)
     if n <= most:
         return trials, scores
-    n_top = 2 * most // 3
-    parted = np.argpartition(scores[trials.n_targets :], min(n - n_top, n - 1))
-    rest, top = (np.sort(part) for part in np.split(parted, [n - n_top]))
-    rest = rest[_spread(n - n_top, most - n_top)]
-    chosen = np.concatenate([top, rest])
+    order, n_top = np.argsort(scores[trials.n_targets :]), 2 * most // 3
+    rest = order[: n - n_top][_spread(n - n_top, most - n_top)]  # from low and high scores alike
+    chosen = np.concatenate([order[n - n_top :], rest])
     weight = np.repeat([1.0, (n - n_top) / len(rest)], [n_top, len(rest)]) * (most / n)
     kept = np.concatenate([np.arange(trials.n_targets), trials.n_targets + chosen])
     return replace(trials, cells=trials.cells[kept], weight=weight), scores[kept]
