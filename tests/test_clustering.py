@@ -415,7 +415,7 @@ def test_known_speakers_are_never_merged():
     data = drawn(3, 4, 2)
     plda = fitted(drawn(30, 4, 2))
     known = plda.enroll(data.X, [f"k{i % 2}" for i in range(len(data.X))])
-    with pytest.raises(DuopldaError, match="known speakers.* leave no way to fewer than 2"):
+    with pytest.raises(DuopldaError, match=r"known speakers.* leave no way to fewer than 2"):
         plda.cluster(data.X + 1e-3, known=known, n_speakers=1)
     for n in (2, 3, 8):
         found = plda.cluster(data.X + 1e-3, known=known, n_speakers=n)
