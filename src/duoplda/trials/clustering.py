@@ -431,7 +431,8 @@ def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
 
 def _margins(places: Places) -> tuple[Ints, Floats]:
     """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse: exact, where small."""
-    stay, other, gain = (x.copy() for x in places.known or places.best())
+    stay, other, gain = places.known or places.best()
+    stay, other, gain = stay.copy(), other.copy(), gain.copy()
     alone = places.p.m[places.where] - places.m <= 0
     gain = np.where(other >= 0, gain, np.where(alone, -np.inf, 0.0))
     close = np.flatnonzero((stay - gain < CLOSE) & (other >= 0) & ~places.fixed)
