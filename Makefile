@@ -55,7 +55,7 @@ endef
 
 $(VENV)/$(STAMP): pyproject.toml
 	$(environment)
-	$(@D)/$(INSTALL) --editable '.[test]'
+	$(@D)/$(INSTALL) --editable '.[test,scorers]'
 	touch $@
 
 .venv-lint/$(STAMP): pyproject.toml
