@@ -159,7 +159,7 @@ def test_sessions_that_are_in_the_trials_are_refused(tmp_path, folder):
         (["--cohort-top", 5], "need --cohort"),
         (["--cohort-speakers", "x"], "need --cohort"),
         (["--cohort", "x", "--normalize", "snorm"], "must be one of z, t, s, as1, as2"),
-        (["--cohort", "x", "--cohort-top", 1], "greater than or equal to 2"),
+        (["--cohort", "x", "--cohort-top", 1], "--cohort-top"),
     ],
 )
 def test_options_that_do_not_go_together(folder, more, message):

@@ -171,7 +171,7 @@ def test_without_a_ridge_it_is_scikit_learns_logistic_regression(p: float) -> No
     x = design(data.known["quality"], fitted.recipe)
     unit = fitted.deviations_
     weights = 1e3 * np.where(y, p / y.sum(), (1 - p) / (~y).sum())
-    other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000)
     other.fit(np.column_stack((s, x / unit)), y, sample_weight=weights)
     np.testing.assert_allclose([fitted.scale_, *fitted.coefficients_ * unit], other.coef_[0], rtol=1e-3, atol=1e-4)
     assert fitted.offset_ == pytest.approx(other.intercept_[0] - logit(p), rel=1e-3)
