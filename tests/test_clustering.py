@@ -267,6 +267,21 @@ def test_scales_that_serve_trials_do_not_serve_partitions():
     assert plda.cluster(data.X[rest], data.session[rest], known=known).log_posterior != want.log_posterior
 
 
+@pytest.mark.parametrize("prior", [0.02, 0.3])
+def test_the_tree_of_merges_is_one_also_where_sessions_are_moved(prior):
+    """On data so hard that refinement moves sessions, opens clusters and merges once more."""
+    moved = 0
+    for seed in range(6):
+        data = drawn(30, (1, 9), (1, 4), seed=seed, n_dimensions=8, n_speaker_factors=5, n_session_factors=6)
+        plda = fitted(data, 5, 6)
+        found, plain = (plda.cluster(data.X, data.session, prior=prior, refine=r) for r in (True, False))
+        assert is_valid_linkage(found.linkage())
+        np.testing.assert_array_equal(found.merges, plain.merges)
+        assert found.log_posterior >= plain.log_posterior
+        moved += found.log_posterior > plain.log_posterior
+    assert moved
+
+
 def test_margins_are_exact_where_they_are_small():
     for seed in range(3):
         data = drawn(25, (1, 6), (1, 4), seed=seed)

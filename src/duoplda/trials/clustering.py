@@ -25,7 +25,7 @@ from duoplda.errors import DuopldaError, some
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import Evidence, Floats
-from duoplda.trials.queue import Items, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
+from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
 from duoplda.trials.refine import Places, refine
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
@@ -56,7 +56,7 @@ class Clustering:
     item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
     runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own, or that of a known speaker of whom
         there is nothing else), and by how much it is worse; margins of less than 3 nats are exact, others are guesses
-    merges : (t, 4) the two that are merged, the gain, and sessions. Items are 0 .. m - 1, known speakers follow, up to
+    merges : (t, 4) the two that are merged, the gain, and sessions, before single items were moved. Items are 0 .. m - 1, known speakers follow, up to
         `leaves`, and row t makes cluster leaves + t.
     leaves : items, and known speakers
     log_posterior : of the partition, relative to each item being another speaker
@@ -160,16 +160,16 @@ def cluster(
             f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
             "for: ask for more, or lift some constraints"
         )
-    places = Places(p, items)
+    places, tree = Places(p, items), list(p.merges)
     for _ in range(5 if refine else 0):
         if not _refine(places, fewest, most):
             break
-        before, again = p.n_clusters, Queue(p)
-        merge_all(again, fewest, most)
-        if before == p.n_clusters:
+        before = len(p.merges)
+        merge_all(Queue(p), fewest, most)
+        if before == len(p.merges):
             break
         places = Places(p, items)
-    return _answer(sides, known, items, item[: len(sides)], p, places)
+    return _answer(sides, known, items, item[: len(sides)], tree, places)
 
 
 _refine = refine  # the parameter of `cluster` has its name
@@ -338,15 +338,17 @@ def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: To
 # -- the answer
 
 
-def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Partition, places: Places) -> Clustering:
+def _answer(
+    sides: Sides, known: Sides | None, items: Items, item: Ints, tree: list[Merge], places: Places
+) -> Clustering:
+    p, real = places.p, items.owner < 0
     slots = p.slots
-    real = items.owner < 0
     inside = [[i for i in p.members[s] if real[i]] for s in slots.tolist()]
     sessions = np.array([int(items.m[own].sum()) if own else 0 for own in inside])
     first = np.array([min(own, default=len(real)) for own in inside])
     order = np.lexsort((first, -sessions))
     order = order[[bool(inside[k]) for k in order.tolist()]]
-    slots, inside, sessions = slots[order], [inside[k] for k in order.tolist()], sessions[order]
+    slots, sessions = slots[order], sessions[order]
     index = np.full(len(p.m), -1)
     index[slots] = np.arange(len(slots))
     owner = p.owner[slots]
@@ -354,19 +356,16 @@ def _answer(sides: Sides, known: Sides | None, items: Items, item: Ints, p: Part
     support = np.array([float(p.Q[s] - items.Q[p.members[s]].sum()) for s in slots.tolist()])
     nearest, merge = _nearest(p, slots)
     runner_up, margin = _margins(places)
-    split = _splits(p, items, places, slots, margin)
+    split = _splits(p, items, tree, slots, margin)
     runner = np.where(runner_up >= 0, index[runner_up], -1)
-    member = np.empty(len(items.m), np.int64)
-    for s in p.slots.tolist():
-        member[p.members[s]] = s
     E = p.evidence
     means = np.stack([_mean(E, p.counts[s], p.gamma[s]) for s in slots.tolist()]) @ E.basis.T
     total = sum(p.weight * p.Q[s] for s in p.slots.tolist()) - p.weight * items.Q.sum()
     total += float((gammaln(p.m[p.slots])).sum() - gammaln(items.m).sum()) - p.ln_alpha * (len(items.m) - len(p.slots))
     n = int(real.sum())
-    merges = np.array(p.merges).reshape(-1, 4)
+    merges = np.array(tree).reshape(-1, 4)
     return Clustering(
-        np.asarray(sides.ids), index[member[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
+        np.asarray(sides.ids), index[places.where[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
         runner[:n], margin[:n], merges, len(real), float(total), means,
     )  # fmt: skip
 
@@ -447,10 +446,9 @@ def _margins(places: Places) -> tuple[Ints, Floats]:
     return other, margin
 
 
-def _splits(p: Partition, items: Items, places: Places, slots: Ints, margin: Floats) -> Floats:
+def _splits(p: Partition, items: Items, tree: list[Merge], slots: Ints, margin: Floats) -> Floats:
     """What each cluster would lose by being split at its last merge, or by losing the item that fits least."""
-    children = {len(items.m) + t: (int(a), int(b)) for t, (a, b, _, _) in enumerate(p.merges)}
-    leaves: dict[int, set[int]] = {}
+    children = {len(items.m) + t: (a, b) for t, (a, b, _, _) in enumerate(tree)}
 
     def below(node: int) -> set[int]:
         stack, out = [node], set()
@@ -470,8 +468,7 @@ def _splits(p: Partition, items: Items, places: Places, slots: Ints, margin: Flo
         parts = [{min(own, key=lambda i: (margin[i], i))}]
         node = int(p.name[slot])
         if node in children:
-            leaves[node] = below(children[node][0]) & own
-            parts.append(leaves[node])
+            parts.append(below(children[node][0]) & own)
         for part in parts:
             if part and part != own:
                 rows = sorted(part)

@@ -21,6 +21,8 @@ from scipy.special import gammaln
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Evidence, Floats
 
+Merge = tuple[int, int, float, float]  # the names of two clusters, the gain, and the sessions of both
+
 SLACK = 0.5  # nats by which a guess may be too low without a better pair being overlooked
 NEAR = 3.0  # nats below 0 from which on a guess is not believed
 NEIGHBOURS = 48  # of a cluster, at most
@@ -55,7 +57,7 @@ class Partition:
         self.guess = evidence.guess(self.gamma, self.lam)
         self.ln_gamma = gammaln(self.m)
         self.alive, self.version = np.ones(n, bool), np.zeros(n, np.int64)
-        self.merges: list[tuple[int, int, float, float]] = []
+        self.merges: list[Merge] = []
         self.name, self.next_name = np.arange(n), n  # of clusters in `merges`
         self.members: list[list[int]] = [[i] for i in range(n)]
         self.n_items = (items.owner < 0).astype(np.int64)  # of a cluster, known speakers not counted
