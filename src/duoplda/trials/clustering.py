@@ -56,8 +56,8 @@ class Clustering:
     item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
     runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own, or that of a known speaker of whom
         there is nothing else), and by how much it is worse; margins of less than 3 nats are exact, others are guesses
-    merges : (t, 4) the two that are merged, the gain, and sessions, before single items were moved. Items are 0 .. m - 1, known speakers follow, up to
-        `leaves`, and row t makes cluster leaves + t.
+    merges : (t, 4) the two that are merged, the gain, and sessions, up to where single items were moved. Items are
+        0 .. m - 1, known speakers follow, up to `leaves`, and row t makes cluster leaves + t.
     leaves : items, and known speakers
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
@@ -365,8 +365,8 @@ def _answer(
     n = int(real.sum())
     merges = np.array(tree).reshape(-1, 4)
     return Clustering(
-        np.asarray(sides.ids), index[places.where[item]], names, owner >= 0, sessions, support, split, nearest, merge, item,
-        runner[:n], margin[:n], merges, len(real), float(total), means,
+        np.asarray(sides.ids), index[places.where[item]], names, owner >= 0, sessions, support, split, nearest, merge,
+        item, runner[:n], margin[:n], merges, len(real), float(total), means,
     )  # fmt: skip
 
 
