@@ -34,6 +34,16 @@ class Chunk:
     index: slice | Ints  # their places among the labels of all recordings
     ids: NDArray[Any] | None = None  # (k,) their names, where they have any
 
+    @property
+    def names(self) -> NDArray[Any]:
+        """(k,) their ids, or their places where they have none."""
+        return places_of(self.index) if self.ids is None else self.ids
+
+
+def places_of(index: slice | Ints) -> Ints:
+    """The places of a chunk's recordings, one by one."""
+    return np.arange(index.start, index.stop) if isinstance(index, slice) else index
+
 
 class Recordings(ABC):
     """N recordings: who speaks in them, and their vectors, read as often as one likes, one chunk at a time.

@@ -4,11 +4,12 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
 from duoplda.arrays import Array, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 from duoplda.evaluation import decision
 from duoplda.model.simpler import MODELS
 
@@ -57,6 +58,14 @@ def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
         name, d = type(estimator).__name__, estimator.n_features_in_
         raise DuopldaError(f"X has {X.shape[1]} features, but {name} is expecting {d} features as input")
     return X
+
+
+def finite(X: Array, ids: NDArray[Any]) -> None:
+    """Refuse recordings that are not finite, by their ids."""
+    xp = namespace(X)
+    bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
+    if len(bad):
+        raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
 
 
 def width(estimator: Any, d: int) -> None:

@@ -18,6 +18,8 @@ from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
+from duoplda.estimators import checks
+from duoplda.model.collapse import in_common
 from duoplda.model.shrinkage import Scales
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared, unnamed
@@ -40,12 +42,10 @@ def unscaled(chain: Any) -> Any:
 def of_one_session(chain: Any) -> Any:
     """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
     chain, plda = copy(chain), getattr(chain, "plda_", chain)
-    V, U = (to_numpy(L) for L in (plda.speaker_loadings_, plda.session_loadings_))
-    size, E = np.linalg.eigh(V @ V.T + U @ U.T)
-    kept = size > 1e-12 * size.max()
+    V = in_common(to_numpy(plda.speaker_loadings_), to_numpy(plda.session_loadings_))
     kinds = {} if len(plda.channels_) == 1 else {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
     mean, noise = plda.mean_ if not kinds else plda.channel_means_, plda.noise_precision_
-    inside = type(plda).from_parameters(mean, E[:, kept] * np.sqrt(size[kept]), None, noise, **kinds)
+    inside = type(plda).from_parameters(mean, V, None, noise, **kinds)
     if plda is getattr(chain, "plda_", None):
         chain.plda_ = inside
         return chain
@@ -66,14 +66,8 @@ class SumUp:
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], NDArray[Any], Sides]]:
         for chunk in part.chunks(ROWS):
-            ids = chunk.ids
-            if ids is None:
-                ids = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
-            xp = namespace(chunk.X)
-            bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(chunk.X), axis=1)))
-            if len(bad):
-                what = f"the vectors of {len(bad)} recordings have NaN or infinity in them"
-                raise DuopldaError(f"{what}: {some(ids[bad])}")
+            ids = chunk.names
+            checks.finite(chunk.X, ids)
             names = np.array([self._name(i) for i in ids.tolist()])
             kinds = None
             if self.channel is not None:

@@ -31,6 +31,7 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators.backend import Backend
+from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.scoring import chain_of
 from duoplda.evaluation.metrics import named
@@ -382,7 +383,7 @@ def link_speakers(
     times = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
     mean, who, of = (np.repeat(a, times, axis=0) for a in (mean / size[:, None], names[cells // K], cells % K))
     pairs = None if file is None else _within(names, side, lab.codes(file, "file", n)[1])
-    voices = _of_segments(plda) if segments_are == "sessions" else _unscaled(plda)
+    voices = _of_segments(plda) if segments_are == "sessions" else unscaled(plda)
     found = voices.cluster(voices.enroll(mean, who, who, plda.channels_[of]), prior=prior, cannot_link=pairs)
     return found.names[found.labels][np.searchsorted(found.ids, names)][side]
 
@@ -397,19 +398,11 @@ def _within(names: NDArray[Any], side: Ints, file: Ints) -> NDArray[Any]:
     return np.concatenate(pairs)
 
 
-def _unscaled(plda: PLDA) -> PLDA:
-    """The model without the scales that trials chose: partitions do better without them."""
-    return _with(plda, to_numpy(plda.session_loadings_), to_numpy(plda.noise_precision_))
-
-
 def _of_segments(plda: PLDA) -> PLDA:
-    """The same for segments that are sessions: UU' becomes noise of each."""
+    """The model for segments that are sessions: UU' becomes noise of each."""
     U = to_numpy(plda.session_loadings_)
-    return _with(plda, None, np.linalg.inv(U @ U.T + np.linalg.inv(to_numpy(plda.noise_precision_))))
-
-
-def _with(plda: PLDA, U: Any, W: Any) -> PLDA:
+    W = np.linalg.inv(U @ U.T + np.linalg.inv(to_numpy(plda.noise_precision_)))
     W = (W + np.swapaxes(W, -1, -2)) / 2
     kinds = {"channels": plda.channels_, "channel_priors": plda.channel_priors_} if len(plda.channels_) > 1 else {}
     mean = plda.channel_means_ if kinds else plda.mean_
-    return PLDA.from_parameters(to_numpy(mean), to_numpy(plda.speaker_loadings_), U, W, **kinds)
+    return PLDA.from_parameters(to_numpy(mean), to_numpy(plda.speaker_loadings_), None, W, **kinds)

@@ -21,6 +21,7 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS
 from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.estimators import checks
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
@@ -100,9 +101,7 @@ class Job:
         """Ids of the recordings that are wanted and their vectors, preprocessed; about `ROWS` at a time."""
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
-            X, ids, index = chunk.X, chunk.ids, chunk.index
-            if ids is None:
-                ids = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            X, ids = chunk.X, chunk.names
             if X.shape[1] != self.chain.n_features_in_:
                 raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {self.chain.n_features_in_}")
             if self.wanted is not None:
@@ -120,9 +119,7 @@ class Job:
         xp, (ids, X) = namespace(held[0][1]), held[0]
         if len(held) > 1:
             ids, X = np.concatenate([ids for ids, _ in held]), xp.concat([X for _, X in held])
-        bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
-        if len(bad):
-            raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
+        checks.finite(X, ids)
         return ids, self.chain.transform(X, _values(self.channel, ids), device=self.device)
 
     def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:

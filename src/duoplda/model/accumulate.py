@@ -20,6 +20,7 @@ from scipy.linalg import helmert
 from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels, folds, keys
+from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
 
 CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
@@ -164,7 +165,7 @@ class Sums:
 
     def add(self, X: Array, index: slice | Ints) -> None:
         """A chunk, whose rows have the labels at `index`."""
-        rows = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+        rows = places_of(index)
         session, kind = self.labels.session[rows], self.labels.kind[rows]
         sessions, inverse, have = np.unique(session, return_inverse=True, return_counts=True)
         whole = have == self._complete[sessions]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, take, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
-from duoplda.data.recordings import Recordings
+from duoplda.data.recordings import Recordings, places_of
 from duoplda.errors import DuopldaError
 
 BYTES = 1 << 26  # of all folds together, at 8 bytes a number
@@ -148,7 +148,7 @@ class Sampler:
 
     def add(self, X: Array, index: slice | Ints) -> None:
         """Take what is wanted from rows X, whose places among the labels are in `index`."""
-        place = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+        place = places_of(index)
         rows = np.flatnonzero(self.wanted[place])
         if not len(rows):
             return

@@ -524,8 +524,7 @@ def _name_rows(part: Recordings) -> Any:
             continue
         if isinstance(part, ArrayRecordings):
             check_finite(part.X)
-        index = np.arange(chunk.index.start, chunk.index.stop) if isinstance(chunk.index, slice) else chunk.index
-        who = f"rows {some(index[bad])}" if chunk.ids is None else some(chunk.ids[bad])
+        who = ("rows " if chunk.ids is None else "") + some(chunk.names[bad])
         what = "values too large to add up" if np.isfinite(size[bad]).all() else "NaN or infinity"
         remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
         raise DuopldaError(f"Input X contains {what} in {who}, and perhaps in others. {remedy}")
