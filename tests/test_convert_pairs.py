@@ -21,6 +21,8 @@ from test_convert import run
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "diarization"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")
 D, K = 9, 6
+# Vectors are drawn apart from the models, or are a few windows of one file: only whether ratios agree matters here.
+pytestmark = pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")
 
 
 @pytest.fixture

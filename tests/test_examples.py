@@ -78,6 +78,12 @@ def folder(tmp_path, monkeypatch):
     pairs = [(m, t) for m in np.unique(new.speaker) for t in np.flatnonzero(tests)]
     target = np.array([m == new.speaker[t] for m, t in pairs])
     write_trials("trials", Trials(Coded.of([m for m, _ in pairs]), Coded.of([names[t] for _, t in pairs]), target))
+    Path("target").mkdir()
+    other = make_recordings(10, 3, 2, model=model, seed=2)
+    names = np.array([f"other{i:03}" for i in range(len(other.X))])
+    write_embeddings("target/xvectors.scp", names, 1.5 * other.X + 1)
+    write_map("target/utt2spk", names, other.speaker)
+    write_map("target/utt2sess", names, other.session)
     return {"ids": ids, "X": X, "speaker": speaker, "session": session}
 
 
@@ -174,6 +180,7 @@ def few_voices(tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")  # few speakers, and most of the variance is theirs
 def test_clustering(few_voices, monkeypatch, capsys):
     import clustering
 

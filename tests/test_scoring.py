@@ -193,6 +193,7 @@ class Endless(Recordings):
             yield Chunk(np.random.default_rng(i).normal(size=(self.rows, 8)), at, np.arange(at.start, at.stop))
 
 
+@pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")  # vectors are drawn about 0, far from the model's mean
 def test_one_chunk_is_in_memory_at_a_time(backend, models):
     """Forty chunks take no more than a few: nothing is gathered, and nothing is read before it is asked for."""
     peaks = []

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DomainWarning, DuopldaError
 
 if TYPE_CHECKING:
     from duoplda.data.recordings import Recordings
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["PLDA", "Backend", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics", "__version__"]
-__all__ += ["enroll_recordings", "score"]
+__all__ = ["PLDA", "Backend", "DomainWarning", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics"]
+__all__ += ["__version__", "enroll_recordings", "score"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
 _ROOMS = {

@@ -1,4 +1,4 @@
-"""The errors that a user's mistake raises, and how their messages show what came from the user."""
+"""The errors that a user's mistake raises, a warning, and how their messages show what came from the user."""
 
 import re
 from typing import Any
@@ -17,6 +17,10 @@ class DuopldaError(ValueError):
 
 class MissingIds(DuopldaError):
     """Ids that one file names and another does not have: exit code 3 of the command line."""
+
+
+class DomainWarning(UserWarning):
+    """Recordings are far from those that a model was trained on: likelihood ratios of them may mislead."""
 
 
 def printable(text: object, keep: str = "") -> str:

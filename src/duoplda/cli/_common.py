@@ -195,6 +195,15 @@ def _numbers(text: str) -> tuple[float, ...]:
         return ()
 
 
+def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Numbers with commas between them, if any are given."""
+    if text is None:
+        return None
+    if not (found := _numbers(text)):
+        usage(f"{option} {text!r} must be numbers, several with commas: 0.5,0.2")
+    return found
+
+
 def shrinkages(text: str) -> Any:
     """None, "auto", one number or several."""
     if text in ("none", "auto"):

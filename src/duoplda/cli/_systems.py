@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duoplda.cli._common import say
+from duoplda.errors import DuopldaError
 
 if TYPE_CHECKING:
     from duoplda.evaluation.matching import Matched
@@ -41,3 +42,19 @@ def read_sides(data: "Matched", speakers: Path | None, enroll: Path | None) -> t
 
     known = read_map(speakers, "speaker")
     return speaker_sides(data.trials, known, read_enrollment(enroll) if enroll else None) if known else None
+
+
+def domain_of(chain: Any, recordings: Any, trials: Any, enroll: Path | None) -> dict[str, str]:
+    """How far the recordings of trials are from the training data of a chain, in words."""
+    from duoplda.estimators import domain, scoring
+    from duoplda.io import read_enrollment
+
+    models = trials.enroll.names
+    members = models if enroll is None else scoring.members(read_enrollment(enroll), trials)[1].values
+    seen, _ = domain.look(chain, recordings, [*members.tolist(), *trials.test.names.tolist()])
+    if not seen.n:
+        raise DuopldaError("--embeddings has none of the recordings of the trials: do the ids agree?")
+    found = domain.measure(chain, seen, len(models))
+    end = "within it" if found.within else "beyond it: ratios may mislead, see duoplda adapt"
+    said = f"{found.distance:.4g}, limit {found.limit:.4g} for {seen.n:,} recordings: {end}"
+    return {"squared distance from the training data": said}

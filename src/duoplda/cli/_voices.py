@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duoplda.cli._common import progress, usage
-from duoplda.errors import DuopldaError, printable
+from duoplda.errors import DomainWarning, DuopldaError, printable
 
 if TYPE_CHECKING:
     from duoplda.data import Recordings
@@ -20,6 +21,16 @@ Channels = Annotated[Path | None, typer.Option(help="utt2channel; kinds not give
 Ids = Annotated[str | None, typer.Option(help="The ids of npy or npz rows: a list, or `rows` to number them.")]
 Device = Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")]
 Dask = Annotated[str | None, typer.Option(help="Work on a cluster: a scheduler's address, or local.")]
+
+NoDomainCheck = Annotated[
+    bool, typer.Option("--no-domain-check", help="No warning where recordings are unlike the training data.")
+]
+
+
+def domain_check(skipped: bool) -> None:
+    """Silence the warning until the command ends, if that is wanted."""
+    if skipped:
+        warnings.simplefilter("ignore", DomainWarning)
 
 
 def check_files(

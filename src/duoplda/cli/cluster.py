@@ -8,7 +8,7 @@ import typer
 
 from duoplda.cli._clusters import Known, Prior, Weight, read_pairs, tell, write_merges
 from duoplda.cli._common import Force, Json, Quiet, command_line, files_hash, level_of, say, usage
-from duoplda.cli._voices import Channels, Dask, Device, Ids, check_files, labels_of, reader
+from duoplda.cli._voices import Channels, Dask, Device, Ids, NoDomainCheck, check_files, domain_check, labels_of, reader
 
 EXAMPLES = """\
 duoplda cluster --model model.safetensors --embeddings x.scp --sessions utt2sess --out utt2spk.tsv
@@ -40,6 +40,7 @@ def cluster(
     merges: Annotated[Path | None, typer.Option(help="The tree of merges: .tsv, .csv or .parquet.")] = None,
     device: Device = "cpu",
     dask: Dask = None,
+    no_domain_check: NoDomainCheck = False,
     force: Force = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -65,6 +66,7 @@ def cluster(
     from duoplda.io import read_sessions, write_partition
     from duoplda.report import write_cluster_report
 
+    domain_check(no_domain_check)
     lists = model, sessions, channels, labels, speakers_known, must_link, cannot_link
     for path in (out, report, merges):
         check_files(path, force, [embeddings], [ids], *lists)

@@ -20,7 +20,8 @@ COMMANDS = f"""{TRAIN} --sessions OUT/utt2sess --out OUT/duoplda.safetensors
 {SCORE} --model OUT/simplified.safetensors --out OUT/simplified.txt
 {SCORE} --model OUT/duoplda.safetensors --cosine --out OUT/cosine.txt
 report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.txt --trials OUT/trials.tsv \
---model OUT/duoplda.safetensors --speakers OUT/utt2spk_eval --enroll OUT/enroll --out OUT/report.html"""
+--model OUT/duoplda.safetensors --embeddings OUT/eval.scp --speakers OUT/utt2spk_eval --enroll OUT/enroll \
+--out OUT/report.html"""
 SEED = 20
 CONDITIONS = {"1 session x 1": (1, 1), "1 session x 5": (1, 5), "3 sessions x 5": (3, 5)}  # sessions, recordings
 

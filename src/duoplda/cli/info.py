@@ -5,24 +5,56 @@ from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import Json, result, result_json
-from duoplda.errors import printable
+from duoplda.cli import _adapted
+from duoplda.cli._common import Json, result, result_json, usage
+from duoplda.cli._voices import Ids
+from duoplda.errors import DuopldaError, printable
 
 EXAMPLES = """duoplda info model.safetensors
-duoplda info model.safetensors --json"""
+duoplda info model.safetensors --json
+duoplda info model.safetensors --embeddings eval.scp --speakers utt2spk"""
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")], json: Json = False
+    model: Annotated[Path, typer.Argument(help="A model that `duoplda train` wrote.")],
+    embeddings: Annotated[Path | None, typer.Option(help="Recordings: are they like the training data?")] = None,
+    ids: Ids = None,
+    speakers: Annotated[Path | None, typer.Option(help="utt2spk; with fewer speakers the limit is higher.")] = None,
+    json: Json = False,
 ) -> None:
-    """Print what is in a model: its steps, its sizes, what it was trained on, and how."""
+    """Print what is in a model: its steps, its sizes, what it was trained on, and how.
+
+    With --embeddings also how far these are from the training data: beyond the limit, ratios may mislead, and the model
+    should be adapted. Without --speakers each recording counts as a speaker of its own, and the limit is too low where
+    there are only a few speakers.
+    """
+    if embeddings is None and (ids is not None or speakers is not None):
+        usage("--ids and --speakers are about recordings: give --embeddings")
     from duoplda.estimators.backend import Backend
 
-    summary = Backend.load(model).summary()
+    chain = Backend.load(model)
+    summary = chain.summary()
+    if embeddings is not None:
+        summary["domain"] = _domain(chain, embeddings, ids, speakers)
     if json:
         result_json(summary)
     else:
         result("\n".join(words(summary)))
+
+
+def _domain(chain: Any, embeddings: Path, ids: str | None, speakers: Path | None) -> dict[str, Any]:
+    """How far recordings are from the training data of a chain; with speakers, those whose speaker is known."""
+    from duoplda.estimators import domain
+    from duoplda.io import read_map, read_recordings
+
+    known = read_map(speakers, "speaker")
+    seen, names = domain.look(chain, read_recordings(embeddings, ids=ids), None if known is None else [*known])
+    if not seen.n:
+        raise DuopldaError(
+            f"{embeddings}: no recording of it {f'is in {speakers}' if speakers else 'can be summed up'}"
+        )
+    found = domain.measure(chain, seen, seen.n if known is None else len({known[name] for name in names.tolist()}))
+    return {**found._asdict(), "within": found.within}
 
 
 def _choices(summary: dict[str, Any]) -> list[str]:
@@ -69,9 +101,11 @@ def words(summary: dict[str, Any]) -> list[str]:
     if summary["shrinkage"]:
         lines.append("shrinkage: " + ", ".join(f"{k} {v:g}" for k, v in summary["shrinkage"].items()))
     lines += _choices(summary)
-    for name, value in summary["provenance"].items():
-        if isinstance(value, dict):
-            lines += [f"{name}: {k} {v}" for k, v in value.items()]
-        elif value is not None:
-            lines.append(f"{name}: {value}")
+    if found := summary.get("domain"):
+        of = f"{found['n_recordings']:,} recordings of {found['n_speakers']:,} speakers"
+        end = "within it" if found["within"] else "beyond it: ratios may mislead, see `duoplda adapt`"
+        lines.append(f"domain: squared distance {found['distance']:.4g}, limit {found['limit']:.4g} for {of}: {end}")
+    if summary.get("adapted"):
+        lines += _adapted.words(summary["adapted"])
+    lines += _adapted.origin(summary["provenance"])
     return [printable(line) for line in lines]  # names and texts in it come from the file

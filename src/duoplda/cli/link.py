@@ -9,7 +9,7 @@ import typer
 
 from duoplda.cli._clusters import Known, Prior, Weight, tell
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, level_of, missing, usage, warn
-from duoplda.cli._voices import Channels, Dask, Device, Ids, check_files, labels_of, reader
+from duoplda.cli._voices import Channels, Dask, Device, Ids, NoDomainCheck, check_files, domain_check, labels_of, reader
 from duoplda.errors import DuopldaError, some
 
 EXAMPLES = """\
@@ -39,6 +39,7 @@ def link(
     ] = False,
     device: Device = "cpu",
     dask: Dask = None,
+    no_domain_check: NoDomainCheck = False,
     allow_missing: AllowMissing = False,
     force: Force = False,
     quiet: Quiet = False,
@@ -64,6 +65,7 @@ def link(
     from duoplda.estimators.clustering import unscaled
     from duoplda.estimators.scoring import enroll_recordings
 
+    domain_check(no_domain_check)
     lists = *(rttm or ()), segments, local, model, sessions, channels, speakers_known
     check_files(out, force, [embeddings], [ids], *lists)
     cuts = None if segments is None else io.read_segments(segments)

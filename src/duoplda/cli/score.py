@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli import _cohort
+from duoplda.cli import _cohort, _voices
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, result_json, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, Sessions, check_files, labels_of, reader, write_counted
 
@@ -42,6 +42,7 @@ def score(
     cohort_top: _cohort.Top = None,
     device: Device = "cpu",
     dask: Dask = None,
+    no_domain_check: _voices.NoDomainCheck = False,
     allow_missing: AllowMissing = False,
     force: Force = False,
     quiet: Quiet = False,
@@ -50,7 +51,8 @@ def score(
     """Score trials: natural-log likelihood ratios that two sides are of one speaker.
 
     With --matrix or --top, --trials only says which models and recordings are meant; without it, all of the models and
-    all of the test embeddings are. With --cohort, scores are normalised, and not calibrated.
+    all of the test embeddings are. With --cohort, scores are normalised, and not calibrated. A warning tells where
+    recordings are unlike those that the model was trained on: its ratios may then mislead, see `duoplda adapt`.
     """
     if top is not None and matrix:
         usage("--top and --matrix exclude each other")
@@ -68,6 +70,7 @@ def score(
     from duoplda.estimators import scoring
     from duoplda.estimators.backend import Backend
 
+    _voices.domain_check(no_domain_check)
     lists = model, enrolled, enroll, trials, sessions, channels, cohort_sessions, cohort_speakers
     check_files(out, force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids], *lists)
     with ExitStack() as stack:

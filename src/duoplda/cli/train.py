@@ -8,6 +8,7 @@ import typer
 
 from duoplda.cli import _common as common
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, say, usage
+from duoplda.cli._labelled import opener
 from duoplda.cli._voices import Device, Ids
 from duoplda.cli.info import words
 
@@ -73,7 +74,7 @@ def train(
     from duoplda.estimators import checkpoint
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
-    from duoplda.io import check_output, embedding_shards, read_labels, read_recordings, source_files
+    from duoplda.io import check_output, read_labels, source_files
 
     own = labels == embeddings  # labels are columns of the embeddings
     lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
@@ -88,14 +89,7 @@ def train(
     state = Path(f"{out}.resume")
     with ExitStack() as stack:
         show = stack.enter_context(common.progress("training"))
-        options: dict[str, Any] = {"allow_missing": allow_missing, "note": say, "show": show}
-        if dask is None:
-            data: Any = read_recordings(embeddings, table, ids=ids, own_labels=own, **options)
-        else:
-            from duoplda.engines.dask import connect, recordings
-
-            client = stack.enter_context(connect(dask))
-            data = recordings(embedding_shards(embeddings, ids), True if own else table, client=client, **options)
+        data = opener(stack, show, dask, allow_missing)(embeddings, own or table, ids)
         del table
         common.release_memory()
         work: dict[str, Any] = {"device": None if device == "cpu" else device, "callback": common.Watch(show)}

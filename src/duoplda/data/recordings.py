@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, check_rows
+from duoplda.arrays import Array, check_rows, to_numpy
 from duoplda.data.labels import Ints, Labels, as_ids, encode
 from duoplda.errors import DuopldaError, some
 
@@ -178,6 +179,42 @@ class ChunkRecordings(Recordings):
             at += X.shape[0]
         if at < n:
             raise DuopldaError(f"the chunks brought {at} rows, {n} have labels")
+
+
+class Relabelled(Recordings):
+    """Recordings whose named sessions are said to be of other speakers."""
+
+    def __init__(self, recordings: Recordings, sessions: NDArray[Any], speakers: NDArray[Any]):
+        """The sorted names of all `sessions` (H,), and their `speakers` (H,)."""
+        self.recordings, self.sessions, self.speakers = recordings, sessions, speakers
+
+    buckets = property(lambda self: self.recordings.buckets)
+    may_have_kinds = property(lambda self: self.recordings.may_have_kinds)
+
+    def labels(self) -> Labels:
+        labels = self.recordings.labels()
+        if labels.session_ids is None:
+            raise DuopldaError("these sessions have no names")
+        place = np.searchsorted(self.sessions, labels.session_ids)[to_numpy(labels.session)]
+        speaker_ids, speaker = np.unique(self.speakers[place], return_inverse=True)
+        return replace(labels, speaker_ids=speaker_ids, speaker=speaker.reshape(-1))
+
+    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
+        return self.recordings.chunks(rows)
+
+    def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
+        """As for the recordings themselves, wherever they lie."""
+        return self.recordings.map(partial(self._part, function))
+
+    def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
+        """As for the recordings themselves, wherever they lie."""
+        return self.recordings.reduce(partial(self._part, make), join, tie, n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"recordings": None, "sessions": self.sessions, "speakers": self.speakers}  # a part has its own
+
+    def _part(self, function: Callable[[Recordings], Any], part: Recordings) -> Any:
+        return function(Relabelled(part, self.sessions, self.speakers))
 
 
 def columns_of(frame: Any, *wanted: str | Sequence[str] | None) -> list[str]:

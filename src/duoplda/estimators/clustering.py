@@ -18,7 +18,7 @@ from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import checks
+from duoplda.estimators import checks, domain
 from duoplda.model.collapse import in_common
 from duoplda.model.shrinkage import Scales
 from duoplda.trials.blocks import Scorer
@@ -109,14 +109,21 @@ def _spread(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any],
 def cluster_recordings(
     chain: Any, X: Any, session: Any, channel: Any, device: Any, within_session: bool, **options: Any
 ) -> Clustering:
-    """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides."""
-    known = options.get("known")
+    """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides.
+
+    What is clustered is compared with the training data of a back-end (`domain.check`), with clusters as speakers, be
+    they ever so few: recordings that are far off fall into one. Not within a session, whose recordings share a room and
+    a line, for which the limit does not allow.
+    """
+    known, source = options.get("known"), chain
     if within_session:
         if session is not None or known is not None or isinstance(X, Sides):
             raise DuopldaError("within_session: all recordings are of one session; leave out session, known and sides")
         chain = of_one_session(chain)
     if isinstance(X, Sides):
-        return _sides(chain, X, session, channel, options)
+        clusters = _sides(chain, X, session, channel, options)
+        domain.check(source, X.seen, len(clusters), fewest=1)
+        return clusters
     if known is None:
         chain = unscaled(chain)
     else:
@@ -151,13 +158,17 @@ def cluster_recordings(
         sides, ids = chain.enroll(X, row, row, channel, device=device), np.arange(n)
         names = np.array([f"{'row' if session is None else 'session'} {name}" for name in labels.tolist()])
         named = [] if session is None else session
+    seen = sides.seen
     if known is not None and len(known):
         refuse_shared(np.asarray(named), known)
         sides = _moved(sides, known)
     for name in ("must_link", "cannot_link"):
         options[name] = _of_sessions(options.get(name), ids, row, name)
     of_sides = sides.ids if isinstance(X, Recordings) else names
-    return _of_recordings(cluster(unnamed(sides, of_sides), **options), ids, row)
+    clusters = cluster(unnamed(sides, of_sides), **options)
+    if not within_session:
+        domain.check(source, seen, len(clusters), fewest=1)
+    return _of_recordings(clusters, ids, row)
 
 
 def _sides(chain: Any, sides: Sides, session: Any, channel: Any, options: dict[str, Any]) -> Clustering:

@@ -57,6 +57,8 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     header: dict[str, Any] = {"plda": plain(plda), "channels": plda.channels_.tolist(), "provenance": origin}
     header["scales"], header["cost"] = list(plda.scales_), plda.cost_
     header["model_costs"], header["channel_costs"] = plda.model_costs_, list(plda.channel_costs_.items())
+    if plda.adapted_ is not None:
+        header["adapted"] = plda.adapted_
     if hasattr(plda, "shrinkage_"):
         header["shrinkage"] = list(plda.shrinkage_)
     if plda.calibration_ is not None:
@@ -146,6 +148,8 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
         raise DuopldaError(f"scales {tuple(plda['scales_'])} must be positive")
     state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
     plda["calibration_"] = cal.restore(header["calibration"], state) if "calibration" in header else None
+    if "adapted" in header:
+        plda["adapted_"] = _story(header["adapted"])
     if "shrinkage" in header:
         plda["shrinkage_"] = Shrinkage(*map(float, header["shrinkage"]))
     if "plda.log_likelihoods_" in arrays:
@@ -161,6 +165,23 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
     backend["counts_"] = {name: int(n) for name, n in header.get("counts", {}).items()}
     chain = {name: header["chain"][name] for name in CHAIN} if "chain" in header else {}
     return Saved(model, parameters, plda, chain, {**backend, "provenance_": plda["provenance_"]})
+
+
+def _story(found: Any) -> dict[str, Any]:
+    """What a file says of an adaptation, and of those before it."""
+    told: Any = found
+    while told is not None:
+        tried, calibration = told.get("partitions", []), told["calibration"]
+        texts = [told["method"], calibration["reason"], *told["notes"], *(each["by"] for each in tried)]
+        groups = told["target"], told["shares"], told.get("chosen", {})
+        numbers = [told["distance"], told["centre"], *(value for group in groups for value in group.values())]
+        numbers += [each[name] for each in tried for name in ("trust", "clusters")]
+        numbers += [each.get(name, 0) for each in (calibration, *tried) for name in ("scale", "offset", "cost")]
+        real = all(type(number) in (int, float) and abs(number) < 1e100 for number in numbers)
+        if not real or not all(isinstance(text, str) for text in texts):
+            raise DuopldaError("what it says of its adaptation makes no sense")
+        told = told.get("before")
+    return dict(found)
 
 
 def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]:

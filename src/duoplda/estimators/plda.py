@@ -20,7 +20,7 @@ from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import channels, checks, files
+from duoplda.estimators import adaptation, channels, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
 from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import METHODS, AffineCalibration
@@ -82,6 +82,7 @@ class ScoresTrials:
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
     calibration_: Any = None
+    adapted_: Any = None
 
     @property
     def _fitted_plda(self) -> Any:
@@ -97,7 +98,7 @@ class ScoresTrials:
         learnt is applied, unless `calibrated` is False. Where nearly each side has counts of sessions of its own,
         `approximate` gives the matrix at the cost of a few products, some tenths of a nat away from the exact one.
         """
-        self.check_sides(enrolled, tests)
+        self._check_trials(enrolled, tests)
         scorer = Scorer(enrolled)
         if approximate:
             return self._calibrated(scorer.guesses(tests, pairs), calibrated)
@@ -115,7 +116,7 @@ class ScoresTrials:
         >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
-        self.check_sides(enrolled, tests)
+        self._check_trials(enrolled, tests)
         blocks = Scorer(enrolled).blocks(tests, cells, host)
         return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
 
@@ -130,7 +131,7 @@ class ScoresTrials:
         >>> sides.ids[rows].tolist()
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
-        self.check_sides(enrolled, tests)
+        self._check_trials(enrolled, tests)
         rows, ratios = Scorer(enrolled).top(tests, k)
         return rows, self._calibrated(ratios, calibrated)
 
@@ -187,6 +188,11 @@ class ScoresTrials:
         options |= {"n_speakers": n_speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
         options |= {"must_link": must_link, "cannot_link": cannot_link, "known": known}
         return cluster_recordings(self, X, session, channel, device, within_session, **options)
+
+    def _check_trials(self, enrolled: Sides, tests: Sides) -> None:
+        """Refuse sides that do not fit, and warn of recordings that are far from the training data."""
+        self.check_sides(enrolled, tests)
+        domain.check_sides(self, enrolled, tests)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
         if not calibrated or self.calibration_ is None:
@@ -294,6 +300,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         chosen one first.
     channel_costs_ : dict
         Where `n_channels="auto"`: the same for each number of kinds that was tried.
+    adapted_ : dict or None
+        What `adapt` did, and why.
     log_likelihoods_ : (n_iter_ + 1,)
         Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
         that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
@@ -423,6 +431,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         self.channel_priors_ = put(priors, model.mu)
         if choice is not None:
             self.shrinkage_, self.scales_, affine, self.cost_ = choice
+            self.adapted_ = None
             self.calibration_ = None if affine is None else AffineCalibration.of(*affine)
         return self
 
@@ -479,6 +488,40 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         plda.scales_, plda.calibration_, plda.cost_ = Scales(), None, None
         plda.model_costs_, plda.channel_costs_ = {}, {}
         return plda._keep(model, priors / priors.sum())
+
+    # -- another domain
+
+    def adapt(
+        self,
+        X: Any,
+        speaker: Any = None,
+        session: Any = None,
+        channel: Any = None,
+        *,
+        method: str = "auto",
+        weights: Any = None,
+        centre: float | None = None,
+        source: Any = None,
+        prior: float = 0.02,
+        known: str | None = None,
+        device: Any = None,
+    ) -> Self:
+        """The model for another domain: see `Backend.adapt`. `X` may be `Statistics` of the target, too.
+
+        Statistics suffice where speakers or sessions are known. With `n_folds=16` they also give a calibration.
+
+        >>> from duoplda.datasets import make_recordings
+        >>> X, speaker, session, _ = make_recordings(60, seed=0)
+        >>> plda = PLDA().fit(X, speaker, session=session)
+        >>> Y, speaker, session, _ = make_recordings(30, seed=1)
+        >>> stats = Statistics.from_arrays(2 * Y + 1, speaker, session, n_folds=16)
+        >>> plda.adapt(stats).adapted_["method"]
+        'labels'
+        """
+        check_is_fitted(self)
+        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "source": source}
+        options |= {"prior": prior, "known": known, "device": device}
+        return adaptation.adapt(adaptation.Bare(self), X, speaker, session, channel, **options).plda_
 
     # -- densities and posteriors
 

@@ -3,31 +3,32 @@
 A `ScoreJob` goes to where recordings lie: `recordings.map(job)` runs it on this machine or on a cluster. For each chunk
 of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
 ratios, and normalisation with a cohort or calibration. `EnrollJob` sums up the recordings of models in the same way.
+With sides and scores come the sums of what was seen, which tell in the end whether it is like the training data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, namespace, put, take, to_numpy
+from duoplda.arrays import Array, namespace, on_device, put, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.estimators import checks
+from duoplda.estimators import checks, domain
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.normalization import TOP, Cohort, NormalizedScorer, NoSpread
-from duoplda.trials.sides import Sides
+from duoplda.trials.sides import Seen, Sides, seen_together
 
 ById = Mapping[Any, Any] | None  # of recordings by id
 Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
@@ -42,6 +43,11 @@ def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
     chain = Backend.from_plda(PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d)))  # gamma = sum of phi
     chain.steps_, chain.n_features_in_ = steps, n
     return chain
+
+
+def watched(model: Backend | PLDA, cosine: bool) -> bool:
+    """Whether recordings are compared with the training data: those that the ratios of a back-end are about."""
+    return isinstance(model, Backend) and not cosine
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +99,13 @@ class Job:
     device: Any
     pairs: Pairs | None  # recordings of models, or listed trials
     wanted: NDArray[Any] | None  # the ids of the recordings that are used, sorted; None: all are
+    watch: bool = field(default=False, kw_only=True)  # whether recordings are compared with the training data
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
 
-    def chunks(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Array]]:
-        """Ids of the recordings that are wanted and their vectors, preprocessed; about `ROWS` at a time."""
+    def chunks(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Array, Seen | None]]:
+        """Ids of the recordings that are wanted, their vectors, preprocessed, and their sum; about `ROWS` at a time."""
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
             X, ids = chunk.X, chunk.names
@@ -114,13 +121,15 @@ class Job:
         if any(len(ids) for ids, _ in held):
             yield self._transformed(held)
 
-    def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array]:
-        """Chunks joined, their vectors as the PLDA takes them."""
+    def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array, Seen | None]:
+        """Chunks joined, their vectors as the PLDA takes them, and what was seen."""
         xp, (ids, X) = namespace(held[0][1]), held[0]
         if len(held) > 1:
             ids, X = np.concatenate([ids for ids, _ in held]), xp.concat([X for _, X in held])
         checks.finite(X, ids)
-        return ids, self.chain.transform(X, _values(self.channel, ids), device=self.device)
+        X, kinds = on_device(X, self.device), _values(self.channel, ids)
+        Z = self.chain.transform(X, kinds)
+        return ids, Z, domain.see(self.chain, X, Z, kinds) if self.watch else None
 
     def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
         """Sides of recordings. One whose session is not known is a session of its own, which has no name."""
@@ -168,12 +177,14 @@ class EnrollJob(Job):
     names: NDArray[Any]  # of the models
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
-        for ids, Z in self.chunks(part):
+        for ids, Z, seen in self.chunks(part):
             if self.pairs is None:  # each recording is a model
-                yield ids, self.sides(ids, Z, ids)
-                continue
-            pair, row = self.pairs.among(ids)
-            yield ids, self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]])
+                sides = self.sides(ids, Z, ids)
+            else:
+                pair, row = self.pairs.among(ids)
+                sides = self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]])
+            sides.seen = seen  # a recording counts once, in however many models it is
+            yield ids, sides
 
 
 def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded, Coded]:
@@ -234,12 +245,13 @@ def enroll_recordings(
     """
     if (ids is None) != (members is None):
         raise DuopldaError("ids and members go together: models, and the recordings of each")
-    chain = chain_of(model, cosine)
+    chain, watch = chain_of(model, cosine), watched(model, cosine)
     if ids is None:
-        return _enroll_each(EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1")), recordings)
+        job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), watch=watch)
+        return _enroll_each(job, recordings)
     names, code = lab.codes(ids, "model")
     pairs, out = Pairs.of(code, members), None
-    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names)
+    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, watch=watch)
     for part in _complete(recordings.map(job), pairs.ids, absent):
         out = (Sides.empty(part.model, names) if out is None else out).add(part)
     if out is None:
@@ -270,6 +282,7 @@ class ScoreBlock:
     ids: NDArray[Any]  # (n,) the recordings
     scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
     rows: Ints | None = None  # with `top` (n, k) the models; of listed trials (m,) their places in the list
+    seen: Seen | None = None  # the sum of a chunk's recordings, with the first of its blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,14 +307,16 @@ class ScoreJob(Job):
         return NormalizedScorer(self.enrolled, self.cohort, self.cosine)
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
-        for ids, Z in self.chunks(part):
+        for ids, Z, seen in self.chunks(part):
             tests = self.sides(ids, put(Z, self.enrolled.gamma), np.arange(len(ids)))
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
             if self.cohort is not None:
                 self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
             try:
-                yield from self._blocks(ids, tests)
+                for block in self._blocks(ids, tests):
+                    yield replace(block, seen=seen)
+                    seen = None
             except NoSpread as error:
                 raise error.renamed(ids) from None
 
@@ -367,6 +382,9 @@ def score(
         known: a cohort that shares speakers with the trials is refused. An id that is not there stands for itself.
     absent : called at the end with the ids of `trials` or `wanted` that were not found; else they are an error
 
+    After the last block, a back-end gives a `DomainWarning` if the recordings, those of the models included, are far
+    from its training data (see `duoplda.estimators.domain`).
+
     Examples
     --------
     >>> from duoplda.datasets import make_recordings
@@ -403,9 +421,22 @@ def score(
     known = getattr(tests, "ids", True) is not None  # else rows of an array, which have no names
     if others is not None and named is not None and known:
         others.refuse_shared("test recordings", named)  # before any work is done
-    job = ScoreJob(chain, session, channel, device, pairs, named, enrolled, cosine, top, calibrated, others, known)
-    blocks = tests.map(job)
-    return blocks if named is None else _complete(((block.ids, block) for block in blocks), named, absent)
+    how = enrolled, cosine, top, calibrated, others, known
+    watch = watched(model, cosine)
+    blocks = tests.map(ScoreJob(chain, session, channel, device, pairs, named, *how, watch=watch))
+    if named is not None:
+        blocks = _complete(((block.ids, block) for block in blocks), named, absent)
+    return _checked(blocks, chain, enrolled) if watch else blocks
+
+
+def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:
+    """The blocks; after the last one, a warning if what was enrolled and tested is far from the training data."""
+    seen = enrolled.seen
+    for block in blocks:
+        if block.seen is not None:
+            seen = seen_together(seen, block.seen)
+        yield block
+    domain.check(chain, seen, len(enrolled), 3)
 
 
 def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import entr, expit, logit
 
 from duoplda.arrays import Array, in_order, put, reproducible, take, to_numpy
@@ -197,9 +198,27 @@ def _of_session(session: list[int], kinds: list[int], first: int, K: int) -> lis
 # -- the cost
 
 
-def cost(tar: Floats, non: Floats, scale: float, offset: float, priors: Sequence[float] = PRIORS) -> float:
-    """Mean over priors of C_pi / H(pi) of scores after an affine map."""
-    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors)[0]
+def cost(
+    tar: Floats,
+    non: Floats,
+    scale: float,
+    offset: float,
+    priors: Sequence[float] = PRIORS,
+    weight: Floats | None = None,
+) -> float:
+    """Mean over priors of C_pi / H(pi) of scores after an affine map; `weight` is of the non-targets."""
+    return _cost((_affine(tar), _affine(non)), np.array([scale, offset]), priors, weight)[0]
+
+
+def best_offset(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS, weight: Floats | None = None) -> float:
+    """The offset that makes scores cost least: the cost is convex, and falls on one side of it only."""
+    both, every = (_affine(tar), _affine(non)), np.concatenate([tar, non])
+    beyond = 50 + max(abs(float(logit(p))) for p in priors)
+
+    def slope(offset: float) -> float:
+        return float(_cost(both, np.array([1.0, offset]), priors, weight)[1][1])
+
+    return float(brentq(slope, -every.max() - beyond, beyond - every.min(), xtol=1e-9))
 
 
 def _affine(x: Floats) -> Floats:
@@ -431,7 +450,7 @@ class HeldOutTrials:
         folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
         for (index, fold), (_, shrinker) in zip(folds, held_out.parts, strict=True):
             model, sample = shrinker.model, fold.sample
-            if model.K > 1 and sample is not None:  # of a kind that is in this fold alone the model knows nothing
+            if model.K > 1 and sample is not None and not how.infer:  # of a kind in this fold alone nothing is known
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (shrinker.N[kind] > 0)))
             trials = make_trials(sample, how.enrolment)

@@ -12,7 +12,7 @@ from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model
-from duoplda.io.partitions import read_partition, read_sessions, write_partition
+from duoplda.io.partitions import label_columns, read_partition, read_sessions, write_partition
 from duoplda.io.quality import QualityTable, read_quality
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
@@ -44,6 +44,7 @@ __all__ = [
     "embedding_shards",
     "is_container",
     "is_rttm",
+    "label_columns",
     "read_container",
     "read_embeddings",
     "read_enrollment",

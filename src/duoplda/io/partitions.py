@@ -53,11 +53,26 @@ def read_sessions(path: PathLike) -> tuple[dict[str, str] | None, dict[str, str]
     ...     read_sessions(folder + "/table.csv")
     ({'a': 'monday', 'b': 'tuesday'}, None)
     """
-    names = {n.strip().lower() for n in (schema_of(path) if content(path) == "parquet" else header_fields(path))[0]}
-    if not names & {*COLUMNS["session"], *COLUMNS["channel"]}:
+    there = label_columns(path)
+    if not there & {"session", "channel"}:
         raise bad(path, "header", "has neither a session nor a channel column", "name one of the columns `session`")
-    session, channel = (read_map(path, m) if names & {*COLUMNS[m]} else None for m in ("session", "channel"))
+    session, channel = (read_map(path, m) if m in there else None for m in ("session", "channel"))
     return session, channel
+
+
+def label_columns(path: PathLike) -> set[str]:
+    """Which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has; none: it has no header.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "table.csv").write_text("utt,sess\\na,monday\\n")
+    ...     sorted(label_columns(folder + "/table.csv"))
+    ['id', 'session']
+    """
+    names = {n.strip().lower() for n in (schema_of(path) if content(path) == "parquet" else header_fields(path))[0]}
+    return {meaning for meaning, known in COLUMNS.items() if names & {*known}}
 
 
 def write_partition(

@@ -36,9 +36,13 @@ class LabelIndex:
 
     @staticmethod
     def of(table: LabelColumns, note: Note = lambda message: None) -> LabelIndex:
-        """Index a table, in which the name of a session counts within its speaker: two speakers may use the same."""
+        """Index a table, in which the name of a session counts within its speaker: two speakers may use the same.
+
+        Where each session is given as a speaker of its own, since speakers are not known, names stay as they are.
+        """
         order = np.argsort(table.ids, kind="stable").astype(np.int32)
-        labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
+        by_speaker = table.session is not None and not np.array_equal(table.speaker, table.session)
+        labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
         if table.session is None:
             note("no sessions given: each recording is taken for a session of its own")
         elif len(np.unique(table.session)) < labels.n_sessions:
@@ -99,10 +103,12 @@ class FileRecordings(Recordings):
     allow_missing: bool = False
     note: Note = lambda message: None
     show: Progress = lambda done, message: None
-    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass with labels
+    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass, if `hashed`
+    hashed: bool | None = None  # None: recordings with labels are
 
     def __post_init__(self) -> None:
         self._labels = None if self.index is None else self.index.labels
+        self.hashed = self._labels is not None if self.hashed is None else self.hashed
         self._rows: NDArray[np.int32] | None = None  # of the labels, for each vector of the files
 
     def labels(self) -> Labels:
@@ -129,7 +135,7 @@ class FileRecordings(Recordings):
     def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
         """Ids, vectors, and places among the labels of the recordings that are used, as the files bring them."""
         found, read = [], 0
-        with Digest() if self.digest is None and self._labels is not None else nullcontext() as digest:
+        with Digest() if self.digest is None and self.hashed else nullcontext() as digest:
             for ids, X in self.source.chunks(ROWS):
                 if digest is not None:
                     digest.add(ids, X)
@@ -183,6 +189,7 @@ def read_recordings(
     own_labels : the files (Parquet) have the labels as columns of their own
     allow_missing : go on without labelled recordings that have no embedding
     note, show : functions that get messages for people, and (number, message) as vectors are read
+    hashed : whether the first pass finds the `digest` of the recordings; None: if they have labels
 
     Example
     -------

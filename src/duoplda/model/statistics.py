@@ -105,13 +105,20 @@ class Statistics:
 
     @classmethod
     def unlabelled(
-        cls, recordings: Recordings, *, n_folds: int = 0, seed: int = 0, device: str | None = None
+        cls,
+        recordings: Recordings,
+        transform: Any = None,
+        *,
+        n_folds: int = 0,
+        seed: int = 0,
+        device: str | None = None,
     ) -> Statistics:
         """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session.
 
-        With `n_folds` there is such a speaker for each fold, for the mean and the covariance without it.
+        With `n_folds` there is such a speaker for each fold, for the mean and the covariance without it. `transform`
+        is a function of rows (k, d) that is applied to each chunk first.
         """
-        make = partial(_gather_unlabelled, n_folds=n_folds, seed=seed, device=device)
+        make = partial(_gather_unlabelled, transform=transform, n_folds=n_folds, seed=seed, device=device)
         parts = recordings.reduce(make, _join, list, max(n_folds, 1))
         return cls.from_folds(parts, seed) if n_folds else parts[0]
 
@@ -310,6 +317,22 @@ class Statistics:
     def __radd__(self, other: Any) -> Statistics:
         return self if other == 0 else NotImplemented  # so that sum(shards) works
 
+    def of_kinds(self, kinds: NDArray[Any]) -> Statistics:
+        """The same for the sorted `kinds` (K,) of channels, among which are all of these."""
+        if self.folds:
+            return Statistics.from_folds([fold.of_kinds(kinds) for fold in self.folds], self.seed)
+        return self._relabel(self.speaker_ids, kinds)
+
+    def regrouped(self, n: int, turn: int = 0) -> Statistics:
+        """The same with the folds joined to at most n that have about as many speakers each, in several ways."""
+        size = [len(fold.speaker_ids) for fold in self.folds]
+        groups: list[list[int]] = [[] for _ in range(n)]
+        for i in sorted(range(len(size)), key=lambda i: (-size[i], i * (2 * turn + 1) % len(size), i)):
+            if size[i]:
+                min(groups, key=lambda own: sum(size[j] for j in own)).append(i)
+        folds = [Statistics.sum([self.folds[i] for i in sorted(own)]) for own in groups if own]
+        return Statistics.from_folds(folds, self.seed)
+
     def _relabel(self, speaker_ids: NDArray[Any], kinds: NDArray[Any]) -> Statistics:
         speaker = np.searchsorted(speaker_ids, self.speaker_ids)
         kind = np.searchsorted(kinds, self.kinds)
@@ -493,7 +516,7 @@ def _by_chunks(
 
 
 def _gather_unlabelled(
-    part: Recordings, n_folds: int, seed: int, device: str | None
+    part: Recordings, transform: Any, n_folds: int, seed: int, device: str | None
 ) -> tuple[list[Statistics], list[Any]]:
     found: list[list[Statistics]] = [[] for _ in range(max(n_folds, 1))]
     labels = part.labels() if n_folds else None
@@ -504,6 +527,7 @@ def _gather_unlabelled(
             if not X.shape[0]:
                 continue
             try:
+                X = X if transform is None else transform(X)
                 new = Statistics.from_arrays(X, np.full(X.shape[0], fold), device=device)
             except DuopldaError:
                 _name_rows(part)

@@ -159,6 +159,9 @@ def of_model(model: Any, shares: VarianceShares | None) -> str:
         known["log-likelihood"] = number(float(model.log_likelihoods_[-1]), "{:,.1f} nats")
     for name, share in zip(("speaker", "session", "channel"), shares.total, strict=True):
         known[f"variance of the {name}"] = f"{100 * share:.1f} %"
+    if (story := getattr(model, "adapted_", None)) is not None:
+        counts = ", ".join(f"{n:,} {what}" for what, n in story["target"].items())
+        known["adapted to"] = f"{counts} (method {story['method']})"
     return f'<div class="columns"><div>{facts(known)}</div>{template("shares.html")}</div>'
 
 

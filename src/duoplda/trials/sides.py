@@ -17,10 +17,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda.arrays import Array, add_rows, add_segments, namespace, put, segment_sums, set_rows, take, to_numpy, zeros
 from duoplda.data import labels as lab
@@ -34,6 +36,17 @@ from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
 
 MOST_PATTERNS = 64  # that stand side by side in a product, each with a unit vector of its own
 FEW = 64  # a pattern of fewer sides is rare; where more than MOST_PATTERNS patterns are rare, sides are ragged
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """How many recordings came in, and their sum about the mean of the chain that took them (`estimators.domain`)."""
+
+    n: int = 0
+    sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # (d,); (1,) before the first recording
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.n + other.n, self.sum + other.sum)
 
 
 class Sides:
@@ -52,7 +65,10 @@ class Sides:
     session, session_side, session_type, z : (h,), (h,), (h,), (h, nx) the sessions that have names: their name, the
         row of their side, their type and their z. They tell when the two sides of a trial share a session.
     version : counts the changes by `add` and `remove`
+    seen : all recordings that came in, those of sides that were removed or not selected included; None: not known
     """
+
+    seen: Seen | None = None
 
     def __init__(self, model: Model, types: Ints, people: Table, sessions: Table):
         """`people` has the columns ids, counts and gamma; `sessions`, those with names, has name, side, type and z."""
@@ -74,13 +90,15 @@ class Sides:
         gamma, z = zeros((len(names), model.ny), model.V), zeros((0, model.nx), model.V)
         people = Table(ids=names, counts=np.zeros((len(names), 0), np.int64), gamma=gamma)
         sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=z)
-        return cls(model, np.zeros((0, model.K), np.int64), people, sessions)
+        out = cls(model, np.zeros((0, model.K), np.int64), people, sessions)
+        out.seen = Seen()
+        return out
 
     def __len__(self) -> int:
         return self._people.n
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: self.__dict__[k] for k in ("model", "types", "version", "_people", "_sessions")}
+        return {k: getattr(self, k) for k in ("model", "types", "version", "seen", "_people", "_sessions")}
 
     # -- what is computed once, and forgotten when sides change
 
@@ -155,7 +173,9 @@ class Sides:
         n = start[rows + 1] - start[rows]
         sessions = self._sessions.take(order[np.repeat(start[rows] - np.cumsum(n) + n, n) + np.arange(n.sum())])
         sessions.columns["side"] = np.repeat(np.arange(len(rows)), n)
-        return type(self)(self.model, self.types, self._people.take(rows), sessions)
+        out = type(self)(self.model, self.types, self._people.take(rows), sessions)
+        out.seen = self.seen
+        return out
 
     def save(self, path: str | os.PathLike[str], *, force: bool = True) -> None:
         """Write the sides to a safetensors file, whole or not at all, with a fingerprint of their model.
@@ -165,6 +185,8 @@ class Sides:
         numbers = ("types", "counts", "gamma", "session_side", "session_type", "z")
         arrays = {"ids": packed(self.ids), "session": packed(self.session)}
         arrays |= {name: to_numpy(getattr(self, name)) for name in numbers}
+        if self.seen is not None:
+            arrays |= {"seen": self.seen.sum, "n_seen": np.array([self.seen.n])}
         write_container(path, "duoplda-sides", arrays, {"model": fingerprint(self.model)}, force=force)
 
     # -- changes
@@ -201,6 +223,7 @@ class Sides:
         self.counts[rows[:, None], own] += other.counts
         add_rows(self.gamma, rows, other.gamma)
         self._join(other, rows, own)
+        self.seen = seen_together(self.seen, other.seen)
         grown = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
         self.__dict__ = self.__getstate__() | grown  # what else was computed is forgotten
         self.version += 1
@@ -249,6 +272,13 @@ class Sides:
         self.named.extend(other.session[rest])
 
 
+def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
+    """What two sets of sides have seen together; None where one is not known, or was seen by another chain."""
+    if a is None or b is None or (a.n and b.n and a.sum.shape != b.sum.shape):
+        return None
+    return a + b
+
+
 def fingerprint(model: Model) -> str:
     """A hash of all parameters of a model, the names of its kinds of channels included."""
     digest = hashlib.sha256(json.dumps(model.kinds.tolist()).encode())
@@ -281,10 +311,21 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             raise ValueError("it has sessions of speakers, or of types, that are not there")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
             raise ValueError("it has more named sessions than sessions")
+        seen = None if "seen" not in arrays else Seen(*_seen(arrays["n_seen"], arrays["seen"]))
     except (KeyError, ValueError, TypeError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
     people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
-    return Sides(model, types, people, Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V)))
+    out = Sides(model, types, people, Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V)))
+    out.seen = seen
+    return out
+
+
+def _seen(n: NDArray[Any], total: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    if n.shape != (1,) or n.dtype != np.int64 or n[0] < 0:
+        raise ValueError(f"n_seen is {n.dtype} {n.tolist() if n.size < 9 else n.shape}, expected one number from 0 on")
+    if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
+        raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
+    return int(n[0]), total
 
 
 class Groups:

@@ -1,0 +1,339 @@
+"""Another domain: each covariance of a model is moved towards that of the target's recordings.
+
+With B = VV', S = UU', noise covariances N_k = W_k^-1 and N their mean, an analysis of variance of the target gives
+B_t, S_t and N_t, as far as its labels tell levels apart. A level that they tell apart is mixed; levels of which only
+the sum C is known keep their proportions:
+
+    C <- (1 - w) C + w C_t,                                     w the share of the target at this level
+    C = C_1 + C_2:   C_i <- A C_i A',   A = ((1 - w) C + w C_t)^1/2 C^-1/2
+    N_k <- (1 - w) N_k + w A N_k A',    A = N_t^1/2 N^-1/2      kinds of channels keep their differences
+    mu_k <- mu_k + k (m_k - mu_k)
+
+The usual shares, with h = sessions - speakers and f = recordings - sessions, in d dimensions:
+
+    w_speaker = M / (M + 40),   w_session = min(1/2, h / (h + d)),   w_noise = min(1/2, f / (f + d))
+
+where M = (sum h_i)^2 / sum h_i^2 is the number of speakers, those with few sessions h_i counting for less,
+
+and of the difference between the means m_s and m_t, whose squared length is D in units of the total covariance,
+
+    k = max(0, 1 - 1.4 tr(T^-1 B) / (M D))
+
+is followed: the mean of a few speakers is mostly those speakers. What other toolkits do (CORAL, CORAL+, Kaldi's
+`ivector-adapt-plda`) is below, for comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import reproducible, symmetric, to_numpy
+from duoplda.errors import DuopldaError
+from duoplda.model import anova, simpler
+from duoplda.model.parameters import Model
+from duoplda.model.statistics import Statistics
+
+Floats = NDArray[np.float64]
+
+SPEAKERS = 40.0  # labelled speakers of the target that count as much as the source
+MOST = 0.5  # the largest share of the target's sessions and noise
+SPREAD = 1.4  # by which the mean of the target's speakers is taken to scatter
+FLOOR = 1e-6  # of the mean variance of the noise, before or after, below which no direction of it falls
+
+
+class Shares(NamedTuple):
+    """What the target counts at each level, from 0 (the source stays) to 1."""
+
+    speaker: float
+    session: float
+    noise: float
+
+
+def effective_speakers(stats: Statistics) -> float:
+    """The number of speakers of equal size whose mean would scatter as that of these does."""
+    sessions = stats.counts.sum(axis=1).astype(float)
+    return float(sessions.sum() ** 2 / np.sum(sessions**2))
+
+
+def usual_shares(stats: Statistics) -> Shares:
+    """The shares for statistics with labels of speakers; where no session has two recordings, noise is as sessions."""
+    M, h = effective_speakers(stats), stats.n_sessions - stats.n_speakers
+    f, d = stats.n_recordings - stats.n_sessions or h, stats.d
+    return Shares(M / (M + SPEAKERS), min(MOST, h / (h + d)), min(MOST, f / (f + d)))
+
+
+def centring(distance: float, size: float, n_speakers: float) -> float:
+    """How much of the way to the target's mean to go; `size` is tr(T^-1 B), `distance` D."""
+    return max(0.0, 1 - SPREAD * size / (n_speakers * distance)) if distance > 0 else 0.0
+
+
+def _root(A: Floats, power: float = 0.5) -> Floats:
+    """A^power of a covariance; directions without variance stay without."""
+    s, E = np.linalg.eigh(symmetric(A))
+    good = s > 1e-12 * max(float(s[-1]), 0.0)
+    return (E[:, good] * s[good] ** power) @ E[:, good].T
+
+
+def _map(new: Floats, old: Floats) -> Floats:
+    """The matrix A = new^1/2 old^-1/2, for which A old A' = new."""
+    return _root(new) @ _root(old, -0.5)
+
+
+def _positive(A: Floats) -> Floats:
+    """The nearest covariance: negative eigenvalues become 0."""
+    s, E = np.linalg.eigh(symmetric(A))
+    return (E * np.maximum(s, 0)) @ E.T
+
+
+def _factor(A: Floats) -> Floats:
+    """(d, r) loadings L with LL' = A."""
+    s, E = np.linalg.eigh(symmetric(A))
+    good = s > 1e-12 * max(float(s[-1]), 0.0)
+    return E[:, good] * np.sqrt(s[good])
+
+
+# -- the target
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What statistics tell of the target; a level that they do not tell from its neighbour is None."""
+
+    means: Floats  # (K, d) of its kinds of channels
+    counts: Floats  # (K,) recordings of each; 0: the kind is not there
+    total: Floats  # (d, d)
+    noise: Floats | None
+    speaker: Floats | None = None
+    session: Floats | None = None
+    both: Floats | None = None  # of speakers and sessions together
+    below: Floats | None = None  # of sessions and noise together
+
+    @staticmethod
+    @reproducible()
+    def of(stats: Statistics) -> Target:
+        """An analysis of variance."""
+        s = anova.scatters(stats)
+        within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
+        f, h, m = s.df
+        means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
+        noise = symmetric(within / f) if f > 0 else None
+        levels: dict[str, Floats] = {}
+        if noise is None and h > 0:
+            levels["below"] = symmetric(session / h)
+        if noise is not None and h > 0 and s.a > 0:
+            levels["session"] = _positive((session - h * noise) / s.a)
+        if m > 0 and h > 0:
+            above = s.b * levels["session"] if "session" in levels else 0.0
+            rest = levels["below"] if noise is None else noise
+            levels["speaker"] = _positive((speaker - m * rest - above) / s.e)
+        if noise is not None and h + m > 0:
+            levels["both"] = _positive((session + speaker - (h + m) * noise) / (s.a + s.b))
+        total = symmetric((within + session + speaker) / stats.n_recordings)
+        return Target(means, stats.N.copy(), total, noise, **levels)
+
+
+def fitting(model: Model, stats: Statistics) -> Statistics:
+    """The statistics with the kinds of channels of the model, and of its levels.
+
+    Where they name no kinds, or kinds that the model does not know, all recordings are of one kind (see `like`). A
+    model without sessions takes each recording for one.
+    """
+    if model.d != stats.d:
+        raise DuopldaError(f"the target has {stats.d} dimensions, the model {model.d}")
+    if not model.nx:
+        stats = simpler.without_sessions(stats)
+    if set(stats.kinds.tolist()) <= set(model.kinds.tolist()) and model.K > 1:
+        return stats.of_kinds(model.kinds)
+    return simpler.without_kinds(stats)
+
+
+def like(model: Model, stats: Statistics, priors: Floats) -> Model:
+    """The model as statistics without kinds of channels take it: one kind, with the mean and the noise of all."""
+    if stats.K == model.K:
+        return model
+    N, mu = np.linalg.inv(to_numpy(model.W)), to_numpy(model.mu)
+    mean = priors @ mu
+    noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
+    return replace(model, mu=mean[None], W=symmetric(np.linalg.inv(noise))[None], kinds=stats.kinds)
+
+
+# -- the source, and what becomes of it
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """A model by its covariances, on the host."""
+
+    model: Model
+    priors: Floats  # (K,) shares of the kinds
+
+    @cached_property
+    def mu(self) -> Floats:
+        return to_numpy(self.model.mu)
+
+    @cached_property
+    def B(self) -> Floats:
+        V = to_numpy(self.model.V)
+        return V @ V.T
+
+    @cached_property
+    def S(self) -> Floats:
+        U = to_numpy(self.model.U)
+        return U @ U.T
+
+    @cached_property
+    def N(self) -> Floats:
+        """(K, d, d)."""
+        return symmetric(np.linalg.inv(to_numpy(self.model.W)))
+
+    def mean_noise(self, target: Target) -> Floats:
+        """(d, d) the noise that the target's recordings would have: without kinds, the means of the kinds differ too.
+
+        Where the target's kinds are known, it is the mean over these.
+        """
+        if len(target.counts) == self.model.K:
+            return np.tensordot(target.counts / target.counts.sum(), self.N, 1)
+        centred = self.mu - self.priors @ self.mu
+        return np.tensordot(self.priors, self.N, 1) + (self.priors[:, None] * centred).T @ centred
+
+    def total(self, target: Target) -> Floats:
+        """(d, d) the total covariance."""
+        return self.B + self.S + self.mean_noise(target)
+
+    def moved(self, target: Target, k: float) -> Floats:
+        """(K, d) the means after going the part k of the way to those of the target.
+
+        Kinds that the target does not have move as the others do on average.
+        """
+        if len(target.counts) != self.model.K:
+            return self.mu + k * (target.means[0] - self.priors @ self.mu)
+        there = target.counts > 0
+        step = target.means - self.mu
+        step[~there] = (target.counts / target.counts.sum()) @ np.where(there[:, None], step, 0.0)
+        return self.mu + k * step
+
+    def result(self, mu: Floats, B: Floats | None = None, S: Floats | None = None, N: Floats | None = None) -> Model:
+        """The model with other means, and other covariances where these are given; the rest stays to the last bit."""
+        new: dict[str, Any] = {"mu": mu}
+        if B is not None:
+            new["V"] = _factor(B)
+        if S is not None and self.model.nx:
+            new["U"] = _factor(S)
+        if N is not None:
+            size = np.maximum(*(np.trace(C, axis1=1, axis2=2) for C in (self.N, N))) / self.model.d
+            s, E = np.linalg.eigh(symmetric(N))
+            s = np.maximum(s, FLOOR * size[:, None])
+            new["W"] = symmetric((E / s[:, None, :]) @ np.swapaxes(E, 1, 2))
+        return replace(self.model, **{**self._host(), **new})
+
+    def _host(self) -> dict[str, Any]:
+        return {name: to_numpy(getattr(self.model, name)) for name in ("mu", "V", "U", "W")}
+
+
+def _mixed(old: Floats, new: Floats, share: float) -> Floats:
+    return (1 - share) * old + share * new
+
+
+def _through(A: Floats, *covariances: Floats) -> list[Floats]:
+    return [symmetric(A @ C @ A.T) for C in covariances]
+
+
+def _noise(levels: Levels, target: Target, share: float) -> Floats | None:
+    """(K, d, d) noises of which the target has the share; None: they stay."""
+    if not share or target.noise is None:
+        return None
+    A = _map(target.noise, levels.mean_noise(target))
+    return _mixed(levels.N, _through(A, levels.N)[0], share)
+
+
+@reproducible()
+def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
+    """Speakers of the target are known: each level that they tell apart has a share of its own."""
+    means = levels.moved(target, k)
+    if target.speaker is None:  # no speaker has two sessions
+        return between(levels, target, shares.noise, min(shares.speaker, MOST), k)
+    B = _mixed(levels.B, target.speaker, shares.speaker) if shares.speaker else None
+    if target.session is not None:
+        S = _mixed(levels.S, target.session, shares.session) if shares.session and levels.model.nx else None
+        return levels.result(means, B, S, _noise(levels, target, shares.noise))
+    share = shares.session if levels.model.nx else shares.noise
+    if target.below is None or not share:
+        return levels.result(means, B)
+    below = levels.S + levels.mean_noise(target)
+    S, N = _through(_map(_mixed(below, target.below, share), below), levels.S, levels.N)
+    return levels.result(means, B, S, N)
+
+
+@reproducible()
+def between(levels: Levels, target: Target, noise: float, both: float, k: float) -> Model:
+    """Sessions of the target are known, but not their speakers: the noise, and the sum of the two levels above it."""
+    means = levels.moved(target, k)
+    if target.noise is None or target.both is None:
+        return through_total(levels, target, both, k)
+    N = _noise(levels, target, noise)
+    if not both:
+        return levels.result(means, None, None, N)
+    sum_ = levels.B + levels.S
+    B, S = _through(_map(_mixed(sum_, target.both, both), sum_), levels.B, levels.S)
+    return levels.result(means, B, S, N)
+
+
+@reproducible()
+def through_total(levels: Levels, target: Target, share: float, k: float) -> Model:
+    """Nothing of the target is known: all levels move with the total covariance. With share 1 this is CORAL."""
+    means = levels.moved(target, k)
+    if not share:
+        return levels.result(means)
+    total = levels.total(target)
+    A = _map(_mixed(total, target.total, share), total)
+    return levels.result(means, *_through(A, levels.B, levels.S, levels.N))
+
+
+# -- what others do
+
+
+def _whitened(levels: Levels, T: Floats, target: Target) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues of T in units of the model's total covariance, their directions and the inverses of these."""
+    total = levels.total(target)
+    half, inverse = _root(total), _root(total, -0.5)
+    s, E = np.linalg.eigh(symmetric(inverse @ T @ inverse))
+    return s, half @ E, inverse @ E
+
+
+@reproducible()
+def coral_plus(levels: Levels, target: Target, share: float, k: float = 1.0) -> Model:
+    """CORAL+ (Lee, Wang and Koshinaka, ICASSP 2019): CORAL, but no covariance becomes smaller in any direction.
+
+    C <- C + w Q'^-1 max(0, E - I) Q^-1, where Q'CQ = I and Q'(A C A')Q = E, A being that of CORAL.
+    """
+    total = levels.total(target)
+    A = _map(target.total, total)
+
+    def grown(C: Floats) -> Floats:
+        half, inverse = _root(C), _root(C, -0.5)
+        e, Q = np.linalg.eigh(symmetric(inverse @ A @ C @ A.T @ inverse))
+        return symmetric(C + share * (half @ Q * np.maximum(e - 1, 0)) @ (half @ Q).T)
+
+    return levels.result(levels.moved(target, k), grown(levels.B), grown(levels.S), np.stack([*map(grown, levels.N)]))
+
+
+@reproducible()
+def kaldi(levels: Levels, target: Target, within: float = 0.3, between: float = 0.7, mean_diff: float = 1.0) -> Model:
+    """What Kaldi's `ivector-adapt-plda` does: shares of the target's excess of variance go within and between speakers.
+
+    In units of the model's total covariance, the covariance of the target, to which `mean_diff` times the square of the
+    difference between the means is added, has eigenvalues s_i; s_i - 1 is divided where it is positive. Sessions and
+    noise keep their proportions.
+    """
+    step = levels.moved(target, 1.0) - levels.mu
+    mean = (target.counts / target.counts.sum() if len(target.counts) == levels.model.K else levels.priors) @ step
+    s, directions, _ = _whitened(levels, target.total + mean_diff * np.outer(mean, mean), target)
+    excess = symmetric((directions * np.maximum(s - 1, 0)) @ directions.T)
+    below = levels.S + levels.mean_noise(target)
+    S, N = _through(_map(below + within * excess, below), levels.S, levels.N)
+    return levels.result(levels.mu + step, levels.B + between * excess, S, N)
