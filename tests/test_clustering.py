@@ -179,6 +179,16 @@ def test_the_best_partition_of_few_sessions_is_found():
     assert hits >= 5
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+def test_no_merge_is_left_that_gains(seed):
+    """Sessions of many sizes and speakers who are far apart: guesses at gains are wrong by tens of nats."""
+    rng = np.random.default_rng(seed)
+    V, U, noise = 5 * rng.normal(size=(6, 6)), rng.normal(size=(6, 6)), np.cov(rng.normal(size=(6, 20)))
+    plda = PLDA.from_parameters(np.full(6, 3.0), V, U, np.linalg.inv(noise))
+    X, _, session = plda.sample(12, (1, 6), (1, 9), random_state=seed)
+    assert plda.cluster(X, session).merge.max() <= 0
+
+
 def test_guesses_of_all_pairs_are_near_the_guess_of_one():
     rng = np.random.default_rng(0)
     g = rng.uniform(0.1, 3, 20)

@@ -65,6 +65,7 @@ ENOUGH = {"speakers": 5, "clusters": 8}  # to calibrate with
 LIKE_SOURCE = 0.25  # a share of the noise up to which the target is taken to be like the source: measured .1 and .2
 # at home (so762), .4 and .5 elsewhere (cvau, amnist)
 NOISE, BOTH = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)  # shares to choose from
+COVERED = 0.75  # of the sessions that another partition puts into clusters of two or more
 TRUST = (1.0, 0.5)  # what ratios count against the prior of a partition
 SLOPE, OFFSET = (0.1, 1.0), 4.0  # limits of a calibration
 
@@ -97,6 +98,7 @@ class Adapted:
     calibration: Calibration | None
     n_speakers: int  # or clusters
     shares: dict[str, float]
+    covered: float = 1.0  # the share of sessions that are not alone in their cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,6 +263,7 @@ class Adaptation:
         self.how = decision.ByDecision(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
         self.story: dict[str, Any] = {"method": self.method, "notes": []}
         self.tried: dict[bytes, Adapted] = {}  # by partition
+        self.found: dict[str, Mapping[str, Any]] = {}  # partitions, by name
 
     def __call__(self) -> Any:
         """The adapted back-end."""
@@ -353,7 +356,9 @@ class Adaptation:
             first = np.unique(labels, return_index=True)[1]  # the first session names a cluster, whatever their order
             return {"sessions": found.ids[order], "speakers": found.ids[order][first][labels]}
 
-        found = self.remember(f"partition {name} {trust:g}", compute)
+        if (key := f"partition {name} {trust:g}") not in self.found:
+            self.found[key] = self.remember(key, compute)
+        found = self.found[key]
         return Relabelled(self.target, found["sessions"], found["speakers"])
 
     # -- shares of the target
@@ -568,7 +573,8 @@ class Adaptation:
             return None
         same = self.tried.get(key := target.speakers.tobytes())
         if same is None:
-            same = self.tried[key] = self._adapted(f"{name} {trust:g}", target, self.centred(k), k, "clusters")
+            found = self._adapted(f"{name} {trust:g}", target, self.centred(k), k, "clusters")
+            same = self.tried[key] = replace(found, covered=_covered(target))
         if same.calibration is not None:
             rounds[-1]["cost"] = same.calibration.cost
         return same
@@ -672,9 +678,14 @@ class Adaptation:
 
 
 def _best(found: list[Adapted]) -> Adapted | None:
-    """That of the lowest cost of held-out trials; the last of those that a model with shares found, if none has one."""
+    """That of the lowest cost of held-out trials; that of the most clusters, if none has a cost.
+
+    Clusters of none but obvious pairs would cost little: partitions that leave many more sessions alone do not compete.
+    """
     with_cost = [each for each in found if each.calibration is not None]
     if with_cost:
+        most = max(each.covered for each in with_cost)
+        with_cost = [each for each in with_cost if each.covered >= COVERED * most]
         return min(with_cost, key=lambda each: each.calibration.cost)  # type: ignore[union-attr]
     return max(found, key=lambda each: each.n_speakers) if found else None
 
@@ -730,6 +741,12 @@ def _effective(target: Relabelled) -> float:
     """The number of clusters, those with few sessions counting for less."""
     n = np.unique(target.speakers, return_counts=True)[1].astype(float)
     return float(n.sum() ** 2 / np.sum(n**2))
+
+
+def _covered(target: Relabelled) -> float:
+    """The share of sessions that are not alone in their cluster."""
+    n = np.unique(target.speakers, return_counts=True)[1]
+    return float(n[n > 1].sum() / n.sum())
 
 
 def _refuse_constant(stats: Statistics) -> None:

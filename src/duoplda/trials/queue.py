@@ -243,6 +243,21 @@ class Queue:
         return found
 
 
+    def verify(self) -> bool:
+        """Add the pairs that gain, exactly, among those of each cluster and the one that a guess finds the best.
+
+        Where sizes of sessions differ and speakers are far apart, guesses may be wrong by tens of nats.
+        """
+        found = False
+        for a, b, _ in best_pairs(self.p, self.p.slots, 1):
+            may = np.array([self.p.may(i, j) for i, j in zip(a.tolist(), b.tolist(), strict=True)], bool)
+            gain, Q = self.p.gains(a[may], b[may])
+            good = gain > 0
+            self.add(a[may][good], b[may][good], gain[good], Q[good])
+            found = found or bool(good.any())
+        return found
+
+
 def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, Floats]]:
     """The k clusters with which each cluster gains most, by guesses: (a, b, gain), some of them at a time."""
     k = min(k, len(slots) - 1)
@@ -272,6 +287,11 @@ def merge_all(queue: Queue, fewest: int, most: int) -> None:
             break
         queue.run(fewest, most)
         if before == queue.p.n_clusters and not needed:
+            break
+    while not queue.p.evidence.is_diagonal and queue.p.n_clusters > fewest and queue.verify():
+        before = queue.p.n_clusters
+        queue.run(fewest, most)
+        if before == queue.p.n_clusters:
             break
 
 
