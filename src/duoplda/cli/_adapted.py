@@ -6,13 +6,15 @@ from typing import Any
 def words(story: dict[str, Any]) -> list[str]:
     """`Backend.adapted_` as lines for people; an adaptation before this one comes last."""
     counts = ", ".join(f"{n:,} {what}" for what, n in story["target"].items())
-    lines = [f"adapted to: {counts} (method {story['method']})"]
+    why = story["reasons"]
+    lines = [f"adapted to: {counts} (method {story['method']}: {why['method']})"]
     who = next((what for what in ("clusters", "speakers", "sessions") if what in story["target"]), "recordings")
-    moved = f"the mean went {100 * story['centre']:.1f} % of the way"
+    moved = f"the mean went {100 * story['centre']:.1f} % of the way ({why['centre']})"
     lines.append(f"target: at a squared distance of {story['distance']:.4g} from the source; {moved}")
     for key, what in (("chosen", f"shares that held-out {who} choose"), ("shares", "shares of the target")):
         if story.get(key):
-            lines.append(f"{what}: " + ", ".join(f"{name} {share:.3g}" for name, share in story[key].items()))
+            values = ", ".join(f"{name} {share:.3g}" for name, share in story[key].items())
+            lines.append(f"{what}: {values}" + f" ({why['shares']})" * (key == "shares"))
     for tried in story.get("partitions", ()):
         cost = f", cost of held-out trials {tried['cost']:.4f}" if "cost" in tried else ""
         lines.append(f"partition by {tried['by']}, trust {tried['trust']:g}: {tried['clusters']:,} clusters{cost}")

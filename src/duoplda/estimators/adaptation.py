@@ -58,6 +58,9 @@ METHODS = {  # and the number of weights that each takes
     "interpolation": (3,),
 }
 KNOWN = ("speakers", "sessions", "nothing")
+WHY_METHOD = {"speakers": "speakers are known", "sessions": "sessions are known", "nothing": "nothing is known"}
+WHY_SHARES = dict.fromkeys(("labels", "clusters"), "by the numbers of speakers, sessions and recordings")
+WHY_SHARES |= {"sessions": "chosen by those who were held out", "centre": "the mean alone moves"}
 BUCKETS = 16  # into which a pass divides speakers; several of them make a fold
 TURNS = 4  # divisions into folds, whose trials are pooled
 FEWEST = {"speakers": 3, "clusters": 4}  # to adapt covariances with
@@ -261,7 +264,7 @@ class Adaptation:
         plda = self.backend.plda_
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
         self.how = decision.ByDecision(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
-        self.story: dict[str, Any] = {"method": self.method, "notes": []}
+        self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
         self.tried: dict[bytes, Adapted] = {}  # by partition
         self.found: dict[str, Mapping[str, Any]] = {}  # partitions, by name
 
@@ -274,6 +277,7 @@ class Adaptation:
                 method = "sessions"
                 self._note("statistics cannot be clustered: their sessions alone are used")
             self.story["method"] = method
+            self.story["reasons"]["method"] = f"{WHY_METHOD[self.known]} of the target's recordings"
         needs = dict.fromkeys(("labels", "interpolation", "pooled"), "speakers")
         needs |= dict.fromkeys(("clusters", "sessions"), "sessions")
         need = needs.get(method, "nothing")
@@ -323,6 +327,7 @@ class Adaptation:
         """How far the mean goes."""
         if self.fixed is not None:
             return float(self.fixed)
+        self.story["reasons"]["centre"] = f"the mean of as good as {n_speakers:.3g} speakers is partly these speakers"
         T = self.levels.B + self.levels.S + np.tensordot(self.levels.priors, self.levels.N, 1)
         return ad.centring(self.distance, float(np.trace(np.linalg.solve(T, self.levels.B))), n_speakers)
 
@@ -660,6 +665,9 @@ class Adaptation:
         source, backend = self.backend.plda_, copy(self.backend)
         plda = copy(source)
         plda._keep(found.model, plda.channel_priors_)
+        reasons = self.story["reasons"]
+        reasons.setdefault("centre", "as the method has it" if self.fixed is None else "as given")
+        reasons["shares"] = "as given" if self.weights else WHY_SHARES.get(self.story["method"], "as the method has it")
         self.story |= {"centre": found.k, "shares": {name: float(share) for name, share in found.shares.items()}}
         if found.calibration is not None:
             scale, offset, cost = found.calibration

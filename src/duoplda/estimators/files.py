@@ -173,6 +173,7 @@ def _story(found: Any) -> dict[str, Any]:
     while told is not None:
         tried, calibration = told.get("partitions", []), told["calibration"]
         texts = [told["method"], calibration["reason"], *told["notes"], *(each["by"] for each in tried)]
+        texts += told["reasons"].values()
         groups = told["target"], told["shares"], told.get("chosen", {})
         numbers = [told["distance"], told["centre"], *(value for group in groups for value in group.values())]
         numbers += [each[name] for each in tried for name in ("trust", "clusters")]
