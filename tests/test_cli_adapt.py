@@ -480,7 +480,8 @@ def test_info_tells_source_and_target(folder, tmp_path):
         "trained on: 60 speakers, 240 sessions, 720 recordings",  # the source
         "command: duoplda train --what was typed",
         "inputs: first.scp 0123",
-        f"adapted to: {len(target.ids)} recordings, {len(set(target.session))} sessions, 20 speakers (method labels: speakers are known",
+        f"adapted to: {len(target.ids)} recordings, {len(set(target.session))} sessions, 20 speakers",
+        "(method labels: speakers are known",
         "shares that held-out speakers choose: noise 0.",
         "shares of the target: speaker 0.",
         "from trials between speakers that were left out",
