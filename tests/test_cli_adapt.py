@@ -446,7 +446,7 @@ def test_words_go_to_standard_error(folder, tmp_path):
     story = Backend.load(tmp_path / "a").adapted_
     for text in (
         f"adapted to: {len(folder[1].ids):,} recordings",
-        f"{story['target']['clusters']} clusters (method clusters: sessions are known",
+        f"{story['target']['clusters']} clusters (method clusters: the target's sessions are known",
         f"squared distance of {story['distance']:.4g} from the source",
         f"partition by adapted, trust 0.5: {story['partitions'][-1]['clusters']} clusters",
         f"calibration after adaptation: scale {story['calibration']['scale']:.4g}, offset",
@@ -481,7 +481,7 @@ def test_info_tells_source_and_target(folder, tmp_path):
         "command: duoplda train --what was typed",
         "inputs: first.scp 0123",
         f"adapted to: {len(target.ids)} recordings, {len(set(target.session))} sessions, 20 speakers",
-        "(method labels: speakers are known",
+        "(method labels: the target's speakers are known",
         "shares that held-out speakers choose: noise 0.",
         "shares of the target: speaker 0.",
         "from trials between speakers that were left out",
@@ -504,7 +504,7 @@ def test_adapting_again_keeps_what_was_done_before(folder, tmp_path):
     done(*again)
     said = done("info", tmp_path / "b").stdout
     n = len(folder[1].ids)
-    assert f"\nbefore that, adapted to: {n} recordings (method total: nothing is known" in said
+    assert f"\nbefore that, adapted to: {n} recordings (method total: nothing is known of the target" in said
     assert "\nadaptation before command: duoplda adapt " in said
     assert Backend.load(tmp_path / "b").adapted_["before"] == Backend.load(tmp_path / "a").adapted_
 

@@ -289,6 +289,48 @@ def test_kinds_of_channels_help_on_real_speech():
     )
 
 
+def test_page_on_adaptation(folder, capsys):
+    names = {name: folder[name] for name in ("X", "speaker", "session")}
+    backend = Backend(plda=PLDA()).fit(*names.values())
+    backend.save("model.safetensors")
+    first, second = code("docs/adaptation.md")
+    adapted = run(first, {name: value + 1 if name == "X" else value for name, value in names.items()})["adapted"]
+    assert adapted.adapted_["method"] == "total"
+    assert "'total'" in capsys.readouterr().out
+    found = run(second, {"backend": backend, "recordings": read_recordings("eval.scp")})["found"]
+    assert found.n_recordings == 48
+    Path("adapted.safetensors").unlink()
+    for arguments in commands("docs/adaptation.md"):
+        done(*arguments)
+    methods = {"adapted": "labels", "by-sessions": "clusters", "by-nothing": "total"}
+    for path, method in methods.items():
+        assert Backend.load(f"{path}.safetensors").adapted_["method"] == method
+
+
+@pytest.mark.skipif(not SPEECH.exists(), reason="no real speech here")
+def test_adaptation_and_its_warning(tmp_path, monkeypatch, capsys):
+    """The examples at small size: a model that is trained in a second, on AudioMNIST alone, and few draws."""
+    import adaptation
+    import domain_warning
+    import real_speech
+
+    data = real_speech.read(SPEECH, "so762_campp_train")
+    quick = Backend(plda=PLDA(shrinkage=0.1)).fit(data["embeddings"], data["speaker"], session=data["session_id"])
+    quick.save(tmp_path / "two-decision.safetensors")
+    options = ["--models", str(tmp_path), "--system", "two", "--set", "amnist", "--resamples", "0"]
+    methods = ["--method", "nothing", "centre", "labels"]
+    monkeypatch.setattr(sys, "argv", ["adaptation.py", str(SPEECH), *options, *methods])
+    adaptation.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()]
+    cost = {row[0]: float(row[3]) for row in rows[1:]}
+    assert cost["labels"] < 0.6 * cost["centre"] < cost["nothing"]
+    monkeypatch.setattr(sys, "argv", ["domain_warning.py", str(SPEECH), "--draws", "10"])
+    domain_warning.main()
+    home, *others = capsys.readouterr().out.splitlines()
+    assert "10 speakers, 100 recordings: 0.00 / 0.00 %" in home
+    assert all("10 speakers, 100 recordings: 100.00 / 100.00 %" in line for line in others)
+
+
 def test_page_on_clustering(folder):
     """All commands and the code of docs/clustering.md, on drawn files under the names that the page uses."""
     names, X = (np.concatenate([getattr(c, k) for c in read_recordings("eval.scp").chunks()]) for k in ("ids", "X"))

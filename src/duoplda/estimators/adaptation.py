@@ -58,7 +58,8 @@ METHODS = {  # and the number of weights that each takes
     "interpolation": (3,),
 }
 KNOWN = ("speakers", "sessions", "nothing")
-WHY_METHOD = {"speakers": "speakers are known", "sessions": "sessions are known", "nothing": "nothing is known"}
+WHY_METHOD = {"speakers": "the target's speakers are known", "sessions": "the target's sessions are known"}
+WHY_METHOD["nothing"] = "nothing is known of the target's recordings"
 WHY_SHARES = dict.fromkeys(("labels", "clusters"), "by the numbers of speakers, sessions and recordings")
 WHY_SHARES |= {"sessions": "chosen by those who were held out", "centre": "the mean alone moves"}
 BUCKETS = 16  # into which a pass divides speakers; several of them make a fold
@@ -277,7 +278,7 @@ class Adaptation:
                 method = "sessions"
                 self._note("statistics cannot be clustered: their sessions alone are used")
             self.story["method"] = method
-            self.story["reasons"]["method"] = f"{WHY_METHOD[self.known]} of the target's recordings"
+            self.story["reasons"]["method"] = WHY_METHOD[self.known]
         needs = dict.fromkeys(("labels", "interpolation", "pooled"), "speakers")
         needs |= dict.fromkeys(("clusters", "sessions"), "sessions")
         need = needs.get(method, "nothing")
@@ -327,7 +328,7 @@ class Adaptation:
         """How far the mean goes."""
         if self.fixed is not None:
             return float(self.fixed)
-        self.story["reasons"]["centre"] = f"the mean of as good as {n_speakers:.3g} speakers is partly these speakers"
+        self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
         T = self.levels.B + self.levels.S + np.tensordot(self.levels.priors, self.levels.N, 1)
         return ad.centring(self.distance, float(np.trace(np.linalg.solve(T, self.levels.B))), n_speakers)
 
