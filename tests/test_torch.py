@@ -6,11 +6,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make test-torch` runs these tests with it")
 
-from duoplda import PLDA, Backend, Statistics
-from duoplda.arrays import streamed, to_numpy
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duoplda import PLDA, Backend, Recordings, Statistics
+from duoplda.arrays import Arriving, add_segments, streamed, to_numpy
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError
-from test_statistics import assert_equal_statistics
+from duoplda.estimators.preprocessing import through
+from duoplda.trials import blocks
+from test_statistics import assert_equal_statistics, exhaust
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -69,10 +76,11 @@ def test_a_torn_session_is_named(device):
         Statistics.from_arrays(X, *there)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ">f4", "int32", "backwards"])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_rows_of_the_host_arrive_in_their_order(device, dtype, ordered):
-    X = np.random.default_rng(0).standard_normal((1000, 3)).astype(dtype)
+    X = np.random.default_rng(0).standard_normal((1000, 3))
+    X = X[::-1] if dtype == "backwards" else (100 * X).astype(dtype)
     X.flags.writeable = False
     index = np.arange(1000) if ordered else np.random.default_rng(1).permutation(1000)
     parts = [slice(a, min(a + 64, 1000)) for a in range(0, 1000, 64)]
@@ -83,19 +91,104 @@ def test_rows_of_the_host_arrive_in_their_order(device, dtype, ordered):
     np.testing.assert_array_equal(np.concatenate(got), X[index])
 
 
+def test_a_stream_may_be_left(device):
+    X = np.random.default_rng(0).standard_normal((1000, 3))
+    stream = streamed(X, [slice(a, a + 100) for a in range(0, 1000, 100)], torch.zeros(1, device=device))
+    np.testing.assert_array_equal(to_numpy(next(stream)), X[:100])
+    stream.close()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_array_arrives_while_other_work_is_done(device, pinned):
+    if pinned and device == "cpu":
+        pytest.skip("memory is pinned for a GPU")
+    X = np.random.default_rng(0).standard_normal((3000, 3)).astype(np.float32)
+    X = torch.asarray(X).pin_memory().numpy() if pinned else X
+    coming = Arriving(X, torch.zeros(1, device=device), 1)  # 256 rows at a time
+    for part in (slice(2900, 3000), slice(100, 700), slice(0, 3000)):
+        np.testing.assert_array_equal(to_numpy(coming.rows(part)), X[part])
+    coming.end()
+    Arriving(X, torch.zeros(1, device=device), 1).end()  # nobody wanted it
+
+
+@pytest.fixture
+def moving(monkeypatch):
+    """Host arrays are moved to any device, the CPU included, and in small blocks."""
+    monkeypatch.setattr("duoplda.model.accumulate.STREAM_BYTES", 8)  # 256 rows at a time
+    monkeypatch.setattr("duoplda.model.statistics.STREAM_BYTES", 8)
+    monkeypatch.setattr("duoplda.model.statistics.on_device", moved)
+
+
+def moved(X, device):
+    return X if device is None else torch.asarray(X, device=device)
+
+
 @pytest.mark.parametrize("n_folds", [0, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_host_arrays_stream_through_a_device(device, monkeypatch, n_folds, dtype):
-    monkeypatch.setattr("duoplda.model.accumulate.STREAM_BYTES", 8)  # 256 rows at a time
-    monkeypatch.setattr("duoplda.model.statistics.on_device", lambda X, device: torch.asarray(X, device=device))
-    made = make_recordings(60, (1, 5), (1, 9), n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=3)
-    order = np.random.default_rng(0).permutation(len(made.X))
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_host_arrays_stream_through_a_device(device, moving, monkeypatch, n_folds, dtype, fits, ordered):
+    monkeypatch.setattr(Arriving, "fits", staticmethod(lambda X, like: fits))
+    counts = (1, 9) if not ordered else 4
+    made = make_recordings(60, (1, 5), counts, n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=3)
+    order = np.random.default_rng(0).permutation(len(made.X)) if not ordered else np.arange(len(made.X))
     X, speaker, session = made.X[order].astype(dtype), made.speaker[order], made.session[order]
     assert len(X) > 600
     whole = Statistics.from_arrays(X, speaker, session, n_folds=n_folds)
     there = Statistics.from_arrays(X, speaker, session, n_folds=n_folds, device=device)
     assert there.within.device.type == device
     equal(there, whole)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("source", ["array", "too large", "chunks", "tensor"])
+def test_preprocessing_on_a_device(device, moving, monkeypatch, by_channel, source):
+    """Recordings are moved first, and transformed where they are then."""
+    monkeypatch.setattr(Arriving, "fits", staticmethod(lambda X, like: source != "too large"))
+    X, speaker, session, channel = data(kinds=True)
+    chain = Backend(lda=4, center_by_channel=by_channel, plda=PLDA(2, 2)).fit(X, speaker, session, channel)
+    places = set()
+
+    def transform(rows, kinds):
+        places.add("host" if isinstance(rows, np.ndarray) else rows.device.type)
+        return through(chain.steps_, rows, kinds)
+
+    if source == "tensor":
+        recordings = Recordings.from_arrays(torch.asarray(X, device=device), speaker, session, channel)
+    elif source == "chunks":
+        parts = [X[a : a + 100] for a in range(0, len(X), 100)]
+        recordings = Recordings.from_chunks(lambda: parts, speaker, session, channel)
+    else:
+        recordings = Recordings.from_arrays(X, speaker, session, channel)
+    there = Statistics.of(recordings, transform, device=device, n_folds=2)
+    assert places == {device}
+    assert there.within.device.type == device
+    equal(there, Statistics.of(Recordings.from_arrays(X, speaker, session, channel), transform, n_folds=2), 1e-10)
+    plain = Statistics.unlabelled(recordings, partial(through, chain.steps_), device=device)
+    assert plain.within.device.type == device
+    equal(plain, Statistics.unlabelled(Recordings.from_arrays(X), partial(through, chain.steps_)), 1e-10)
+
+
+@pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN or infinity in .*rows: 77"), (0.0, "of length 0 .* rows 77")])
+def test_a_recording_that_preprocessing_cannot_take_is_named(device, moving, bad, said):
+    """By its row in the input, though rows are sorted on the way."""
+    X, speaker, session, _ = data()
+    chain = Backend(whiten=False, plda=PLDA(2, 2)).fit(X, speaker, session)
+    X[77] = bad if bad else chain.steps_["center"].mean_
+    with pytest.raises(DuopldaError, match=said):
+        Statistics.from_arrays(X, speaker, session, transform=partial(through, chain.steps_), device=device)
+
+
+@pytest.mark.parametrize("runs", [[5], [3, 1, 2], [900], [300, 1, 700], [1] * 50, [70] * 20])
+def test_sums_of_runs(device, runs):
+    index = np.repeat(np.arange(len(runs)) * 2, runs)
+    rows = np.random.default_rng(0).standard_normal((len(index), 3))
+    expected = np.ones((2 * len(runs), 3))
+    np.add.at(expected, index, rows)
+    for there in (index, torch.asarray(index, device=device)):
+        found = torch.ones((2 * len(runs), 3), dtype=torch.float64, device=device)
+        add_segments(found, there, torch.asarray(rows, device=device))
+        np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-12)
 
 
 def test_a_device_that_is_not_there():
@@ -157,6 +250,68 @@ def test_scores_agree(device):
     want, values = plda.top(sides[0], ones[0], 3)
     np.testing.assert_array_equal(to_numpy(rows), want)
     np.testing.assert_allclose(to_numpy(scores), values, rtol=1e-8, atol=1e-8)
+
+
+@exhaust
+@given(st.integers(1, 900), st.integers(1, 5), st.integers(1, 12), st.integers(1, 5000), st.integers(0, 2**32 - 1))
+def test_the_highest_of_a_tensor_with_ties(n, m, k, values, seed):
+    """Of equal values those of the lower rows come, in their order; few values make nearly all groups candidates."""
+    block = np.random.default_rng(seed).integers(0, values, (n, m)).astype(float)
+    expected = np.argsort(-block, axis=0, kind="stable")[: min(k, n)]
+    for where in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        rows, found = blocks.best(torch.asarray(block, device=where), min(k, n))
+        np.testing.assert_array_equal(rows, expected.T)
+        np.testing.assert_array_equal(found, np.take_along_axis(block, expected, axis=0).T)
+
+
+@pytest.mark.parametrize("k", [1, 10, 40])
+def test_few_of_many_are_looked_at(device, k, monkeypatch):
+    """Of a block without ties, columns are not sorted."""
+    monkeypatch.setattr(blocks, "_sorted_there", None)
+    block = torch.randn((5000, 30), dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    rows, values = blocks.best(block, k)
+    np.testing.assert_array_equal(rows, np.argsort(-to_numpy(block), axis=0)[:k].T)
+    np.testing.assert_array_equal(values, -np.sort(-to_numpy(block), axis=0)[:k].T)
+
+
+@pytest.mark.parametrize("cells", [None, 600 * 300])
+def test_the_highest_of_equal_sides(device, cells, monkeypatch):
+    """The same recording enrolled under many names: the first names win, in blocks of any size."""
+    if cells:
+        monkeypatch.setattr(blocks, "_cells", lambda like, host: cells)
+    X, speaker, session, _ = data()
+    plda = PLDA(4, 3).fit(torch.asarray(X, device=device), speaker, session=session)
+    rows = torch.asarray(np.repeat(X[:2], 300, axis=0), device=device)
+    tests = torch.asarray(np.tile(X, (8, 1))[:700], device=device)
+    found, ratios = plda.top(plda.enroll(rows, np.arange(600)), plda.enroll(tests, np.arange(700)), 4)
+    assert found.device.type == device
+    assert {tuple(r) for r in found.tolist()} == {(0, 1, 2, 3), (300, 301, 302, 303)}
+    assert ratios.shape == (700, 4)
+
+
+@pytest.mark.parametrize("patterns", ["few", "many", "uneven"])
+def test_ragged_sets_agree(device, patterns):
+    """Sets of one to five sessions of one to three recordings, against single recordings and against each other.
+
+    Uneven: most sets have the same pattern.
+    """
+    rng = np.random.default_rng(0)
+    n, most = (60, 2) if patterns == "few" else (300, 5)
+    sessions = np.where(rng.random(n) < 0.95, 1, most) if patterns == "uneven" else rng.integers(1, most + 1, n)
+    side = np.repeat(np.arange(n), sessions)
+    size = np.where((patterns == "uneven") & (sessions[side] == 1), 1, rng.integers(1, 4, len(side)))
+    side, session = np.repeat(side, size), np.repeat(np.arange(len(side)), size)
+    made = make_recordings(20, 3, 3, n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=0)
+    X, Y = rng.standard_normal((len(side), 6)), made.X[:50]
+    here = PLDA(4, 3).fit(made.X, made.speaker, session=made.session)
+    names = ("mean_", "speaker_loadings_", "session_loadings_", "noise_precision_")
+    there = PLDA.from_parameters(*(torch.asarray(np.array(getattr(here, name)), device=device) for name in names))
+    scores = []
+    for plda, put in ((here, np.asarray), (there, partial(torch.asarray, device=device))):
+        sets, ones = plda.enroll(put(X), side, session), plda.enroll(put(Y), np.arange(50))
+        scores.append([to_numpy(plda.llr(*pair)) for pair in ((sets, ones), (ones, sets), (sets, sets))])
+    for mine, theirs in zip(*scores, strict=True):
+        np.testing.assert_allclose(theirs, mine, rtol=1e-9, atol=1e-9)
 
 
 def test_the_command_line_on_a_device(device, tmp_path):

@@ -101,8 +101,8 @@ class OpenSessions:
         return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
-Task = tuple[int, slice, Array]  # whole sessions of one bin: the bin, their rows in order, and the pair of each
-Found = tuple[int, Array, Array, Array | None, dict[int, Array]]  # what they add: the arguments of `Sums._close`
+Task = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows in order, and the pair of each
+Found = tuple[int, Ints, Array, Array | None, dict[int, Array]]  # what they add: the arguments of `Sums._close`
 
 
 class Sums:
@@ -112,9 +112,17 @@ class Sums:
     """
 
     def __init__(
-        self, labels: Labels, like: Array, offset: Array = None, n_folds: int = 0, seed: int = 0, single: bool = False
+        self,
+        labels: Labels,
+        like: Array,
+        offset: Array = None,
+        n_folds: int = 0,
+        seed: int = 0,
+        single: bool = False,
+        transform: Callable[[Array, NDArray[Any]], Array] | None = None,
     ):
-        self.labels, self.xp, self.single = labels, ar.namespace(like), single
+        """`transform` is a function of rows (k, .) and their kinds that `add_all` applies on the device of `like`."""
+        self.labels, self.xp, self.single, self.transform = labels, ar.namespace(like), single, transform
         self.n_folds = F = max(n_folds, 1)
         self._choose_offset(like, offset)
         M, self.d, K = max(len(labels.speaker_ids), 1), like.shape[1], len(labels.kinds)
@@ -152,11 +160,11 @@ class Sums:
         if self.single:  # a number that single precision has too
             self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
 
-    def add_all(self, X: Array) -> None:
+    def add_all(self, X: Array | ar.Arriving) -> None:
         """All recordings at once, so that no session is ever open."""
         ip, key = ar.namespace(self.labels.session), self._order(self.labels.session, self.labels.kind)
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
-        self._add_whole(X, rows, ip.sort(self.session_pair), self.bin_n)
+        self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_n_all), self.bin_n)
         self.pair_n += self.pair_n_all
 
     def _order(self, session: Array, kind: Array) -> Array:
@@ -185,10 +193,12 @@ class Sums:
         size = self.labels.counts.sum(axis=1)
         return size if self.labels.open is None else np.where(self.labels.open, -1, size)
 
-    def _add_whole(self, X: Array, rows: Array | None, pair: Array, n_sessions: list[int]) -> None:
+    def _add_whole(self, X: Array, rows: Array | None, pair: Ints, n_sessions: list[int]) -> None:
         """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind."""
         tasks: list[Task] = []
         there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
+        if isinstance(X, ar.Arriving) and rows is None:  # few, so that little is left to do when the last one is there
+            there = 4 * STREAM_BYTES
         rows_each = max(256, (CHUNK_BYTES // 4 if self.xp is np else there) // (8 * self.d))
         row = at = 0
         for b, h in enumerate(n_sessions):
@@ -211,15 +221,23 @@ class Sums:
     def _blocks(self, X: Array, rows: Array | None, parts: list[slice], out: Array | None) -> Iterator[Array]:
         """Rows of X about `self.base`, in a buffer that is used again, or as they are."""
         if self.xp is not np and isinstance(X, np.ndarray):
-            for block in ar.streamed(X, parts if rows is None else [ar.to_numpy(rows[p]) for p in parts], self.offset):
-                yield self._precise(block)
+            order = None if rows is None else ar.to_numpy(rows)
+            wanted = parts if order is None else [order[p] for p in parts]
+            for own, block in zip(wanted, ar.streamed(X, wanted, self.offset), strict=True):
+                yield self._precise(self._transformed(block, own))
+            return
+        if isinstance(X, ar.Arriving):
+            for p in parts:
+                block = X.rows(p) if rows is None else ar.take(X.rows(slice(0, self.labels.n_recordings)), rows[p])
+                yield self._precise(self._transformed(block, p if rows is None else rows[p]))
             return
         for p in parts:
             index: Any = None if rows is None else rows[p]
             if self.xp is np and index is not None and (np.diff(index) == 1).all():  # consecutive
                 index, p = None, slice(int(index[0]), int(index[-1]) + 1)
             if out is None:
-                yield self._precise(X[p, :] if index is None else ar.take(X, index))
+                block = X[p, :] if index is None else ar.take(X, index)
+                yield self._precise(self._transformed(block, p if index is None else index))
             elif index is None and X.dtype == out.dtype and not self.far:
                 yield X[p]
             elif index is None:
@@ -233,6 +251,13 @@ class Sums:
                 if self.far:
                     block -= self.base.astype(out.dtype)
                 yield block
+
+    def _transformed(self, block: Array, index: Any) -> Array:
+        """Rows with the labels at `index` behind the transform, if there is one."""
+        if self.transform is None:
+            return block
+        kind = self.labels.kind[index] if len(self.labels.kinds) > 1 else np.zeros(block.shape[0], np.int64)
+        return self.transform(block, self.labels.kinds[ar.to_numpy(kind)])
 
     def _precise(self, block: Array) -> Array:
         if not (self.single and block.dtype == self.xp.float32):
@@ -272,7 +297,7 @@ class Sums:
         return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
 
     @np.errstate(invalid="ignore", over="ignore")
-    def _close(self, b: int, pair: Array, F: Array, T: Array | None, within: dict[int, Array]) -> None:
+    def _close(self, b: int, pair: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
         """Give the sums F (h, K_c d) of complete sessions of bin b, sorted by pair (h,), and F'F to their speakers."""
         if T is not None:
             self.T[b] += T

@@ -27,12 +27,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, check_finite, gram, namespace, on_device, put, take, to_numpy, zeros
+from duoplda.arrays import (
+    Array,
+    Arriving,
+    add_rows,
+    check_finite,
+    gram,
+    namespace,
+    on_device,
+    put,
+    take,
+    to_numpy,
+    zeros,
+)
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.model.accumulate import Open, OpenSessions, Sums, TypeBlock, add_scatters
+from duoplda.model.accumulate import STREAM_BYTES, Open, OpenSessions, Sums, TypeBlock, add_scatters
 from duoplda.model.sample import Sample, Sampler
 
 PRECISIONS = ("double", "single")
@@ -86,7 +98,8 @@ class Statistics:
         Parameters
         ----------
         recordings : arrays, files, shards on a cluster: whatever is a `Recordings`
-        transform : a function of rows (k, d) and their kinds of channels (k,) that is applied to each chunk first
+        transform : a function of rows (k, d) and their kinds of channels (k,) that is applied to each chunk first, on
+            the device if there is one
         n_folds, seed : split speakers by a hash of their ids, and keep the parts too, for held-out speakers
         device : a device of torch ("cuda") through which recordings of the host are streamed in blocks, so that they
             need not fit there; tensors are used where they are
@@ -116,7 +129,7 @@ class Statistics:
         """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session.
 
         With `n_folds` there is such a speaker for each fold, for the mean and the covariance without it. `transform`
-        is a function of rows (k, d) that is applied to each chunk first.
+        is a function of rows (k, d) that is applied to each chunk first, on the device if there is one.
         """
         make = partial(_gather_unlabelled, transform=transform, n_folds=n_folds, seed=seed, device=device)
         parts = recordings.reduce(make, _join, list, max(n_folds, 1))
@@ -462,19 +475,8 @@ def _gather(
     part: Recordings, *, transform: Any, device: str | None, buckets: int, **options: Any
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
     """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    if isinstance(part, ArrayRecordings) and transform is None:
-        X = part.X
-        like = X if device is None or namespace(X) is not np else on_device(X[: min(4096, len(X))], device)
-        labels = part.labels(like)
-        sums, sampler = Sums(labels, like, **options), _sampler(labels, X, options)
-        if labels.open is None:
-            sums.add_all(X)
-        else:
-            sums.add(X, slice(0, labels.n_recordings))
-        if sampler is not None:
-            sampler.add(X, slice(0, labels.n_recordings))
-    else:
-        sums, sampler = _by_chunks(part, transform, device, options)
+    whole = _at_once(part, transform, device, options) if isinstance(part, ArrayRecordings) else None
+    sums, sampler = whole or _by_chunks(part, transform, device, options)
     samples: Any = repeat(None) if sampler is None else sampler.result()
     results = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
     found = [Statistics(**g, sample=sample) for g, sample in results]
@@ -487,6 +489,38 @@ def _gather(
     return [replace(s, open=None) for s in found], loose
 
 
+def _at_once(
+    part: ArrayRecordings, transform: Any, device: str | None, options: dict[str, Any]
+) -> tuple[Sums, Sampler | None] | None:
+    """The sums of an array; None where it must come in chunks: with a transform, unless a device does the work."""
+    X = part.X
+    first = slice(0, min(ROWS, X.shape[0]))
+    like = X if device is None or namespace(X) is not np else on_device(X[first], device)
+    moves = namespace(like) is not namespace(X) and Arriving.fits(X, like)
+    rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # which come while labels are sorted
+    try:
+        labels = part.labels(like)
+        if transform is not None:
+            if namespace(like) is np or labels.open is not None:
+                return None
+            like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
+        sums, sampler = Sums(labels, like, transform=transform, **options), _sampler(labels, X, options)
+        if labels.open is None:
+            sums.add_all(rows)
+        else:
+            sums.add(X, slice(0, labels.n_recordings))
+        if sampler is not None:
+            sampler.add(X, slice(0, labels.n_recordings))
+        return sums, sampler
+    except DuopldaError:
+        if transform is not None:
+            _name_rows(part, transform)
+        raise
+    finally:
+        if moves:
+            rows.end()
+
+
 def _sampler(labels: Labels, X: Array, options: dict[str, Any]) -> Sampler | None:
     return Sampler(labels, X.shape[1], options["n_folds"], options["seed"]) if options["n_folds"] else None
 
@@ -496,15 +530,14 @@ def _by_chunks(
 ) -> tuple[Sums, Sampler | None]:
     sums, sampler, labels = None, None, part.labels()
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
-    for chunk in part.chunks():
-        X = chunk.X
+    for chunk in part.chunks(_rows(device)):
+        X = on_device(chunk.X, device)
         if transform is not None:
             try:
                 X = transform(X, labels.kinds[labels.kind[chunk.index]])
             except DuopldaError:
                 _name_rows(part)  # which names the recordings, not the rows of the chunk
                 raise
-        X = X if device is None else on_device(X, device)
         if sums is None:
             sums, sampler = Sums(labels, X, **options), _sampler(labels, chunk.X, options)
         sums.add(X, chunk.index)
@@ -515,19 +548,24 @@ def _by_chunks(
     return sums, sampler
 
 
+def _rows(device: str | None) -> int:
+    """Of a chunk: those for a device are larger, as each costs it some time."""
+    return ROWS if device is None or str(device) == "cpu" else 8 * ROWS
+
+
 def _gather_unlabelled(
     part: Recordings, transform: Any, n_folds: int, seed: int, device: str | None
 ) -> tuple[list[Statistics], list[Any]]:
     found: list[list[Statistics]] = [[] for _ in range(max(n_folds, 1))]
     labels = part.labels() if n_folds else None
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
-    for chunk in part.chunks(4 * ROWS):  # enough for several threads
+    for chunk in part.chunks(4 * _rows(device)):  # enough for several threads
         for fold, own in enumerate(found):
             X = chunk.X if folds is None else take(chunk.X, np.flatnonzero(folds[chunk.index] == fold))
             if not X.shape[0]:
                 continue
             try:
-                X = X if transform is None else transform(X)
+                X = X if transform is None else transform(on_device(X, device))
                 new = Statistics.from_arrays(X, np.full(X.shape[0], fold), device=device)
             except DuopldaError:
                 _name_rows(part)
@@ -539,8 +577,11 @@ def _gather_unlabelled(
     return [own[0] if own else empty for own in found], []
 
 
-def _name_rows(part: Recordings) -> Any:
-    """Read again and raise an error that names the recordings that are not finite or too large, if any."""
+def _name_rows(part: Recordings, transform: Any = None) -> Any:
+    """Read again and raise an error that names the recordings that are not finite or too large, if any.
+
+    With a transform that fails in rows of another order, it then fails in that of the recordings.
+    """
     for chunk in part.chunks():
         size = np.abs(to_numpy(chunk.X)).max(axis=1).astype(np.float64)
         bad = np.flatnonzero(~(size < LARGEST))
@@ -552,6 +593,10 @@ def _name_rows(part: Recordings) -> Any:
         what = "values too large to add up" if np.isfinite(size[bad]).all() else "NaN or infinity"
         remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
         raise DuopldaError(f"Input X contains {what} in {who}, and perhaps in others. {remedy}")
+    if transform is not None:
+        labels = part.labels()
+        for chunk in part.chunks():
+            transform(chunk.X, labels.kinds[to_numpy(labels.kind[chunk.index])])
 
 
 def _join(pieces: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from duoplda.trials.sides import Sides, shared
 from duoplda.trials.tables import empty
 
 CELLS = 1 << 23  # of a block
+ALIGNED = 256  # columns of a block on a device are a multiple of this: products are faster if rows begin at such places
 
 
 class Plan:
@@ -103,8 +104,9 @@ class Scorer:
 
         With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
         """
-        cells = cells or (CELLS if namespace(self.a.gamma) is np else 16 * CELLS)
-        step = max(1, cells // max(len(self.a), 1))
+        step = max(1, (cells or _cells(self.a.gamma, host)) // max(len(self.a), 1))
+        if step > ALIGNED and namespace(self.a.gamma) is not np:
+            step -= step % ALIGNED
         parts = (slice(i, min(i + step, len(tests))) for i in range(0, len(tests), step))
         computed = ((part, self.columns(tests, part)) for part in parts)
         return _on_host(computed) if host else computed
@@ -118,9 +120,11 @@ class Scorer:
         if not isinstance(k, Integral) or k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         k = min(int(k), len(self.a))
-        found = [best(block, k) for _, block in self.blocks(tests)] if k else []
+        xp = namespace(self.a.gamma)
+        find = _best_there if is_torch(xp) else best
+        found = [find(block, k) for _, block in self.blocks(tests)] if k else []
         none = np.zeros((len(tests), k), np.int64), np.zeros((len(tests), k))
-        rows, scores = (np.concatenate(x) for x in zip(*found, strict=True)) if found else none
+        rows, scores = (namespace(*x).concat(x) for x in zip(*found, strict=True)) if found else none
         return put(rows, self.a.gamma), put(scores, self.a.gamma)
 
     def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
@@ -166,6 +170,17 @@ class Scorer:
         return merged(enrolled, tests, i, j)
 
 
+def _cells(like: Array, host: bool) -> int:
+    """How many scores a block has: more on a device than in caches, a sixteenth of the memory of a GPU."""
+    if namespace(like) is np:
+        return CELLS
+    if host or not getattr(like, "is_cuda", False):
+        return 16 * CELLS
+    import torch
+
+    return max(16 * CELLS, torch.cuda.get_device_properties(like.device).total_memory // (16 * 8))
+
+
 def _unit(rows: Array) -> Array:
     xp = namespace(rows)
     length = xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
@@ -205,11 +220,8 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     """
     xp, (n, m) = namespace(block), block.shape
     if is_torch(xp):
-        value, row = block.T.topk(k, dim=1)
-        if bool(((block >= value[:, -1]).sum(dim=0) == k).all()):  # no doubt which k these are
-            row, value = to_numpy(row), to_numpy(value)
-            order = np.lexsort((row, -value), axis=1)
-            return np.take_along_axis(row, order, axis=1), np.take_along_axis(value, order, axis=1)
+        row, value = _best_there(block, k)
+        return to_numpy(row), to_numpy(value)
     width = max(1, min(64, n // (4 * k)))
     groups = n // width
     maxima = xp.max(xp.reshape(block[: groups * width, :], (groups, width, m)), axis=1)
@@ -220,6 +232,52 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     order = np.lexsort((row, -value, column))
     chosen = order[np.searchsorted(column[order], np.arange(m))[:, None] + np.arange(k)]
     return row[chosen], value[chosen]
+
+
+def _best_there(block: Array, k: int) -> tuple[Array, Array]:
+    """The same for a tensor, where it is. All of it is read once only, for the maxima of groups of 32 rows.
+
+    Maxima of groups of these give the bound, which takes few of them. Only groups with a maximum from there on are
+    looked at again, some ten for each column; where many values are equal these are too many, and columns are sorted.
+    """
+    (n, m), at = block.shape, {"device": block.device}
+    width = min(32, int((n / k) ** 0.5), n // (8 * k))
+    if width < 2:
+        return _sorted_there(block, k)
+    xp, groups = namespace(block), -(-n // width)
+    whole = n // width
+    maxima = xp.empty((groups, m), dtype=block.dtype, **at)
+    xp.amax(block[: whole * width].reshape(whole, width, m), 1, out=maxima[:whole])
+    if whole < groups:
+        xp.amax(block[whole * width :], 0, out=maxima[whole])
+    each = max(1, whole // (8 * k))
+    coarse = maxima[: whole // each * each].reshape(-1, each, m).amax(1)
+    least = coarse.topk(k, dim=0).values[-1]  # (m,)
+    group, column = (~(maxima < least)).nonzero(as_tuple=True)  # in the order of groups; NaN is never lost
+    if len(group) * width > n * m // 8 + 4096:
+        return _sorted_there(block, k)
+    row = group[:, None] * width + xp.arange(width, **at)
+    value = block[row.clamp(max=n - 1), column[:, None]]  # (candidates, width)
+    enough = ~(value < least[column][:, None])
+    if whole < groups:
+        enough &= row < n
+    i, j = enough.nonzero(as_tuple=True)
+    row, value, column = row[i, j], value[i, j], column[i]
+    order = value.sort(descending=True, stable=True).indices  # of equal values, the lower row comes first
+    column, again = column[order].sort(stable=True)
+    first = xp.searchsorted(column, xp.arange(m, **at))
+    chosen = order[again[first[:, None] + xp.arange(k, **at)]]
+    return row[chosen], value[chosen]
+
+
+def _sorted_there(block: Array, k: int) -> tuple[Array, Array]:
+    """The same by sorting columns, some at a time."""
+    xp, (n, m) = namespace(block), block.shape
+    step, found = max(1, CELLS // n), []
+    for t in range(0, m, step):
+        value, row = block[:, t : t + step].T.sort(dim=1, descending=True, stable=True)
+        found.append((row[:, :k], value[:, :k]))
+    return xp.cat([row for row, _ in found]), xp.cat([value for _, value in found])
 
 
 def _checked(index: Any, sizes: tuple[int, int]) -> Ints:

@@ -66,7 +66,10 @@ class Lambdas:
 
     def __init__(self, G: Array, counts: Ints, keep: bool):
         self.G, self.counts, self.kept, self.ln = G, counts, None, empty((len(counts),), G)
-        if keep and 8 * len(counts) * G.shape[-1] ** 2 <= KEEP:
+        size = 8 * len(counts) * G.shape[-1] ** 2
+        if keep and namespace(G) is not np and size <= 1 << 28:
+            self.kept, self.ln = inverses(G, counts, SpdInverse())
+        elif keep and size <= KEEP:
             kept = empty((len(counts), *G.shape[1:]), G)
 
             def use(u: int, M: Array) -> None:
@@ -120,20 +123,28 @@ class Product:
         if len(of_many) > sides.MOST_PATTERNS and self.ny:
             n = put(of_one.mean(axis=0), G)
             self._interpolate(eye(self.ny, G) + namespace(G).tensordot(n, G, axes=1))
-        if not flip:
-            self.ready = self.left(ours)
-            return
-        self.ready = empty((len(of_one), len(ours.rows), self.ny + 1), G)  # in the order of rows of the first set
-        right = empty(self.ready.shape[1:], G)
-        for p in range(len(of_one)):
-            self.right(p, ours, right)
-            self.ready[p, ...] = take(right, ours.order)
+
+    @cached_property
+    def ready(self) -> Array:
+        """Of our sides `left` or, if `flip`, for each p `right` in the order of rows of the first set.
+
+        It is made when it is first used: a device has then got the factors of the other sides to work on.
+        """
+        if not self.flip:
+            return self.left(self.ours)
+        ready = empty((len(self.table), len(self.ours.rows), self.ny + 1), self.c)
+        right = empty(ready.shape[1:], ready)
+        for p in range(len(self.table)):
+            self.right(p, self.ours, right)
+            ready[p, ...] = take(right, self.ours.order)
+        return ready
 
     @property
     def size(self) -> int:
         """Bytes that are kept."""
-        kept = (self.ready, self.c, *([] if self.Lambda_3.kept is None else [self.Lambda_3.kept]))
-        return sum(8 * int(np.prod(x.shape)) for x in kept)
+        n, width = len(self.ours.rows), self.ny + 1
+        cells = n * (len(self.table) * width if self.flip else width + len(self.basis)) + int(np.prod(self.c.shape))
+        return 8 * (cells + (0 if self.Lambda_3.kept is None else len(self.Lambda_3.counts) * self.ny**2))
 
     def _interpolate(self, Lambda: Array) -> None:
         """Lambda_3^-1 of (p, q) = sum_k c_qk Lambda_3^-1 of (p, k), for all p: choose patterns k, find c (Q, r).
@@ -163,6 +174,11 @@ class Product:
             c = np.vstack([np.eye(r), solve_triangular(R[:r, :r], R[:r, r:]).T])
             self.basis, self.c = pivot[:r], put(c[np.argsort(pivot)], F)
 
+    @cached_property
+    def own(self) -> Array:
+        """(n, r) c_q of our sides, in the order of their rows: once, as a device waits for indices of the host."""
+        return take(self.c, self.ours.pattern[self.ours.order])
+
     def left(self, one: PatternRows) -> Array:
         """(n, ny + 1 + r) [gamma_1, 1, a_1k]."""
         xp, ny, g = namespace(one.gamma), self.ny, one.gamma
@@ -170,12 +186,34 @@ class Product:
         out[:, :ny], out[:, ny] = g, 1.0
         for p in one.present:
             of = one.of(p)
+            if xp is not np and self.Lambda_3.kept is not None:
+                out[of, ny + 1 :] = (self._forms(p, g[of, :]) - one.quadratic[of][:, None]) / 2
+                continue
 
             def use(k: int, M: Array, of: slice = of) -> None:
                 out[of, ny + 1 + k] = (xp.vecdot(g[of, :] @ M, g[of, :]) - one.quadratic[of]) / 2
 
             self.Lambda_3.each(self.table[p, self.basis], use)
         return out
+
+    def _forms(self, p: int, g: Array) -> Array:
+        """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product: for devices."""
+        xp, (n, ny), r = namespace(g), g.shape, len(self.basis)
+        beside = self._beside_of_one if len(self.table) == 1 else self._beside(p)
+        step = max(1, (1 << 27) // max(1, n * ny))
+        cuts = [(k, min(k + step, r)) for k in range(0, r, step)]
+        rows = (xp.reshape(g @ beside[:, a * ny : b * ny], (n, b - a, ny)) for a, b in cuts)
+        return xp.concat([(x @ g[:, :, None])[:, :, 0] for x in rows], axis=1)
+
+    def _beside(self, p: int) -> Array:
+        """(ny, r ny) the Lambda_3^-1 of all k side by side."""
+        stack = take(self.Lambda_3.kept, self.table[p, self.basis])
+        xp, r = namespace(stack), len(self.basis)
+        return xp.reshape(xp.permute_dims(stack, (1, 0, 2)), (self.ny, r * self.ny))
+
+    @cached_property
+    def _beside_of_one(self) -> Array:
+        return self._beside(0)
 
     def right(self, p: int, many: PatternRows, out: Array) -> None:
         """(n, ny + 1) [Lambda_3^-1 gamma_2, a_2]."""
@@ -188,10 +226,26 @@ class Product:
             else:
                 out[of, :ny] = g[of, :] @ M
 
-        self.Lambda_3.each(self.table[p, many.present], use)
+        if xp is np or self.Lambda_3.kept is None or not self._at_once(p, many, out):
+            self.Lambda_3.each(self.table[p, many.present], use)
         ln = self.ln_many - take(self.Lambda_3.ln, self.table[p, :]) + self.ln_one[p]
         ln = ln if len(many.patterns) == 1 else take(ln, many.pattern)
         out[:, ny] = (xp.vecdot(out[:, :ny], g) - many.quadratic + ln) / 2
+
+    def _at_once(self, p: int, many: PatternRows, out: Array) -> bool:
+        """out[:, :ny] = Lambda_3^-1 gamma_2 by one stack of products, on a device, unless some patterns have far more
+        sides than others."""
+        sizes = np.diff(many.start)[many.present]
+        if len(sizes) < 4 or len(sizes) * sizes.max() > 8 * len(many.rows):
+            return False
+        xp, ny, most = namespace(out), self.ny, int(sizes.max())
+        stack = empty((len(sizes) * most, ny), out)
+        place = put(np.flatnonzero((np.arange(most) < sizes[:, None]).reshape(-1)), out)
+        set_rows(stack, place, many.gamma)
+        M = take(self.Lambda_3.kept, self.table[p, many.present])
+        stack = xp.reshape(stack, (len(sizes), most, ny)) @ M
+        out[:, :ny] = take(xp.reshape(stack, (len(sizes) * most, ny)), place)
+        return True
 
     def rights(self, many: PatternRows) -> Iterator[tuple[int, Array]]:
         """For each p (n, ny + 1 + r) [Lambda_3^-1 gamma_2, a_2, c_q], in memory that the next one takes."""
@@ -208,8 +262,8 @@ class Product:
         if not len(columns):
             return
         if self.flip:
-            left, c = self.left(theirs), take(self.c, ours.pattern[ours.order])
-            pieces = [(theirs.of(p), (self.ready[p, ...], c), left[theirs.of(p), :]) for p in theirs.present]
+            left = self.left(theirs)
+            pieces = [(theirs.of(p), (self.ready[p, ...], self.own), left[theirs.of(p), :]) for p in theirs.present]
             multiply(out, ours.rows[ours.order], columns, pieces)
             return
         for p, right in self.rights(theirs):
@@ -270,6 +324,9 @@ def multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tu
         return
     for of, left, right in pieces:
         L = left[0] if len(left) == 1 else xp.concat(left, axis=1)
+        if getattr(L, "is_cuda", False) and L.shape[1] % 8:  # products of an odd inner size take half as long again
+            none = xp.zeros_like(L[:, : -L.shape[1] % 8]), xp.zeros_like(right[:, : -L.shape[1] % 8])
+            L, right = xp.concat([L, none[0]], axis=1), xp.concat([right, none[1]], axis=1)
         if matrix:
             xp.matmul(L, right.T, out=out[int(rows[0]) : int(rows[-1]) + 1 : step, :])
         elif natural:
