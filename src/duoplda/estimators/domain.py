@@ -5,7 +5,8 @@
 m is the mean of the training data and M (k, d) the matrices of the chain up to whitening, so that the total variance is
 d. With `center_by_channel`, m is the mean of the recording's kind. The limit allows for what the mean of so many
 speakers and recordings varies by itself. A chain that does not whiten before it normalises lengths (a PLDA alone, LDA
-alone, the chain of VBx) is measured in the space of its PLDA, in terms of the total covariance of the model:
+alone, the chain of VBx), and an adapted model, are measured in the space of the PLDA, in terms of the total covariance
+of the model:
 
     D = (mean of z - mu)' T^-1 (mean of z - mu),    T = VV' + UU' + sum_k p_k W_k^-1,    mu = sum_k p_k mu_k
 
@@ -142,7 +143,12 @@ class _Look:
 
 
 def _matrices(chain: Any) -> list[Floats] | None:
-    """The matrices that follow the centre, up to whitening; None where a length or the PLDA comes before that."""
+    """The matrices that follow the centre, up to whitening; None where a length or the PLDA comes before that.
+
+    None for an adapted model, too: its whitening is that of the source, its total covariance that of the target.
+    """
+    if chain.plda_.adapted_ is not None:
+        return None
     steps, found = list(chain.steps_.values()), list[Floats]()
     for step in steps[1:] if steps and isinstance(steps[0], Center) else ():
         if not isinstance(step, (LDA, Whiten)):
