@@ -242,7 +242,6 @@ class Queue:
                     found += len(i)
         return found
 
-
     def verify(self) -> bool:
         """Add the pairs that gain, exactly, among those of each cluster and the one that a guess finds the best.
 
