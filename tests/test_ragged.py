@@ -50,3 +50,20 @@ def test_it_is_used_where_it_pays():
     full = ragged.Diagonals(np.eye(150), np.zeros((150, 150)), np.ones(150), sizes)
     assert few.pays(patterns)
     assert not full.pays(patterns)
+
+
+@pytest.mark.parametrize("N", [[3], [1, 2, 3], [2, 50, 51, 52, 900], range(2, 99), range(1, 400)], ids=len)
+@pytest.mark.parametrize("k", ["spread", "far apart", "none"])
+def test_a_few_numbers_of_recordings_stand_for_all(N, k):
+    rng, N = np.random.default_rng(0), np.array(N)
+    k = {
+        "spread": rng.uniform(0.1, 3, 20),
+        "far apart": np.append(0.0, np.geomspace(1e-9, 1e4, 30)),
+        "none": np.zeros(3),
+    }[k]
+    few, T = ragged.among(N, k)
+    assert set(few) <= set(N)
+    assert len(few) <= min(len(N), 40)
+    d, d_few = (1 / (1 + n[:, None] * k) for n in (N, few))
+    want = d[:, :, None] * d[:, None, :]
+    np.testing.assert_allclose(np.tensordot(T, d_few[:, :, None] * d_few[:, None, :], axes=1), want, rtol=1e-11)

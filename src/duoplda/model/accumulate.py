@@ -199,7 +199,7 @@ class Sums:
         there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
         if isinstance(X, ar.Arriving) and rows is None:  # few, so that little is left to do when the last one is there
             there = 4 * STREAM_BYTES
-        rows_each = max(256, (CHUNK_BYTES // 4 if self.xp is np else there) // (8 * self.d))
+        rows_each = max(256, (CHUNK_BYTES if self.xp is np else there) // (8 * self.d))
         row = at = 0
         for b, h in enumerate(n_sessions):
             L = int(self.types[b // self.n_folds].sum())
@@ -281,10 +281,10 @@ class Sums:
             n = int(counts[k])
             part = G[:, at : at + n, :]
             at += n
-            whole = xp.sum(part, axis=1, dtype=xp.float64) if n > 1 else ar.to_float(part[:, 0, :], xp)
-            sums.append(whole - n * (self.offset - self.base))
             if n == 1:
+                sums.append(ar.to_float(part[:, 0, :], xp) - (self.offset - self.base))
                 continue
+            whole = xp.sum(part, axis=1, dtype=xp.float64)
             if n <= 8 and spare is not None:  # n - 1 orthonormal contrasts hold what n residuals do, at less cost
                 rows = spare[: h * (n - 1)].reshape(h, n - 1, d)
                 rest = np.matmul(helmert(n).astype(spare.dtype), part, out=rows)
@@ -292,6 +292,8 @@ class Sums:
                 rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
             else:
                 rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
+            whole -= n * (self.offset - self.base)
+            sums.append(whole)
             flat = xp.reshape(rest, (-1, d))
             within[k] = ar.to_float(flat.T @ flat, xp)  # NumPy sees that both are one array, and does half the work
         return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within

@@ -47,31 +47,44 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 
 
 def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tuple[Array, Array, Array]:
-    """Loadings Z = [V U] that all kinds share; means (about the offset) and noise covariances by kind."""
-    xp, R, C = ar.namespace(model.V), moments.R, moments.C
+    """Loadings Z = [V U] that all kinds share; means (about the offset) and noise covariances by kind.
+
+    Kinds that come together in every session, as copies do, have one R between them: what it costs is paid once.
+    """
+    xp, C = ar.namespace(model.V), moments.C
+    _, first, group = np.unique(stats.types, axis=1, return_index=True, return_inverse=True)
+    R, group = ar.take(moments.R, first), group.reshape(-1)  # (G, q, q), (K,)
     N = ar.put(np.maximum(stats.N, 1e-300), model.V)[:, None]
-    r, f = R[:, :-1, -1], C[:, :, -1]
-    Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N)[:, None, :]
-    Cc = C[:, :, :-1] - f[:, :, None] * (r / N)[:, None, :]
-    Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N)
-    CZ = Cc @ Z.T
+    N_R, r, f = ar.take(N, first), R[:, :-1, -1], C[:, :, -1]
+    Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N_R)[:, None, :]
+    Cc = C[:, :, :-1] - f[:, :, None] * ar.take(r / N_R, group)[:, None, :]
+    Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N, group)
+    CZ, ZRZ = Cc @ Z.T, ar.take(Z @ Rc @ Z.T, group)
     Sc = stats.S - f[:, :, None] * (f / N)[:, None, :]
-    return Z, (f - r @ Z.T) / N, ar.symmetric(Sc - CZ - CZ.mT + Z @ Rc @ Z.T) / N[:, :, None]
+    return Z, (f - ar.take(r @ Z.T, group)) / N, ar.symmetric(Sc - CZ - CZ.mT + ZRZ) / N[:, :, None]
 
 
-def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any]) -> Array:
-    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q."""
+def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any], group: NDArray[Any]) -> Array:
+    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q.
+
+    R_k is R[group[k]]. With a single group, Z = (sum W_k)^-1 (sum W_k C_k) R^-1.
+    """
     xp = ar.namespace(Z)
+    residual = xp.sum(W @ C, axis=0)
+    if R.shape[0] == 1:
+        return ar.spd_inverse(xp.sum(W, axis=0))[0] @ residual @ ar.spd_inverse(ar.symmetric(R[0, ...]))[0]
     share = ar.put(N / N.sum(), Z)  # of the recordings, by kind
     left = ar.spd_inverse(xp.tensordot(share, W, axes=1))[0]
-    right = ar.spd_inverse(ar.symmetric(xp.sum(R, axis=0)))[0]
-    residual = xp.sum(W @ (C - Z @ R), axis=0)
+    members = (group == np.arange(R.shape[0])[:, None]).astype(float)  # (G, K)
+    right = ar.spd_inverse(ar.symmetric(xp.tensordot(ar.put(members.sum(axis=1), R), R, axes=1)))[0]
+    W_R = xp.tensordot(ar.put(members, W), W, axes=1)  # (G, d, d) sums of the W_k that go with R
+    residual = residual - xp.sum(W_R @ (Z @ R), axis=0)
     step = left @ residual @ right
     power = first = float(xp.sum(residual * step))
     for _ in range(10):
         if power <= 1e-16 * first or power <= 0:
             break
-        image = xp.sum(W @ (step @ R), axis=0)
+        image = xp.sum(W_R @ (step @ R), axis=0)
         a = power / float(xp.sum(step * image))
         Z = Z + a * step
         residual = residual - a * image

@@ -5,7 +5,7 @@ The letters are those of `duoplda.model.parameters`; m is what is expected of a 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,17 @@ class Moments:
     M: float
 
 
-# Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny).
+# Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny); for
+# a type of few sessions, weighted rows E[y] (m, ny) instead of the last.
 SpeakerSums = tuple[Array, Array, Array]
+
+
+class Weights(NamedTuple):
+    """Loadings of the sessions of one type, those of the kinds present one below the other."""
+
+    WU: Array  # (K_c d, nx)
+    WV: Array  # (K_c d, ny); for a type of many sessions, B_c
+    few: bool  # rows F of sessions are at hand, and of fewer speakers than there are factors: products go by them
 
 
 class EStep:
@@ -53,16 +62,16 @@ class EStep:
         stats, xp, d, q = self.stats, ar.namespace(model.V), model.d, model.ny + model.nx + 1
         terms, m = Terms(model, stats.types), model.mu - stats.offset
         means = [b.stacked(m) for b in stats.blocks]  # (K_c d,) what is expected of a session of each type
-        stacks = [terms.stacked(b.present.tolist(), c) for c, b in enumerate(stats.blocks)]  # WU_c and B_c
-        gamma = self._gamma(means, [B for _, B in stacks], model.ny)
+        weights = self._weights(terms)
+        gamma = self._gamma(means, weights, terms)
         post = self._speakers(terms, gamma, moments)
-        sums = self._speaker_sums(post) if moments else [None] * len(means)
+        sums = self._speaker_sums(post, weights) if moments else [None] * len(means)
         w = ar.put(stats.weights, gamma)
         ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
         ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
         R, C, rho = ar.zeros((model.K, q, q), gamma), ar.zeros((model.K, d, q), gamma), ar.zeros((q, q), gamma)
         cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
-        tasks = [(c, means[c], stacks[c][0], sums[c]) for c in range(len(means))]
+        tasks = [(c, means[c], weights[c], sums[c]) for c in range(len(means))]
         found = ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, cost)
         for b, (ln_c, E, Ft) in zip(stats.blocks, found, strict=True):
             ln += ln_c
@@ -81,14 +90,28 @@ class EStep:
         found = ar.in_order(lambda part: work(*part), self.parts, cost)
         yield from ((*part, result) for part, result in zip(self.parts, found, strict=True))
 
-    def _gamma(self, means: list[Array], B: list[Array], ny: int) -> Array:
+    def _weights(self, terms: Terms) -> list[Weights]:
+        nx, ny, out, kept = terms.J.shape[1], terms.J.shape[2], [], dict[tuple[int, ...], tuple[Array, Array]]()
+        for c, b in enumerate(self.stats.blocks):
+            present = b.present.tolist()
+            few = not b.squared and len(b.n) < min(max(nx, ny), ar.ROWS)
+            if few and tuple(present) not in kept:  # other types may have the same kinds
+                kept[tuple(present)] = terms.loadings(present)
+            out.append(Weights(*(kept[tuple(present)] if few else terms.stacked(present, c)), few))
+        return out
+
+    def _gamma(self, means: list[Array], weights: list[Weights], terms: Terms) -> Array:
         """(M, ny) sum over types of B'(A_i - n_i m)."""
+        ny = terms.J.shape[2]
         gamma = ar.zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
 
         def work(c: int, rows: slice) -> Array:
-            b = self.stats.blocks[c]
+            b, (WU, WV, few) = self.stats.blocks[c], weights[c]
             n = ar.put(b.n[rows].astype(float), gamma)
-            return b.A[rows, :] @ B[c] - n[:, None] * (means[c] @ B[c])[None, :]
+            if few:
+                A = b.A[rows, :] - n[:, None] * means[c][None, :]
+                return A @ WV - (A @ WU) @ terms.PJ[c, ...]
+            return b.A[rows, :] @ WV - n[:, None] * (means[c] @ WV)[None, :]
 
         for c, rows, found in self._by_rows(work, 2.0 * ny * self.host):
             ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], found)
@@ -103,7 +126,7 @@ class EStep:
             return speakers_by_rank(parts, self.patterns, gamma, weights)
         return speakers(terms.G, self.patterns, gamma, weights)
 
-    def _speaker_sums(self, post: Speakers) -> list[SpeakerSums]:
+    def _speaker_sums(self, post: Speakers, of_types: list[Weights]) -> list[SpeakerSums]:
         weights, ny = self.stats.weights, post.mean.shape[1]
 
         def work(c: int, rows: slice) -> SpeakerSums:
@@ -111,7 +134,8 @@ class EStep:
             own, w = ar.take(post.mean, b.speaker[rows]), weights[b.speaker[rows]]
             wn = w * b.n[rows]
             weighted = ar.put(w, own)[:, None] * own
-            return ar.put(wn, own) @ own, ar.gram(ar.put(np.sqrt(wn), own)[:, None] * own), b.A[rows, :].T @ weighted
+            Ay = weighted if of_types[c].few else b.A[rows, :].T @ weighted
+            return ar.put(wn, own) @ own, ar.gram(ar.put(np.sqrt(wn), own)[:, None] * own), Ay
 
         sums: list[SpeakerSums] = [(0.0, post.covariance[c, ...], 0.0) for c in range(len(self.stats.blocks))]
         for c, _, (y, yy, Ay) in self._by_rows(work, 3.0 * ny * self.host):
@@ -131,28 +155,37 @@ class EStep:
 
 
 def _sessions(
-    stats: Statistics, terms: Terms, c: int, m: Array, WU: Array, sums: SpeakerSums | None
+    stats: Statistics, terms: Terms, c: int, m: Array, weights: Weights, sums: SpeakerSums | None
 ) -> tuple[float, Array | None, Array | None]:
     """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'] (q, q) and F E[t]' (K_c d, q).
 
-    sum E[x]    = P (U'W sum (F - m) - J sum n y),   sum E[x y'] = P (U'W sum (F - m) y' - J sum n yy')
-    sum E[x x'] = P (U'W sum (F - m)(F - m)' WU - U'W sum (F - m) y' J' - (..)' + J sum n yy' J') P + H P
-    sum F E[x]' = (sum F (F - m)' WU - sum F y' J') P
+    sum E[x]    = P U'W sum (F - m) - PJ sum n y,   sum E[x y'] = P U'W sum (F - m) y' - PJ sum n yy'
+    sum E[x x'] = P U'W sum (F - m)(F - m)' WU P - P U'W sum (F - m) y' (PJ)' - (..)' + PJ sum n yy' (PJ)' + H P
+    sum F E[x]' = sum F (F - m)' WU P - sum F y' (PJ)'
     """
-    H, f, J, P = float(stats.H[c]), stats.f[c], terms.J[c, ...], terms.P[c, ...]
+    b, H, f, P, PJ, WU = stats.blocks[c], float(stats.H[c]), stats.f[c], terms.P[c, ...], terms.PJ[c, ...], weights.WU
     xp, mWU, fWU = ar.namespace(P), m @ WU, f @ WU
-    TU = stats.blocks[c].times(WU) - f[:, None] * mWU[None, :]  # sum F (F - m)' WU
-    UTU = ar.symmetric(WU.T @ TU - mWU[:, None] * (fWU - H * mWU)[None, :])
-    ln = 0.5 * (H * float(terms.ln_P[c]) + float(xp.sum(P * UTU)))
+    mP, fP = mWU @ P, fWU @ P
+    F_WU = b.scatter @ WU if weights.few else WU  # rows of sessions, or of dimensions
+    F_WUP = F_WU @ P if weights.few else b.times(WU) @ P  # for dimensions: sum F F' WU P
+    trace = float(xp.sum(F_WU * F_WUP)) - float(2 * fWU @ mP - H * mWU @ mP)  # sum z'Pz
+    ln = 0.5 * (H * float(terms.ln_P[c]) + trace)
     if sums is None:
         return ln, None, None
     y, yy, Ay = sums
-    UD = WU.T @ Ay - mWU[:, None] * y[None, :]  # U'W sum (F - m) y'
-    x = P @ (fWU - H * mWU - J @ y)
-    XY = P @ (UD - J @ yy)
-    UDJ = UD @ J.T
-    XX = H * P + P @ ar.symmetric(UTU - UDJ - UDJ.T + J @ yy @ J.T) @ P
-    FX = (TU - Ay @ J.T) @ P
-    rows = [(yy, XY.T, y[:, None]), (XY, XX, x[:, None]), (y[None, :], x[None, :], ar.put([[H]], x))]
-    E = xp.concat([xp.concat(row, axis=1) for row in rows])
+    if weights.few:
+        own, Ay = Ay, b.A.T @ Ay
+        FX = b.scatter.T @ F_WUP - b.A.T @ (own @ PJ.T)
+        PUTUP, PUD = ar.gram(F_WUP), ((b.A @ WU) @ P).T @ own
+    else:
+        FX = F_WUP - Ay @ PJ.T
+        PUTUP, PUD = P @ (WU.T @ F_WUP), P @ (WU.T @ Ay)
+    FX = FX - f[:, None] * mP[None, :]
+    PUTUP = ar.symmetric(PUTUP - mP[:, None] * (2 * fP - H * mP)[None, :])  # P U'W sum (F - m)(F - m)' WU P
+    PUD = PUD - mP[:, None] * y[None, :]  # P U'W sum (F - m) y'
+    PJyy = PJ @ yy
+    x, XY, half = fP - H * mP - PJ @ y, PUD - PJyy, (PJyy / 2 - PUD) @ PJ.T
+    XX = H * P + PUTUP + half + half.T
+    blocks = [(yy, XY.T, y[:, None]), (XY, XX, x[:, None]), (y[None, :], x[None, :], ar.put([[H]], x))]
+    E = xp.concat([xp.concat(row, axis=1) for row in blocks])
     return ln, E, xp.concat([Ay, FX, f[:, None]], axis=1)

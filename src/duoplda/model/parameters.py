@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.data.labels import NO_KIND, Ints
+from duoplda.display import Shown
 from duoplda.errors import DuopldaError
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Shown):
     """Parameters for K kinds of channels; with one kind it is the model of the source."""
 
     mu: Array  # (K, d)
@@ -39,6 +40,11 @@ class Model:
     U: Array  # (d, nx)
     W: Array  # (K, d, d) precisions
     kinds: NDArray[Any] = field(default_factory=NO_KIND.copy)  # (K,)
+
+    def _facts(self) -> dict[str, Any]:
+        """Its sizes, for `repr` and notebooks."""
+        sizes: dict[str, Any] = {"dimensions": self.d, "speaker factors": self.ny, "session factors": self.nx}
+        return sizes | ({"kinds of channels": self.kinds} if self.K > 1 else {})
 
     @property
     def d(self) -> int:
@@ -131,32 +137,46 @@ class Terms:
         xp, V, U = ar.namespace(model.V), model.V, model.U
         host, size = xp is np, model.ny + model.nx
 
-        def of_kind(k: int) -> tuple[Array, ...]:
-            WV, WU = model.W[k, ...] @ V, model.W[k, ...] @ U
-            return WV, WU, V.T @ WV, U.T @ WV, ar.symmetric(U.T @ WU)
+        by_type = (
+            0 < len(types) < model.K
+        )  # V'WV and so on are needed for types: of these W, or sums of those of the W_k
+        sums = xp.tensordot(ar.put(types.astype(float), V), model.W, axes=1) if by_type else model.W
 
-        found = ar.in_order(of_kind, range(model.K), 2.0 * model.K * model.d**2 * size if host else 0)
-        self.WV, self.WU, VWV, J, UWU = (xp.stack(a) for a in zip(*found, strict=True))  # (K, d, ny), (K, d, nx), ...
+        def of_kind(k: int) -> tuple[Array, ...]:
+            return model.W[k, ...] @ V, model.W[k, ...] @ U
+
+        def of_sum(s: int) -> tuple[Array, ...]:
+            WV, WU = (sums[s, ...] @ V, sums[s, ...] @ U) if by_type else (self.WV[s, ...], self.WU[s, ...])
+            return V.T @ WV, U.T @ WV, ar.symmetric(U.T @ WU)
+
+        cost = float(model.d * size * (model.d + size)) if host else 0.0
+        found = ar.in_order(of_kind, range(model.K), model.K * cost)
+        self.WV, self.WU = (xp.stack(a) for a in zip(*found, strict=True))  # (K, d, ny), (K, d, nx)
+        found = ar.in_order(of_sum, range(sums.shape[0]), sums.shape[0] * cost)
+        VWV, J, UWU = (xp.stack(a) for a in zip(*found, strict=True))
 
         def of_types(part: slice) -> tuple[Array, ...]:
-            c = ar.put(types[part].astype(float), V)  # (C, K)
+            c = ar.put((np.eye(len(types)) if by_type else types.astype(float))[part], V)
             Jc = xp.tensordot(c, J, axes=1)
             P, ln = ar.spd_inverse(ar.eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
             PJ = P @ Jc
             return Jc, P, -ln, PJ, ar.symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
 
-        step = max(1, (1 << 20) // (8 * size**2 + 1)) if host else max(len(types), 1)
+        step = max(1, (1 << 23) // (8 * size**2 + 1)) if host else max(len(types), 1)
         parts = [slice(a, a + step) for a in range(0, max(len(types), 1), step)]
         found = ar.in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
         # (C, nx, ny), (C, nx, nx), (C,), (C, nx, ny), (C, ny, ny)
         self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*found, strict=True))
         self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and host else None
 
+    def loadings(self, present: list[int]) -> tuple[Array, Array]:
+        """WU (K_c d, nx) and WV (K_c d, ny) of some kinds, one below the other."""
+        xp = ar.namespace(self.WV)
+        if len(present) == 1:
+            return self.WU[present[0], ...], self.WV[present[0], ...]
+        return xp.concat([self.WU[k, ...] for k in present]), xp.concat([self.WV[k, ...] for k in present])
+
     def stacked(self, present: list[int], c: int) -> tuple[Array, Array]:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
-        xp = ar.namespace(self.WV)
-        WU, WV = (
-            of[present[0], ...] if len(present) == 1 else xp.concat([of[k, ...] for k in present])
-            for of in (self.WU, self.WV)
-        )
+        WU, WV = self.loadings(present)
         return WU, WV - WU @ self.PJ[c, ...]

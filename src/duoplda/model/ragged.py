@@ -68,14 +68,17 @@ class Speakers:
     covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
 
 
-def inverses(G: Array, counts: Ints, invert: ar.SpdInverse) -> tuple[Array, Array]:
-    """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C)."""
+def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | None = None) -> tuple[Array, Array]:
+    """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C).
+
+    On the host, inverses are written to `out` (m, ny, ny); if there is none, the next call overwrites them.
+    """
     (C, ny, _), m = G.shape, len(counts)
     xp = ar.namespace(G)
     flat, n = xp.reshape(G, (C, ny * ny)), ar.put(counts.astype(float), G)
     if xp is not np:
         return ar.spd_inverse(ar.eye(ny, G) + xp.reshape(n @ flat, (m, ny, ny)))
-    out = invert.buffer(-1, m, ny, ny)  # which the next call with this `invert` overwrites
+    out = invert.buffer(-1, m, ny, ny) if out is None else out
     np.matmul(n, flat, out=out.reshape(m, ny * ny))
     out.reshape(m, ny * ny)[:, :: ny + 1] += 1.0
     return out, invert(out)
@@ -92,22 +95,27 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
     covariance, kept = ar.zeros((Q, ny * ny), gamma), {}
 
     def work(run: list[range], invert: ar.SpdInverse) -> Array:
-        total = 0.0
+        total, first = 0.0, run[0].start
+        room = invert.buffer(-1, run[-1].stop - first, ny, ny) if xp is np else None
         for p in run:
             m, r = len(p), int(patterns.multiplicity[p[0]])
             own, of = slice(p.start, p.stop), slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
-            cov, ln[own] = inverses(G, patterns.rows[own], invert)
+            out = None if room is None else room[p.start - first : p.stop - first]
+            cov, ln[own] = inverses(G, patterns.rows[own], invert, out)
             if r > ar.ROWS:  # too many speakers for one thread
                 kept.update({(of.start + i * r, of.start + (i + 1) * r): cov[i, ...] + 0.0 for i in range(m)})
             else:
                 mean[of, :] = xp.reshape(xp.reshape(ordered[of, :], (m, r, ny)) @ cov, (m * r, ny))
-            if Q:
+            if Q and room is None:
                 total = total + ar.put(weights[own].T, gamma) @ xp.reshape(cov, (m, ny * ny))
+        if Q and room is not None:  # at once: the sums are large
+            total = weights[first : run[-1].stop].T @ room.reshape(-1, ny * ny)
         return total
 
     if ny:
         most = max(1, (1 << 21 if xp is np else 1 << 28) // (8 * ny * ny))
-        runs = _runs(patterns.batches(most), max(most, 2 * Q))
+        least = max(most, min(2 * Q, (1 << 26) // (8 * ny * ny)))
+        runs = _runs(patterns.batches(most), least)
         for total in ar.in_order(work, runs, P * ny**3 if xp is np else 0, ar.SpdInverse):
             covariance += total
     for (a, b), cov in kept.items():
@@ -142,11 +150,35 @@ class Diagonals:
     def pays(self, patterns: Patterns) -> bool:
         """Whether matrices of nx rows, and products for each number of recordings, cost less than matrices of ny."""
         (nx, ny), P, C = self.Z.shape, len(patterns), len(self.sizes)
-        D = len(np.unique(patterns.recordings))
+        D = min(len(np.unique(patterns.recordings)), 24)  # about so many numbers stand for all
         return P * nx**3 + 1.5 * D * C * nx * ny * (nx + ny) < 0.6 * P * ny**3
 
 
 GROUP = 64  # patterns whose matrices are inverted at a time
+
+
+def among(N: Ints, k: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
+    """A few of the numbers N (n,), s of them, and weights T (n, s) with which they stand for all, to rounding:
+
+        d_N d_N' = sum_s T_Ns d_s d_s',   d_N = 1 / (1 + N k)
+
+    Such functions of N are smooth for any k >= 0. They are looked at, each as a multiple of its value in the middle,
+    for 0 and for values of k from where N k is nearly 0 to the largest one.
+    """
+    from scipy.linalg import qr, solve_triangular
+
+    least, most = 0.01 / float(N.max()), float(k.max())
+    n_k = 2 + int(6 * np.log10(most / least)) if most > least else 0
+    k = np.append(0.0, np.geomspace(least, max(most, least), n_k))[:, None]
+    d = (1 + k * np.sqrt(N.min() * N.max())) / (1 + k * N)
+    F = (d[:, None, :] * d)[np.tril_indices(len(d))]  # (pairs of k, n)
+    scale = np.linalg.norm(F, axis=0)
+    R, order = qr(F / scale, mode="r", pivoting=True, check_finite=False)
+    size = np.abs(np.diagonal(R))
+    s = int(np.sum(size > 1e-15 * size[0]))
+    T = np.zeros((len(N), s))
+    T[order] = solve_triangular(R[:s, :s], R[:s]).T * scale[order][:, None] / scale[order[:s]]
+    return N[order[:s]], T
 
 
 @ar.reproducible()
@@ -157,7 +189,8 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
 
         Lambda^-1 = D - D Z' inner^-1 Z D,   inner = diag(1 / w) + Z D Z',   ln|Lambda| = ln|inner| + sum ln w - ln|D|
 
-    Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1.
+    Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1: for the
+    sums, a few numbers stand for all.
     """
     P, Qn, (nx, ny) = len(patterns), weights.shape[1], parts.Z.shape
     k, Q = np.linalg.eigh(parts.K)
@@ -178,29 +211,38 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
             x = ((Dg @ Z.T).reshape(j - i, r, nx) @ inner[i:j]).reshape(-1, nx)
             solved[who] = Dg - x @ ZD
 
-    def work(run: list[Ints], invert: ar.SpdInverse) -> tuple[Any, Any]:
-        total, diagonal = 0.0, 0.0
-        for group in run:
-            d = 1 / (1 + patterns.recordings[group[0]] * k)
-            ZD = Z * d
-            ZDZ, sums = ZD @ Z.T, np.zeros((Qn, nx * nx))
-            for of in (group[i : i + GROUP] for i in range(0, len(group), GROUP)):
-                inner = invert.buffer(-1, len(of), nx, nx)
-                inner[...] = ZDZ
-                inner.reshape(len(of), -1)[:, :: nx + 1] += 1 / w[of]
-                ln[of] = invert(inner) - np.log(d).sum()
-                solve(of, inner, d, ZD)
-                sums += weights[of].T @ inner.reshape(len(of), -1)
-            if Qn:
-                total = total + ZD.T @ (sums.reshape(Qn, nx, nx) @ ZD)
-                diagonal = diagonal + weights[group].sum(axis=0)[:, None] * d
-        return total, diagonal
+    cost = P * nx**3 + 4.0 * gamma.size * nx
+    numbers, which = np.unique(patterns.recordings, return_inverse=True)
+    few, T = among(numbers, k)
+    around = np.zeros((len(few), Qn * nx * nx))  # sums of inner^-1, by these numbers
 
-    groups = (  # of one number of recordings each
+    def work(group: Ints, invert: ar.SpdInverse) -> NDArray[Any]:
+        d = 1 / (1 + patterns.recordings[group[0]] * k)
+        ZD = Z * d
+        ZDZ, sums = ZD @ Z.T, np.zeros((Qn, nx * nx))
+        for of in (group[i : i + GROUP] for i in range(0, len(group), GROUP)):
+            inner = invert.buffer(-1, len(of), nx, nx)
+            inner[...] = ZDZ
+            inner.reshape(len(of), -1)[:, :: nx + 1] += 1 / w[of]
+            ln[of] = invert(inner) - np.log(d).sum()
+            solve(of, inner, d, ZD)
+            sums += weights[of].T @ inner.reshape(len(of), -1)
+        return sums
+
+    groups = [  # of one number of recordings each
         order[i : min(i + 8 * GROUP, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, 8 * GROUP)
-    )
-    for total, diagonal in ar.in_order(work, _runs(groups, GROUP), P * nx**3 + 4 * gamma.size * nx, ar.SpdInverse):
-        covariance -= total
-        covariance[:, np.arange(ny), np.arange(ny)] += diagonal
+    ]
+    T, found = T[which[[group[0] for group in groups]]], ar.in_order(work, groups, cost, ar.SpdInverse)
+    for i in range(0, len(groups), 16):  # several at a time: one after another would go through all of `around`
+        around += T[i : i + 16].T @ np.stack([sums.reshape(-1) for sums in itertools.islice(found, 16)])
+    covariance[:, np.arange(ny), np.arange(ny)] = weights.T @ (1 / (1 + patterns.recordings[:, None] * k))
+
+    def outside(s: int) -> NDArray[Any]:
+        ZD = Z / (1 + few[s] * k)
+        return ZD.T @ (around[s].reshape(Qn, nx, nx) @ ZD)
+
+    cost = 2.0 * len(few) * Qn * nx * ny * (nx + ny)
+    for part in ar.in_order(outside, range(len(few) if Qn else 0), cost):
+        covariance -= part
     ln += np.log(w).sum(axis=1)
     return Speakers(ar.tall_product(solved, Q.T), ln, ar.symmetric(Q @ covariance @ Q.T))

@@ -21,6 +21,7 @@ from duoplda.errors import DuopldaError
 from duoplda.model import anova, em, simpler
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
+from duoplda.model.span import Span
 from duoplda.model.statistics import Statistics
 
 Ranks = tuple[int, int]  # numbers of speaker and of session factors
@@ -148,6 +149,12 @@ class Training:
         if floor:
             total = anova.total_covariance(stats)
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
+        how: dict[str, Any] = {"accelerate": self.accelerate, "minimum_divergence": self.minimum_divergence}
+        how |= {"max_iter": self.max_iter, "floor": floor, "nu": stats.d if few else 1.0, "tol": tol}
+        span, all_ranks = Span.of(stats, floor) if floor else None, ranks
+        if span is not None:
+            stats, ranks = span.statistics(stats), (min(ranks[0], span.r), min(ranks[1], span.r))
+            callback = span.callback(callback, *all_ranks)
         start = state
         if state is not None:
             own, sizes = tuple(getattr(state.model, a) for a in ("K", "d", "ny", "nx")), (stats.K, stats.d, *ranks)
@@ -157,9 +164,8 @@ class Training:
             start = em.moment_start(stats, *ranks, floor)
         else:
             start = em.random_start(stats, *ranks, self.random(), floor)
-        how: dict[str, Any] = {"accelerate": self.accelerate, "minimum_divergence": self.minimum_divergence}
-        how |= {"max_iter": self.max_iter, "floor": floor, "nu": stats.d if few else 1.0}
-        return em.fit(stats, start, tol=tol, callback=callback, **how)
+        fit = em.fit(stats, start, callback=callback, **how)
+        return fit if span is None else span.fit(fit, *all_ranks)
 
     def _held_out(self, stats: Statistics, ranks: Ranks, what: str) -> Any:
         """What chooses: the likelihood of held-out speakers, or the cost of their trials."""

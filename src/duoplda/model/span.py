@@ -1,0 +1,84 @@
+"""Fewer recordings than dimensions: EM in the span of the recordings.
+
+With an orthonormal basis B of the space in which recordings lie about the offset, and a floor under the noise, each
+step of EM leaves V = B V_s, U = B U_s, mu = offset + B mu_s and W^-1 = B W_s^-1 B' + floor (I - BB'): C and S of
+`duoplda.model.em` lie in the span, and noise of which data say nothing is raised to the floor. So the steps are those
+of the statistics of B'(phi - offset), which are smaller, and the likelihoods differ by a constant. No more factors than
+dimensions of the span are needed: the others would have no loadings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duoplda import arrays as ar
+from duoplda.arrays import Array
+from duoplda.model import em
+from duoplda.model.parameters import Model
+from duoplda.model.statistics import Statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    offset: Array  # (d,)
+    basis: Array  # (d, r)
+    floor: float
+    n_recordings: float
+
+    @classmethod
+    def of(cls, stats: Statistics, floor: float) -> Span | None:
+        """None where there are as many recordings as dimensions."""
+        N = int((stats.counts @ stats.types.sum(axis=1)).sum())
+        if stats.d <= N:
+            return None
+        xp = ar.namespace(stats.offset)
+        s, T = xp.linalg.eigh(ar.symmetric(xp.sum(stats.S, axis=0)))  # in rising order
+        r = min(int(xp.sum(xp.astype(s > 1e-15 * stats.d * s[-1], xp.int64))), N)
+        return cls(stats.offset, T[:, stats.d - r :], floor, stats.n_recordings)
+
+    @property
+    def d(self) -> int:
+        return self.basis.shape[0]
+
+    @property
+    def r(self) -> int:
+        return self.basis.shape[1]
+
+    def statistics(self, stats: Statistics) -> Statistics:
+        """Statistics of recordings in the span."""
+        whole = replace(stats, folds=(), sample=None)
+        return whole.mapped(ar.to_numpy(self.offset)[None, :], ar.to_numpy(self.basis))
+
+    def ln(self, ln_likelihood: Any) -> Any:
+        """The likelihood of the recordings with all their dimensions: outside of the span they are 0."""
+        return ln_likelihood - self.n_recordings * (self.d - self.r) * math.log(2 * math.pi * self.floor) / 2
+
+    def model(self, model: Model, ny: int, nx: int) -> Model:
+        """The model of all dimensions; further factors have no loadings."""
+        xp, B = ar.namespace(self.basis), self.basis
+
+        def loadings(L: Array, n: int) -> Array:
+            return xp.concat([B @ L, ar.zeros((self.d, n - L.shape[1]), B)], axis=1)
+
+        outside = ar.eye(self.d, B) - B @ B.T
+        W = ar.symmetric(B @ model.W @ B.T + outside / self.floor)
+        return replace(model, mu=self.offset + model.mu @ B.T, V=loadings(model.V, ny), U=loadings(model.U, nx), W=W)
+
+    def fit(self, fit: em.Fit, ny: int, nx: int) -> em.Fit:
+        """What EM in the span found."""
+        return fit._replace(model=self.model(fit.model, ny, nx), log_likelihoods=self.ln(fit.log_likelihoods))
+
+    def callback(self, callback: Any, ny: int, nx: int) -> Callable[[int, float, Model], Any] | None:
+        """One that shows models of all dimensions to a user's callback; states are those of EM in the span."""
+        if callback is None:
+            return None
+
+        def show(iteration: int, ln_likelihood: float, model: Model) -> Any:
+            return callback(iteration, self.ln(ln_likelihood), self.model(model, ny, nx))
+
+        if hasattr(callback, "state"):
+            show.state = callback.state  # type: ignore[attr-defined]
+        return show
