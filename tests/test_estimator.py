@@ -46,7 +46,7 @@ def test_check_estimator(estimator, check):
 
 def test_public_names():
     names = {"PLDA", "Backend", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics", "__version__"}
-    names |= {"DomainWarning", "enroll_recordings", "score"}
+    names |= {"DomainWarning", "advise", "enroll_recordings", "score"}
     assert set(duoplda.__all__) == set(dir(duoplda)) == names
     for name in duoplda.__all__:
         assert getattr(duoplda, name) is not None

@@ -1,15 +1,24 @@
-"""What is installed: the wheel's files, what it requires, and the command without its extra."""
+"""What is installed: files of the wheel and of the source distribution, what it requires, commands without extras.
+
+`make test-package` installs both where nothing else is, with the lowest versions and with the newest.
+"""
 
 import ast
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from cli_cases import duoplda
+from duoplda import PLDA
+from duoplda.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "duoplda"
@@ -38,6 +47,50 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     held = set(zipfile.ZipFile(wheel).namelist())
     assert ours == {name for name in held if ".dist-info/" not in name}
     assert any(name.endswith("licenses/LICENSE") for name in held)
+    assert "duoplda/py.typed" in held
+    assert not any("__pycache__" in name or name.startswith("tests") for name in held)
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    at = tmp_path_factory.mktemp("sdist")
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", at, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    (found,) = at.glob("duoplda-*.tar.gz")
+    return found
+
+
+def test_the_source_distribution_holds_what_is_ours_and_no_more(sdist):
+    with tarfile.open(sdist) as file:
+        held = {m.name.partition("/")[2]: m.size for m in file.getmembers() if m.isfile()}
+    ours = {f"src/{p.relative_to(PACKAGE.parent)}" for p in PACKAGE.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    assert {name for name in held if name.startswith("src/")} == ours
+    for folder in ("tests", "examples", "benchmarks", "tools", ".ci"):  # the tests read all of these
+        files = {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.py") if "results" not in p.parts}
+        assert files <= set(held)
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "PKG-INFO", ".ci/run"} <= set(held)
+    assert {f"tests/data/{p.name}" for p in (ROOT / "tests/data").iterdir()} <= set(held)
+    junk = re.compile(r"\.pyc$|__pycache__|^\.venv|^dist/|_build/|\.hypothesis|_cache/|\.egg-info|^benchmarks/results/")
+    assert [name for name in held if junk.search(name)] == []
+    assert max(held.values()) < 1 << 20
+
+
+def test_the_source_distribution_builds_the_same_wheel(sdist, wheel, tmp_path):
+    options = ["--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path]
+    done = run(sys.executable, "-m", "pip", "wheel", *options, sdist)
+    assert done.returncode == 0, done.stderr
+    (again,) = tmp_path.glob("duoplda-*.whl")
+    first, second = (zipfile.ZipFile(path) for path in (wheel, again))
+    assert sorted(first.namelist()) == sorted(second.namelist())
+    assert [name for name in first.namelist() if first.read(name) != second.read(name)] == []
+
+
+def test_the_version_is_one():
+    code = "import duoplda, importlib.metadata as m; print(duoplda.__version__, m.version('duoplda'))"
+    assert run(sys.executable, "-c", code).stdout.split() == [PROJECT["version"]] * 2
+
+
+# -- commands without extras
 
 
 def test_the_command_without_its_extra_says_what_to_install(wheel, tmp_path):
@@ -50,6 +103,78 @@ def test_the_command_without_its_extra_says_what_to_install(wheel, tmp_path):
         done = run(*command, cwd=tmp_path)
         message = "duoplda: error: the command line needs typer: pip install 'duoplda[cli]'\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+
+
+EXTRA = {"pyarrow": "files", "h5py": "files", "dask": "dask", "torch": "torch", "matplotlib": "plots"}
+LACK = [  # commands, and what they lack
+    ("advise --labels x.parquet", "pyarrow"),
+    ("train --embeddings x.parquet --labels x.parquet --out o", "pyarrow"),
+    ("train --embeddings x.npz --speakers list --out o --device cuda", "torch"),
+    ("train --embeddings x.npz --speakers list --out o --dask local", "dask"),
+    ("adapt --model m --embeddings x.h5 --out o", "h5py"),
+    ("adapt --model m --embeddings x.npz --out o --dask local", "dask"),
+    ("enroll --model m --embeddings x.h5 --enroll list --out o", "h5py"),
+    ("score --model m --embeddings x.parquet --enroll list --top 1 --out o", "pyarrow"),
+    ("score --model m --embeddings x.npz --enroll list --top 1 --dask local --out o", "dask"),
+    ("cluster --model m --embeddings x.h5 --out o.tsv", "h5py"),
+    ("link --model m --embeddings x.h5 --local list --out o.tsv", "h5py"),
+    ("diarize --model m --embeddings x.h5 --segments segments --out o.rttm", "h5py"),
+    ("info m --embeddings x.parquet", "pyarrow"),
+    ("convert x.h5 o.safetensors", "h5py"),
+    ("evaluate --scores scores --trials trials --plot o.png", "matplotlib"),
+    ("calibrate --scores scores.h5 --trials trials --out o.safetensors", "h5py"),
+    ("report --scores scores.h5 --trials trials --out o.html", "h5py"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files that commands open before they miss a library."""
+    at = tmp_path_factory.mktemp("files")
+    PLDA.from_parameters([0.0, 0.0], np.eye(2), None, np.eye(2)).save(at / "m")
+    np.savez(at / "x.npz", ids=np.array(["a", "b", "c", "d"]), embeddings=np.random.default_rng(0).normal(size=(4, 2)))
+    (at / "x.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1")
+    (at / "list").write_text("a s\nb s\nc t\nd t\n")
+    (at / "segments").write_text("a f 0 1\n")
+    (at / "scores").write_text("a b 1\na c -1\n")
+    (at / "trials").write_text("a b target\na c nontarget\n")
+    for name in ("x.h5", "scores.h5"):
+        (at / name).write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
+    return at
+
+
+@pytest.fixture
+def base(monkeypatch):
+    """As if only the command line were installed."""
+    absent = {*EXTRA, "distributed", "pandas", "array_api_compat"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in absent or name == "duoplda.engines.dask"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(("command", "library"), LACK)
+def test_a_command_says_which_extra_to_install(base, folder, monkeypatch, command, library):
+    monkeypatch.chdir(folder)
+    result = duoplda(*command.split())
+    line = result.stderr.splitlines()[-1]
+    assert result.exit_code == 1, line
+    assert isinstance(result.exception, SystemExit)  # and no other error, which would be a traceback
+    assert line.startswith("duoplda: error: ")
+    assert re.search(rf"pip install '?duoplda\[[a-z,]*\b{EXTRA[library]}\b", line), line
+    assert not [p for p in folder.iterdir() if p.name.startswith("o")]
+
+
+def test_every_command_is_among_them():
+    """But for demo, which needs no extra: `make test-package` runs it."""
+    assert {command.split()[0] for command, _ in LACK} == {*COMMANDS} - {"demo"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_needs_no_extra(base, command):
+    result = duoplda(command, "--help")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Example:" in result.stdout
 
 
 def test_a_broken_import_of_our_own_is_not_called_a_missing_extra():

@@ -7,6 +7,7 @@ from duoplda.errors import DomainWarning, DuopldaError
 
 if TYPE_CHECKING:
     from duoplda.data.recordings import Recordings
+    from duoplda.estimators.advice import advise
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
     from duoplda.estimators.scoring import enroll_recordings, score
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["PLDA", "Backend", "DomainWarning", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics"]
-__all__ += ["__version__", "enroll_recordings", "score"]
+__all__ += ["__version__", "advise", "enroll_recordings", "score"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
 _ROOMS = {
@@ -27,6 +28,7 @@ _ROOMS = {
     "Sides": "trials.sides",
     "Posterior": "model.posteriors",
     "Statistics": "model.statistics",
+    "advise": "estimators.advice",
     "enroll_recordings": "estimators.scoring",
     "score": "estimators.scoring",
 }

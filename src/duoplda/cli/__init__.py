@@ -7,7 +7,7 @@ import typer
 
 from duoplda.cli._common import guarded
 
-COMMANDS: tuple[str, ...] = ("demo", "train", "adapt", "enroll", "score", "cluster", "link", "diarize")
+COMMANDS: tuple[str, ...] = ("demo", "advise", "train", "adapt", "enroll", "score", "cluster", "link", "diarize")
 COMMANDS += ("info", "convert", "evaluate", "calibrate", "report")
 EXAMPLE = "\b\nExample:\n"
 CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"

@@ -43,6 +43,7 @@ from duoplda.arrays import (
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
+from duoplda.display import Shown, plain
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import STREAM_BYTES, Open, OpenSessions, Sums, TypeBlock, add_scatters
 from duoplda.model.sample import Sample, Sampler
@@ -51,8 +52,8 @@ PRECISIONS = ("double", "single")
 LARGEST = 1e150  # the square of a larger value, added up, is soon infinite
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(Shown):
     """Sufficient statistics of labelled recordings; `a + b` joins shards, `weight * a` makes them count for less.
 
     Sessions that are cut between shards are kept open (`close=False`), joined by `+`, and squared by `close`.
@@ -179,6 +180,19 @@ class Statistics:
         weights, within = np.concatenate([f.weights for f in folds])[order], _total([f.within for f in folds])
         whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
         return replace(whole, folds=parts, seed=seed)
+
+    def _facts(self) -> dict[str, Any]:
+        """What it sums up, for `repr` and notebooks."""
+        out: dict[str, Any] = {"recordings": self.n_recordings, "sessions": self.n_sessions}
+        out |= {"speakers": self.n_speakers, "dimensions": self.d}
+        if self.K > 1:
+            counted = zip(self.kinds.tolist(), self.N.tolist(), strict=True)
+            out["kinds of channels"] = [f"{plain(str(kind))} ({plain(n)})" for kind, n in counted]
+        if self.folds:
+            out["folds"] = len(self.folds)
+        if self.is_open:
+            out["open sessions"] = sum(len(s.open) for s in (self, *self.folds) if s.open is not None)
+        return out
 
     @property
     def d(self) -> int:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, add_rows, add_segments, namespace, put, segment_sums, set_rows, take, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
+from duoplda.display import Shown
 from duoplda.errors import DuopldaError, some
 from duoplda.io import read_container, write_container
 from duoplda.model.parameters import Model, Terms, same
@@ -40,7 +41,12 @@ FEW = 64  # a pattern of fewer sides is rare; where more than MOST_PATTERNS patt
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """How many recordings came in, and their sum about the mean of the chain that took them (`estimators.domain`)."""
+    """How many recordings came in, and their sum about the mean of the chain that took them (`estimators.domain`).
+
+    >>> both = Seen(2, np.array([1.0, 3.0])) + Seen(1, np.array([2.0, 0.0]))
+    >>> both.n, both.sum.tolist()
+    (3, [3.0, 3.0])
+    """
 
     n: int = 0
     sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # (d,); (1,) before the first recording
@@ -49,7 +55,7 @@ class Seen:
         return Seen(self.n + other.n, self.sum + other.sum)
 
 
-class Sides:
+class Sides(Shown):
     """Sets of recordings, each of which is one side of trials.
 
     They are made by `PLDA.enroll` or `Backend.enroll`, and can be added to, removed from, saved, and loaded again by
@@ -96,6 +102,17 @@ class Sides:
 
     def __len__(self) -> int:
         return self._people.n
+
+    def _facts(self) -> dict[str, Any]:
+        """What is enrolled, for `repr` and notebooks."""
+        out: dict[str, Any] = {"sides": len(self), "sessions": int(self.counts.sum())}
+        out["recordings"] = int((self.counts @ self.types.sum(axis=1)).sum())
+        out |= {"named sessions": len(self.session), "speaker factors": self.model.ny}
+        if self.model.K > 1:
+            out["kinds of channels"] = self.model.kinds
+        if namespace(self.gamma) is not np:
+            out["on"] = str(self.gamma.device)
+        return out | {"ids": self.ids}
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in ("model", "types", "version", "seen", "_people", "_sessions")}
