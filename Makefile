@@ -6,11 +6,12 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 STAMP   := .python$(VERSION)
 INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
 TORCH   ?= torch==2.13.0
+BUILD   ?= build==1.6.1 twine==7.0.0
 JOBS    ?= 2
 # One thread in each process: the tests' problems are small (tests of threads set their own number).
 pytest   = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: demo test lint bench bench-peers browser test-lowest test-torch clean
+.PHONY: demo test lint bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
 
 demo: $(VENV)/$(STAMP)
 	$(BIN)/duoplda demo --out demo --force
@@ -39,12 +40,30 @@ test-lowest: .venv-lowest/$(STAMP) browser
 test-torch: .venv-torch/$(STAMP)
 	$(call pytest,.venv-torch) $$(grep -l 'import torch\|skip("torch"' tests/test_*.py)
 
+# What users get: the wheel and the source distribution, where nothing else is installed, with the lowest versions and with
+# the newest.
+test-package: .venv-package/$(STAMP)
+	rm -rf dist
+	.venv-package/bin/python -m build --outdir dist .
+	.venv-package/bin/python -m twine check --strict dist/*
+	.venv-package/bin/python .ci/package.py dist
+
 bench: $(VENV)/$(STAMP)
 	$(BIN)/python -m benchmarks
 
 # Beside other libraries, in an environment of their own.
 bench-peers: .venv-peers/$(STAMP)
 	.venv-peers/bin/python -m benchmarks.peers
+
+# The site, in docs/_build/html. Warnings are errors; examples of the gallery that have not changed are not run again.
+docs: .venv-docs/$(STAMP)
+	OMP_NUM_THREADS=1 .venv-docs/bin/python -m sphinx -E -a -W --keep-going -q -j $(JOBS) -d docs/_build/doctrees docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+# The built site in a real browser: console, search, links, widths.
+test-docs: $(VENV)/$(STAMP) browser
+	@[ -e docs/_build/html/index.html ] || { echo "there is no site yet: run make docs first"; exit 1; }
+	DUOPLDA_SITE=docs/_build/html $(BIN)/python -m pytest tests/test_site.py
 
 # An environment of another Python is removed first.
 define environment
@@ -75,12 +94,23 @@ $(VENV)/$(STAMP): pyproject.toml
 	$(@D)/$(INSTALL) --editable '.[test]'
 	touch $@
 
+.venv-package/$(STAMP):
+	$(environment)
+	$(@D)/$(INSTALL) $(BUILD)
+	touch $@
+
+.venv-docs/$(STAMP): pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[docs]'
+	touch $@
+
 # Peers without what they ask for (torch, audio libraries): their PLDA needs only the few named first.
 .venv-peers/$(STAMP): pyproject.toml
 	$(environment)
-	$(@D)/$(INSTALL) --editable '.[files,plots]' pandas six jsonargparse
-	$(@D)/$(INSTALL) --no-deps speechbrain==1.1.2 hyperion-ml==0.3.2
+	$(@D)/$(INSTALL) --editable '.[files,plots]' pandas six jsonargparse statsmodels
+	$(@D)/$(INSTALL) --no-deps speechbrain==1.1.2 hyperion-ml==0.3.2 pyannote.audio==4.0.4
 	touch $@
 
 clean:
+	rm -rf docs/_build docs/gallery docs/api/generated docs/api/backreferences docs/sg_execution_times.rst
 	rm -rf .venv .venv-* demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

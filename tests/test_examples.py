@@ -88,20 +88,52 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_code_of_the_readme(folder, capsys):
-    first, second = code("README.md", "lda=150", "lda=8")
-    names = run(first)
+    (ten_lines,) = code("README.md")
+    assert len(ten_lines.splitlines()) <= 12
+    names = run(ten_lines)
     assert names["llr"].shape == (20, 20)
     assert (names["llr"].argmax(axis=0) == np.arange(20)).mean() > 0.9
     assert "0.99" in capsys.readouterr().out
-    names = run(second)
+
+
+def test_the_commands_of_the_readme(folder):
+    typed = commands("README.md")
+    assert [arguments[0] for arguments in typed] == ["train", "score", "report"]
+    for arguments in typed:
+        done(*arguments)
+    assert len(read_scores("scores.txt")) == 12 * 12
+    assert "<h2>Metrics</h2>" in Path("report.html").read_text()
+
+
+def test_figures_of_the_readme_are_those_of_the_results():
+    readme, results = ((ROOT / page).read_text() for page in ("README.md", "docs/results.md"))
+    helps = readme[readme.index("## When it helps") : readme.index("## Where to go on")]
+    assert re.findall(r"\d\.\d{3}", helps) == ["0.036", "6.367", "0.104"]
+    assert re.search(r"\| 5 x 5 +\| [\d.]+ / 0\.036 \| [\d.]+ / 6\.367 \| [\d.]+ / 0\.104 \|", results)
+    pairs = [
+        ("plain, ML", "6.0 %", "0.44"),
+        ("two, ML", "5.4 %", "0.29"),
+        (r"\*\*kinds, decision\*\*", "4.2 %", "0.16"),
+    ]
+    for system, rate, bits in pairs:  # rounded; the pooled cells of so762 come first
+        pooled = re.search(rf"^\| {system} \|(?:[^|]*\|){{5}} ([\d.]+)/(?:\.\d+/)?(\.\d+) ", results, re.MULTILINE)
+        assert (f"{float(pooled[1]):.1f} %", f"{float(pooled[2]):.2f}") == (rate, bits)
+        assert rate in helps
+        assert bits in helps
+
+
+def test_the_code_of_the_guide(folder):
+    names: dict = {}
+    for block in code("docs/guide.md"):
+        run(block, names)
     assert names["block"].scores.shape == (12, 10)
     voices = Backend.load("model.safetensors").load_sides("voices.safetensors")
     assert voices.ids.tolist() == names["voices"].ids.tolist()
     assert voices.counts.sum() == 12  # two recordings of one session each
 
 
-def test_the_commands_of_the_readme(folder):
-    for arguments in commands("README.md"):
+def test_the_commands_of_the_guide(folder):
+    for arguments in commands("docs/guide.md"):
         done(*arguments)
     best = read_scores("best.tsv")
     assert len(best) == 10 * 12
