@@ -13,7 +13,12 @@ from duoplda.model.parameters import Model, checked
 
 
 class Dataset(NamedTuple):
-    """Recordings `X` (N, d), the speaker and the session of each, and the model that they were drawn from."""
+    """Recordings `X` (N, d), the speaker and the session of each, and the model that they were drawn from.
+
+    >>> X, speaker, session, model = make_recordings(2, sessions=1, recordings=2)
+    >>> speaker.tolist(), session.tolist()
+    (['spk0', 'spk0', 'spk1', 'spk1'], ['spk0-0', 'spk0-0', 'spk1-0', 'spk1-0'])
+    """
 
     X: NDArray[np.float64]
     speaker: NDArray[Any]

@@ -12,6 +12,13 @@ class DuopldaError(ValueError):
 
     It is a `ValueError`, as scikit-learn's conventions ask. The command line prints its message
     without a traceback.
+
+    >>> from duoplda import PLDA
+    >>> try:
+    ...     PLDA.posterior_probability(1.0, prior=2)
+    ... except DuopldaError as error:
+    ...     print(error)
+    prior=2 must lie between 0 and 1
     """
 
 
@@ -20,7 +27,13 @@ class MissingIds(DuopldaError):
 
 
 class DomainWarning(UserWarning):
-    """Recordings are far from those that a model was trained on: likelihood ratios of them may mislead."""
+    """Recordings are far from those that a model was trained on: likelihood ratios of them may mislead.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():  # to score without it, after a look at what it says
+    ...     warnings.simplefilter("ignore", DomainWarning)
+    ...     warnings.warn("far away", DomainWarning)
+    """
 
 
 def printable(text: object, keep: str = "") -> str:

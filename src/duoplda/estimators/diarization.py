@@ -67,6 +67,15 @@ class Diarizer:
     n_dimensions : use the dimensions in which speakers differ most; None: all
     bias : of "vbx": added to the threshold that is found (VBx's `--threshold`)
     threshold : of "pyannote": the distance up to which clusters merge
+
+    Example
+    -------
+    >>> from duoplda.io import Coded
+    >>> plda = PLDA.from_parameters(np.zeros(2), 5 * np.eye(2), None, np.eye(2))
+    >>> segments = Segments(np.array(["a", "b"]), Coded.of(["f", "f"]), np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+    >>> options = {"Fa": 1, "Fb": 1}  # of Diarizer, which `diarize` makes of them
+    >>> Diarizer(**options).start, diarize(plda, [[9.0, 1.0], [-3.0, 7.0]], segments, **options).speaker.values.tolist()
+    ('ratios', ['f-1', 'f-2'])
     """
 
     start: str = "ratios"

@@ -31,7 +31,11 @@ MOST = 1 << 26  # pairs of speakers, or of a speaker and a stretch, of one file
 
 
 class DiarizationErrors(NamedTuple):
-    """Seconds of each error and of the reference's speech, where two who speak at a time count twice."""
+    """Seconds of each error and of the reference's speech, where two who speak at a time count twice.
+
+    >>> DiarizationErrors(miss=1.0, false_alarm=0.5, confusion=0.5, total=20.0).rate
+    0.1
+    """
 
     miss: float
     false_alarm: float

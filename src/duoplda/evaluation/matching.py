@@ -22,7 +22,13 @@ __all__ = ["Matched", "calibrate_scores", "lookup", "match_files", "match_scores
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Scores of one or several systems for the same n trials."""
+    """Scores of one or several systems for the same n trials.
+
+    >>> trials = Trials(Coded.of(["m", "m"]), Coded.of(["a", "b"]), np.array([True, False]))
+    >>> found = match_scores(trials, {"dev": Scores(Coded.of(["m", "m"]), Coded.of(["b", "a"]), np.array([-1.5, 2.5]))})
+    >>> found.systems["dev"].tolist(), found.n_left_out
+    ([2.5, -1.5], 0)
+    """
 
     trials: Trials  # those that every system has scored
     systems: dict[str, Floats]  # name -> (n,)
@@ -68,7 +74,16 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
 
 
 def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missing: bool = False) -> Matched:
-    """Read a key and score files and match them; a system has the shortest name that tells its file from the others."""
+    """Read a key and score files and match them; a system has the shortest name that tells its file from the others.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "trials").write_text("m a target\\nm b nontarget\\n")
+    ...     _ = Path(folder, "dev.txt").write_text("m b -1.5\\nm a 2.5\\n")
+    ...     found = match_files(folder + "/trials", [folder + "/dev.txt"])
+    >>> found.target.tolist(), found.systems["dev"].tolist()
+    ([True, False], [2.5, -1.5])
+    """
     paths = [Path(path) for path in scores]
     choices = [p.stem for p in paths], [p.name for p in paths], [str(p) for p in paths]
     names = next((names for names in choices if len(set(names)) == len(names)), None)
@@ -82,7 +97,12 @@ def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missi
 
 
 def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
-    """Return the row of `scores` that holds each pair (enroll, test), -1 where there is none; a pair has one score."""
+    """Return the row of `scores` that holds each pair (enroll, test), -1 where there is none; a pair has one score.
+
+    >>> scores = Scores(Coded.of(["m", "m"]), Coded.of(["b", "a"]), np.array([-1.5, 2.5]))
+    >>> lookup(scores, Coded.of(["m", "m"]), Coded.of(["a", "c"])).tolist()
+    [1, -1]
+    """
     width = max(1, len(test.names))
 
     def codes(column: Coded, names: Any) -> Indices:
@@ -107,6 +127,12 @@ def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrol
 
     `enrollment` has the recordings of each model, whose speaker is the model's. Without it, or for other models, a
     model has the speaker that `speakers` gives its id, or is named after its speaker.
+
+    >>> trials = Trials(Coded.of(["m", "m"]), Coded.of(["a", "b"]))
+    >>> enrollment = Enrollment(Coded.of(["m"]), Coded.of(["e"]))
+    >>> one, two = speaker_sides(trials, {"a": "ann", "b": "bob", "e": "ann"}, enrollment)
+    >>> one.tolist(), two.tolist()
+    (['ann', 'ann'], ['ann', 'bob'])
     """
     models = {name: name for name in speakers.values()} | dict(speakers)
     if enrollment is not None:
@@ -129,7 +155,13 @@ def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrol
 
 
 def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Scores:
-    """Apply a calibration to all scores of one system, or a fusion to those of several for the pairs of the first."""
+    """Apply a calibration to all scores of one system, or a fusion to those of several for the pairs of the first.
+
+    >>> from duoplda.evaluation.calibration import AffineCalibration
+    >>> scores = Scores(Coded.of(["m"]), Coded.of(["a"]), np.array([2.0]))
+    >>> calibrate_scores(AffineCalibration.of(0.5, -1.0), {"dev": scores}).score.tolist()
+    [0.0]
+    """
     n = len(fitted.scales_) if isinstance(fitted, Fusion) else 1
     if len(systems) != n:
         raise DuopldaError(f"the calibration is for {n} system{'s' * (n > 1)}, and {len(systems)} are given")

@@ -36,7 +36,12 @@ _MAX_LOG_ODDS = 700.0  # exp of it is still a finite double
 
 
 class DetCurve(NamedTuple):
-    """Error rates for rising thresholds: `p_miss`, `p_fa`, `thresholds`, each (m + 1,)."""
+    """Error rates for rising thresholds: `p_miss`, `p_fa`, `thresholds`, each (m + 1,).
+
+    >>> curve = det_curve([0.0, 1.0], [False, True])
+    >>> curve.p_miss.tolist(), curve.p_fa.tolist(), curve.thresholds.tolist()
+    ([0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, inf])
+    """
 
     p_miss: Floats
     p_fa: Floats
@@ -44,14 +49,26 @@ class DetCurve(NamedTuple):
 
 
 class BayesError(NamedTuple):
-    """Bayes error rates of the scores as they are (`actual`) and calibrated by PAV (`minimum`)."""
+    """Bayes error rates of the scores as they are (`actual`) and calibrated by PAV (`minimum`).
+
+    >>> found = bayes_error([-3.0, 1.0, -1.0, 3.0], [False, False, True, True], 0.0)
+    >>> bool(found.minimum <= found.actual)
+    True
+    """
 
     actual: Any
     minimum: Any
 
 
 class BootstrapResult(NamedTuple):
-    """A metric on all trials, the ends of its confidence interval, and its value for each resample."""
+    """A metric on all trials, the ends of its confidence interval, and its value for each resample.
+
+    >>> scores, labels = [-3.0, 1.0, -1.0, 3.0], [False, False, True, True]
+    >>> speakers = ["a", "a", "a", "b"], ["b", "c", "a", "b"]
+    >>> found = bootstrap(cllr, scores, labels, *speakers, n_resamples=20)
+    >>> bool(found.low <= found.high), found.values.shape
+    (True, (20,))
+    """
 
     estimate: Any
     low: Any  # None where there were no resamples, and so is high

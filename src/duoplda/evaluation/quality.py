@@ -59,7 +59,13 @@ class Members:
 
 @dataclass(frozen=True, eq=False)
 class TrialQuality:
-    """What a table says of both sides of n trials; `trial_quality` makes it."""
+    """What a table says of both sides of n trials; `trial_quality` makes it.
+
+    >>> trials = Trials(Coded.of(["a", "a"]), Coded.of(["b", "c"]))
+    >>> found = trial_quality(trials, QualityTable.of("abc", {"duration": [1.0, 2.0, 3.0]}))
+    >>> len(found), found.test.mean(found.table.numbers("duration")).tolist()
+    (2, [2.0, 3.0])
+    """
 
     table: QualityTable
     enroll: Members
@@ -76,7 +82,11 @@ class TrialQuality:
 
 @dataclass(frozen=True)
 class Term:
-    """One column of the linear model: how it is made (`USES`), of which column of the table, of which side."""
+    """One column of the linear model: how it is made (`USES`), of which column of the table, of which side.
+
+    >>> str(Term("log", "duration", "test")), str(Term("differ", "kind"))
+    ('log duration, test', 'kind differs')
+    """
 
     use: str
     column: str = ""
@@ -93,7 +103,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The terms of a linear model, the words that each column of words may have, and the columns that were ignored."""
+    """The terms of a linear model, the words that each column of words may have, and the columns that were ignored.
+
+    >>> Recipe.of([["log", "duration", "test", ""]], {}).terms
+    (Term(use='log', column='duration', side='test', word=''),)
+    """
 
     terms: tuple[Term, ...]
     kinds: Mapping[str, tuple[str, ...]]
@@ -134,7 +148,12 @@ def trial_quality(trials: Trials, table: QualityTable, enrollment: Enrollment | 
 
 
 def described(trials: Trials, table: QualityTable, enrollment: Enrollment | None = None) -> Booleans:
-    """Say which trials have a row of the table for each of their recordings, (n,)."""
+    """Say which trials have a row of the table for each of their recordings, (n,).
+
+    >>> trials = Trials(Coded.of(["a", "a"]), Coded.of(["b", "c"]))
+    >>> described(trials, QualityTable.of("ab", {"rate": [1.0, 2.0]})).tolist()
+    [True, False]
+    """
     whole = np.ones(len(trials), bool)
     for members, _ in _sides(trials, table, enrollment):
         whole &= (np.bincount(members.owner, members.row < 0, len(members.ids)) == 0)[members.codes]
@@ -198,6 +217,11 @@ def design(quality: TrialQuality, recipe: Recipe) -> Floats:
     """The columns of the linear model, (n, number of terms).
 
     A column that the table lacks, a missing value, and a word that `choose` has not seen are errors.
+
+    >>> trials = Trials(Coded.of(["a", "a"]), Coded.of(["b", "c"]))
+    >>> quality = trial_quality(trials, QualityTable.of("abc", {"rate": [1.0, 2.0, 4.0]}))
+    >>> design(quality, choose(quality)).tolist()
+    [[2.0], [4.0]]
     """
     for name in dict.fromkeys(t.column for t in recipe.terms if t.column):
         if name not in quality.table.columns:

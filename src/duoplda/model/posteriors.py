@@ -155,6 +155,12 @@ class Posterior:
     """Posteriors of the hidden variables: q(y_i), q(x_ij | y_i) and the marginal means of x.
 
     Rows are in the order of `speaker_ids` and of `session_ids` (None where sessions have no names: then by recording).
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[1.0]], [[1.0]], [[1.0]])
+    >>> found = plda.posterior([[3.0], [3.0], [-1.5]], ["a", "a", "b"], ["s", "s", "t"])
+    >>> found.speaker_ids.tolist(), found.speaker_mean.round(2).tolist(), found.session_speaker.tolist()
+    (['a', 'b'], [[1.2], [-0.5]], [0, 1])
     """
 
     speaker_ids: NDArray[Any]

@@ -18,7 +18,12 @@ Floats = NDArray[np.float64]
 
 
 class VarianceShares(NamedTuple):
-    """Shares of the variance along each direction, and over all: they add up to 1."""
+    """Shares of the variance along each direction, and over all: they add up to 1.
+
+    >>> shares = variance_directions(np.diag([3.0, 1.0]), np.eye(2), np.eye(2))
+    >>> shares.speaker.round(3).tolist(), shares.total
+    ([0.6, 0.333], (0.5, 0.25, 0.25))
+    """
 
     speaker: Floats  # (d,), falling
     session: Floats  # (d,)

@@ -85,7 +85,14 @@ def write_report(
 
 
 def inferred_kinds(backend: Any, recordings: Recordings, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the true kind of channel of the recordings whose id is `known`, and the kinds that a back-end infers."""
+    """Return the true kind of channel of the recordings whose id is `known`, and the kinds that a back-end infers.
+
+    >>> from duoplda import Backend, PLDA
+    >>> precisions, kinds = [[[1.0]], [[0.01]]], ["clean", "noisy"]
+    >>> chain = Backend.from_plda(PLDA.from_parameters(np.zeros((2, 1)), [[1.0]], None, precisions, channels=kinds))
+    >>> inferred_kinds(chain, Recordings.from_arrays([[0.1], [30.0]], ids=["a", "b"]), {"a": "clean", "b": "noisy"})
+    (['clean', 'noisy'], ['clean', 'noisy'])
+    """
     true: list[str] = []
     inferred: list[str] = []
     for chunk in recordings.chunks():

@@ -42,7 +42,14 @@ def weak_clusters(clustering: Clustering, most: int = 10) -> list[int]:
 
 
 def weak_pairs(clustering: Clustering, most: int = 10) -> list[tuple[int, int]]:
-    """Return pairs of speakers whose merge would lose least, the most doubtful first, each once: they may be one."""
+    """Return pairs of speakers whose merge would lose least, the most doubtful first, each once: they may be one.
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
+    >>> found = plda.cluster([[9.0], [9.1], [-5.0], [-9.5]], prior=0.5)
+    >>> weak_pairs(found, 1)  # the two on the left
+    [(1, 2)]
+    """
     nearest = clustering.nearest.tolist()
     ranked = [k for k in _least(-clustering.merge, len(nearest)) if nearest[k] >= 0]
     pairs = dict.fromkeys((min(k, nearest[k]), max(k, nearest[k])) for k in ranked)
@@ -50,7 +57,14 @@ def weak_pairs(clustering: Clustering, most: int = 10) -> list[tuple[int, int]]:
 
 
 def close_calls(clustering: Clustering, most: int = 10) -> list[int]:
-    """Return the sessions (items of the clustering) with the smallest margins, the smallest first."""
+    """Return the sessions (items of the clustering) with the smallest margins, the smallest first.
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
+    >>> found = plda.cluster([[9.0], [9.1], [-5.0], [-6.5]], prior=0.5)
+    >>> len(close_calls(found, 2))
+    2
+    """
     return _least(clustering.margin, most)
 
 

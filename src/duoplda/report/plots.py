@@ -73,7 +73,11 @@ def tippett_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats,
 
 
 def score_range(all_scores: Iterable[ArrayLike], tail: float = 5e-4) -> tuple[float, float]:
-    """Limits of an axis that shows all but a share `tail` of the scores at either end of any system."""
+    """Limits of an axis that shows all but a share `tail` of the scores at either end of any system.
+
+    >>> score_range([[-10.0, 0.0, 10.0], [20.0]])
+    (-10.9, 20.9)
+    """
     finite = [np.sort(s[np.isfinite(s)]) for s in map(np.asarray, all_scores)]
     ends = [float(s[k]) for s in finite if len(s) for k in (int(tail * len(s)), -1 - int(tail * len(s)))]
     low, high = (min(ends), max(ends)) if ends else (0.0, 0.0)
@@ -82,14 +86,23 @@ def score_range(all_scores: Iterable[ArrayLike], tail: float = 5e-4) -> tuple[fl
 
 
 def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6) -> tuple[Floats, Floats]:
-    """Limits of a DET plot, (low, high) of p_fa, then of p_miss: from half the rate of one single error."""
+    """Limits of a DET plot, (low, high) of p_fa, then of p_miss: from half the rate of one single error.
+
+    >>> x, y = det_limits([([0.0] * 110, [False] * 100 + [True] * 10)])
+    >>> x.tolist(), y.tolist()
+    ([0.005, 0.6], [0.05, 0.6])
+    """
     counts = np.max([np.bincount(np.asarray(labels, dtype=np.int64), minlength=2) for _, labels in systems], axis=0)
     x, y = (np.array([np.clip(0.5 / n, 1e-7, 0.1), high]) for n in counts)
     return x, y
 
 
 def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
-    """Round rates between the limits, at least a share `gap` of the probit axis apart."""
+    """Round rates between the limits, at least a share `gap` of the probit axis apart.
+
+    >>> det_ticks((0.01, 0.5), gap=0.2)
+    [0.01, 0.1, 0.4]
+    """
     low, high = ndtri(np.asarray(limits, dtype=np.float64))
     kept: list[float] = []
     for rate in _RATES:
@@ -104,6 +117,10 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
 
     For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives,
     an open one the least cost; points outside the axes are drawn on their border. The legend gives the EER ("rocch").
+
+    >>> ax = det({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('False-alarm rate (%)', 'Miss rate (%)')
     """
     looks = _looks(systems, _DASHES)
     points = {name: [_decide(*systems[name], *at) for at in operating_points] for name in systems}
@@ -133,7 +150,12 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
 
 
 def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
-    """Share of the target and of the non-target trials whose LR is at least x, on a log10 axis."""
+    """Share of the target and of the non-target trials whose LR is at least x, on a log10 axis.
+
+    >>> ax = tippett({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
+    >>> len(ax.lines) >= 2  # a curve for targets, and one for the others
+    True
+    """
     looks = _looks(systems, _DASHES)
     low, high = (v / _LN10 for v in score_range(s for s, _ in systems.values()))
     ax = _axes(ax)
@@ -150,7 +172,12 @@ def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
 
 
 def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Density of the scores of each class; scores beyond the axis count in its outermost bins."""
+    """Density of the scores of each class; scores beyond the axis count in its outermost bins.
+
+    >>> ax = histogram([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['non-target (2)', 'target (2)']
+    """
     s, y, _ = metrics.check_trials(scores, labels, None)
     low, high = score_range([s])
     edges = np.linspace(low, high, bins + 1)
@@ -163,7 +190,12 @@ def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins
 
 
 def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) -> Axes:
-    """Normalised Bayes error against the prior log-odds: actual (solid) and least (dashed). 1: no use at all."""
+    """Normalised Bayes error against the prior log-odds: actual (solid) and least (dashed). 1: no use at all.
+
+    >>> ax = bayes_error({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
+    >>> len(ax.lines) >= 2  # as it is, and the least
+    True
+    """
     looks, odds, top = _looks(systems, _MARKERS), np.linspace(-limit, limit, 141), 1.0
     ax = _axes(ax)
     for name, scores, labels, color, marker in looks:
@@ -181,6 +213,10 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
     """The LLR that was given against the LLR it is worth; calibrated systems follow the diagonal.
 
     What it is worth is the PAV map with one added trial of each class at its ends, so that it is finite.
+
+    >>> ax = reliability({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
+    >>> len(ax.lines) >= 2  # the diagonal, and the system
+    True
     """
     looks = _looks(systems, _DASHES)
     limits = score_range(s for s, _ in systems.values())
@@ -196,7 +232,11 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
 
 
 def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
-    """Log-likelihood of the training data after each iteration of EM; the start is iteration 0."""
+    """Log-likelihood of the training data after each iteration of EM; the start is iteration 0.
+
+    >>> likelihood_trace([-120.0, -101.5, -101.2]).lines[0].get_ydata().tolist()
+    [-120.0, -101.5, -101.2]
+    """
     trace = getattr(plda_or_trace, "log_likelihoods_", plda_or_trace)
     if hasattr(trace, "fit"):
         raise DuopldaError("this model has no likelihood trace: it was not fitted, but made from parameters")
@@ -213,6 +253,13 @@ def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
     """What `shrinkage="auto"` tried: where likelihood chose, one shrinkage varies and the others are as chosen.
 
     Where the cost of held-out trials chose, the shrinkages step by step, and the cost of each step.
+
+    >>> from duoplda import PLDA
+    >>> from duoplda.datasets import make_recordings
+    >>> X, speaker, session, _ = make_recordings(30, n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=0)
+    >>> ax = shrinkage_path(PLDA(shrinkage="auto", criterion="likelihood").fit(X, speaker, session=session))
+    >>> len(ax.lines) > 0
+    True
     """
     path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
     steps = {} if chosen is None else {a: cost for a, cost in path.items() if len(a) > len(chosen)}
@@ -240,6 +287,10 @@ def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes
     """Shares of the speaker's, the session's and the channel's variance, stacked, direction by direction.
 
     The arguments are those of `variance_directions`. The legend gives the shares of the traces.
+
+    >>> ax = variance_shares(np.diag([3.0, 1.0]), np.eye(2), np.eye(2))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['speaker 50 %', 'session 25 %', 'channel 25 %']
     """
     shares = variance_directions(model, session, noise)
     ax = _axes(ax)
@@ -255,7 +306,12 @@ def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes
 
 
 def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axes:
-    """Recordings (or speakers) in the first two factors: rows of `Y` (n, >= 2), joined to the mean of their speaker."""
+    """Recordings (or speakers) in the first two factors: rows of `Y` (n, >= 2), joined to the mean of their speaker.
+
+    >>> ax = speaker_map([[0.0, 1.0], [0.2, 0.8], [-1.0, 0.0]], ["ann", "ann", "bob"])
+    >>> sorted(text.get_text() for text in ax.get_legend().get_texts())
+    ['ann', 'bob']
+    """
     rows, ids = np.asarray(Y, dtype=np.float64), np.asarray(speaker)
     if rows.ndim != 2 or rows.shape[1] < 2 or ids.shape != rows.shape[:1]:
         raise DuopldaError(f"Y has shape {rows.shape} and speaker {ids.shape}; give (n, 2 or more) and (n,)")
@@ -275,7 +331,13 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
 
 
 def cluster_sizes(clustering: Any, ax: Axes | None = None) -> Axes:
-    """Sessions of each speaker that `cluster` found, the largest first; those who were known are hatched."""
+    """Sessions of each speaker that `cluster` found, the largest first; those who were known are hatched.
+
+    >>> from duoplda import PLDA
+    >>> found = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]]).cluster([[9.0], [9.1], [-5.0]], prior=0.5)
+    >>> [text.get_text() for text in cluster_sizes(found).get_legend().get_texts()]
+    ['found (2)']
+    """
     sizes = np.asarray(clustering.sessions, dtype=np.float64)
     order = np.argsort(-sizes, kind="stable")
     sizes, known, edges = sizes[order], np.asarray(clustering.known, bool)[order], np.arange(len(sizes) + 1) + 0.5
@@ -294,6 +356,12 @@ def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
     """The means of the speakers that `cluster` found, in their plane of largest variance; larger: more sessions.
 
     Those who were known are diamonds. The names of the eight speakers with the most sessions are written.
+
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0, 0.0], 3 * np.eye(2), None, np.eye(2))
+    >>> found = plda.cluster([[9, 0], [9, 1], [0, 9]], prior=0.5)
+    >>> [text.get_text() for text in cluster_map(found).texts]
+    ['spk1', 'spk2']
     """
     at, shares = principal_plane(clustering.means)
     sizes, known = np.asarray(clustering.sessions), np.asarray(clustering.known, bool)
@@ -315,6 +383,11 @@ def dendrogram(clustering: Any, ax: Axes | None = None) -> Axes:
 
     The height of a merge is by how much less it gained than the first one; heights grow. Trees that are not joined are
     different speakers, before sessions were reassigned.
+
+    >>> from duoplda import PLDA
+    >>> found = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]]).cluster([[9.0], [9.1], [-5.0]], prior=0.5)
+    >>> len(found.merges), dendrogram(found).get_ylabel() != ""
+    (1, True)
     """
     tree, n = np.asarray(clustering.linkage(), dtype=np.float64), len(clustering.merges)
     if not n:
@@ -363,7 +436,14 @@ def principal_plane(means: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, force: bool = False) -> None:
-    """Write a figure as PNG, PDF or SVG, by the suffix of `path`: whole or not at all, the same bytes every time."""
+    """Write a figure as PNG, PDF or SVG, by the suffix of `path`: whole or not at all, the same bytes every time.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(likelihood_trace([-3.0, -2.0]), folder + "/trace.png")
+    ...     Path(folder, "trace.png").read_bytes()[1:4]
+    b'PNG'
+    """
     import matplotlib
 
     kind = Path(path).suffix.lower().lstrip(".")

@@ -42,7 +42,12 @@ TOUCH = 1e-6  # seconds; windows with a smaller gap between them follow each oth
 
 @dataclass(frozen=True, eq=False)
 class Diarized:
-    """What `vb_hmm` found; T rows, S speakers, d dimensions."""
+    """What `vb_hmm` found; T rows, S speakers, d dimensions.
+
+    >>> found = vb_hmm([[3.0], [3.1], [-3.0], [-2.9]], [9.0], smoothed([0, 0, 1, 1]), Fa=1, Fb=1)
+    >>> found.responsibilities.shape, found.labels.tolist()
+    ((4, 2), [0, 0, 1, 1])
+    """
 
     responsibilities: Floats  # (T, S) probabilities of the speakers of each row
     priors: Floats  # (S,) learnt; those of speakers that are not needed go to 0
@@ -57,7 +62,12 @@ class Diarized:
 
 
 class Spans(NamedTuple):
-    """The turns of one file in the order of time; none overlaps the next."""
+    """The turns of one file in the order of time; none overlaps the next.
+
+    >>> found = turns([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], ["ann", "ann", "bob"])
+    >>> found.start.tolist(), found.end.tolist(), found.label.tolist()
+    ([0.0, 2.0], [2.0, 3.0], ['ann', 'bob'])
+    """
 
     start: Floats  # (n,) seconds
     end: Floats  # (n,) seconds
