@@ -1,7 +1,16 @@
-"""`python -m benchmarks.peers`: duoplda beside SpeechBrain's and hyperion's PLDA and scikit-learn's LDA, if installed.
+"""`python -m benchmarks.peers`: duoplda beside other libraries that are installed, on the same data in the same run.
 
-All get the same recordings, drawn from the model: speakers with several sessions, several copies of a session. A trial
-is a session of four copies against one recording of another session. Each system runs in a process of its own.
+PLDA: SpeechBrain's and hyperion's, and scikit-learn's LDA. All get the same recordings, drawn from the model: speakers
+with several sessions, several copies of a session. A trial is a session of four copies against one recording of another
+session. Each system runs in a process of its own.
+
+Single tasks that others do, too: the VB iterations with which pyannote finds the speakers of a file, and variance
+components by maximum likelihood, of statsmodels, where recordings are single numbers.
+
+Looked for on PyPI and in Debian, and not there (November 2026): VBx (pyannote.audio has its VB iterations, without the
+HMM); wespeaker's PLDA (PyPI has wespeakerruntime and wespeaker-unofficial, both without it); Kaldi's binaries
+(kaldi-native-io reads and writes its files, PyKaldi 0.0.1 is empty, and kalpy-kaldi is source that needs a Kaldi that
+has been built; Debian has no package). lme4 is in Debian as r-cran-lme4, and statsmodels does the same without R.
 """
 
 from __future__ import annotations
@@ -11,7 +20,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,14 +27,15 @@ import types
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import files, version
 from pathlib import Path
 from time import process_time as clock  # of one thread: others' work on the machine does not count
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common import save
+from benchmarks.common import peak, save
 from duoplda import PLDA, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.metrics import cllr, eer, min_cllr
@@ -223,6 +232,13 @@ SYSTEMS: dict[str, type[System]] = {
 MODULES = {"hyperion-ml": "hyperion", "scikit-learn": "sklearn"}
 
 
+def installed(package: str) -> bool:
+    """Whether a package of the index is there; it is not imported."""
+    with suppress(ModuleNotFoundError):  # of what it is a part of
+        return importlib.util.find_spec(MODULES.get(package, package)) is not None
+    return False
+
+
 def without_init(*packages: str) -> None:
     """Make a package's modules importable one by one: its own __init__ wants torch, audio libraries or an old SciPy."""
     if packages[0] in sys.modules:
@@ -304,14 +320,81 @@ def results(system: System, treat: str) -> dict[str, Any]:
     return {"enrolment": treat, "EER": 100 * eer(*trials), "Cllr": bits, "min_Cllr": min_cllr(*trials)}
 
 
-def peak() -> float:
-    """The most memory this process has held, in MiB. On Linux a child's ru_maxrss starts at its parent's."""
-    status = Path("/proc/self/status")
-    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(found[1]) / 1024
-    import resource
+# -- single tasks: ours, and another library's, in one process
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+class Task(NamedTuple):
+    package: str
+    run: Callable[[argparse.Namespace], dict[str, Any]]  # its size, seconds of both, and how far they are apart
+
+
+def vb_iterations(given: argparse.Namespace) -> dict[str, Any]:
+    """Ten iterations on windows of four speakers, from random labels of twenty; rows are independent."""
+    from duoplda.trials.vbx import smoothed, vb_hmm
+
+    found = next(f for f in files("pyannote.audio") or () if f.as_posix() == "pyannote/audio/utils/vbx.py")
+    spec = importlib.util.spec_from_file_location("vbx", str(found.locate()))  # without its package, which wants torch
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    T, d, rng = 4 * given.evaluated, given.dimensions, np.random.default_rng(0)
+    phi = np.linspace(8.0, 0.1, d)
+    X = (rng.standard_normal((4, d)) * np.sqrt(phi))[rng.integers(0, 4, T)] + rng.standard_normal((T, d))
+    start, scales = smoothed(np.append(rng.integers(0, 20, T - 1), 19), 7.0), {"Fa": 0.07, "Fb": 0.8}
+    ours = vb_hmm(X, phi, start, loop=None, max_iter=10, tol=0, **scales)
+    n = len(ours.elbo)
+
+    def theirs() -> Any:
+        return module.VBx(X, phi, pi=start.shape[1], gamma=start, maxIters=n, epsilon=-np.inf, **scales)
+
+    gamma, _, trace = theirs()
+    row = {"size": f"{T} windows x {d}, 20 speakers, {n} iterations"}
+    row["s_ours"] = best(lambda: vb_hmm(X, phi, start, loop=None, max_iter=n, tol=0, **scales), given.repeat)
+    row |= {"s_theirs": best(theirs, given.repeat), "nats": float(ours.elbo[-1] - trace[-1][0])}
+    return row | {"difference": float(np.abs(gamma - ours.responsibilities).max())}
+
+
+def variance_components(given: argparse.Namespace) -> dict[str, Any]:
+    """phi ~ 1 + (1 | speaker) + (1 | speaker:session) by maximum likelihood."""
+    import pandas as pd
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    one = {"n_dimensions": 1, "n_speaker_factors": 1, "n_session_factors": 1}
+    data = make_recordings(max(given.speakers // 10, 30), (2, 4), (1, 4), seed=0, **one)
+    table = pd.DataFrame({"phi": data.X[:, 0], "speaker": data.speaker, "session": data.session})
+
+    def theirs() -> Any:
+        terms = {"re_formula": "1", "vc_formula": {"session": "0 + C(session)"}}
+        return MixedLM.from_formula("phi ~ 1", groups="speaker", data=table, **terms).fit(reml=False)
+
+    def ours() -> PLDA:
+        return PLDA(tol=1e-10).fit(data.X, data.speaker, session=data.session)
+
+    a, b = ours(), theirs()
+    own = [a.speaker_loadings_[0, 0] ** 2, a.session_loadings_[0, 0] ** 2, 1 / a.noise_precision_[0, 0]]
+    other = [b.cov_re.iloc[0, 0], b.vcomp[0], b.scale]
+    row = {
+        "size": f"{len(data.X)} numbers, {len(np.unique(data.speaker))} speakers",
+        "s_ours": best(ours, given.repeat),
+    }
+    row |= {"s_theirs": best(theirs, given.repeat), "nats": float(a.log_likelihoods_[-1] - b.llf)}
+    return row | {"difference": float(np.abs(np.array(own) / other - 1).max())}
+
+
+TASKS = {
+    "VB iterations, pyannote": Task("pyannote.audio", vb_iterations),
+    "variance components, statsmodels": Task("statsmodels", variance_components),
+}
+
+
+def tasks_table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'task':34} {'size':46} {'s ours':>9} {'s theirs':>9} {'ratio':>7} {'nats':>9} {'difference':>10}"]
+    for r in rows:
+        times = f"{r['s_ours']:9.4f} {r['s_theirs']:9.4f} {r['s_ours'] / r['s_theirs']:7.3f}"
+        lines.append(f"{r['task']:34} {r['size']:46} {times} {r['nats']:9.1e} {r['difference']:10.1e}")
+    said = "nats: by how much our likelihood (VB: lower bound) is higher; difference: the largest of responsibilities,"
+    return "\n".join([*lines, said, "  or the largest relative one of variances."])
 
 
 # -- the table
@@ -362,7 +445,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--iterations", type=int, default=20, help="EM iterations that are timed")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", action="append", choices=SYSTEMS, help="only this system; can be repeated")
+    parser.add_argument("--only", action="append", choices=[*SYSTEMS, *TASKS], help="only this; can be repeated")
     parser.add_argument("--out", type=Path, help="JSON; by default in benchmarks/results/")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)  # a system, and a folder with the data
     given = parser.parse_args(arguments)
@@ -370,6 +453,10 @@ def main(arguments: list[str] | None = None) -> None:
     if given.child:
         name, folder = given.child
         warnings.simplefilter("ignore")  # of peers; of ours, that so few iterations are not enough
+        if name in TASKS:
+            row = {"version": version(TASKS[name].package), **TASKS[name].run(given)}
+            Path(folder, "row.json").write_text(json.dumps(row))
+            return
         data = Data(*(np.load(Path(folder, f"{field}.npy")) for field in Data._fields))
         try:
             row = measure(name, data, **options)
@@ -380,28 +467,35 @@ def main(arguments: list[str] | None = None) -> None:
 
     data = draw(given.speakers, given.evaluated, given.dimensions, given.factors)
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    rows, skipped = [], {}
+    sizes = {k: v for k, v in vars(given).items() if k not in ("only", "out", "child")}
+    rows, tasks, skipped = [], [], {}
     with tempfile.TemporaryDirectory() as folder:
         for field, array in zip(Data._fields, data, strict=True):
             np.save(Path(folder, f"{field}.npy"), array)
-        for name, system in ((n, SYSTEMS[n]) for n in given.only or SYSTEMS):
-            if importlib.util.find_spec(MODULES.get(system.package, system.package)) is None:
-                row = {"skipped": f"not installed (pip install {system.package})"}
+        for name in given.only or [*SYSTEMS, *TASKS]:
+            package = TASKS[name].package if name in TASKS else SYSTEMS[name].package
+            if not installed(package):
+                row = {"skipped": f"not installed (pip install {package})"}
             else:
-                command = [sys.executable, "-m", "benchmarks.peers", *(f"--{k}={v}" for k, v in options.items())]
+                command = [sys.executable, "-m", "benchmarks.peers", *(f"--{k}={v}" for k, v in sizes.items())]
                 command += ["--child", name, folder]
                 subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[1])
                 row = json.loads(Path(folder, "row.json").read_text())
             if "skipped" in row:
                 skipped[name] = row["skipped"]
                 print(f"{name}: {row['skipped']}, skipped", flush=True)
+                continue
+            if name in TASKS:
+                tasks.append({"task": name, **row})
             else:
                 rows.append({"system": name, **row})
-                print(f"{name}: measured ({system.package} {row['version']})", flush=True)
-    print("\n" + table(rows) + "\n" + legend(data, **options))
-    sizes = {k: v for k, v in vars(given).items() if k not in ("only", "out", "child")}
-    out = save("peers-", {"sizes": sizes, "close": CLOSE, "skipped": skipped, "rows": rows}, given.out)
-    print(f"\nwritten: {out}")
+            print(f"{name}: measured ({package} {row['version']})", flush=True)
+    if rows:
+        print("\n" + table(rows) + "\n" + legend(data, **options))
+    if tasks:
+        print("\n" + tasks_table(tasks))
+    content = {"sizes": sizes, "close": CLOSE, "skipped": skipped, "rows": rows, "tasks": tasks}
+    print(f"\nwritten: {save('peers-', content, given.out)}")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ and at the end, from the systems that were run,
   themselves, with no regard to their intervals.
 
 Names of systems: "plain" is simplified PLDA, which takes every recording for a session; "averaged" is the same, but the
-recordings of an enrolment are averaged into one; "two" has the session level; "kinds" also has a noise for each kind of
-channel, which at test is known, or "inferred"; with "learned" and "counted" the kinds are not labelled in training
-either, and with "counted" not even their number is given; "auto-model" chooses between plain, two and kinds. "ml" is
-maximum likelihood; "likelihood" and "decision" are what chooses the shrinkage (`criterion`). "plain-decision" takes
-copies of one utterance for sessions in its held-out trials too, which misleads it; "plain-decision-sessions" is the
-fairer rival: a model without the session level, but no utterance is on both sides of a held-out trial.
+recordings of an enrolment are averaged into one; "two" has the session level, with 50 session factors where its rank is
+"low"; "kinds" also has a noise for each kind of channel, which at test is known, or "inferred"; with "learned" and
+"counted" the kinds are not labelled in training either, and with "counted" not even their number is given; "auto-model"
+chooses between plain, two and kinds. "ml" is maximum likelihood; "likelihood" and "decision" are what chooses the
+shrinkage (`criterion`). "plain-decision" takes copies of one utterance for sessions in its held-out trials too, which
+misleads it; "plain-decision-sessions" is the fairer rival: a model without the session level, but no utterance is on
+both sides of a held-out trial.
 
 `--set cvau` is another domain without a training part: cvau_campp_public.npz and cvau_trials_cross_public.npz, other
 days of the same speakers. Systems are trained on so762. The speakers are halved, in sorted order; each half is shifted
@@ -70,6 +71,7 @@ SYSTEMS = {
     "cosine": System({**ML, "max_iter": 0}, sessions=False, average=True),
     "plain-ml": System(ML, sessions=False),
     "two-ml": System(ML),
+    "two-ml-low-rank": System({**ML, "n_session_factors": 50}),
     "kinds-ml": System(ML, kinds=True, known=True),
     "kinds-ml-inferred": System(ML, kinds=True),
     "plain-likelihood": System(LIKELIHOOD, sessions=False),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import __main__, clustering, core, files, peers
+from benchmarks import __main__, clustering, common, core, files, memory, peers
 
 from duoplda import PLDA
 
@@ -40,10 +40,53 @@ def test_every_benchmark_runs(tmp_path):
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["smaller"] == 1000
     assert "sizes are divided by 1000" in printed
-    assert len(written["rows"]) >= len([*core.ALL, *files.ALL])
+    assert len(written["rows"]) >= len([*core.ALL, *files.ALL, *memory.ALL])
     for row in written["rows"]:
         assert 0 < row["ratio"] < math.inf
         assert row["what"] in printed
+        assert not row["worse"]  # sizes that were divided are not compared with those recorded
+    keys = [(row["what"].strip(), row["size"]) for row in written["rows"]]
+    assert len(set(keys)) == len(keys)  # by these the rows find their recorded ratios
+
+
+def benchmark(monkeypatch, capsys, *arguments: object, **ratios: float) -> str:
+    """What is printed by a run of benchmarks with these names and ratios."""
+
+    def of(name: str, ratio: float):
+        return lambda: iter([common.Row(f"{name} / floor", "size", 2 * ratio, 2.0, 1.0)])
+
+    monkeypatch.setattr(__main__, "BENCHMARKS", {name: of(name, ratio) for name, ratio in ratios.items()})
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *map(str, arguments)])
+    __main__.main()
+    return capsys.readouterr().out
+
+
+def test_ratios_are_recorded_and_what_gets_worse_is_marked(tmp_path, monkeypatch, capsys):
+    out, kept = tmp_path / "out.json", tmp_path / "recorded.json"
+    to = f"--out={out}", f"--recorded={kept}"
+    printed = benchmark(monkeypatch, capsys, *to, a=1.0, b=2.0)
+    assert not kept.exists()
+    assert "WORSE" not in printed
+    benchmark(monkeypatch, capsys, *to, "--record", a=1.0, b=2.0)
+    assert common.recorded(kept) == {"a / floor: size": 1.0, "b / floor: size": 2.0}
+
+    printed = benchmark(monkeypatch, capsys, *to, a=1.2, b=2.6)
+    lines = {line.split(" / ")[0]: line for line in printed.partition("\n\n")[2].splitlines() if line[1:4] == " / "}
+    assert [float(x) for x in lines["a"].split()[-5:]] == [2.4, 2.0, 1.2, 1.0, 1.0]  # the last is what was recorded
+    assert lines["b"].endswith("WORSE")
+    assert "b / floor (size): 2.6, was 2" in printed
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["recorded"], row["worse"]) for row in rows] == [(1.0, False), (2.0, True)]
+
+    benchmark(monkeypatch, capsys, *to, "--record", "b", a=5.0, b=2.6)  # others stay as they were
+    assert common.recorded(kept) == {"a / floor: size": 1.0, "b / floor: size": 2.6}
+
+
+def test_only_whole_sizes_are_recorded(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        benchmark(monkeypatch, capsys, "--record", "--smaller=10", f"--recorded={tmp_path / 'x'}", a=1.0)
+    assert "leave out --smaller" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
 
 
 def test_the_cluster_benchmark_runs(tmp_path):
@@ -120,6 +163,21 @@ def test_peers(tmp_path, monkeypatch, capsys):
         assert 1 <= row["iterations"] <= row["iterations_in_all"]
     assert two["results"][0]["Cllr"] < one["results"][0]["Cllr"]  # copies are not sessions
     assert lda["results"][0]["Cllr"] is None
+
+
+def test_single_tasks_beside_others(tmp_path, capsys):
+    out, names = tmp_path / "out.json", list(peers.TASKS)
+    peers.main([*SIZE, *(f"--only={name}" for name in names), f"--out={out}"])
+    printed, written = capsys.readouterr().out, json.loads(out.read_text())
+    rows = {row["task"]: row for row in written["tasks"]}
+    assert sorted([*rows, *written["skipped"]]) == sorted(names)
+    assert "variance components, statsmodels" in rows  # which the tests need in any case
+    for name, row in rows.items():
+        assert f"{name}: measured ({peers.TASKS[name].package} {row['version']})" in printed
+        assert row["s_ours"] > 0
+        assert row["s_theirs"] > 0
+        assert abs(row["nats"]) < 1e-3
+        assert row["difference"] < 0.05
 
 
 def test_a_peer_that_cannot_be_imported_is_skipped(tmp_path, monkeypatch, capsys):

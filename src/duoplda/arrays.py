@@ -456,27 +456,34 @@ class SpdInverse:
         return kept[:m]
 
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
-        return _checked(self._invert, M)
+        return _checked(self._inverted, M)
 
-    def _invert(self, M: NDArray[Any]) -> NDArray[Any]:
+    def _inverted(self, M: NDArray[Any]) -> NDArray[Any]:
+        diagonal = self.buffer(-2, 1, *M.shape[:2])[0]
+        self._invert(M, diagonal)
+        ln: NDArray[Any] = 2.0 * np.log(diagonal).sum(axis=1)
+        return ln
+
+    def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
+        """Also writes the diagonals (m, n) of Cholesky factors."""
         m, n = M.shape[:2]
         if n <= (16 if m >= 8 else 32):  # small stacks: fewer calls
             factor = np.linalg.cholesky(M)
             inverse = np.linalg.inv(factor)
             np.matmul(inverse.mT, inverse, out=M)
-            return logdet_cholesky(factor)
+            diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
+            return
         h = n // 2
         A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
         X, Y = self.buffer(0, m, n - h, h), self.buffer(1, m, n - h, h)
-        ln = self._invert(A)
+        self._invert(A, diagonal[:, :h])
         np.matmul(B, A, out=X)
         C -= np.matmul(X, B.mT, out=self.buffer(2, m, n - h, n - h))
-        ln = ln + self._invert(C)
+        self._invert(C, diagonal[:, h:])
         np.matmul(C, X, out=Y)
         A += np.matmul(X.mT, Y, out=self.buffer(2, m, h, h))
         np.negative(Y, out=B)
         M[:, :h, h:] = B.mT
-        return ln
 
 
 FEW_FLOPS = 1e8  # work of fewer is not worth a pool of threads

@@ -11,6 +11,8 @@ from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
 from duoplda.model.parameters import Model, checked
 
+__all__ = ["Dataset", "make_recordings"]
+
 
 class Dataset(NamedTuple):
     """Recordings `X` (N, d), the speaker and the session of each, and the model that they were drawn from.

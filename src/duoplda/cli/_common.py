@@ -258,14 +258,23 @@ def one_of(option: str, text: str | None, *allowed: str) -> str | None:
     return text
 
 
-def release_memory() -> None:
+def release_memory(least: int = 1 << 22) -> None:
     """Give back memory that Arrow keeps for later, once the lists have been read.
 
-    On Linux, from then on, freed blocks of more than 4 MB go back to the system too; glibc would keep those of up to
-    32 MB, and the sums of a million recordings would take a gigabyte.
+    On Linux, from then on, freed blocks of at least so many bytes go back to the system too; glibc would keep those of
+    up to 32 MB, and the sums of a million recordings would take a gigabyte.
     """
     if pyarrow := sys.modules.get("pyarrow"):
         pyarrow.default_memory_pool().release_unused()
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(-3, 1 << 22)  # M_MMAP_THRESHOLD
+            libc = ctypes.CDLL(None)
+            libc.mallopt(-3, least)  # M_MMAP_THRESHOLD
+            libc.malloc_trim(0)
+
+
+def let_go(data: Any) -> None:
+    """Give back what only the reading of recordings needed. EM has many matrices at once, and frees them."""
+    if hasattr(data, "forget"):  # a cluster's labels are not here
+        data.forget()
+    release_memory(1 << 20)

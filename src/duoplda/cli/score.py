@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli import _cohort, _voices
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, result_json, say, usage
+from duoplda.cli._common import AllowMissing, Force, Json, Quiet, missing, release_memory, result_json, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, Sessions, check_files, labels_of, reader, write_counted
 
 EXAMPLES = """\
@@ -76,6 +76,7 @@ def score(
     with ExitStack() as stack:
         read, place = reader(stack, "scoring", device, dask)
         chain, listed = Backend.load(model), None if trials is None else io.read_trials(trials)
+        release_memory()
         options: dict[str, Any] = labels_of(sessions, channels) | {"cosine": cosine}
         labels, members = dict(options), set[str]()  # and the recordings of the enrolment, where they are named
         if enrolled is not None:

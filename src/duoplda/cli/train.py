@@ -1,6 +1,7 @@
 """`duoplda train`: from embeddings and labels to a model."""
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +94,7 @@ def train(
         del table
         common.release_memory()
         work: dict[str, Any] = {"device": None if device == "cpu" else device, "callback": common.Watch(show)}
+        work["read"] = partial(common.let_go, data)
         backend = checkpoint.fit(backend, data, state, resume=resume, note=say, **work)
     inputs = {str(embeddings): data.digest, **common.files_hash(lists)}
     origin = {"command": common.command_line(), "inputs": inputs, "seed": seed}

@@ -31,6 +31,10 @@ class Labels:
     """Who speaks in each of N recordings, in which session, through which kind of channel.
 
     The ids are sorted as by `numpy.unique`. The integers index into them; they may be on a device, like recordings.
+
+    >>> labels = encode(["b", "a", "b"], ["s1", "s2", "s1"])
+    >>> labels.speaker_ids.tolist(), labels.speaker.tolist(), labels.session.tolist()
+    (['a', 'b'], [1, 0, 1], [0, 1, 0])
     """
 
     speaker_ids: NDArray[Any]  # (M,)

@@ -29,7 +29,12 @@ Tie = Callable[[Any], Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some recordings on their way."""
+    """Some recordings on their way.
+
+    >>> chunk = next(Recordings.from_arrays(np.eye(3), ids=["a", "b", "c"]).chunks(rows=2))
+    >>> chunk.X.shape, chunk.names.tolist()
+    ((2, 3), ['a', 'b'])
+    """
 
     X: Array  # (k, d)
     index: slice | Ints  # their places among the labels of all recordings
@@ -227,7 +232,12 @@ def columns_of(frame: Any, *wanted: str | Sequence[str] | None) -> list[str]:
 
 
 def as_recordings(X: Any, speaker: Any = None, session: Any = None, channel: Any = None) -> Recordings:
-    """Recordings as they are, or the arrays that stand for them."""
+    """Recordings as they are, or the arrays that stand for them.
+
+    >>> recordings = as_recordings(np.eye(2), ["a", "b"])
+    >>> as_recordings(recordings) is recordings
+    True
+    """
     if not isinstance(X, Recordings):
         return Recordings.from_arrays(X, speaker, session, channel)
     if any(label is not None for label in (speaker, session, channel)):

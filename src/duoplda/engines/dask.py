@@ -226,7 +226,15 @@ def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
 
 @dataclass(eq=False, repr=False)
 class ClusterRecordings(Recordings):
-    """Parts of recordings that workers of a cluster open; see `recordings`."""
+    """Parts of recordings that workers of a cluster open; see `recordings`.
+
+    >>> import numpy as np
+    >>> from dask import delayed
+    >>> with Client(processes=False, dashboard_address=":0"):
+    ...     found = recordings([delayed((np.eye(2), ["a", "a"])), delayed((np.eye(2), ["b", "b"]))])
+    ...     print(type(found).__name__, len(found.parts))
+    ClusterRecordings 2
+    """
 
     parts: list[Any]
     opener: Opener
@@ -405,7 +413,12 @@ def current_client() -> Any:
 
 @contextmanager
 def connect(where: str) -> Iterator[Any]:
-    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`)."""
+    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`).
+
+    >>> with Client(processes=False, dashboard_address=":0") as own, connect(own.scheduler.address) as client:
+    ...     client.submit(sum, [1, 2]).result()
+    3
+    """
     if where == "local":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}

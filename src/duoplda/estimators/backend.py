@@ -99,6 +99,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
                 steps = before | self._fit_steps(Spread.of(found), i)
             if plda.criterion == "decision":
                 without = [before | own for own in self._fit_without(found, i)]
+            del found
             stats = plda.statistics(recordings, partial(through, steps), device=device)
         self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
         self.steps_, self.n_features_in_ = steps, steps["center"].n_features_in_

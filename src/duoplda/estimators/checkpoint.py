@@ -111,10 +111,12 @@ def fit(
     device: str | None = None,
     callback: Callback = _ignore,
     note: Callback = _ignore,
+    read: Callback = _ignore,
 ) -> Backend:
     """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
 
     With `resume`, training goes on from that file; the result is the same as that of a training without interruption.
+    `read()` is called when the recordings have been read for the last time.
     """
     plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
     watched = clone(backend).set_params(plda=clone(plda))
@@ -124,8 +126,13 @@ def fit(
     watched.plda.callback = watch
     if resume:
         watch.open()
+
+    def start() -> State | None:
+        read()
+        return watch.start()
+
     try:
-        watched.fit(data, device=device, state=watch.start)
+        watched.fit(data, device=device, state=start)
     except BaseException:  # Ctrl-C above all: the last finished iteration is kept
         watch.write()
         if watch.written:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from duoplda.trials.blocks import Scorer
 from duoplda.trials.normalization import TOP, Cohort, NormalizedScorer, NoSpread
 from duoplda.trials.sides import Seen, Sides, seen_together
 
+PAIRS = 1 << 17  # listed trials that are scored at a time
 ById = Mapping[Any, Any] | None  # of recordings by id
 Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
 
@@ -68,18 +70,45 @@ class Pairs:
             ids, code = recording.names[sort], np.argsort(sort).astype(np.int32)[recording.codes]
         else:
             ids, code = lab.codes(recording, "recording", len(model))
-        order = np.argsort(code, kind="stable").astype(np.int32 if len(code) < 1 << 31 else np.int64)
-        times = np.bincount(code[model >= 0], minlength=len(ids))
+        order, used = _sorted(code), model >= 0
+        times = np.bincount(code[used], minlength=len(ids))
         start = np.concatenate([[0], np.cumsum(times[times > 0])])
-        return Pairs(ids[times > 0], start, order[model[order] >= 0], model)
+        return Pairs(ids[times > 0], start, order if used.all() else order[used[order]], model)
 
     def among(self, ids: NDArray[Any]) -> tuple[Ints, Ints]:
         """The pairs of some recordings, as places in the list, and for each the row of its recording in `ids`."""
+        return self._of(*self._found(ids))
+
+    def pieces(self, ids: NDArray[Any], most: int) -> Iterator[tuple[slice, Ints, Ints]]:
+        """The same, in pieces of about `most` pairs: with the rows of each, from the first of which its rows count."""
+        rows, first, n = self._found(ids)
+        piece = np.cumsum(n) // most
+        cuts = np.flatnonzero(np.diff(piece, prepend=-1, append=-1))
+        for a, b in pairwise(cuts.tolist()):
+            own = slice(int(rows[a]), int(rows[b - 1]) + 1)
+            which, row = self._of(rows[a:b], first[a:b], n[a:b])
+            yield own, which, row - own.start
+
+    def _found(self, ids: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
+        """Rows of the recordings that are in pairs, where in `order` the pairs of each begin, and their number."""
         place = places(ids, self.ids)
         rows = np.flatnonzero(place >= 0)
         first = self.start[place[rows]]
-        n = self.start[place[rows] + 1] - first
+        return rows, first, self.start[place[rows] + 1] - first
+
+    def _of(self, rows: Ints, first: Ints, n: Ints) -> tuple[Ints, Ints]:
         return self.order[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())], np.repeat(rows, n)
+
+
+def _sorted(code: NDArray[Any]) -> Ints:
+    """The places of codes from 0 on in their order, equal ones as they come: numbers are sorted faster than indices."""
+    if len(code) >= 1 << 31:
+        return np.argsort(code, kind="stable")
+    both = code.astype(np.int64)
+    both <<= 32
+    both += np.arange(len(code), dtype=np.int32)
+    both.sort()
+    return both.astype(np.int32)  # the lower half
 
 
 def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
@@ -191,6 +220,11 @@ def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded
     """Pairs of a model and one of its recordings: those of an enrolment map whose models occur in the trials.
 
     Without a map each model of the trials is a recording.
+
+    >>> enrollment = Enrollment(Coded.of(["m", "m", "k"]), Coded.of(["a", "b", "c"]))
+    >>> model, recording = members(enrollment, Trials(Coded.of(["m"]), Coded.of(["x"])))
+    >>> model.values.tolist(), recording.values.tolist()
+    (['m', 'm'], ['a', 'b'])
     """
     if enrollment is None:
         if trials is None:
@@ -277,7 +311,14 @@ def _enroll_each(job: EnrollJob, recordings: Recordings) -> Sides:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Scores of some test recordings."""
+    """Scores of some test recordings.
+
+    >>> plda = PLDA.from_parameters([0.0], [[2.0]], None, [[1.0]])
+    >>> models = plda.enroll([[3.0], [-3.0]], ["m", "k"])
+    >>> (block,) = score(plda, models, [[2.5], [-2.0]], ids=["a", "b"], top=1)
+    >>> block.ids.tolist(), models.ids[block.rows].tolist()
+    (['a', 'b'], [['m'], ['k']])
+    """
 
     ids: NDArray[Any]  # (n,) the recordings
     scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
@@ -323,10 +364,12 @@ class ScoreJob(Job):
     def _blocks(self, ids: NDArray[Any], tests: Sides) -> Iterator[ScoreBlock]:
         """The scores of a chunk."""
         if self.pairs is not None:
-            which, test = self.pairs.among(ids)
-            listed = np.column_stack([self.pairs.model[which], test])
-            values = self.scorer.pairs(tests, listed, expected=len(self.pairs.order))
-            yield ScoreBlock(ids, self._calibrate(values), which)
+            most = PAIRS if self.cohort is None else len(self.pairs.order) + 1
+            for rows, which, test in self.pairs.pieces(ids, most):
+                own = tests if rows == slice(0, len(ids)) else tests.select(rows)
+                listed = np.column_stack([self.pairs.model[which], test])
+                values = self.scorer.pairs(own, listed, expected=len(self.pairs.order))
+                yield ScoreBlock(ids[rows], self._calibrate(values), which)
         elif self.top is not None:
             rows, values = self.scorer.top(tests, self.top)
             yield ScoreBlock(ids, self._calibrate(values), to_numpy(rows))
@@ -443,6 +486,12 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
     """Scores of a list of trials, in its order, with the options of `score`.
 
     Trials whose model is not enrolled are left out, and so are those whose test was not found, if `absent` allows it.
+
+    >>> plda = PLDA.from_parameters([0.0], [[2.0]], None, [[1.0]])
+    >>> tests = Recordings.from_arrays([[3.0], [-3.0]], ids=["a", "b"])
+    >>> trials = Trials(Coded.of(["m", "m"]), Coded.of(["b", "a"]))
+    >>> score_trials(plda, plda.enroll([[2.5]], ["m"]), trials, tests).score.round(2).tolist()
+    [-5.53, 1.13]
     """
     rows = enrolled.rows(trials.enroll.names).astype(np.int32)[trials.enroll.codes]
     values, done = np.empty(len(trials)), np.zeros(len(trials), bool)
@@ -453,7 +502,13 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
 
 
 def as_scores(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> Iterator[Scores]:
-    """Blocks of all pairs, or of the highest scores, as lists for `duoplda.io.write_scores`, a part for each block."""
+    """Blocks of all pairs, or of the highest scores, as lists for `duoplda.io.write_scores`, a part for each block.
+
+    >>> blocks = [ScoreBlock(np.array(["a", "b"]), np.array([[1.0, 2.0], [3.0, 4.0]]))]
+    >>> (part,) = as_scores(blocks, np.array(["m", "k"]))
+    >>> part.enroll.values.tolist(), part.test.values.tolist(), part.score.tolist()
+    (['m', 'k', 'm', 'k'], ['a', 'a', 'b', 'b'], [1.0, 3.0, 2.0, 4.0])
+    """
     for block in blocks:
         n, k = len(block.ids), len(models) if block.rows is None else block.rows.shape[1]
         rows = np.tile(np.arange(k), n) if block.rows is None else block.rows.reshape(-1)
@@ -463,7 +518,12 @@ def as_scores(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> Iterator[Sc
 
 
 def as_matrix(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> ScoreMatrix:
-    """Blocks of all pairs as one matrix."""
+    """Blocks of all pairs as one matrix.
+
+    >>> blocks = [ScoreBlock(np.array([i]), np.array([[1.0], [2.0]])) for i in ("a", "b")]
+    >>> as_matrix(blocks, np.array(["m", "k"])).score.tolist()
+    [[1.0, 1.0], [2.0, 2.0]]
+    """
     parts = [ScoreBlock(models[:0], np.zeros((len(models), 0))), *blocks]
     ids = np.concatenate([block.ids for block in parts])
     return ScoreMatrix(models, ids, np.concatenate([block.scores for block in parts], axis=1))

@@ -72,6 +72,15 @@ def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[Pa
 
     Its folder, or the folder that a link leads to, must exist and be writable. An existing file is an error unless
     `force` is given, and always where it is one of `inputs`, under whatever name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     check_output(folder + "/new.txt")  # silent: it can be written
+    ...     try:
+    ...         check_output(folder + "/nowhere/new.txt")
+    ...     except DuopldaError as error:
+    ...         print("folder" in str(error))
+    True
     """
     if path is None:
         return

@@ -63,6 +63,13 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
     """Read the arrays and the header of a file of one of these kinds.
 
     The header has what `write_container` was given, and the kind as `format` and the layout as `version`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_container(folder + "/c", "duoplda-calibration", {"scale": np.array([2.0])}, {"method": "affine"})
+    ...     arrays, header = read_container(folder + "/c", ["duoplda-calibration"])
+    >>> arrays["scale"].tolist(), header["format"]
+    ([2.0], 'duoplda-calibration')
     """
     from safetensors import SafetensorError, safe_open
 
@@ -88,6 +95,15 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
 
 
 def is_container(path: PathLike) -> bool:
-    """Does a file start as the files of this module do?"""
+    """Does a file start as the files of this module do?
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_container(folder + "/c", "duoplda-calibration", {"scale": np.array([2.0])}, {})
+    ...     _ = Path(folder, "utt2spk").write_text("a ann")
+    ...     is_container(folder + "/c"), is_container(folder + "/utt2spk")
+    (True, False)
+    """
     with open_binary(path) as f:
         return f.read(9)[7:] == b"\0{"  # the length of the header in eight bytes, and the header

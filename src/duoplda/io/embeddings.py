@@ -24,7 +24,15 @@ SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5, *PARQUET)
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time."""
+    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npz", ["a", "b", "c"], np.eye(3))
+    ...     found = read_embeddings(folder + "/x.npz")
+    ...     print(found.format, found.dim, found.n, [len(ids) for ids, X in found.chunks(2)])
+    npz 3 3 [2, 1]
+    """
 
     path: Path  # the file; the folder or pattern where there are several
     format: str  # what it turned out to be
@@ -187,6 +195,15 @@ def write_embeddings(
     one_per_recording : HDF5 as hyperion writes it, one dataset per recording
     labels : of these recordings, in this order: Parquet gets columns speaker, session and channel, which
         `Shard.labels` and `read_labels` find there
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npz", ["a", "b"], np.eye(2))
+    ...     ids, X = read_embeddings(folder + "/x.npz").load()
+    >>> ids.tolist(), X.tolist()
+    (['a', 'b'], [[1.0, 0.0], [0.0, 1.0]])
     """
     pairs: Iterable[Chunk] = ids if X is None else [(np.asarray(ids), np.asarray(X))]  # type: ignore[assignment]
     final = Path(path)

@@ -34,7 +34,12 @@ AGAIN = "copy or write the file again"
 
 @dataclass(frozen=True, eq=False)
 class DiagonalModel:
-    """A model without sessions, as Kaldi keeps it: `mean` (d,), `transform` (d, d), `psi` (d,)."""
+    """A model without sessions, as Kaldi keeps it: `mean` (d,), `transform` (d, d), `psi` (d,).
+
+    >>> mean, V, U, W = DiagonalModel(np.zeros(1), np.array([[2.0]]), np.array([9.0])).parameters()
+    >>> V.tolist(), U.shape, W.tolist()  # standard deviations: between speakers 3 / 2, within them 1 / 2
+    ([[1.5]], (1, 0), [[4.0]])
+    """
 
     mean: Floats
     transform: Floats
@@ -154,7 +159,15 @@ def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tup
 
 
 def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False, force: bool = False) -> None:
-    """Write a Kaldi `Plda` of doubles, whole or not at all; text has as many digits as the doubles need."""
+    """Write a Kaldi `Plda` of doubles, whole or not at all; text has as many digits as the doubles need.
+
+    >>> import tempfile
+    >>> from duoplda.io import read_model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_kaldi_plda(folder + "/plda", DiagonalModel(np.zeros(1), np.eye(1), np.array([4.0])))
+    ...     read_model(folder + "/plda").speaker_loadings.tolist()
+    [[2.0]]
+    """
     parts = []
     for array in (model.mean, model.transform, model.psi):
         if text:

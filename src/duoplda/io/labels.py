@@ -29,6 +29,10 @@ class LabelColumns:
 
     `session` is None where no sessions were given: each recording is then a session of its own, which
     the caller should say. Session names are as in the file; two speakers may use the same ones.
+
+    >>> labels = LabelColumns(np.array(["a", "a-noise"]), np.array(["ann", "ann"]), np.array(["1", "1"]))
+    >>> len(labels), labels.channel is None
+    (2, True)
     """
 
     ids: np.ndarray
@@ -140,7 +144,14 @@ def _form(path: PathLike) -> str:
 
 
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:
-    """Write lines `key value`: utt2spk, utt2sess, an enrolment map (`model utterance`)."""
+    """Write lines `key value`: utt2spk, utt2sess, an enrolment map (`model utterance`).
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_map(folder + "/utt2spk", ["a", "b"], ["ann", "bob"])
+    ...     read_map(folder + "/utt2spk", "speaker")
+    {'a': 'ann', 'b': 'bob'}
+    """
     first, second = (check_ids(path, np.array(list(c), dtype=str), token=True) for c in (keys, values))
     if len(first) != len(second):
         raise bad(path, "", f"{len(first)} keys for {len(second)} values", "one value per key")
@@ -149,7 +160,14 @@ def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, for
 
 
 def write_labels(path: PathLike, labels: LabelColumns, *, force: bool = False) -> None:
-    """Write labels as one table: `.csv`, `.tsv` or `.parquet` with columns id, speaker, ..."""
+    """Write labels as one table: `.csv`, `.tsv` or `.parquet` with columns id, speaker, ...
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_labels(folder + "/labels.tsv", LabelColumns(np.array(["a", "b"]), np.array(["ann", "bob"])))
+    ...     read_labels(folder + "/labels.tsv").speaker.tolist()
+    ['ann', 'bob']
+    """
     parts = {"id": labels.ids, "speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
     columns = {k: Coded.of(as_ids(path, v)) for k, v in parts.items() if v is not None}
     write_table(path, columns, force=force)

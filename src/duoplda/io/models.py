@@ -12,7 +12,19 @@ from duoplda.io.wespeaker import NAMES, read_wespeaker
 
 @dataclass(frozen=True, eq=False)
 class ForeignModel:
-    """The PLDA of another tool, in our parameters: the first four are the arguments of `PLDA.from_parameters`."""
+    """The PLDA of another tool, in our parameters: the first four are the arguments of `PLDA.from_parameters`.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from duoplda import PLDA
+    >>> from duoplda.io import DiagonalModel, write_kaldi_plda
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_kaldi_plda(folder + "/plda", DiagonalModel(np.zeros(2), np.eye(2), np.ones(2)))
+    ...     found = read_model(folder + "/plda")
+    >>> plda = PLDA.from_parameters(found.mean, found.speaker_loadings, found.session_loadings, found.noise_precision)
+    >>> found.format, plda.noise_precision_.tolist()
+    ('a Kaldi Plda', [[1.0, 0.0], [0.0, 1.0]])
+    """
 
     mean: Floats  # (d,)
     speaker_loadings: Floats  # (d, ny)

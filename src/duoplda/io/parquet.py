@@ -51,7 +51,7 @@ def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not lists or not types.is_floating(kind.value_type):
         raise bad(path, place, f"holds {kind}, not lists of floats", "write a column of float lists")
-    dtype = np.dtype(kind.value_type.to_pandas_dtype())
+    dtype = np.dtype(f"f{kind.value_type.bit_width // 8}")  # `to_pandas_dtype` needs pandas
     if types.is_fixed_size_list(kind):
         return check_dim(path, f"{place}, row 0", kind.list_size), dtype
     _, batch = next(batches(path, [column], 1))

@@ -96,7 +96,18 @@ class Digest(ThreadPoolExecutor):
 
 @dataclass(eq=False, repr=False)
 class FileRecordings(Recordings):
-    """Embeddings in one or more files, read in chunks. With labels, only labelled recordings come."""
+    """Embeddings in one or more files, read in chunks. With labels, only labelled recordings come.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from duoplda.io import LabelColumns, write_embeddings
+    >>> labels = LabelColumns(np.array(["a", "b"]), np.array(["ann", "bob"]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npz", ["a", "b", "c"], np.eye(3))
+    ...     found = read_recordings(folder + "/x.npz", labels, allow_missing=True)
+    ...     [chunk.ids.tolist() for chunk in found.chunks()]
+    [['a', 'b']]
+    """
 
     source: Embeddings
     index: LabelIndex | None = None
@@ -116,6 +127,10 @@ class FileRecordings(Recordings):
             raise DuopldaError(f"{self.source.path}: these recordings have no labels; give a list or a table of them")
         return self._labels
 
+    def forget(self) -> None:
+        """Let go of the labels, tens of megabytes for a million recordings, when these will not be read again."""
+        self._labels = self.index = self._rows = None
+
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """Chunks of exactly `rows` recordings, whatever those of the format are; the last one is shorter."""
         held, n = [], 0
@@ -123,11 +138,11 @@ class FileRecordings(Recordings):
             held.append(part)
             n += len(part[0])
             if n >= rows:
-                ids, X, index = map(np.concatenate, zip(*held, strict=True))
+                ids, X, index = part if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
                 cut, n = n - n % rows, n % rows
                 for at in range(0, cut, rows):
                     yield Chunk(X[at : at + rows], index[at : at + rows], ids[at : at + rows])
-                held = [(ids[cut:], X[cut:], index[cut:])]
+                held = [(ids[cut:], X[cut:], index[cut:])] if n else []
         if n:
             ids, X, index = map(np.concatenate, zip(*held, strict=True))
             yield Chunk(X, index, ids)
@@ -224,7 +239,16 @@ def own_table(shards: list[Shard]) -> LabelColumns:
 
 
 def source_files(path: PathLike) -> list[Path]:
-    """The files that are read for embeddings: those of a folder or pattern, and the archives that an scp names."""
+    """The files that are read for embeddings: those of a folder or pattern, and the archives that an scp names.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from duoplda.io import write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.scp", ["a"], np.eye(1))
+    ...     [path.name for path in source_files(folder + "/x.scp")]
+    ['x.scp', 'x.ark']
+    """
     out: list[Path] = []
     for file in map(Path, files_of(path, SUFFIXES)):
         out.append(file)
@@ -233,4 +257,4 @@ def source_files(path: PathLike) -> list[Path]:
                 fields = (line.split(None, 1) for line in lines)
                 archives = {parts[1].strip().rpartition(":")[0] for parts in fields if len(parts) == 2}
             out += [at for a in sorted(archives) for at in (Path(a), file.parent / a) if a and at.is_file()]
-    return out
+    return list(dict.fromkeys(out))  # an absolute path twice

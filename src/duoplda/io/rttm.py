@@ -70,7 +70,12 @@ class Turns:
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Stretches of files: n times, `file` from `start` to `end`, which comes later."""
+    """Stretches of files: n times, `file` from `start` to `end`, which comes later.
+
+    >>> regions = Regions(Coded.of(["f", "f"]), np.array([0.0, 5.0]), np.array([3.0, 6.0]))
+    >>> (regions.end - regions.start).tolist()
+    [3.0, 1.0]
+    """
 
     file: Coded
     start: np.ndarray  # (n,) float64, at least 0
@@ -188,6 +193,12 @@ def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
     """Write turns as RTTM, sorted by file, start and speaker, whole or not at all.
 
     Starts and ends are rounded to the microsecond, so that turns that touch still do.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_rttm(folder + "/x.rttm", Turns.of(["f"], [0.5], [2.0], ["ann"]))
+    ...     read_rttm(folder + "/x.rttm").speaker.values.tolist()
+    ['ann']
     """
     for column in (turns.file, turns.speaker):
         check_ids(path, np.ascontiguousarray(column.names), token=True)

@@ -36,7 +36,12 @@ NOTHING = "there are no scores to write"
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """A list of n scores: `enroll` has the ids of models, `test` those of recordings, `score` is (n,) float64."""
+    """A list of n scores: `enroll` has the ids of models, `test` those of recordings, `score` is (n,) float64.
+
+    >>> scores = Scores(Coded.of(["m", "m"]), Coded.of(["a", "b"]), np.array([4.6, -2.0]))
+    >>> len(scores), str(scores.test.values[scores.score.argmax()])
+    (2, 'a')
+    """
 
     enroll: Coded
     test: Coded
@@ -48,7 +53,13 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix:
-    """All models against all recordings: `score` (m, s), NaN where a pair was not scored."""
+    """All models against all recordings: `score` (m, s), NaN where a pair was not scored.
+
+    >>> matrix = ScoreMatrix(np.array(["m", "k"]), np.array(["a"]), np.array([[1.5], [np.nan]]))
+    >>> found = matrix.to_list()
+    >>> found.enroll.values.tolist(), found.score.tolist()
+    (['m'], [1.5])
+    """
 
     enroll_ids: np.ndarray
     test_ids: np.ndarray
@@ -91,7 +102,14 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
 
 
 def read_score_matrix(path: PathLike) -> ScoreMatrix:
-    """Read scores of any format as a matrix, NaN where the file has none."""
+    """Read scores of any format as a matrix, NaN where the file has none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_scores(folder + "/s.txt", Scores(Coded.of(["m", "k"]), Coded.of(["a", "b"]), np.array([1.5, 2.0])))
+    ...     read_score_matrix(folder + "/s.txt").score.tolist()
+    [[1.5, nan], [nan, 2.0]]
+    """
     if content(path) == "hdf5":
         rows, columns, scores, mask = read_bosaris_scores(path)
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
@@ -149,6 +167,14 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     scores : a list, a matrix, or parts of a list one after the other (only one is in memory at a time,
         except for `.h5` and `.npz`)
     force : replace what is there
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_scores(folder + "/scores.txt", Scores(Coded.of(["m"]), Coded.of(["a"]), np.array([1.5])))
+    ...     read_scores(folder + "/scores.txt").score.tolist()
+    [1.5]
     """
     suffix = Path(path).suffix.lower()
     with atomic_path(path, force=force) as temporary:

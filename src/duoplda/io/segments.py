@@ -15,7 +15,12 @@ from duoplda.io.rttm import MAX_SECONDS, Regions
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Regions that have names: n segments `ids`, each from `start` to `end` of `file`."""
+    """Regions that have names: n segments `ids`, each from `start` to `end` of `file`.
+
+    >>> segments = Segments(np.array(["w1", "w2"]), Coded.of(["f", "f"]), np.array([0.0, 0.24]), np.array([1.44, 1.68]))
+    >>> len(segments), segments.file.values.tolist()
+    (2, ['f', 'f'])
+    """
 
     ids: np.ndarray  # (n,) of str, each once
     file: Coded

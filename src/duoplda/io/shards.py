@@ -22,6 +22,14 @@ class Shard:
 
     It is small and can be sent anywhere; the file is opened when the shard is read, and must be there
     under the same name and unchanged.
+
+    >>> import tempfile
+    >>> from duoplda.io import write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npz", ["a", "b"], np.eye(2))
+    ...     (shard,) = embedding_shards(folder + "/x.npz")
+    ...     print(shard.kind, shard.dim, shard.n)
+    npz 2 2
     """
 
     path: str  # the file, from the root

@@ -35,7 +35,12 @@ FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """A list of n trials: a model against a recording each."""
+    """A list of n trials: a model against a recording each.
+
+    >>> trials = Trials(Coded.of(["m1", "m1"]), Coded.of(["a", "b"]), np.array([True, False]))
+    >>> len(trials), trials.test.values[trials.target].tolist()
+    (2, ['a'])
+    """
 
     enroll: Coded  # ids of models
     test: Coded  # ids of recordings
@@ -48,7 +53,12 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class Enrollment:
-    """The recordings that each model was enrolled with: n pairs (model, recording)."""
+    """The recordings that each model was enrolled with: n pairs (model, recording).
+
+    >>> enrollment = Enrollment(Coded.of(["m1", "m1", "m2"]), Coded.of(["a", "b", "c"]))
+    >>> enrollment.recording.values[enrollment.model.values == "m1"].tolist()
+    ['a', 'b']
+    """
 
     model: Coded
     recording: Coded
@@ -123,6 +133,12 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
     """Write trials: a table (`.tsv`, `.csv`, `.parquet`), BOSARIS (`.h5`), or else Kaldi lines.
 
     `form="voxceleb"` puts the label first, as 1 or 0. Conditions are only kept in tables.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_trials(folder + "/trials", Trials(Coded.of(["m"]), Coded.of(["a"]), np.array([True])))
+    ...     Path(folder, "trials").read_text()
+    'm a target\\n'
     """
     suffix = Path(path).suffix.lower()
     lines = suffix not in (*TABLES, *HDF5)

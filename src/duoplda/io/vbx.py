@@ -37,7 +37,14 @@ FILES = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5",
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """What vectors go through before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )."""
+    """What vectors go through before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 ).
+
+    >>> transform = Transform(np.zeros(3), np.eye(3)[:, :2], np.zeros(2))
+    >>> x = np.array([[3.0, 4.0, 0.0]]) - transform.mean1
+    >>> x = 3**0.5 * x / np.linalg.norm(x) @ transform.lda - transform.mean2
+    >>> (2**0.5 * x / np.linalg.norm(x)).round(3).tolist()
+    [[0.849, 1.131]]
+    """
 
     mean1: Floats  # (d,)
     lda: Floats  # (d, k)
@@ -64,6 +71,11 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
     """Write a `plda.npz`, whole or not at all; return how many values of psi were raised.
 
     Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_vbx(folder + "/plda.npz", DiagonalModel(np.zeros(2), np.eye(2), np.array([3.0, 0.0])))
+    1
     """
     model, raised = _raised(model)
     with atomic_path(path, force=force) as temporary:
@@ -78,6 +90,16 @@ def read_transform(path: PathLike) -> tuple[Transform, str]:
     -------
     transform : in our scale
     tool : "vbx" or "pyannote"
+
+    Example
+    -------
+    >>> import tempfile
+    >>> model = DiagonalModel(np.ones(2), np.eye(2), np.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths, _ = write_pair(folder, Transform(np.zeros(3), np.eye(3)[:, :2], np.zeros(2)), model, "pyannote")
+    ...     transform, tool = read_transform(paths[0])
+    >>> transform.lda.shape, tool
+    ((3, 2), 'pyannote')
     """
     found = content(path)
     if found == "hdf5":

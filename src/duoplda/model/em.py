@@ -113,8 +113,8 @@ def ln_prior(model: Model, nu: float) -> float:
     if not nu or model.K == 1:
         return 0.0
     xp = ar.namespace(model.W)
-    ln, ln_mean = (ar.spd_inverse(W)[1] for W in (model.W, xp.mean(model.W, axis=0)))
-    return nu / 2 * float(xp.sum(ln) - model.K * ln_mean)
+    mean = ar.logdet_cholesky(ar.cholesky(xp.mean(model.W, axis=0)[None, ...])) - model.d * math.log(2 * math.pi)
+    return nu / 2 * float(xp.sum(model.ln_W) - model.K * mean[0])
 
 
 def md_step(model: Model, moments: Moments) -> Model:

@@ -14,6 +14,7 @@ more: c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of a kind wit
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -69,14 +70,23 @@ def target(stats: Statistics) -> Array:
 
 
 class Shrinker:
-    """A model whose covariances can be moved, with what every such change needs."""
+    """A model whose covariances can be moved. What every such change needs is computed by the first one."""
 
-    @reproducible()
     def __init__(self, model: Model, T: Array, N: NDArray[Any]):
         """T (d, d) is the target, N (K,) are recordings by kind."""
         self.model, self.T, self.N = model, T, N
-        self._inverse, self._noise = spd_inverse(T)[0], spd_inverse(model.W)[0]
-        self._covariances = [L @ L.T for L in (model.V, model.U)]
+
+    @cached_property
+    def _inverse(self) -> Array:
+        return spd_inverse(self.T)[0]
+
+    @cached_property
+    def _noise(self) -> Array:
+        return spd_inverse(self.model.W)[0]
+
+    @cached_property
+    def _covariances(self) -> list[Array]:
+        return [L @ L.T for L in (self.model.V, self.model.U)]
 
     def _size(self, covariance: Array) -> float:
         return float(namespace(covariance).sum(self._inverse * covariance)) / self.model.d  # tr(T^-1 A) / d
