@@ -65,7 +65,7 @@ def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tu
 
 
 def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any], group: NDArray[Any]) -> Array:
-    """Solve sum_k W_k Z R_k = sum_k W_k C_k by five preconditioned conjugate-gradient steps from Z: each raises Q.
+    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q.
 
     R_k is R[group[k]]. With a single group, Z = (sum W_k)^-1 (sum W_k C_k) R^-1.
     """
@@ -81,7 +81,7 @@ def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any], group: ND
     residual = residual - xp.sum(W_R @ (Z @ R), axis=0)
     step = left @ residual @ right
     power = first = float(xp.sum(residual * step))
-    for _ in range(5):
+    for _ in range(10):
         if power <= 1e-16 * first or power <= 0:
             break
         image = xp.sum(W_R @ (step @ R), axis=0)
