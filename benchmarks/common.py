@@ -42,7 +42,7 @@ class Row:
 
     def worse(self, before: dict[str, float]) -> bool:
         """Whether the ratio is far above the recorded one; sizes that were divided are not compared."""
-        return DIVISOR == 1 and self.ratio > WORSE * before.get(self.key, float("inf"))
+        return DIVISOR == 1 and bool(self.ratio > WORSE * before.get(self.key, float("inf")))
 
 
 def smaller(n: int, least: int = 60) -> int:

@@ -91,26 +91,45 @@ class ScoresTrials(ShownEstimator):
         return getattr(self, "plda_", self)
 
     def llr(
-        self, enrolled: Sides, tests: Sides, pairs: Any = None, calibrated: bool = True, *, approximate: bool = False
+        self,
+        enrolled: Sides,
+        tests: Sides,
+        pairs: Any = None,
+        calibrated: bool = True,
+        *,
+        tolerance: float | None = None,
+        approximate: bool = False,
     ) -> Array:
         """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
 
         With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. What `calibrate`
-        learnt is applied, unless `calibrated` is False. Where nearly each side has counts of sessions of its own,
-        `approximate` gives the matrix at the cost of a few products, some tenths of a nat away from the exact one.
+        learnt is applied, unless `calibrated` is False.
+
+        Where nearly each side has counts of sessions of its own, the matrix takes some dozens of products, fewer if
+        ratios (before calibration) may be `tolerance` nats away from the exact ones. Without a tolerance they are
+        within 1e-8 of the range of all ratios. Both are checked on pairs that are computed exactly. `approximate`
+        takes a few products only, and is some tenths of a nat away.
         """
         self._check_trials(enrolled, tests)
-        scorer = Scorer(enrolled)
+        scorer = Scorer(enrolled, tolerance=tolerance)
         if approximate:
             return self._calibrated(scorer.guesses(tests, pairs), calibrated)
         return self._calibrated(scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs), calibrated)
 
     def llr_blocks(
-        self, enrolled: Sides, tests: Sides, *, cells: int | None = None, host: bool = False, calibrated: bool = True
+        self,
+        enrolled: Sides,
+        tests: Sides,
+        *,
+        cells: int | None = None,
+        host: bool = False,
+        calibrated: bool = True,
+        tolerance: float | None = None,
     ) -> Blocks:
         """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
 
-        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
+        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed. A
+        `tolerance` is as for `llr`.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -118,13 +137,16 @@ class ScoresTrials(ShownEstimator):
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
         self._check_trials(enrolled, tests)
-        blocks = Scorer(enrolled).blocks(tests, cells, host)
+        blocks = Scorer(enrolled, tolerance=tolerance).blocks(tests, cells, host)
         return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
 
-    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
+    def top(
+        self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True, *, tolerance: float | None = None
+    ) -> tuple[Array, Array]:
         """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
-        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
+        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled. A
+        `tolerance` is as for `llr`.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -133,7 +155,7 @@ class ScoresTrials(ShownEstimator):
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
         self._check_trials(enrolled, tests)
-        rows, ratios = Scorer(enrolled).top(tests, k)
+        rows, ratios = Scorer(enrolled, tolerance=tolerance).top(tests, k)
         return rows, self._calibrated(ratios, calibrated)
 
     def cluster(

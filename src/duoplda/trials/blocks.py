@@ -3,9 +3,10 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from threading import Lock
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_n
 from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import ratios
+from duoplda.trials.crossed import Crossed
 from duoplda.trials.evidence import Evidence
 from duoplda.trials.ratios import PatternRows, Product, dots, merged, put_cells
 from duoplda.trials.sides import Sides, shared
@@ -26,14 +28,19 @@ ALIGNED = 256  # columns of a block on a device are a multiple of this: products
 class Plan:
     """How the patterns of two sets of sides are brought together; `whole`: in one product, however ragged sides are."""
 
-    def __init__(self, a: Sides, b: Sides, whole: bool):
+    def __init__(self, a: Sides, b: Sides, whole: bool, tolerance: float | None = None):
         self.products: list[Product] = []
+        self.crossed: list[Crossed] = []  # ragged sides on both sides, if there are enough of them
+        self.checked = ref(b)  # the sides for which these are known to be near enough
         self.merged: list[tuple[PatternRows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
         ny, parts = a.gamma.shape[1], [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
         for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
             ours = PatternRows(a, pa)
             cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
-            if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
+            many = rare_a and rare_b and Crossed.pays(ny, len(pa) * len(pb), tolerance)
+            if many and (crossed := Crossed(ours, b, pb, tolerance)).ok:
+                self.crossed.append(crossed)
+            elif rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
                 self.merged.append((ours, pb))
             else:
                 flip = len(pb) == 1 or (rare_a > rare_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= ratios.KEEP)
@@ -41,7 +48,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        return sum(product.size for product in self.products)
+        return sum(p.size for p in self.products) + sum(c.size for c in self.crossed)
 
 
 class Scorer:
@@ -51,6 +58,9 @@ class Scorer:
     that have the same patterns (up to `ratios.KEEP` bytes, and always for the last one). When sides are added to the
     enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead.
 
+    Where nearly each side has counts of its own on both sides, ratios of all pairs are within 1e-8 of their range, or
+    within `tolerance` nats, as far as pairs that are held out show it (`duoplda.trials.crossed`).
+
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
     >>> scorer = Scorer(plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"]))
@@ -58,9 +68,11 @@ class Scorer:
     [0, 1, 2]
     """
 
-    def __init__(self, enrolled: Sides, cosine: bool = False):
+    def __init__(self, enrolled: Sides, cosine: bool = False, tolerance: float | None = None):
+        if tolerance is not None and not (isinstance(tolerance, Real) and 0 < float(tolerance) < np.inf):
+            raise DuopldaError(f"tolerance={tolerance!r} must be a positive number of nats, or None for exact ratios")
         self.a, self.version, self.lock = enrolled, enrolled.version, Lock()
-        self.cosine = cosine
+        self.cosine, self.tolerance = cosine, tolerance
         self.plans: OrderedDict[Any, Plan] = OrderedDict()
 
     def plan(self, b: Sides, whole: bool = False) -> Plan:
@@ -71,8 +83,8 @@ class Scorer:
                 self.version = self.a.version
             ragged = any(rare for side in (self.a, b) for _, rare in side.groups.parts)
             key = (whole and ragged, b.groups.key)
-            if key not in self.plans:
-                self.plans[key] = Plan(self.a, b, whole)
+            if key not in self.plans or (self.plans[key].crossed and self.plans[key].checked() is not b):
+                self.plans[key] = Plan(self.a, b, whole, self.tolerance)
             self.plans.move_to_end(key)
             size = sum(plan.size for plan in self.plans.values())
             while size > ratios.KEEP and len(self.plans) > 1:
@@ -87,6 +99,8 @@ class Scorer:
         plan, out = self.plan(tests), empty((len(self.a), part.stop - part.start), self.a.gamma)
         for product in plan.products:
             product.fill(out, tests, part)
+        for crossed in plan.crossed:
+            crossed.fill(out, tests, part)
         for ours, pb in plan.merged:
             theirs = PatternRows(tests, pb, part).rows
             step = max(1, CELLS // 8 // len(ours.rows))
