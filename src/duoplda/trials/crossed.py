@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 WORTH = 1 << 24  # pairs of patterns times factors: fewer are inverted one by one
 EXACT = 1e-8  # the largest error, as a share of the range of the scores, where no tolerance is granted
-MARGIN = 4  # pairs held out may be off by the goal over this: the worst of all pairs are several times as far off
+MARGIN = 6  # pairs held out may be off by the goal over this: the worst of all pairs are several times as far off
 FEWEST, MOST, MORE, TRIES = 8, 384, 1.2, 4  # pivots: at least, at most, how many more, and how often
 HOPELESS = 300  # times the goal: more pivots will not do
 MATRICES = 320  # M_k, at most
@@ -240,8 +240,8 @@ class Crossed:
             return
         weight = size / (len(p.basis) * p.sketch.shape[1]) ** 0.5  # of errors of sketches in ratios
         share, most = goal / max(spread, goal), len(p.best.rows)
-        k, self.error = max(FEWEST, int(np.sum(p.best.size > share**1.4 * p.best.size[0]))), 0.0  # found by trying
-        if most == MOST and p.best.size[-1] > share**1.25 * p.best.size[0]:  # no hope
+        k, self.error = max(FEWEST, int(np.sum(p.best.size > share**1.5 * p.best.size[0]))), 0.0  # found by trying
+        if most == MOST and p.best.size[-1] > share**1.3 * p.best.size[0]:  # no hope
             return
         for more in range(TRIES):
             p.grow(min(int(k * MORE**more), most), share**0.75)
@@ -301,7 +301,7 @@ class Crossed:
         x = to_numpy(self._transformed(h, of_b, len(self.ln))[0])
         cross = psi_a * (x @ to_numpy(g)[:, :, None])[:, :, 0]
         lengths, whole = np.abs(psi_a) * np.linalg.norm(x, axis=2) * _lengths(g)[:, None], (self.psi, self.ln, self.D)
-        for limit in (1.1 * goal, 0.0):  # if what is left out matters after all, nothing is
+        for limit in (1.1 * goal, max(self.error, goal / 2), 0.0):  # if what is left out matters after all, less is
             self.r, *others = (_count(terms, off, limit) for terms in (cross, by_a, by_b))
             most = max(self.r, *others)
             rest = np.cumsum(lengths[:, self.r - 1 :: -1], axis=1)[:, ::-1].max(axis=0)  # from each on
