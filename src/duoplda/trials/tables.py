@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ def _key(name: Any) -> str:
     return name if isinstance(name, str) else str(name)
 
 
+def _keys(names: NDArray[Any]) -> Iterable[str]:
+    """Each of the names as text; what is text already costs nothing."""
+    return names.tolist() if names.dtype.kind == "U" else map(_key, names.tolist())
+
+
 def packed(names: NDArray[Any]) -> NDArray[Any]:
     """Names as numbers for a file: a row of code points for each text."""
     if names.dtype.kind != "U":
@@ -105,13 +111,14 @@ class Index:
 
     def extend(self, names: NDArray[Any]) -> None:
         """Names of further rows."""
-        for row, name in enumerate(map(_key, names.tolist()), len(self._before)):
+        for row, name in enumerate(_keys(names), len(self._before)):
             self._before.append(self._last.get(name, -1))
             self._last[name] = row
 
     def last(self, names: NDArray[Any]) -> Ints:
         """The last row that has each of the names, -1 where there is none."""
-        return np.array([self._last.get(_key(name), -1) for name in names.tolist()], np.int64)
+        last = self._last
+        return np.array([last.get(name, -1) for name in _keys(names)], np.int64)
 
     def find(self, names: NDArray[Any]) -> tuple[Ints, Ints]:
         """All rows that have one of the names, and which of the names it is."""
