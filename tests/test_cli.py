@@ -87,7 +87,7 @@ def test_version_and_module():
     [
         (["nonsense"], 2, "nonsense"),
         (["train"], 2, "Missing option"),
-        (["train", "--embeddings", "x", "--out", "m"], 2, "give either --speakers"),
+        (["train", "--embeddings", "x", "--out", "m"], 2, "give either --labels or --speakers"),
         (["train", "--embeddings", "x", "--out", "m", "--speakers", "a", "--shrinkage", "2,0,0"], 2, "--shrinkage"),
         (["train", "--embeddings", "x", "--out", "m", "--speakers", "a", "--speaker-factors", "x"], 2, "full or auto"),
         (["train", "--embeddings", "x", "--out", "m", "--speakers", "a"], 1, "a: no such file"),

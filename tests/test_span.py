@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import oracle
 from duoplda import PLDA, Statistics
@@ -107,3 +108,16 @@ def test_callbacks_see_all_dimensions_and_states_go_on():
     rest = Training(noise_floor=1e-2, max_iter=6, tol=0)(stats, first.states[-1]).fit
     np.testing.assert_array_equal(rest.log_likelihoods, whole.log_likelihoods)
     np.testing.assert_array_equal(rest.model.W, whole.model.W)
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    rng = np.random.default_rng(0)
+    X, speaker = rng.standard_normal((200, 600)), np.repeat(np.arange(25), 8)
+    session = np.repeat(np.arange(100), 2)
+    fitted = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            stats = Statistics.from_arrays(X, speaker, session)
+            fitted.append(Training(noise_floor=1e-2, max_iter=2)(stats).fit.model)
+    for name in ("mu", "V", "U", "W"):
+        np.testing.assert_array_equal(*(getattr(model, name) for model in fitted))

@@ -7,6 +7,7 @@ colours that stand out against white and against black (at least 3 to 1): it can
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -19,12 +20,12 @@ LEVELS = {"speaker": "#0b7ac1", "session": "#d9640a", "channel": "#0f9b72"}  # a
 WIDTH = 360  # of a figure
 
 
-class Shown:
+class Shown(ABC):
     """An object that shows what is in it by `_facts`: numbers of things, and texts."""
 
+    @abstractmethod
     def _facts(self) -> dict[str, Any]:
         """What is in it, by name: whole numbers, texts, and lists of names."""
-        raise NotImplementedError
 
     def _figures(self) -> Sequence[str]:
         """Figures and tables for notebooks, as HTML."""

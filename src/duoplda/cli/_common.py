@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -256,6 +257,21 @@ def one_of(option: str, text: str | None, *allowed: str) -> str | None:
     if text is not None and text not in allowed:
         usage(f"{option} {text!r} must be one of {', '.join(allowed)}")
     return text
+
+
+def labels_alone(labels: Path | None, sessions: Path | None, channels: Path | None) -> None:
+    """A table of labels is all there is."""
+    if labels is not None and (sessions is not None or channels is not None):
+        usage("--labels has the sessions and channels: leave out --sessions and --channels")
+
+
+def labels_or_speakers(
+    labels: Path | None, speakers: Path | None, sessions: Path | None, channels: Path | None
+) -> None:
+    """Either a table of labels, or lists."""
+    if (speakers is None) == (labels is None):
+        usage("give either --labels or --speakers (with --sessions)")
+    labels_alone(labels, sessions, channels)
 
 
 def release_memory(least: int = 1 << 22) -> None:

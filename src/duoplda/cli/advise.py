@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli._common import Json, Quiet, result, result_json, say, usage
+from duoplda.cli._common import Json, Quiet, labels_or_speakers, result, result_json, say, usage
 from duoplda.cli._voices import Ids
 from duoplda.errors import DuopldaError
 
@@ -31,10 +31,7 @@ def advise(
     The reasons are those of docs/choosing.md, with what was measured. The last line is a command to paste. Some limits
     depend on the number of dimensions: give --embeddings to hear of them.
     """
-    if (speakers is None) == (labels is None):
-        usage("give either --labels or --speakers (with --sessions)")
-    if labels is not None and (sessions is not None or channels is not None):
-        usage("--labels has the sessions and channels: leave out --sessions and --channels")
+    labels_or_speakers(labels, speakers, sessions, channels)
     if embeddings is None and ids is not None:
         usage("--ids is about embeddings: give --embeddings")
     if embeddings is None and labels is not None and _has_vectors(labels):

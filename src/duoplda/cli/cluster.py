@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli._clusters import Known, Prior, Weight, read_pairs, tell, write_merges
-from duoplda.cli._common import Force, Json, Quiet, command_line, files_hash, level_of, say, usage
+from duoplda.cli._common import Force, Json, Quiet, command_line, files_hash, labels_alone, level_of, say, usage
 from duoplda.cli._voices import Channels, Dask, Device, Ids, NoDomainCheck, check_files, domain_check, labels_of, reader
 
 EXAMPLES = """\
@@ -52,8 +52,7 @@ def cluster(
     columns recording, cluster, session, margin (nats by which the session fits its cluster better than the second-best)
     and second (the second-best cluster; -: a speaker of its own). `duoplda evaluate --clusters OUT` reads it.
     """
-    if labels is not None and (sessions is not None or channels is not None):
-        usage("--labels has the sessions and channels: leave out --sessions and --channels")
+    labels_alone(labels, sessions, channels)
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
         usage("--speakers is the number itself: leave out --min-speakers and --max-speakers")
     outputs = [path.resolve() for path in (out, report, merges) if path is not None]

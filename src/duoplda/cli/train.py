@@ -54,10 +54,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model; embeddings are read in chunks, and the model is written whole or not at all."""
-    if (speakers is None) == (labels is None):
-        usage("give either --speakers (with --sessions) or --labels")
-    if labels is not None and (sessions is not None or channels is not None):
-        usage("--labels has the sessions and channels: leave out --sessions and --channels")
+    common.labels_or_speakers(labels, speakers, sessions, channels)
     if dask is not None and device != "cpu":
         usage("--dask reads on the workers' processors: leave out --device")
     if preset is not None and no_length_norm:

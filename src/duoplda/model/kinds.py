@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from duoplda.arrays import reproducible
+from duoplda.arrays import reproducible, segment_sums
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError
 from duoplda.model import posteriors as post
@@ -53,7 +53,7 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     _, index = np.unique(labels.session[rows], return_inverse=True)
     order = np.argsort(index, kind="stable")
     n = np.bincount(index)
-    means = np.add.reduceat(X[rows[order]], np.concatenate([[0], np.cumsum(n)[:-1]])) / n[:, None]
+    means = segment_sums(X[rows[order]], np.cumsum(n) - n) / n[:, None]
     r = (X[rows] - means[index]) * np.sqrt(n / np.maximum(n - 1, 1))[index][:, None]
     pooled = np.cov(r.T).reshape(r.shape[1], -1)
     s, T = np.linalg.eigh(pooled)

@@ -137,9 +137,7 @@ class Terms:
         xp, V, U = ar.namespace(model.V), model.V, model.U
         host, size = xp is np, model.ny + model.nx
 
-        by_type = (
-            0 < len(types) < model.K
-        )  # V'WV and so on are needed for types: of these W, or sums of those of the W_k
+        by_type = 0 < len(types) < model.K  # V'WV and so on are of the W of types, or else of the W_k, and then added
         sums = xp.tensordot(ar.put(types.astype(float), V), model.W, axes=1) if by_type else model.W
 
         def of_kind(k: int) -> tuple[Array, ...]:

@@ -29,6 +29,7 @@ class Span:
     n_recordings: float
 
     @classmethod
+    @ar.reproducible()
     def of(cls, stats: Statistics, floor: float) -> Span | None:
         """None where there are as many recordings as dimensions."""
         N = int((stats.counts @ stats.types.sum(axis=1)).sum())
@@ -47,6 +48,7 @@ class Span:
     def r(self) -> int:
         return self.basis.shape[1]
 
+    @ar.reproducible()
     def statistics(self, stats: Statistics) -> Statistics:
         """Statistics of recordings in the span."""
         whole = replace(stats, folds=(), sample=None)
@@ -56,6 +58,7 @@ class Span:
         """The likelihood of the recordings with all their dimensions: outside of the span they are 0."""
         return ln_likelihood - self.n_recordings * (self.d - self.r) * math.log(2 * math.pi * self.floor) / 2
 
+    @ar.reproducible()
     def model(self, model: Model, ny: int, nx: int) -> Model:
         """The model of all dimensions; further factors have no loadings."""
         xp, B = ar.namespace(self.basis), self.basis

@@ -306,7 +306,7 @@ def _grouped(sides: Sides, item: Ints) -> Sides:
         starts = np.flatnonzero(np.diff(item[order], prepend=-1))
         out = Sides.empty(sides.model, np.arange(n))
         out.types = sides.types
-        out._people.columns["counts"] = np.add.reduceat(sides.counts[order], starts, axis=0)
+        out._people.columns["counts"] = segment_sums(sides.counts[order], starts)
         out._people.columns["gamma"] = segment_sums(take(sides.gamma, order), starts)
     return out
 

@@ -200,6 +200,7 @@ class Crossed:
     Only the patterns of the second set are looked at, except for the pairs that are held out, which show the error.
     """
 
+    @reproducible()
     def __init__(self, ours: PatternRows, b: Sides, pb: range, tolerance: float | None = None):
         """`ok`: the error is below the tolerance (nats) or, if that is None, a share `EXACT` of the scores' range."""
         self.a, self.pb, self.ok = ours.side, pb, False
@@ -226,7 +227,6 @@ class Crossed:
 
     # -- pivots
 
-    @reproducible()
     def _search(self, p: Pivots, b: Sides, tolerance: float | None) -> None:
         """Take more and more pivots until pairs that are held out are near enough."""
         self._center(p)

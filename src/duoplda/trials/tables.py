@@ -69,7 +69,7 @@ def as_names(names: NDArray[Any]) -> NDArray[Any]:
 
 def as_text(names: NDArray[Any]) -> NDArray[Any]:
     """Names as text; 5 and 5.0 are "5"."""
-    return np.array([_key(name) for name in names.tolist()], dtype=str)
+    return np.array(list(_keys(names)), dtype=str)
 
 
 def _key(name: Any) -> str:
