@@ -7,6 +7,7 @@ import pytest
 
 import oracle
 from duoplda import Statistics
+from duoplda import arrays as ar
 from duoplda.model import em, ragged
 from duoplda.model.parameters import Model
 
@@ -67,3 +68,92 @@ def test_a_few_numbers_of_recordings_stand_for_all(N, k):
     d, d_few = (1 / (1 + n[:, None] * k) for n in (N, few))
     want = d[:, :, None] * d[:, None, :]
     np.testing.assert_allclose(np.tensordot(T, d_few[:, :, None] * d_few[:, None, :], axes=1), want, rtol=1e-11)
+
+
+def diagonals(rng, ny, nx, sizes):
+    """Any model of one kind of channels: V'WV, U'WV and U'WU are blocks of one positive definite matrix."""
+    F = rng.standard_normal((ny + nx, 2 * (ny + nx))) * rng.uniform(0.2, 1.5, (ny + nx, 1))
+    S = F @ F.T / F.shape[1]
+    VWV, J, UWU = S[:ny, :ny], S[ny:, :ny], S[ny:, ny:]
+    G = [L * VWV - L**2 * J.T @ np.linalg.solve(np.eye(nx) + L * UWU, J) for L in sizes.tolist()]
+    return ragged.Diagonals.of(VWV, J, UWU, sizes), np.array(G)
+
+
+@pytest.mark.parametrize(("ny", "nx"), [(50, 45), (40, 33), (9, 2), (3, 1)])
+@pytest.mark.parametrize("Q", [0, 3])
+def test_means_determinants_and_sums_of_inverses(monkeypatch, ny, nx, Q):
+    """Patterns of one speaker and of several, and numbers of recordings with one pattern and with many."""
+    rng, sizes = np.random.default_rng(ny), np.array([1, 2, 5])
+    parts, G = diagonals(rng, ny, nx, sizes)
+    some = rng.integers([1, 0, 0], [5, 4, 4], (150, 3))
+    counts = np.concatenate([some, np.tile([[3, 0, 2], [0, 40, 0]], (6, 1))])
+    patterns = ragged.Patterns(counts, sizes)
+    assert len(set(patterns.multiplicity.tolist())) > 3
+    gamma, weights = rng.standard_normal((len(counts), ny)), rng.uniform(0, 2, (len(patterns), Q))
+    Lambda = np.eye(ny) + np.tensordot(patterns.rows, G, axes=1)
+    inverse = np.linalg.inv(Lambda)
+    for group in (64, 5):
+        monkeypatch.setattr(ragged, "GROUP", group)
+        got = ragged.speakers_by_rank(parts, patterns, gamma, weights)
+        want = np.einsum("mij,mj->mi", inverse[patterns.index], gamma)
+        np.testing.assert_allclose(got.mean, want, rtol=0, atol=1e-12 * np.abs(want).max())
+        np.testing.assert_allclose(got.ln_Lambda, np.linalg.slogdet(Lambda)[1], rtol=1e-12)
+        want = np.tensordot(weights.T, inverse, axes=1)
+        assert got.covariance.shape == (Q, ny, ny)
+        np.testing.assert_allclose(got.covariance, want, rtol=0, atol=1e-12 * np.abs(want).max(initial=0))
+
+
+def definite(rng, m, n, condition=30.0):
+    Q = np.linalg.qr(rng.standard_normal((m, n, n)))[0]
+    return ar.symmetric((Q * np.geomspace(1, 1 / condition, n)) @ Q.mT)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 6, 31, 32, 33, 67, 130])
+@pytest.mark.parametrize("m", [1, 7, 8, 40])
+def test_inverses_and_determinants(m, n):
+    """One object for stacks of several sizes: what it keeps of one does not show in the next."""
+    rng, invert = np.random.default_rng(n), ar.SpdInverse()
+    for size, rows in ((m, n), (m + 3, n), (m, n + 1), (m, n)):
+        M = definite(rng, size, rows)
+        X = M.copy()
+        np.testing.assert_allclose(invert(X), np.linalg.slogdet(M)[1], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(X @ M, np.broadcast_to(np.eye(rows), M.shape), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 18, 32])
+def test_small_inverses_of_nearly_singular_matrices_are_as_good_as_those_of_lapack(n):
+    """Without elimination by blocks, in which the square root of the condition is lost as well."""
+    M = definite(np.random.default_rng(n), 9, n, 1e9)
+    exact = np.linalg.norm(M @ np.linalg.inv(M) - np.eye(n))
+    assert np.linalg.norm(M @ ar.spd_inverse(M)[0] - np.eye(n)) < 10 * exact
+
+
+@pytest.mark.parametrize(("n", "h"), [(12, 6), (45, 22), (90, 45), (5, 0)])
+def test_inverses_by_blocks_of_their_own(n, h):
+    M = definite(np.random.default_rng(n), 11, n)
+    A, B, T, C = (X.copy() for X in (M[:, :h, :h], M[:, h:, :h], M[:, :h, h:], M[:, h:, h:]))
+    np.testing.assert_allclose(ar.SpdInverse().quarters(A, B, T, C), np.linalg.slogdet(M)[1], rtol=1e-12)
+    X = np.block([[A, B.mT], [B, C]])
+    np.testing.assert_allclose(X @ M, np.broadcast_to(np.eye(n), M.shape), atol=1e-12)
+
+
+def test_an_inverse_has_the_same_bits_whatever_the_others_of_its_stack_are():
+    M = definite(np.random.default_rng(0), 30, 70)
+    whole, part = M.copy(), M[7:20].copy()
+    invert = ar.SpdInverse()
+    ln = invert(whole)
+    assert np.array_equal(invert(part), ln[7:20])
+    assert np.array_equal(part, whole[7:20])
+
+
+@pytest.mark.parametrize("m", [3, 12])
+@pytest.mark.parametrize("at", [0, 30, 55, 79])
+def test_a_matrix_that_is_not_positive_definite_is_found(m, at):
+    M = definite(np.random.default_rng(0), m, 80)
+    M[-1, at, at] = -0.1
+    h = 40
+    A, B, T, C = (X.copy() for X in (M[:, :h, :h], M[:, h:, :h], M[:, :h, h:], M[:, h:, h:]))
+    with pytest.raises(ar.NotPositiveDefinite):
+        ar.SpdInverse()(M)
+    with pytest.raises(ar.NotPositiveDefinite):
+        ar.SpdInverse().quarters(A, B, T, C)

@@ -439,51 +439,93 @@ class SpdInverse:
 
         M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
 
-    down to blocks of 16 or 32, which LAPACK inverts. Most of the work is then products of stacks, during which Python's
-    other threads run. SciPy's potrf and potri would need fewer operations, but they belong to another BLAS than NumPy's
-    products, and the threads of the two wait for each other (an iteration was five times slower). Buffers are kept
-    between calls: half of the time would go into getting new pages from the system. One object serves one thread.
+    down to blocks of 32 or fewer rows, which are inverted by Cholesky factors. Most of the work is then products of
+    stacks, during which Python's other threads run. SciPy's potrf and potri would need fewer operations, but they
+    belong to another BLAS than NumPy's products, and the threads of the two wait for each other (an iteration was five
+    times slower). Buffers are kept between calls: half of the time would go into getting new pages from the system. One
+    object serves one thread.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
 
     def buffer(self, use: int, m: int, rows: int, columns: int) -> NDArray[Any]:
-        """An uninitialised stack (m, rows, columns), the same memory for each use; own uses are 0, 1 and 2."""
+        """A stack (m, rows, columns), at first 0, that is the same memory for each use; own uses are 0 and more."""
         kept = self._buffers.get((use, rows, columns))
         if kept is None or len(kept) < m:
-            kept = self._buffers[use, rows, columns] = np.empty((m, rows, columns))
+            kept = self._buffers[use, rows, columns] = np.zeros((m, rows, columns))
         return kept[:m]
 
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
         return _checked(self._inverted, M)
 
-    def _inverted(self, M: NDArray[Any]) -> NDArray[Any]:
-        diagonal = self.buffer(-2, 1, *M.shape[:2])[0]
-        self._invert(M, diagonal)
+    def quarters(self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
+        """The same for stacks [A T; B C], T = B', whose blocks are arrays of their own; T is read only.
+
+        What is done to each number of a block is several times as fast in an array of its own as in a part of another.
+        """
+        return _checked(self._inverted, A, B, T, C)
+
+    def _inverted(self, *blocks: NDArray[Any]) -> NDArray[Any]:
+        invert: Callable[..., None] = self._eliminate if len(blocks) > 1 else self._invert
+        n = blocks[0].shape[1] + sum(C.shape[1] for C in blocks[3:])
+        diagonal = self.buffer(0, 1, len(blocks[0]), n)[0]
+        invert(*blocks, diagonal)
         ln: NDArray[Any] = 2.0 * np.log(diagonal).sum(axis=1)
         return ln
 
     def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
         """Also writes the diagonals (m, n) of Cholesky factors."""
-        m, n = M.shape[:2]
-        if n <= (16 if m >= 8 else 32):  # small stacks: fewer calls
+        (m, n), h = M.shape[:2], M.shape[1] // 2
+        if n <= 32:
             factor = np.linalg.cholesky(M)
-            inverse = np.linalg.inv(factor)
-            np.matmul(inverse.mT, inverse, out=M)
             diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
+            inverse = self._lower(factor) if m >= 8 and n else np.linalg.inv(factor)
+            # Half of it is 0. As a single product it would go to syrk, which is slow for small matrices.
+            np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
+            np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
             return
-        h = n // 2
-        A, B, C = M[:, :h, :h], M[:, h:, :h], M[:, h:, h:]
-        X, Y = self.buffer(0, m, n - h, h), self.buffer(1, m, n - h, h)
+        B, T = M[:, h:, :h], M[:, :h, h:]
+        self._eliminate(M[:, :h, :h], B, T, M[:, h:, h:], diagonal)
+        T[...] = B.mT
+
+    def _eliminate(
+        self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any], diagonal: NDArray[Any]
+    ) -> None:
+        m, k, h = B.shape
         self._invert(A, diagonal[:, :h])
-        np.matmul(B, A, out=X)
-        C -= np.matmul(X, B.mT, out=self.buffer(2, m, n - h, n - h))
+        X = np.matmul(B, A, out=self.buffer(1, m, k, h))
+        np.negative(X, out=X)
+        C += np.matmul(X, T, out=self.buffer(2, m, k, k))
         self._invert(C, diagonal[:, h:])
-        np.matmul(C, X, out=Y)
-        A += np.matmul(X.mT, Y, out=self.buffer(2, m, h, h))
-        np.negative(Y, out=B)
-        M[:, :h, h:] = B.mT
+        np.matmul(C, X, out=B)
+        A += np.matmul(X.mT, B, out=self.buffer(2, m, h, h))
+
+    def _lower(self, L: NDArray[Any]) -> NDArray[Any]:
+        """L^-1 of lower triangular L (m, n, n): first all blocks of 5 on the diagonal, then the rows of blocks in turn.
+
+        The numbers at one place of all these blocks lie side by side, so that a few calls invert them all. If the last
+        block is smaller, it goes on as an identity. Above the diagonal the buffers stay 0.
+        """
+        (m, n), b = L.shape[:2], 5
+        starts = range(0, n, b)
+        D, X, terms = (self.buffer(use, b, b, m * len(starts)) for use in (3, 4, 5))
+        own = D.reshape(b, b, len(starts), m)
+        own[:, :, -1] = np.eye(b)[:, :, None]
+        for j, a in enumerate(starts):
+            e = min(b, n - a)
+            own[:e, :e, j] = L[:, a : a + e, a : a + e].transpose(1, 2, 0)
+        for i in range(b):
+            np.divide(1.0, D[i, i], out=X[i, i])
+            np.multiply(D[i, :i, None], X[:i, :i], out=terms[:i, :i])
+            X[i, :i] = terms[:i, :i].sum(axis=0)
+            X[i, :i] *= -X[i, i]
+        own, out = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1), self.buffer(6, m, n, n)
+        for j, a in enumerate(starts):
+            e = min(a + b, n)
+            out[:, a:e, a:e] = own[j, :, : e - a, : e - a]
+            np.matmul(out[:, a:e, a:e], -L[:, a:e, :a] @ out[:, :a, :a], out=out[:, a:e, :a])
+        return out
 
 
 FEW_FLOPS = 1e8  # work of fewer is not worth a pool of threads

@@ -8,6 +8,7 @@ Nearly every speaker then has a row of counts n_i, and so a Lambda_i to be inver
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -181,6 +182,28 @@ def among(N: Ints, k: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
     return N[order[:s]], T
 
 
+def _times(rows: NDArray[Any], r: Ints, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
+    """Rows times the matrices [A B'; B C] of a stack; r (m,) consecutive ones go with each of them."""
+    out, h, (ends, n) = np.empty_like(rows), A.shape[1], (np.cumsum(r), rows.shape[1])
+    for i, j in itertools.pairwise([0, *(np.flatnonzero(np.diff(r)) + 1).tolist(), len(r)]):  # equally many each
+        of = slice(int(ends[i] - r[i]), int(ends[j - 1]))
+        x, y = rows[of].reshape(j - i, -1, n), out[of].reshape(j - i, -1, n)
+        y[:, :, :h] = x[:, :, :h] @ A[i:j] + x[:, :, h:] @ B[i:j]
+        y[:, :, h:] = x[:, :, :h] @ B[i:j].mT + x[:, :, h:] @ C[i:j]
+    return out
+
+
+def _whole(blocks: NDArray[Any], n: int) -> NDArray[Any]:
+    """(Q, n, n) symmetric matrices, from rows of the numbers of A, B and C."""
+    Q, h = len(blocks), n // 2
+    out = np.empty((Q, n, n))
+    out[:, :h, :h] = blocks[:, : h * h].reshape(Q, h, h)
+    out[:, h:, :h] = blocks[:, h * h : h * n].reshape(Q, n - h, h)
+    out[:, h:, h:] = blocks[:, h * n :].reshape(Q, n - h, n - h)
+    out[:, :h, h:] = out[:, h:, :h].mT
+    return out
+
+
 @ar.reproducible()
 def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], weights: NDArray[Any]) -> Speakers:
     """As `speakers`, by Woodbury's formula: matrices of nx rows are inverted instead of ny.
@@ -190,59 +213,61 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
         Lambda^-1 = D - D Z' inner^-1 Z D,   inner = diag(1 / w) + Z D Z',   ln|Lambda| = ln|inner| + sum ln w - ln|D|
 
     Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1: for the
-    sums, a few numbers stand for all.
+    sums, a few numbers stand for all. Each inner is four blocks, inverted as [A B'; B C].
     """
     P, Qn, (nx, ny) = len(patterns), weights.shape[1], parts.Z.shape
     k, Q = np.linalg.eigh(parts.K)
-    k, Z, g = np.maximum(k, 0.0), parts.Z @ Q, ar.tall_product(gamma, Q)
-    ln, solved = np.empty(P), np.empty((len(gamma), ny))
-    covariance = np.zeros((Qn, ny, ny))
-    w = patterns.rows @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
+    k, Z, h = np.maximum(k, 0.0), parts.Z @ Q, nx // 2
     order = np.lexsort((patterns.multiplicity, patterns.recordings))
-    edges = [0, *(np.flatnonzero(np.diff(patterns.recordings[order])) + 1).tolist(), P]
+    numbers, which = np.unique(patterns.recordings[order], return_inverse=True)
+    r, weights = patterns.multiplicity[order], weights[order]
+    first = np.concatenate([[0], np.cumsum(r)])
+    people = patterns.speakers[np.repeat(patterns.start[order] - first[:-1], r) + np.arange(len(gamma))]
+    g, d = ar.tall_product(gamma[people], Q), 1 / (1 + numbers[:, None] * k)  # (M, ny), (numbers, ny)
+    w = patterns.rows[order] @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
+    ln, solved = np.log(w).sum(axis=1) - np.log(d).sum(axis=1)[which], np.empty((len(gamma), ny))
 
-    def solve(of: Ints, inner: NDArray[Any], d: NDArray[Any], ZD: NDArray[Any]) -> None:
-        """The means of the speakers with these patterns."""
-        runs = [0, *(np.flatnonzero(np.diff(patterns.multiplicity[of])) + 1).tolist(), len(of)]
-        for i, j in itertools.pairwise(runs):  # equally many speakers in each pattern
-            r = int(patterns.multiplicity[of[i]])
-            who = patterns.speakers[(patterns.start[of[i:j], None] + np.arange(r)).ravel()]
-            Dg = g[who] * d
-            x = ((Dg @ Z.T).reshape(j - i, r, nx) @ inner[i:j]).reshape(-1, nx)
-            solved[who] = Dg - x @ ZD
+    def work(run: list[range], invert: ar.SpdInverse) -> list[NDArray[Any]]:
+        of, m = slice(run[0].start, run[-1].stop), run[-1].stop - run[0].start
+        shapes = ((h, h), (nx - h, h), (h, nx - h), (nx - h, nx - h))
+        A, B, T, C = (invert.buffer(-1 - i, m, *shape) for i, shape in enumerate(shapes))
+        owns = [slice(group.start - of.start, group.stop - of.start) for group in run]
+        for group, own in zip(run, owns, strict=True):
+            ZDZ = (Z * d[which[group.start]]) @ Z.T
+            A[own], B[own], T[own], C[own] = ZDZ[:h, :h], ZDZ[h:, :h], ZDZ[:h, h:], ZDZ[h:, h:]
+        A.reshape(m, -1)[:, :: h + 1] += 1 / w[of, :h]
+        C.reshape(m, -1)[:, :: nx - h + 1] += 1 / w[of, h:]
+        ln[of] += invert.quarters(A, B, T, C)
+        who = slice(int(first[of.start]), int(first[of.stop]))
+        D = d[np.repeat(which[of], r[of])]
+        Dg = g[who] * D
+        solved[who] = Dg - (_times(Dg @ Z.T, r[of], A, B, C) @ Z) * D
+        rows = [M.reshape(m, -1) for M in (A, B, C)]
+        return [np.concatenate([weights[of][own].T @ M[own] for M in rows], axis=1) for own in owns]
 
-    cost = P * nx**3 + 4.0 * gamma.size * nx
-    numbers, which = np.unique(patterns.recordings, return_inverse=True)
-    few, T = among(numbers, k)
-    around = np.zeros((len(few), Qn * nx * nx))  # sums of inner^-1, by these numbers
-
-    def work(group: Ints, invert: ar.SpdInverse) -> NDArray[Any]:
-        d = 1 / (1 + patterns.recordings[group[0]] * k)
-        ZD = Z * d
-        ZDZ, sums = ZD @ Z.T, np.zeros((Qn, nx * nx))
-        for of in (group[i : i + GROUP] for i in range(0, len(group), GROUP)):
-            inner = invert.buffer(-1, len(of), nx, nx)
-            inner[...] = ZDZ
-            inner.reshape(len(of), -1)[:, :: nx + 1] += 1 / w[of]
-            ln[of] = invert(inner) - np.log(d).sum()
-            solve(of, inner, d, ZD)
-            sums += weights[of].T @ inner.reshape(len(of), -1)
-        return sums
-
+    edges = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), P]
     groups = [  # of one number of recordings each
-        order[i : min(i + 8 * GROUP, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, 8 * GROUP)
+        range(i, min(i + GROUP, b)) for a, b in itertools.pairwise(edges) for i in range(a, b, GROUP)
     ]
-    T, found = T[which[[group[0] for group in groups]]], ar.in_order(work, groups, cost, ar.SpdInverse)
-    for i in range(0, len(groups), 16):  # several at a time: one after another would go through all of `around`
-        around += T[i : i + 16].T @ np.stack([sums.reshape(-1) for sums in itertools.islice(found, 16)])
-    covariance[:, np.arange(ny), np.arange(ny)] = weights.T @ (1 / (1 + patterns.recordings[:, None] * k))
+    few, T = among(numbers, k)
+    around = np.zeros((len(few), Qn * (nx * nx - h * (nx - h))))  # sums of blocks of inner^-1, by these numbers
+    T = T[which[[group.start for group in groups]]]
+    found = ar.in_order(work, _runs(groups, GROUP), P * nx**3 + 4.0 * gamma.size * nx, ar.SpdInverse)
+    sums = itertools.chain.from_iterable(found)
+    step = max(4, (1 << 25) // (8 * around.shape[1] + 1))  # each time goes through all of `around`
+    for i in range(0, len(groups), step):
+        around += T[i : i + step].T @ np.stack([v.reshape(-1) for v in itertools.islice(sums, step)])
+    deque(found, 0)
+    covariance = np.zeros((Qn, ny, ny))
+    covariance[:, np.arange(ny), np.arange(ny)] = weights.T @ d[which]
 
     def outside(s: int) -> NDArray[Any]:
         ZD = Z / (1 + few[s] * k)
-        return ZD.T @ (around[s].reshape(Qn, nx, nx) @ ZD)
+        return ZD.T @ (_whole(around[s].reshape(Qn, -1), nx) @ ZD)
 
     cost = 2.0 * len(few) * Qn * nx * ny * (nx + ny)
     for part in ar.in_order(outside, range(len(few) if Qn else 0), cost):
         covariance -= part
-    ln += np.log(w).sum(axis=1)
-    return Speakers(ar.tall_product(solved, Q.T), ln, ar.symmetric(Q @ covariance @ Q.T))
+    mean, ln_Lambda = np.empty_like(solved), np.empty(P)
+    mean[people], ln_Lambda[order] = ar.tall_product(solved, Q.T), ln
+    return Speakers(mean, ln_Lambda, ar.symmetric(Q @ covariance @ Q.T))
