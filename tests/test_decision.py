@@ -113,12 +113,25 @@ def test_trials_that_a_threshold_separates_keep_a_finite_scale(gap, n):
 
 def test_gradient_and_curvature_of_the_cost():
     rng = np.random.default_rng(1)
-    both, v, h = (rng.normal(size=(20, 4)), rng.normal(size=(50, 4))), rng.normal(size=4), 1e-5
+    both, v, h = (rng.normal(size=(4, 20)), rng.normal(size=(4, 50))), rng.normal(size=4), 1e-5
     _, gradient, curvature = decision._cost(both, v, PRIORS)
     for i, e in enumerate(h * np.eye(4)):
         up, down = (decision._cost(both, v + s * e, PRIORS) for s in (1, -1))
         assert gradient[i] == pytest.approx((up[0] - down[0]) / (2 * h), rel=1e-7, abs=1e-9)
         np.testing.assert_allclose(curvature[i], (up[1] - down[1]) / (2 * h), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_blocks_of_trials_do_not_show(monkeypatch, size):
+    """Also where some are skipped, as all of their scores are far on the right side."""
+    rng = np.random.default_rng(2)
+    both = [np.sort(rng.normal(s * 30, 20, (2, n)), axis=1) for s, n in ((1, 60), (-1, 200))]
+    v, weight = np.array([0.8, 0.4]), rng.random(200)
+    whole = decision._cost(both, v, PRIORS, weight)
+    monkeypatch.setattr(decision, "BLOCK", size)
+    assert (v @ both[1][:, :64]).max() < decision.NEVER
+    for found, want in zip(decision._cost(both, v, PRIORS, weight), whole, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-10)
 
 
 # -- the search
@@ -132,6 +145,11 @@ def linear(seed=0, n=(80, 200), k=3):
     return lambda theta: tuple(b + f @ theta for b, f in zip(bases, F, strict=True))
 
 
+def each(at):
+    """Scores at several points."""
+    return lambda points: [at(theta) for theta in points]
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2])
 def test_the_search_finds_the_lowest_point_where_scores_are_linear(seed, penalty):
@@ -141,7 +159,7 @@ def test_the_search_finds_the_lowest_point_where_scores_are_linear(seed, penalty
     def value(theta):
         return calibrate(*at(theta), PRIORS)[0] + penalty * ((theta - start) ** 2).sum()
 
-    found = Search(at, np.full(3, 6.0), PRIORS, penalty)(start)[0]
+    found = Search(each(at), np.full(3, 6.0), PRIORS, penalty)(start)[0]
     best = minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12, "maxiter": 4000})
     assert np.abs(best.x).max() < 6
     assert value(found) <= best.fun + 1e-4
@@ -156,7 +174,7 @@ def test_the_search_stays_within_its_limits(limit):
         tried.append(theta)
         return at(theta)
 
-    search = Search(watched, np.full(3, limit), PRIORS, 1e-6)
+    search = Search(each(watched), np.full(3, limit), PRIORS, 1e-6)
     found, _, _ = search(np.zeros(3))
     assert np.abs(found).max() == pytest.approx(limit)  # the lowest point lies outside
     assert np.abs(tried).max() <= limit + 1e-12
@@ -167,7 +185,8 @@ def test_the_search_stays_within_its_limits(limit):
 def test_the_search_stays_where_nothing_changes_the_scores():
     tar, non = scores()
     start = np.array([0.5, -0.5])
-    np.testing.assert_array_equal(Search(lambda theta: (tar, non), np.full(2, 6.0), PRIORS, 1e-4)(start)[0], start)
+    search = Search(each(lambda theta: (tar, non)), np.full(2, 6.0), PRIORS, 1e-4)
+    np.testing.assert_array_equal(search(start)[0], start)
 
 
 # -- trials
@@ -278,6 +297,13 @@ def test_nontargets_are_as_many_as_are_allowed(most):
     assert kept[len(kept) - len(top) :] == top
 
 
+@pytest.mark.parametrize("n", [1, 2, 1000, 100_000])
+def test_numbers_are_put_in_order(n):
+    rng = np.random.default_rng(n)
+    for x in (rng.normal(-20, 9, n), np.round(rng.normal(size=n), 1), np.full(n, 3.0)):
+        np.testing.assert_array_equal(decision._ordered(x), np.argsort(x, kind="stable"))
+
+
 def test_the_cost_of_selected_trials_is_that_of_all():
     rng = np.random.default_rng(0)
     every = make_trials(sample_of(40, 8, 3))
@@ -363,15 +389,6 @@ def test_scores_are_dense_ratios_under_the_models_of_the_other_folds(K):
     assert at == [len(tar), len(non)]
     value, _ = found.value(lambda shrinker: scaled(shrinker(a), scales))
     assert value == calibrate(tar, non)[0]
-
-
-def test_many_pairs_score_as_one_matrix_does(monkeypatch):
-    data = drawn(12)
-    found = held_out_trials(Statistics.from_arrays(data.X, data.speaker, data.session, n_folds=2))
-    whole = found.scores(lambda shrinker: shrinker.model)
-    monkeypatch.setattr(decision, "MATRIX", 0)
-    for a, b in zip(whole, found.scores(lambda shrinker: shrinker.model), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,22 @@ def test_kinds_move_towards_each_other_first():
         np.testing.assert_allclose(np.linalg.inv(out.W[k]), want, rtol=1e-10)
 
 
+@pytest.mark.parametrize("K", [1, 2])
+def test_one_change_after_another_is_that_of_a_new_shrinker(K):
+    """What did not change is not computed again: it must not show, whichever amount moves or goes back."""
+    rng = np.random.default_rng(K)
+    p = oracle.random_model(rng, 4, 3, 2, K)
+    model, N = Model(p.mu, p.V, p.U, p.W, np.arange(K)), np.array([30.0, 10.0])[:K]
+    T = np.cov(rng.normal(size=(4, 50)))
+    once = shr.Shrinker(model, T, N)
+    base = shr.Shrinkage(0.3, 0.2, 0.1, 0.4)
+    changes = [base._replace(**{name: a}) for name in base._fields for a in (0.0, 0.7)]
+    for a in (base, *changes, base, shr.Shrinkage(), base):
+        found, want = once(a), shr.Shrinker(model, T, N)(a)
+        for name in ("mu", "V", "U", "W"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+
+
 def test_densities_of_shrunk_parameters_are_the_oracles():
     X, speaker, session, _ = data(10)
     plda = PLDA(shrinkage=(0.5, 0.1, 0.1)).fit(X, speaker, session=session)
@@ -91,6 +107,30 @@ def test_auto_is_the_best_that_held_out_speakers_saw():
         )
         total += trained.partition_log_likelihood(X[mine], speaker[mine], session[mine])
     assert plda.shrinkage_path_[plda.shrinkage_] == pytest.approx(total / len(X), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_step_on_the_grid_goes_further_up(seed):
+    X, speaker, session, _ = data(25, seed)
+    stats = Statistics.from_arrays(X, speaker, session, n_folds=5)
+    train = PLDA(shrinkage=0.0, tol=1e-4)
+    found = shr.HeldOut(stats, lambda part: train.fit_statistics(part).model_)
+    best = found.shrinkage(("speaker", "session", "noise")).shrinkage
+    for name in ("speaker", "session", "noise"):
+        i = shr.GRID.index(getattr(best, name))
+        for near in shr.GRID[max(i - 1, 0) : i + 2]:
+            assert found.cost(best._replace(**{name: near})) >= found.cost(best)
+
+
+def test_the_guess_goes_to_none_with_the_number_of_speakers():
+    amounts = []
+    for n in (5, 50, 500):
+        X, speaker, session, _ = data(n)
+        amounts.append(shr.guess(Statistics.from_arrays(X, speaker, session))[:3])
+        n_of = [len(np.unique(labels)) for labels in (speaker, session)] + [len(X)]
+        want = [12 / (12 + m) for m in np.diff(n_of, prepend=0)]
+        assert amounts[-1] == pytest.approx(np.clip(want, 0.005, 0.95), abs=5e-4)
+    assert (np.diff(amounts, axis=0) < 0).all()
 
 
 def test_auto_against_ml_on_new_speakers_and_with_many_speakers():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -33,8 +34,7 @@ from duoplda.model.parameters import Model
 from duoplda.model.posteriors import kind_log_posterior
 from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Choice, HeldOut, Scales, Shrinkage, Shrinker
-from duoplda.trials.blocks import Scorer
-from duoplda.trials.sums import Sums
+from duoplda.trials.sums import Pairs, Some, Sums
 
 Floats = NDArray[np.float64]
 Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
@@ -47,9 +47,9 @@ PRIORS = (0.5, 0.01)
 SETS, SINGLES, TESTS = 4, 2, 25  # of a speaker, at most: sets of each form, single recordings of each kind, tests
 SPEAKERS, SIDES, PATTERNS = 1000, 3000, 40  # of a fold, at most: speakers, sets (and tests), patterns of sets
 NONTARGETS = 150_000  # of all folds together
-FAR = 300.0  # nats from which on a score is so wrong that its cost is linear
+FAR, NEVER = 300.0, -30.0  # nats: a score so wrong that its cost is linear; one so right that it costs nothing
+BLOCK = 1 << 13  # trials at a time, so that what is computed of them stays in the caches
 LEAST = 1e-3  # scale of a calibration, relative to the deviation of the scores
-MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
 SMALL = 256  # dimensions up to which folds are scored side by side
 PENALTY = 0.015  # on the squared distance from the start, over the number of speakers: 1e-4 for 150
 LIMITS = {"scales": 2.5, "shrinkage": 6.0}  # how far the logs and the logits may go
@@ -128,12 +128,19 @@ def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
     n = len(trials.weight)
     if n <= most:
         return trials, scores
-    order, n_top = np.argsort(scores[trials.n_targets :]), 2 * most // 3
+    order, n_top = _ordered(scores[trials.n_targets :]), 2 * most // 3
     rest = order[: n - n_top][_spread(n - n_top, most - n_top)]  # from low and high scores alike
     chosen = np.concatenate([order[n - n_top :], rest])
     weight = np.repeat([1.0, (n - n_top) / len(rest)], [n_top, len(rest)]) * (most / n)
     kept = np.concatenate([np.arange(trials.n_targets), trials.n_targets + chosen])
     return replace(trials, cells=trials.cells[kept], weight=weight), scores[kept]
+
+
+def _ordered(x: Floats) -> Ints:
+    """The order in which numbers increase, by 48 bits of their range: 16 at a time, which needs no comparisons."""
+    low, high = float(x.min()), float(x.max())
+    whole = ((x - low) * (((1 << 48) - 1) / ((high - low) or 1.0))).astype(np.uint64)
+    return np.lexsort([(whole >> shift).astype(np.uint16) for shift in (0, 16, 32)])
 
 
 def _spread(n: int, most: int) -> Ints:
@@ -222,37 +229,48 @@ def best_offset(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS, weig
 
 
 def _affine(x: Floats) -> Floats:
-    return np.stack([x, np.ones_like(x)], axis=1)
+    return np.stack([x, np.ones_like(x)])
 
 
 def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Floats | None = None) -> Expansion:
-    """The cost of scores F v, F of targets and of (weighted) non-targets, its gradient and second derivatives in v."""
+    """The cost of scores v'F, its gradient and second derivatives in v; F (k, n) of targets and of non-targets.
+
+    `weight` (n,) is of the non-targets.
+    """
     value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
-    for F, sign in zip(both, (-1.0, 1.0), strict=True):
-        wrong = sign * (F @ v)  # by how much a score errs
-        e, first, second = np.exp(np.minimum(wrong, FAR)), np.zeros(len(F)), np.zeros(len(F))
-        far = np.maximum(wrong - FAR, 0)  # ln(1 + e^z) is z there
-        share: Any = np.full(len(F), 1 / len(F)) if sign < 0 or weight is None else weight / weight.sum()
-        for p in priors:
-            w = (p if sign < 0 else 1 - p) / (float(entr(p) + entr(1 - p)) * len(priors))
-            z = e * np.exp(sign * logit(p))  # e^(sign (score + logit p))
+    of = np.asarray(priors)
+    entropy = (entr(of) + entr(1 - of)) * len(of)
+    for every, sign in zip(both, (-1.0, 1.0), strict=True):
+        n = every.shape[1]
+        share = np.full(n, 1 / n) if sign < 0 or weight is None else weight / weight.sum()
+        w, odds = (of if sign < 0 else 1 - of) / entropy, np.exp(sign * logit(of))[:, None]
+        for t in range(0, n, BLOCK):
+            F, own = every[:, t : t + BLOCK], share[t : t + BLOCK]
+            wrong = (sign * v) @ F  # by how much a score errs
+            most = float(wrong.max())
+            if most < NEVER:
+                continue
+            z = np.exp(np.minimum(wrong, FAR)) * odds  # (priors, n) e^(sign (score + logit p))
             rest = 1 / (1 + z)
-            value += w * float(share @ (np.log1p(z) + far))
+            loss = w @ np.log1p(z)
+            if most > FAR:  # ln(1 + e^z) is z there
+                loss += w.sum() * np.maximum(wrong - FAR, 0)
+            value += float(own @ loss)
             z *= rest
-            z *= w
-            first += z
+            gradient += sign * (F @ (own * (w @ z)))
             z *= rest
-            second += z
-        gradient += sign * ((share * first) @ F)
-        curvature += F.T @ ((share * second)[:, None] * F)
+            curvature += (F * (own * (w @ z))) @ F.T
     return value, gradient, curvature
 
 
-def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> Floats:
-    """The minimum of a convex function."""
+def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> tuple[Floats, float]:
+    """The minimum of a convex function: where it is, and its value."""
     value, gradient, curvature = at(v)
     for _ in range(most):
         step, length = np.linalg.solve(curvature, gradient), 1.0
+        gain = float(gradient @ step) / 2  # of the step, were the function quadratic
+        if gain < 1e-12:
+            return v - step, value - gain
         new = at(v - step)
         while not new[0] <= value and length > 1e-6:
             length /= 2
@@ -262,7 +280,7 @@ def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> Flo
             v, (value, gradient, curvature) = v - length * step, new
         if gain < 1e-12:
             break
-    return v
+    return v, value
 
 
 def calibrate(
@@ -288,16 +306,17 @@ def calibrate(
     guess = np.array([1.0, 0.0])
     if start is not None:
         guess = np.array([start[0] * deviation, start[1] + start[0] * middle])
-    v = _newton(at, guess)
+    v, value = _newton(at, guess)
     if v[0] < LEAST:  # scores that know nothing, or less: they keep their order, and an offset is learnt
 
         def offset(u: Floats) -> Expansion:
             value, gradient, curvature = at(np.array([LEAST, u[0]]))
             return value, gradient[1:], curvature[1:, 1:]
 
-        v = np.array([LEAST, _newton(offset, np.zeros(1))[0]])
-    scale = float(v[0]) / deviation
-    return _cost(both, v, priors, weight)[0], np.array([scale, float(v[1]) - scale * middle])
+        u, value = _newton(offset, np.zeros(1))
+        v = np.array([LEAST, u[0]])
+    u, scale = v - [deviation, 0], float(v[0]) / deviation
+    return value - float(u @ ridge @ u) / 2, np.array([scale, float(v[1]) - scale * middle])
 
 
 # -- the search
@@ -314,7 +333,7 @@ class Search:
     once more.
     """
 
-    scores: Callable[[Floats], tuple[Floats, Floats]]  # of targets and non-targets, at a point
+    scores: Callable[[list[Floats]], list[tuple[Floats, Floats]]]  # of targets and non-targets, at several points
     limits: Floats
     priors: Sequence[float]
     penalty: float
@@ -325,8 +344,8 @@ class Search:
     def __call__(self, start: Floats, here: tuple[Floats, Floats] | None = None) -> tuple[Floats, float, Floats]:
         """The lowest point that is found, its cost and calibration; `here` are the scores at the start, if known."""
         self.start = self.best = start
-        self.here = self.scores(start) if here is None else here
-        cost, affine = calibrate(*self.here, self.priors, self.weight)
+        self.here = self.scores([start])[0] if here is None else here
+        cost, affine = calibrate(*self.here, self.priors, self.weight, np.array([1.0, 0.0]))  # they are ratios
         self.value, self.tried = cost, [(start, cost)]
         for again in (False, True):
             if again and self.tried[0][1] - self.value < WORTH * self.penalty:
@@ -338,14 +357,14 @@ class Search:
                 step = self.snap(np.clip(self.best + step, -self.limits, self.limits)) - self.best
                 if (length := float(np.abs(step).max())) < TOLERANCE:
                     break
-                there = self.scores(self.best + step)
+                there = self.scores([self.best + step])[0]
                 new_cost, found = calibrate(*there, self.priors, self.weight, affine)
                 self.tried.append((self.best + step, new_cost))
                 if self.progress is not None:
                     self.progress(len(self.tried), new_cost)
                 value = new_cost + self._penalty(self.best + step)
                 for J, new, old in zip(slope, there, self.here, strict=True):
-                    J += np.outer(new - old - J @ step, step / (step @ step))
+                    J += np.outer(step / (step @ step), new - old - step @ J)
                 if value < self.value:
                     self.best, self.here, self.value = self.best + step, there, value
                     cost, affine = new_cost, found
@@ -357,19 +376,16 @@ class Search:
         return self.penalty * float(((theta - self.start) ** 2).sum())
 
     def _differences(self) -> list[Floats]:
-        """Derivatives of the scores of targets and of non-targets, a column for each parameter."""
-        columns = []
-        for i in range(len(self.best)):
-            h = np.zeros(len(self.best))
-            h[i] = -DIFFERENCE if self.best[i] > 0 else DIFFERENCE
-            moved = self.scores(self.best + h)
-            columns.append([(new - old) / h[i] for new, old in zip(moved, self.here, strict=True)])
-        return [np.stack(c, axis=1) for c in zip(*columns, strict=True)]
+        """Derivatives of the scores of targets and of non-targets, a row for each parameter."""
+        sizes = np.where(self.best > 0, -DIFFERENCE, DIFFERENCE)
+        points = [self.best + h for h in np.diag(sizes)]
+        moved = zip(*self.scores(points), strict=True)
+        return [(np.stack(new) - old) / sizes[:, None] for new, old in zip(moved, self.here, strict=True)]
 
     def _step(self, slope: list[Floats], affine: Floats) -> Floats:
         """To the lowest point, were the scores linear."""
         scale = float(affine[0]) or 1.0
-        features = [np.concatenate([_affine(s), J], axis=1) for s, J in zip(self.here, slope, strict=True)]
+        features = [np.concatenate([_affine(s), J]) for s, J in zip(self.here, slope, strict=True)]
         pull = 2 * self.penalty / scale**2
         ridge = np.diag([1e-9, 1e-12, *[pull] * len(self.best)])
         away = scale * (self.best - self.start)
@@ -379,7 +395,7 @@ class Search:
             u = v + np.concatenate([[0, 0], away])
             return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
-        v = _newton(at, np.concatenate([affine, np.zeros(len(self.best))]), most=4)
+        v, _ = _newton(at, np.concatenate([affine, np.zeros(len(self.best))]), most=4)
         return v[2:] / (float(v[0]) or 1.0)
 
 
@@ -412,31 +428,21 @@ class ByDecision:
         return HeldOutTrials(self, stats, held_out, progress)
 
 
-def _start(stats: Any) -> Shrinkage:
-    """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
-    n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
-    shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
-    speaker, session, noise = np.round(np.clip(shares, 0.005, 0.95), 3).tolist()
-    return Shrinkage(speaker, session, noise, shr.START.channel)
-
-
 @dataclass(frozen=True, eq=False)
 class Fold:
     """The trials of a fold, its recordings summed up for them, and its model."""
 
     trials: Trials
-    enrolled: Sums
-    tests: Sums
+    pairs: Pairs
     shrinker: Shrinker
 
+    @cached_property
+    def _some(self) -> list[Some]:
+        return self.pairs.some(self.trials.cells.astype(np.int64))
+
     def scores(self, change: Callable[[Shrinker], Model]) -> Floats:
-        """Of all pairs under the changed model."""
-        model, cells = change(self.shrinker), self.trials.cells
-        enrolled, tests = self.enrolled.sides(model), self.tests.sides(model)
-        n = len(enrolled) * len(tests)
-        if n <= MATRIX or 4 * len(cells) > n:
-            return to_numpy(Scorer(enrolled).columns(tests)).reshape(-1)[cells]
-        return to_numpy(Scorer(enrolled).pairs(tests, self.trials.pairs))
+        """Of all trials under the changed model."""
+        return to_numpy(self.pairs.listed(change(self.shrinker), self._some))
 
 
 class HeldOutTrials:
@@ -444,7 +450,7 @@ class HeldOutTrials:
 
     def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut, progress: Progress | None = None):
         self.progress = progress
-        self.how, self.path, self.n_speakers, self.start = how, held_out.path, 0, _start(stats)
+        self.how, self.path, self.n_speakers, self.start = how, held_out.path, 0, held_out.start
         self.folds: list[Fold] = []
         scores: list[Floats] = []
         folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
@@ -466,10 +472,10 @@ class HeldOutTrials:
                 kind = to_numpy(kind_log_posterior(model, X, shares)).argmax(axis=1)
             kind = np.maximum(kind, 0)
             enrolled = Sums(take(X, row), trials.side, trials.session, kind[row], model.K)
-            tests = Sums(take(X, test), np.arange(len(test)), None, kind[test], model.K)
-            own = Fold(trials, enrolled, tests, shrinker)
-            some, known = select(trials, own.scores(lambda fold: fold(self.start)), NONTARGETS // len(folds))
-            self.folds.append(replace(own, trials=some))
+            pairs = Pairs(enrolled, Sums(take(X, test), np.arange(len(test)), None, kind[test], model.K))
+            every = to_numpy(pairs.matrix(shrinker(self.start))).reshape(-1)[trials.cells]
+            trials, known = select(trials, every, NONTARGETS // len(folds))
+            self.folds.append(Fold(trials, pairs, shrinker))
             scores.append(known)
             self.n_speakers += len(np.unique(sample.speaker))
 
@@ -482,8 +488,15 @@ class HeldOutTrials:
 
     def scores(self, change: Callable[[Shrinker], Model]) -> tuple[Floats, Floats]:
         """Of targets and of non-targets, over all folds."""
+        return self.scores_of([change])[0]
+
+    def scores_of(self, changes: Sequence[Callable[[Shrinker], Model]]) -> list[tuple[Floats, Floats]]:
+        """Those of several changes, side by side."""
         small = all(fold.shrinker.model.d <= SMALL for fold in self.folds)  # else they would take much memory
-        return self._split(list(in_order(lambda fold: fold.scores(change), self.folds, 1e12 if small else 0)))
+        tasks = [(change, fold) for change in changes for fold in self.folds]
+        found = list(in_order(lambda task: task[1].scores(task[0]), tasks, 1e12 if small else 0))
+        n = len(self.folds)
+        return [self._split(found[i * n : (i + 1) * n]) for i in range(len(changes))]
 
     def _split(self, found: list[Floats]) -> tuple[Floats, Floats]:
         both = [np.split(s, [fold.trials.n_targets]) for s, fold in zip(found, self.folds, strict=True)]
@@ -510,9 +523,12 @@ class HeldOutTrials:
             a = Shrinkage(**dict(zip(free, np.round(expit(theta[:n]), digits).tolist(), strict=True)))
             return a, Scales(*np.round(np.exp(theta[n:]), digits).tolist())
 
-        def scores(theta: Floats) -> tuple[Floats, Floats]:
+        def change(theta: Floats) -> Callable[[Shrinker], Model]:
             a, scales = amounts(theta)
-            return self.scores(lambda fold: scaled(fold(a), scales))
+            return lambda fold: scaled(fold(a), scales)
+
+        def scores(points: list[Floats]) -> list[tuple[Floats, Floats]]:
+            return self.scores_of([change(theta) for theta in points])
 
         penalty = PENALTY / self.n_speakers
         search = Search(scores, limits, self.how.priors, penalty, self.weight, self.progress, snap)

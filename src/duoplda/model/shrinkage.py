@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import Array, cholesky, eye, namespace, reproducible, spd_inverse, symmetric
@@ -54,6 +55,15 @@ class Choice(NamedTuple):
 Progress = Callable[[int, int], None]  # gets the number of folds that are done, and of all
 GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 START = Shrinkage(0.5, 0.1, 0.1, 0.1)
+CLIMB = ("noise", "session", "speaker", "channel")  # most of the likelihood is about the noise
+
+
+def guess(stats: Statistics) -> Shrinkage:
+    """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
+    n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
+    shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
+    speaker, session, noise = np.round(np.clip(shares, 0.005, 0.95), 3).tolist()
+    return Shrinkage(speaker, session, noise, START.channel)
 
 
 @reproducible()
@@ -75,6 +85,7 @@ class Shrinker:
     def __init__(self, model: Model, T: Array, N: NDArray[Any]):
         """T (d, d) is the target, N (K,) are recordings by kind."""
         self.model, self.T, self.N = model, T, N
+        self._kept: dict[str, tuple[Any, Array]] = {}  # the last V, U and W, and their amounts: often one alone changes
 
     @cached_property
     def _inverse(self) -> Array:
@@ -96,24 +107,34 @@ class Shrinker:
             return L
         return cholesky(symmetric((1 - share) * A + share * max(self._size(A), 1e-12) * self.T))
 
+    def _precisions(self, share: float, channel: float) -> Array:
+        model, N, noise, xp = self.model, self.N, self._noise, namespace(self.T)
+        channel = channel if model.K > 1 else 0.0
+        if not share and not channel:
+            return model.W
+        if channel:
+            c = channel / (channel + (1 - channel) * N / N.mean())
+            mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
+            noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
+        if share:
+            sizes = [share * self._size(noise[k, ...]) for k in range(model.K)]
+            noise = xp.stack([(1 - share) * noise[k, ...] + size * self.T for k, size in enumerate(sizes)])
+        return spd_inverse(symmetric(noise))[0]
+
+    def _once(self, name: str, amounts: Any, make: Callable[[], Array]) -> Array:
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != amounts:
+            kept = self._kept[name] = amounts, make()
+        return kept[1]
+
     @reproducible()
     def __call__(self, a: Shrinkage) -> Model:
         """The model with its covariances moved."""
-        model, N, noise, xp = self.model, self.N, self._noise, namespace(self.T)
-        V, U = (
-            self._loadings(*each)
-            for each in zip((model.V, model.U), self._covariances, (a.speaker, a.session), strict=True)
-        )
-        if not (a.noise or (model.K > 1 and a.channel)):
-            return replace(model, V=V, U=U)
-        if model.K > 1 and a.channel:
-            c = a.channel / (a.channel + (1 - a.channel) * N / N.mean())
-            mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
-            noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
-        if a.noise:
-            sizes = [a.noise * self._size(noise[k, ...]) for k in range(model.K)]
-            noise = xp.stack([(1 - a.noise) * noise[k, ...] + size * self.T for k, size in enumerate(sizes)])
-        return replace(model, V=V, U=U, W=spd_inverse(symmetric(noise))[0])
+        model, (VV, UU) = self.model, self._covariances
+        V = self._once("V", a.speaker, lambda: self._loadings(model.V, VV, a.speaker))
+        U = self._once("U", a.session, lambda: self._loadings(model.U, UU, a.session))
+        W = self._once("W", (a.noise, a.channel), lambda: self._precisions(a.noise, a.channel))
+        return replace(model, V=V, U=U, W=W)
 
 
 @reproducible()
@@ -142,7 +163,7 @@ class HeldOut:
     @reproducible()
     def __init__(self, stats: Statistics, train: Callable[[Statistics], Model], progress: Progress | None = None):
         folds = [replace(f, sample=None) for f in stats.folds if len(f.speaker_ids)]
-        self.parts, self.path = [], dict[Any, float]()
+        self.parts, self.path, self.start = [], dict[Any, float](), guess(stats)
         for i, fold in enumerate(folds):
             rest = Statistics.sum([f for f in folds if f is not fold])
             self.parts.append((EStep(fold), Shrinker(train(rest), target(rest), rest.N)))
@@ -166,15 +187,15 @@ class HeldOut:
         return self.path[key]
 
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
-        """The best amounts on the grid, those in `free` being climbed one at a time from a start near the usual top."""
+        """The best amounts on the grid, those in `free` being climbed one at a time from near the guess at them."""
 
         def value(a: Shrinkage) -> float:
             return self.value(a, lambda fold: fold(a))
 
-        at = Shrinkage(**{name: getattr(START, name) for name in free})
+        at = Shrinkage(**{name: min(GRID, key=lambda a: abs(a - getattr(self.start, name))) for name in free})
         for _ in range(4):
             before = at
-            for name in free:
+            for name in sorted(free, key=CLIMB.index):
                 i = _climb(GRID.index(getattr(at, name)), len(GRID), lambda j: value(at._replace(**{name: GRID[j]})))  # noqa: B023
                 at = at._replace(**{name: GRID[i]})
             if at == before:

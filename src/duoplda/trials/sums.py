@@ -1,21 +1,42 @@
-"""Sides of the same recordings under one model after another.
+"""Ratios of the same pairs of sides under one model after another.
 
 What a side's gamma needs of its recordings are sums that no model enters: over the sessions of one type c, the sum of
 the recordings of each kind k. With n recordings in a sum F,
 
     gamma = sum over (c, k) of  (F - n mu_k)' W_k V - (F - n mu_k)' W_k U P_c J_c
 
-so that recordings are added up once, and each model costs the products with its own matrices.
+so that recordings are added up once, and each model costs the products with its own matrices. Which Lambda are to be
+inverted is worked out once, too.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from duoplda.arrays import Array, add_rows, put, reproducible, segment_sums, take, zeros
+from duoplda.arrays import (
+    Array,
+    SpdInverse,
+    add_rows,
+    namespace,
+    put,
+    reproducible,
+    segment_sums,
+    set_rows,
+    take,
+    tall_product,
+    zeros,
+)
 from duoplda.data.labels import Ints, Labels
 from duoplda.model.parameters import Model, Terms
-from duoplda.model.ragged import Patterns
-from duoplda.trials.sides import Sides
-from duoplda.trials.tables import Table
+from duoplda.model.ragged import Patterns, inverses
+from duoplda.trials.ratios import BATCH, dots, run
+from duoplda.trials.tables import empty
+
+MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
 
 
 class Sums:
@@ -39,28 +60,137 @@ class Sums:
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         self.F = segment_sums(take(X, order), starts)  # (R, d) by kind, then type, then side
         self.n = put(np.diff(np.append(starts, len(place))).astype(np.float64)[:, None], X)  # (R, 1)
-        of_kind, cell = np.divmod(place[order][starts], C * n_sides)
-        cells, self.cell = np.unique(cell, return_inverse=True)  # (R,) the cell of each sum: a type and a side
-        of_type, self.side = np.divmod(cells, n_sides)
-        self.kind_edges = np.searchsorted(of_kind, np.arange(K + 1)).tolist()
-        self.type_edges = np.searchsorted(of_type, np.arange(C + 1)).tolist()
+        of, self.side = np.divmod(place[order][starts], n_sides)  # (R,) the side of each sum
+        edges = pairwise([*np.flatnonzero(np.diff(of, prepend=-1)).tolist(), len(of)])
+        self.parts = [(*divmod(int(of[a]), C), slice(a, b)) for a, b in edges]  # kind, type, rows
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def gamma(self, model: Model, terms: Terms, place: Ints) -> Array:
+        """(S, ny) under a model with these kinds of channels; our types are at these places among those of `terms`."""
+        out = zeros((len(self), model.ny), model.V)
+        for k, c, rows in self.parts:
+            WV, WU, PJ = terms.WV[k, ...], terms.WU[k, ...], terms.PJ[int(place[c]), ...]
+            F = self.F[rows, :] - self.n[rows, :] * model.mu[k, ...]
+            few = F.shape[0] * (model.d + model.ny) < model.d * model.ny  # two thin products, or one of matrices first
+            add_rows(out, self.side[rows], F @ WV - (F @ WU) @ PJ if few else F @ (WV - WU @ PJ))
+        return out
+
+
+class Some(NamedTuple):
+    """Listed pairs, those whose tests have one pattern; sides and tests are counted in the order of their patterns."""
+
+    where: Ints  # (n,) their places in the list
+    side: Ints  # (n,)
+    test: Ints  # (n,) among those of the pattern
+    cell: Ints  # (n,) pattern of the side * tests of all patterns + test
+
+
+class Pairs:
+    """Ratios of enrolled sides and tests, which share no session, under one model after another.
+
+    With the letters of `duoplda.trials.sides`, for a side of pattern p and a test of pattern q:
+
+        gamma_1'Lambda_3^-1 gamma_2 + gamma_1'(Lambda_3^-1 - Lambda_1^-1) gamma_1 / 2
+            + (gamma_2'(Lambda_3^-1 - Lambda_2^-1) gamma_2 + ln|Lambda_1| + ln|Lambda_2| - ln|Lambda_3|) / 2
+
+    The second term is one number for a side and q, the third is one for a test and p. Equal counts of sessions, be they
+    those of a side, of a test or of both together, have one Lambda, which is inverted once.
+    """
+
+    def __init__(self, enrolled: Sums, tests: Sums):
+        self.sums, self.shape = (enrolled, tests), (len(enrolled), len(tests))
+        self.types, place = np.unique(np.concatenate([s.types for s in self.sums]), axis=0, return_inverse=True)
+        self.places = np.split(place.reshape(-1), [len(enrolled.types)])
+        rows = [np.zeros((len(s.patterns), len(self.types)), np.int64) for s in self.sums]
+        for counts, sums, at in zip(rows, self.sums, self.places, strict=True):
+            counts[:, at] = sums.patterns.rows
+        self.of, self.tests_of = ([slice(*each) for each in pairwise(s.patterns.start.tolist())] for s in self.sums)
+        both = rows[0][:, None, :] + rows[1]  # (P, Q, C)
+        every = np.concatenate([*rows, both.reshape(-1, len(self.types))])
+        self.counts, index = np.unique(every, axis=0, return_inverse=True)
+        self.of_p, self.of_q, both = np.split(index.reshape(-1), np.cumsum([len(r) for r in rows]))
+        self.of_both: Ints = both.reshape(len(rows[0]), len(rows[1]))
+        uses = [*((p, -1) for p in range(len(rows[0]))), *((-1, q) for q in range(len(rows[1])))]
+        uses += np.ndindex(self.of_both.shape)
+        self.uses: list[list[tuple[int, int]]] = [[] for _ in self.counts]  # of each Lambda: p, q or both
+        for s, use in zip(index.reshape(-1).tolist(), uses, strict=True):
+            self.uses[s].append(use)
 
     @reproducible()
-    def sides(self, model: Model) -> Sides:
-        """The sides under a model with these kinds of channels; their ids are 0 .. S - 1, and no session has a name."""
-        terms, n = Terms(model, self.types), len(self.side)
-        v, z = zeros((n, model.ny), model.V), zeros((n, model.nx), model.V)
-        for k in range(model.K):
-            of = slice(*self.kind_edges[k : k + 2])
-            G = self.F[of, :] - self.n[of, :] * model.mu[k, ...]
-            add_rows(v, self.cell[of], G @ terms.WV[k, ...])
-            add_rows(z, self.cell[of], G @ terms.WU[k, ...])
-        gamma = zeros((len(self.counts), model.ny), model.V)
-        for c in range(len(self.types)):
-            of = slice(*self.type_edges[c : c + 2])
-            add_rows(gamma, self.side[of], v[of, :] - z[of, :] @ terms.PJ[c, ...])
-        people = Table(ids=np.arange(len(self.counts)), counts=self.counts, gamma=gamma)
-        none = np.zeros(0, np.int64)
-        sides = Sides(model, self.types, people, Table(name=np.zeros(0, "U1"), side=none, type=none, z=z[:0, :]))
-        sides.terms, sides.patterns = terms, self.patterns
-        return sides
+    def matrix(self, model: Model) -> Array:
+        """(S, T) the ratios of all pairs."""
+        first, second = (s.patterns for s in self.sums)
+        blocks = []
+        for left, right, of_side, of_test in self._factors(model):
+            block = tall_product(left, right.T)
+            block += of_side[:, None]
+            for p, rows in enumerate(self.of):
+                block[rows, :] += of_test[p, :]
+            blocks.append(block)
+        if len(blocks) == 1:
+            return take(blocks[0], np.argsort(first.speakers))
+        out = take(namespace(model.V).concat(blocks, axis=1), np.argsort(first.speakers))
+        return take(out.T, np.argsort(second.speakers)).T
+
+    def some(self, cells: Ints) -> list[Some]:
+        """What `listed` has to know of pairs (n,), each of which is side * T + test."""
+        side, test = np.divmod(cells, self.shape[1])
+        first, second = (s.patterns for s in self.sums)
+        i, j = (np.argsort(of.speakers)[at] for of, at in ((first, side), (second, test)))
+        found = []
+        for q, of in enumerate(self.tests_of):
+            where = np.flatnonzero(second.index[test] == q)
+            own, m = j[where] - of.start, of.stop - of.start
+            found.append(Some(where, i[where], own, first.index[side[where]] * m + own))
+        return found
+
+    @reproducible()
+    def listed(self, model: Model, some: list[Some]) -> Array:
+        """(n,) the ratios of some pairs."""
+        xp, out = namespace(model.V), zeros((sum(len(each.where) for each in some),), model.V)
+        for (where, i, j, cell), (left, right, of_side, of_test) in zip(some, self._factors(model), strict=True):
+            n, m = left.shape[0], right.shape[0]
+            if n * m <= MATRIX or 4 * len(i) > n * m:
+                found = take(xp.reshape(tall_product(left, right.T), (-1,)), i * m + j)
+            else:
+                found = dots(left, right, i, j)
+            set_rows(out, where, found + take(of_side, i) + take(xp.reshape(of_test, (-1,)), cell))
+        return out
+
+    def _factors(self, model: Model) -> Iterator[tuple[Array, Array, Array, Array]]:
+        """For each q: Lambda_3^-1 gamma_1 (S, ny), gamma_2 (T_q, ny), the second term (S,) and the third (P, T_q).
+
+        Sides and tests are in the order of their patterns.
+        """
+        terms, xp, (P, Q), (n, m) = Terms(model, self.types), namespace(model.V), self.of_both.shape, self.shape
+        g1, g2 = (
+            take(s.gamma(model, terms, at), s.patterns.speakers) for s, at in zip(self.sums, self.places, strict=True)
+        )
+        left, ln = empty((Q, *g1.shape), g1), empty((len(self.counts),), g1)
+        one, two, three = empty((n,), g1), empty((m,), g1), empty((P, m), g1)  # gamma'Lambda^-1 gamma
+
+        def work(batch: slice, invert: SpdInverse) -> None:
+            M, ln[batch] = inverses(terms.G, self.counts[batch], invert)
+            for u, uses in enumerate(self.uses[batch]):
+                for p, q in uses:
+                    a, b = self.of[p], self.tests_of[q]
+                    if q < 0:
+                        one[a] = xp.vecdot(g1[a, :] @ M[u, ...], g1[a, :])
+                        continue
+                    form = xp.vecdot(g2[b, :] @ M[u, ...], g2[b, :])
+                    if p < 0:
+                        two[b] = form
+                    else:
+                        three[p, b], left[q, a, :] = form, g1[a, :] @ M[u, ...]
+
+        size = max(1, (BATCH if xp is np else 1 << 28) // (8 * max(model.ny, 1) ** 2))
+        batches = [slice(s, min(s + size, len(self.counts))) for s in range(0, len(self.counts), size)]
+        cost = len(self.counts) * model.ny**3 + 2.0 * (P * m + Q * n) * model.ny**2
+        run(work, batches, cost if xp is np else 0, SpdInverse)
+        lns = [take(ln, of) for of in (self.of_p, self.of_q, self.of_both.reshape(-1))]
+        lns = lns[0][:, None] + lns[1] - xp.reshape(lns[2], (P, Q))
+        for q, b in enumerate(self.tests_of):
+            of_side = (xp.vecdot(left[q, ...], g1) - one) / 2
+            yield left[q, ...], g2[b, :], of_side, (three[:, b] - two[b] + lns[:, q][:, None]) / 2
