@@ -34,7 +34,7 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
     xp, ny = ar.namespace(model.V), model.ny
     if model.K == 1:
         C = moments.C[0, ...]
-        Z1 = ar.solve(moments.R[0, ...], C.T).T
+        Z1 = ar.solve(moments.grouped[0, ...], C.T).T
         Z, m = Z1[:, :-1], Z1[:, -1][None, :]
         noise = ar.symmetric(stats.S[0, ...] - Z1 @ C.T)[None, ...] / float(stats.N[0])
     else:
@@ -51,46 +51,60 @@ def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tu
 
     Kinds that come together in every session, as copies do, have one R between them: what it costs is paid once.
     """
-    xp, C = ar.namespace(model.V), moments.C
-    _, first, group = np.unique(stats.types, axis=1, return_index=True, return_inverse=True)
-    R, group = ar.take(moments.R, first), group.reshape(-1)  # (G, q, q), (K,)
+    xp, C, R, group, d = ar.namespace(model.V), moments.C, moments.grouped, moments.group, model.d
     N = ar.put(np.maximum(stats.N, 1e-300), model.V)[:, None]
-    N_R, r, f = ar.take(N, first), R[:, :-1, -1], C[:, :, -1]
-    Rc = R[:, :-1, :-1] - r[:, :, None] * (r / N_R)[:, None, :]
-    Cc = C[:, :, :-1] - f[:, :, None] * ar.take(r / N_R, group)[:, None, :]
-    Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, Cc, stats.N, group)
-    CZ, ZRZ = Cc @ Z.T, ar.take(Z @ Rc @ Z.T, group)
-    Sc = stats.S - f[:, :, None] * (f / N)[:, None, :]
-    return Z, (f - ar.take(r @ Z.T, group)) / N, ar.symmetric(Sc - CZ - CZ.mT + ZRZ) / N[:, :, None]
+    r, f = R[:, :-1, -1], C[:, :, -1]
+    mean = r / ar.take(N, np.unique(group, return_index=True)[1])  # (G, ny + nx) of [y; x]
+    Rc = R[:, :-1, :-1] - r[:, :, None] * mean[:, None, :]
+    WC = xp.reshape(model.W, (-1, d)).T @ xp.reshape(C, (-1, C.shape[2]))  # sum_k W_k C_k
+    Wf = (model.W @ f[:, :, None])[:, :, 0]
+    WC = WC[:, :-1] - Wf.T @ ar.take(mean, group)
+    Z = _loadings(xp.concat([model.V, model.U], axis=1), model.W, Rc, WC, stats.N, group)
+    m = (f - ar.take(r @ Z.T, group)) / N
+    noise = C[:, :, :-1] @ Z.T
+    noise *= -2.0
+    noise += stats.S
+    noise += ar.take(Z @ R[:, :-1, :-1] @ Z.T, group)  # S - CZ' - ZC' + ZRZ' - N mm', when made symmetric
+    noise -= m[:, :, None] * (N * m)[:, None, :]
+    return Z, m, ar.symmetric(noise) / N[:, :, None]
 
 
-def _loadings(Z: Array, W: Array, R: Array, C: Array, N: NDArray[Any], group: NDArray[Any]) -> Array:
-    """Solve sum_k W_k Z R_k = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q.
+def _loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], group: NDArray[Any]) -> Array:
+    """Solve sum_k W_k Z R_k = WC = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q.
 
-    R_k is R[group[k]]. With a single group, Z = (sum W_k)^-1 (sum W_k C_k) R^-1.
+    R_k is R[group[k]]. With a single group, Z = (sum W_k)^-1 WC R^-1.
     """
     xp = ar.namespace(Z)
-    residual = xp.sum(W @ C, axis=0)
     if R.shape[0] == 1:
-        return ar.spd_inverse(xp.sum(W, axis=0))[0] @ residual @ ar.spd_inverse(ar.symmetric(R[0, ...]))[0]
-    share = ar.put(N / N.sum(), Z)  # of the recordings, by kind
-    left = ar.spd_inverse(xp.tensordot(share, W, axes=1))[0]
+        return ar.spd_inverse(xp.sum(W, axis=0))[0] @ WC @ ar.spd_inverse(ar.symmetric(R[0, ...]))[0]
+    share = N / N.sum()  # of the recordings, by kind
     members = (group == np.arange(R.shape[0])[:, None]).astype(float)  # (G, K)
-    right = ar.spd_inverse(ar.symmetric(xp.tensordot(ar.put(members.sum(axis=1), R), R, axes=1)))[0]
-    W_R = xp.tensordot(ar.put(members, W), W, axes=1)  # (G, d, d) sums of the W_k that go with R
-    residual = residual - xp.sum(W_R @ (Z @ R), axis=0)
-    step = left @ residual @ right
+    n, s = ar.put(members.sum(axis=1), R), (members @ share) / members.sum(axis=1)  # kinds of a group have equal shares
+    W_mean, R_sum = xp.tensordot(ar.put(share, W), W, axes=1), ar.symmetric(xp.tensordot(n, R, axes=1))
+    left, right = ar.spd_inverse(W_mean)[0], ar.spd_inverse(R_sum)[0]
+    # sum_g W_g Z R_g = W_mean Z R_sum + sum_g D_g Z R_g, and sum_g s_g D_g = 0: the largest group is put into the rest
+    out = int(np.argmax(s))
+    rest = np.array([g for g in range(len(s)) if g != out])
+    D = ar.take(xp.tensordot(ar.put(members, W), W, axes=1) - n[:, None, None] * W_mean, rest)
+    R = ar.take(R, rest) - ar.put(s[rest] / s[out], R)[:, None, None] * R[out, ...]
+    D = xp.reshape(xp.permute_dims(D, (1, 0, 2)), (D.shape[1], -1))  # (d, (G - 1) d)
+
+    def others(A: Array) -> Array:
+        return D @ xp.reshape(A @ R, (-1, A.shape[1]))
+
+    residual = WC - W_mean @ Z @ R_sum - others(Z)
+    step, mean = left @ residual @ right, residual  # W_mean step R_sum is `mean` without a product, now and later
     power = first = float(xp.sum(residual * step))
     for _ in range(10):
         if power <= 1e-16 * first or power <= 0:
             break
-        image = xp.sum(W_R @ (step @ R), axis=0)
+        image = mean + others(step)
         a = power / float(xp.sum(step * image))
         Z = Z + a * step
         residual = residual - a * image
         ahead = left @ residual @ right
         previous, power = power, float(xp.sum(residual * ahead))
-        step = ahead + (power / previous) * step
+        step, mean = ahead + (power / previous) * step, residual + (power / previous) * mean
     return Z
 
 
@@ -99,6 +113,9 @@ def _floored(covariances: Array, floor: float) -> Array:
     if not floor:
         return covariances
     xp = ar.namespace(covariances)
+    with suppress(ar.NotPositiveDefinite):  # as a rule none is below, and that is told at a tenth of the cost
+        ar.cholesky(covariances - floor * ar.eye(covariances.shape[-1], covariances))
+        return covariances
     s, T = xp.linalg.eigh(covariances)
     return ar.symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
 
@@ -117,10 +134,11 @@ def ln_prior(model: Model, nu: float) -> float:
     return nu / 2 * float(xp.sum(model.ln_W) - model.K * mean[0])
 
 
-def md_step(model: Model, moments: Moments) -> Model:
+def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model:
     """Maximise E[ln P(y, x)] over y ~ N(mu_y, Sigma_y), x | y ~ N(mu_x + H y, Sigma_x); move that into the loadings.
 
-    With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x.
+    With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x. With the
+    `basis` of `_in_use`, V' has all ny columns, and is what it would be if none had been left out.
     """
     ny, nx, M = model.ny, model.nx, moments.M
     mu_y = moments.y / M
@@ -138,8 +156,33 @@ def md_step(model: Model, moments: Moments) -> Model:
         U = U @ ar.cholesky(Sigma_x)
     if ny:
         mu = mu + V @ mu_y
+        if basis is not None:
+            V, one = V @ basis.T, ar.eye(ny, V)
+            Sigma_y = ar.symmetric(basis @ (Sigma_y - one) @ basis.T) + ar.eye(basis.shape[0], V)
         V = V @ ar.cholesky(Sigma_y)
     return replace(model, mu=mu, V=V, U=U)
+
+
+class Expected(NamedTuple):
+    """An E-step: the model that it was made of, in which only speaker factors in use are left, and what it gave."""
+
+    model: Model
+    basis: Array | None
+    moments: Moments
+
+
+def _in_use(model: Model) -> tuple[Model, Array | None]:
+    """The model with loadings V B (d, r) for V, and the basis B (ny, r): VV' = VB (VB)', to rounding.
+
+    More speaker factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and
+    keeps it so, as nothing is learnt of y there. None: all directions are in use.
+    """
+    xp, VV = ar.namespace(model.V), ar.symmetric(model.V.T @ model.V)
+    if not math.isfinite(float(xp.sum(VV))):
+        return model, None
+    s, E = xp.linalg.eigh(VV)
+    unused = int(np.sum(ar.to_numpy(s) < 1e-14 * float(s[-1])))
+    return (replace(model, V=model.V @ E[:, unused:]), E[:, unused:]) if unused else (model, None)
 
 
 @ar.reproducible()
@@ -228,6 +271,8 @@ class _Anderson:
     """Extrapolates EM from its last steps t -> g(t), parameters being one vector (Anderson's mixing, type II).
 
     With f = g(t) - t, the next point is g - sum_i a_i (g_{i+1} - g_i), a the least-squares fit of f by f_{i+1} - f_i.
+    That is where f would be 0. Steps that grow along a line lead away from such a point, which is no maximum: then the
+    next point is further along the line, by four times as many steps as the last time.
     """
 
     def __init__(self, state: State, like: Array, depth: int, floor: float):
@@ -242,14 +287,27 @@ class _Anderson:
         self.f, self.g = (*self.f, g - t)[-self.depth - 1 :], (*self.g, g)[-self.depth - 1 :]
         if len(self.f) < 2:
             return None
+        n = self._growing(t)
+        if n:
+            return self._model(g + min(n, _until_half(g, self.f[-1], plain)) * self.f[-1], plain)
         dF = ar.namespace(t).stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
         inner, rhs = ar.to_numpy(dF @ dF.T), ar.to_numpy(dF @ self.f[-1])
         scale = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
         a = np.linalg.lstsq(inner / np.outer(scale, scale), rhs / scale, rcond=1e-12)[0] / scale
         for ai, g0, g1 in zip(a.tolist(), self.g[:-1], self.g[1:], strict=True):
             g = g - ai * (g1 - g0)
+        return self._model(g, plain)
+
+    def _growing(self, t: Array) -> float:
+        """How many steps to go ahead where the last one went on in the direction of the one before, and further."""
+        f0, f1, moved = *self.f[-2:], t - (self.g[-2] - self.f[-2])
+        size, along = float(f0 @ f0), float(f0 @ moved)
+        on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
+        return 4 * along / size if on_a_line and float(f0 @ f1) > size else 0.0
+
+    def _model(self, t: Array, like: Model) -> Model | None:
         try:
-            return _unpack(g, plain, self.floor)
+            return _unpack(t, like, self.floor)
         except ar.NotPositiveDefinite:
             return None
 
@@ -258,6 +316,13 @@ def _pack(model: Model) -> Array:
     """The parameters as one vector, W_k by the Cholesky factor of its inverse."""
     xp, factor = ar.namespace(model.V), ar.cholesky(ar.spd_inverse(model.W)[0])
     return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
+
+
+def _until_half(t: Array, step: Array, like: Model) -> float:
+    """How often a step can be added before a diagonal entry of a factor of W_k^-1 is less than half of what it is."""
+    factors = (ar.to_numpy(v[-math.prod(like.W.shape) :]).reshape(like.W.shape) for v in (t, step))
+    now, change = (np.diagonal(a, axis1=1, axis2=2) for a in factors)
+    return float(np.min(now / 2 / np.maximum(-change, 1e-300)))
 
 
 def _unpack(t: Array, like: Model, floor: float) -> Model:
@@ -276,29 +341,36 @@ def _as_stored(model: Model, like: Array) -> Model:
 
 
 def _states(
-    e_step: EStep, state: State, step: Callable[[Model, Moments], Model], ahead: _Anderson, nu: float, least: float
+    expected: Callable[[Model], Expected],
+    state: State,
+    step: Callable[[Expected], Model],
+    ahead: _Anderson,
+    nu: float,
+    least: float,
 ) -> Iterator[State]:
     """The given state, then that after each iteration, without end. A step ahead must gain more than `least`."""
-    like, model = e_step.stats.offset, _as_stored(state.model, e_step.stats.offset)
-    moments = e_step(model)
-    trace = state.trace or (moments.ln_likelihood + ln_prior(model, nu),)
+    model = state.model
+    found = expected(model)
+    trace = state.trace or (found.moments.ln_likelihood + ln_prior(found.model, nu),)
     evaluations = state.n_evaluations or 1
     yield State(model, trace, evaluations, ahead.f, ahead.g)
     while True:
-        plain = _as_stored(step(model, moments), like)
+        plain = _as_stored(step(found), model.mu)
         bold, better = ahead(model, plain), False
         if bold is not None:
             evaluations += 1
             with suppress(ar.NotPositiveDefinite):  # an extrapolated model may be no model at all
-                found = e_step(bold)
-                better = trace[-1] + least < found.ln_likelihood + ln_prior(bold, nu) < math.inf
+                there = expected(bold)
+                value = there.moments.ln_likelihood + ln_prior(there.model, nu)
+                better = trace[-1] + least < value < math.inf
         if bold is not None and better:
-            model, moments = bold, found
+            model, found = bold, there
         else:
             if bold is not None:
                 ahead.f = ahead.g = ()
-            model, moments, evaluations = plain, e_step(plain), evaluations + 1
-        trace = (*trace, moments.ln_likelihood + ln_prior(model, nu))
+            model, found, evaluations = plain, expected(plain), evaluations + 1
+            value = found.moments.ln_likelihood + ln_prior(found.model, nu)
+        trace = (*trace, value)
         yield State(model, trace, evaluations, ahead.f, ahead.g)
 
 
@@ -325,15 +397,26 @@ def fit(
     ends with the same bits as if it had not been interrupted.
     """
 
-    def step(model: Model, moments: Moments) -> Model:
+    e_step = EStep(stats)
+
+    def expected(model: Model) -> Expected:
+        fewer = len(e_step.patterns) > 1 and len(stats.speaker_ids) <= model.ny and e_step.host  # worth a look
+        model, basis = _in_use(model) if fewer else (model, None)
+        return Expected(model, basis, e_step(model))
+
+    def step(found: Expected) -> Model:
+        model, basis, moments = found
         plain = ml_step(model, moments, stats, floor, nu)
-        return md_step(plain, moments) if minimum_divergence else plain
+        if minimum_divergence:
+            return md_step(plain, moments, basis)
+        return plain if basis is None else replace(plain, V=plain.V @ basis.T)
 
     first = start if isinstance(start, State) else State(start)
+    first = replace(first, model=_as_stored(first.model, stats.offset))
     before, ahead = first, _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
     least = max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
     try:
-        for state in _states(EStep(stats), first, step, ahead, nu, least):
+        for state in _states(expected, first, step, ahead, nu, least):
             iteration, stop = len(state.trace) - 1, False
             if iteration and tol >= 0 and -1e-8 * abs(state.trace[-2]) < state.trace[-1] - state.trace[-2] < 0:
                 state, converged = before, True  # lower by rounding alone: nothing is left to gain

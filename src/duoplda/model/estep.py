@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
+from duoplda.model.accumulate import TypeBlock
 from duoplda.model.anova import by_kind
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Diagonals, Patterns, Speakers, speakers, speakers_by_rank
@@ -22,13 +24,21 @@ class Moments:
     """Expected sums of hidden variables. With t = [y; x; 1] of a session, and F its sums by kind:"""
 
     ln_likelihood: float
-    R: Array  # (K, q, q)  sum over sessions of c_k E[t t'],  q = ny + nx + 1
+    grouped: Array  # (G, q, q)  R, which kinds that come together in every session, as copies do, have in common
+    group: NDArray[Any]  # (K,)    of each kind
     C: Array  # (K, d, q)  sum over sessions of F_k E[t]'
     rho: Array  # (q, q)   sum over sessions of E[t t']
     y: Array  # (ny,)      sum over speakers of E[y]
     yy: Array  # (ny, ny)  sum over speakers of E[y y']
     M: float
 
+    @property
+    def R(self) -> Array:
+        """(K, q, q) sum over sessions of c_k E[t t'],  q = ny + nx + 1."""
+        return ar.take(self.grouped, self.group)
+
+
+SESSION_BYTES = 1 << 25  # of the moments of some types, which are added together
 
 # Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny); for
 # a type of few sessions, weighted rows E[y] (m, ny) instead of the last.
@@ -39,8 +49,7 @@ class Weights(NamedTuple):
     """Loadings of the sessions of one type, those of the kinds present one below the other."""
 
     WU: Array  # (K_c d, nx)
-    WV: Array  # (K_c d, ny); for a type of many sessions, B_c
-    few: bool  # rows F of sessions are at hand, and of fewer speakers than there are factors: products go by them
+    B: Array  # (K_c d, ny)
 
 
 class EStep:
@@ -51,6 +60,9 @@ class EStep:
         self.patterns = p = Patterns(stats.counts, stats.types.sum(axis=1))
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
         self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
+        of, group = np.unique(stats.types.reshape(-1, stats.K), axis=1, return_inverse=True)
+        self.group = group.reshape(-1)  # (K,) kinds whose counts are alike in all types
+        self.added = np.concatenate([of.T, np.ones((1, len(of)))])  # (G + 1, C) how often E[t t'] counts in R and rho
         self.parts = [(c, rows) for c, b in enumerate(stats.blocks) for rows in ar.row_blocks(len(b.n), stats.offset)]
 
     def ln_likelihood(self, model: Model) -> float:
@@ -65,24 +77,47 @@ class EStep:
         weights = self._weights(terms)
         gamma = self._gamma(means, weights, terms)
         post = self._speakers(terms, gamma, moments)
-        sums = self._speaker_sums(post, weights) if moments else [None] * len(means)
+        sums: list[Any] = self._speaker_sums(post, weights) if moments else [None] * len(means)
         w = ar.put(stats.weights, gamma)
         ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
         ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
-        R, C, rho = ar.zeros((model.K, q, q), gamma), ar.zeros((model.K, d, q), gamma), ar.zeros((q, q), gamma)
+        total, C = ar.zeros((len(self.added), q * q if moments else 0), gamma), ar.zeros((model.K, d, q), gamma)
         cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
-        tasks = [(c, means[c], weights[c], sums[c]) for c in range(len(means))]
-        found = ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, cost)
-        for b, (ln_c, E, Ft) in zip(stats.blocks, found, strict=True):
-            ln += ln_c
-            if not moments:
-                continue
-            rho += E
-            for k, n, of in b.parts:
-                R[k, ...] += n * E
-                C[k, ...] += Ft[of, :]
+        size = max(1, SESSION_BYTES // (8 * q * q))
+        E = ar.zeros((min(size, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
+        for part in (range(a, min(a + size, len(means))) for a in range(0, len(means), size)):
+            tasks = [(c, means[c], weights[c], sums[c], E[c - part.start, ...]) for c in part]
+            found = list(ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, cost * len(part) / len(means)))
+            ln = sum((ln_c for ln_c, _ in found), ln)
+            if moments:
+                n = ar.put(self.added[:, part.start : part.stop], gamma)
+                of_part = n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
+                total = of_part if len(part) == len(means) else total + of_part
+                self._add_products(C, part, weights, sums, [FX for _, FX in found])
+        total = xp.reshape(total, (len(self.added), q, q) if moments else (len(self.added), 0, 0))
+        R, rho = total[:-1, ...], total[-1, ...]
         yy = (post.covariance[-1, ...] if moments else 0.0) + ar.gram(xp.sqrt(w)[:, None] * post.mean)
-        return Moments(ln, R, C, rho, w @ post.mean, yy, stats.n_speakers)
+        return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
+
+    def _add_products(
+        self, C: Array, part: range, weights: list[Weights | None], sums: list[SpeakerSums], found: list[Array]
+    ) -> None:
+        """Add the sums of F E[t]' of some types to C, by kind: those that come as rows in one product."""
+        xp, rows = ar.namespace(C), list[list[tuple[Array, Array]]]([] for _ in range(C.shape[0]))
+        for c, FX in zip(part, found, strict=True):
+            b, (_, yy, Ay) = self.stats.blocks[c], sums[c]
+            ny, h = yy.shape[0], b.scatter.shape[0]
+            for k, _, of in b.parts:
+                if weights[c] is None:
+                    rows[k] += [(b.scatter[:, of], FX[:h, :]), (b.A[:, of], FX[h:, :])]
+                else:
+                    C[k, :, :ny] += Ay[of, :]
+                    C[k, :, ny:-1] += FX[of, :]
+                    C[k, :, -1] += self.stats.f[c][of]
+        for k, pairs in enumerate(rows):
+            if pairs:
+                F, t = (xp.concat(side) for side in zip(*pairs, strict=True))
+                C[k, ...] += F.T @ t
 
     def _by_rows(self, work: Callable[..., Any], cost: float) -> Iterator[tuple[int, slice, Any]]:
         """`work(c, rows)` for blocks of rows of every A, which the threads share: type, rows and result, in order."""
@@ -90,28 +125,31 @@ class EStep:
         found = ar.in_order(lambda part: work(*part), self.parts, cost)
         yield from ((*part, result) for part, result in zip(self.parts, found, strict=True))
 
-    def _weights(self, terms: Terms) -> list[Weights]:
-        nx, ny, out, kept = terms.J.shape[1], terms.J.shape[2], [], dict[tuple[int, ...], tuple[Array, Array]]()
+    def _weights(self, terms: Terms) -> list[Weights | None]:
+        """By type; None where products go by rows F, which are at hand and of fewer speakers than there are factors."""
+        xp, (K, d, nx), ny, out = ar.namespace(terms.J), terms.WU.shape, terms.J.shape[2], list[Weights | None]()
         for c, b in enumerate(self.stats.blocks):
-            present = b.present.tolist()
-            few = not b.squared and len(b.n) < min(max(nx, ny), ar.ROWS)
-            if few and tuple(present) not in kept:  # other types may have the same kinds
-                kept[tuple(present)] = terms.loadings(present)
-            out.append(Weights(*(kept[tuple(present)] if few else terms.stacked(present, c)), few))
+            if not b.squared and len(b.n) < min(max(nx, ny), ar.ROWS):
+                out.append(None)
+                continue
+            every = len(b.present) == K
+            WU, WV = (terms.WU, terms.WV) if every else (ar.take(a, b.present) for a in (terms.WU, terms.WV))
+            WU, WV = (xp.reshape(a, (len(b.present) * d, a.shape[2])) for a in (WU, WV))
+            out.append(Weights(WU, WV - WU @ terms.PJ[c, ...]))
         return out
 
-    def _gamma(self, means: list[Array], weights: list[Weights], terms: Terms) -> Array:
+    def _gamma(self, means: list[Array], weights: list[Weights | None], terms: Terms) -> Array:
         """(M, ny) sum over types of B'(A_i - n_i m)."""
         ny = terms.J.shape[2]
         gamma = ar.zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
 
         def work(c: int, rows: slice) -> Array:
-            b, (WU, WV, few) = self.stats.blocks[c], weights[c]
+            b, own = self.stats.blocks[c], weights[c]
             n = ar.put(b.n[rows].astype(float), gamma)
-            if few:
+            if own is None:
                 A = b.A[rows, :] - n[:, None] * means[c][None, :]
-                return A @ WV - (A @ WU) @ terms.PJ[c, ...]
-            return b.A[rows, :] @ WV - n[:, None] * (means[c] @ WV)[None, :]
+                return _by_kind(b, A, terms.WV) - _by_kind(b, A, terms.WU) @ terms.PJ[c, ...]
+            return b.A[rows, :] @ own.B - n[:, None] * (means[c] @ own.B)[None, :]
 
         for c, rows, found in self._by_rows(work, 2.0 * ny * self.host):
             ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], found)
@@ -126,7 +164,7 @@ class EStep:
             return speakers_by_rank(parts, self.patterns, gamma, weights)
         return speakers(terms.G, self.patterns, gamma, weights)
 
-    def _speaker_sums(self, post: Speakers, of_types: list[Weights]) -> list[SpeakerSums]:
+    def _speaker_sums(self, post: Speakers, of_types: list[Weights | None]) -> list[SpeakerSums]:
         weights, ny = self.stats.weights, post.mean.shape[1]
 
         def work(c: int, rows: slice) -> SpeakerSums:
@@ -134,7 +172,7 @@ class EStep:
             own, w = ar.take(post.mean, b.speaker[rows]), weights[b.speaker[rows]]
             wn = w * b.n[rows]
             weighted = ar.put(w, own)[:, None] * own
-            Ay = weighted if of_types[c].few else b.A[rows, :].T @ weighted
+            Ay = weighted if of_types[c] is None else b.A[rows, :].T @ weighted
             return ar.put(wn, own) @ own, ar.gram(ar.put(np.sqrt(wn), own)[:, None] * own), Ay
 
         sums: list[SpeakerSums] = [(0.0, post.covariance[c, ...], 0.0) for c in range(len(self.stats.blocks))]
@@ -154,38 +192,58 @@ class EStep:
         return ln
 
 
+def _by_kind(b: TypeBlock, rows: Array, loadings: Array) -> Array:
+    """Rows (..., K_c d) times the loadings (K, d, n) of the kinds present, as if these were one below the other."""
+    return sum(rows[..., of] @ loadings[k, ...] for k, _, of in b.parts)
+
+
 def _sessions(
-    stats: Statistics, terms: Terms, c: int, m: Array, weights: Weights, sums: SpeakerSums | None
-) -> tuple[float, Array | None, Array | None]:
-    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'] (q, q) and F E[t]' (K_c d, q).
+    stats: Statistics, terms: Terms, c: int, m: Array, weights: Weights | None, sums: SpeakerSums | None, E: Array
+) -> tuple[float, Array | None]:
+    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'], written to E (q, q), and F E[x]' (K_c d, nx).
 
     sum E[x]    = P U'W sum (F - m) - PJ sum n y,   sum E[x y'] = P U'W sum (F - m) y' - PJ sum n yy'
     sum E[x x'] = P U'W sum (F - m)(F - m)' WU P - P U'W sum (F - m) y' (PJ)' - (..)' + PJ sum n yy' (PJ)' + H P
     sum F E[x]' = sum F (F - m)' WU P - sum F y' (PJ)'
+
+    For a type of few sessions the last result is (h + m, q), by which rows of its sessions, then rows A of its
+    speakers, are to be multiplied: their products add up to F E[t]'.
     """
-    b, H, f, P, PJ, WU = stats.blocks[c], float(stats.H[c]), stats.f[c], terms.P[c, ...], terms.PJ[c, ...], weights.WU
-    xp, mWU, fWU = ar.namespace(P), m @ WU, f @ WU
+    b, H, f, P, PJ = stats.blocks[c], float(stats.H[c]), stats.f[c], terms.P[c, ...], terms.PJ[c, ...]
+    xp = ar.namespace(P)
+    if weights is None:
+        F_WU, A_WU, mWU, fWU = (_by_kind(b, rows, terms.WU) for rows in (b.scatter, b.A, m, f))
+        F_WUP = F_WU @ P  # rows of sessions
+    else:
+        F_WU = WU = weights.WU
+        F_WUP, mWU, fWU = b.times(WU) @ P, m @ WU, f @ WU  # rows of dimensions: sum F F' WU P
     mP, fP = mWU @ P, fWU @ P
-    F_WU = b.scatter @ WU if weights.few else WU  # rows of sessions, or of dimensions
-    F_WUP = F_WU @ P if weights.few else b.times(WU) @ P  # for dimensions: sum F F' WU P
     trace = float(xp.sum(F_WU * F_WUP)) - float(2 * fWU @ mP - H * mWU @ mP)  # sum z'Pz
     ln = 0.5 * (H * float(terms.ln_P[c]) + trace)
     if sums is None:
-        return ln, None, None
+        return ln, None
     y, yy, Ay = sums
-    if weights.few:
-        own, Ay = Ay, b.A.T @ Ay
-        FX = b.scatter.T @ F_WUP - b.A.T @ (own @ PJ.T)
-        PUTUP, PUD = ar.gram(F_WUP), ((b.A @ WU) @ P).T @ own
+    ny, nx = yy.shape[0], P.shape[0]
+    if weights is None:  # rows are kept of speakers with weight 1 only
+        n, h = ar.put(b.n.astype(float), P)[:, None], F_WU.shape[0]
+        FX = ar.zeros((h + n.shape[0], ny + nx + 1), P)
+        FX[:h, ny:-1], FX[h:, :ny], FX[h:, ny:-1], FX[h:, -1] = F_WUP, Ay, -(Ay @ PJ.T) - mP[None, :], 1.0
+        PUTUP, PUD = ar.gram(F_WUP - mP[None, :]), (A_WU @ P - n * mP[None, :]).T @ Ay
     else:
         FX = F_WUP - Ay @ PJ.T
+        FX -= f[:, None] * mP[None, :]
         PUTUP, PUD = P @ (WU.T @ F_WUP), P @ (WU.T @ Ay)
-    FX = FX - f[:, None] * mP[None, :]
-    PUTUP = ar.symmetric(PUTUP - mP[:, None] * (2 * fP - H * mP)[None, :])  # P U'W sum (F - m)(F - m)' WU P
-    PUD = PUD - mP[:, None] * y[None, :]  # P U'W sum (F - m) y'
+        PUTUP -= mP[:, None] * (2 * fP - H * mP)[None, :]  # P U'W sum (F - m)(F - m)' WU P
+        PUTUP = ar.symmetric(PUTUP)
+        PUD -= mP[:, None] * y[None, :]  # P U'W sum (F - m) y'
     PJyy = PJ @ yy
-    x, XY, half = fP - H * mP - PJ @ y, PUD - PJyy, (PJyy / 2 - PUD) @ PJ.T
-    XX = H * P + PUTUP + half + half.T
-    blocks = [(yy, XY.T, y[:, None]), (XY, XX, x[:, None]), (y[None, :], x[None, :], ar.put([[H]], x))]
-    E = xp.concat([xp.concat(row, axis=1) for row in blocks])
-    return ln, E, xp.concat([Ay, FX, f[:, None]], axis=1)
+    XX, XY, x = E[ny:-1, ny:-1], E[ny:-1, :ny], fP - H * mP - PJ @ y
+    XY[...] = PUD
+    XY -= PJyy
+    half = (PJyy / 2 - PUD) @ PJ.T
+    XX[...] = H * P
+    for part in (PUTUP, half, half.T):  # in place: getting new pages from the system takes as long as the sums
+        XX += part
+    E[:ny, :ny], E[:ny, ny:-1] = yy, XY.T
+    E[:ny, -1], E[-1, :ny], E[ny:-1, -1], E[-1, ny:-1], E[-1, -1] = y, y, x, x, H
+    return ln, FX

@@ -62,15 +62,18 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     d = r.shape[1]
     with threadpool_limits(1, user_api="openmp"):  # its sums depend on the number of threads
         kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
+    ln, e = np.empty((len(r), K)), np.empty_like(r)
     for _ in range(SWEEPS):
-        ln = np.empty((len(r), K))
         for k in range(K):
             own = r[kind == k]
             mean = own.mean(axis=0)
-            covariance = ((own - mean).T @ (own - mean) + d * np.eye(d)) / (len(own) + d)
+            own -= mean
+            covariance = (own.T @ own + d * np.eye(d)) / (len(own) + d)
             C = np.linalg.cholesky(covariance)
-            e = np.linalg.solve(C, (r - mean).T)
-            ln[:, k] = np.log(len(own)) - (e**2).sum(axis=0) / 2 - np.log(np.diagonal(C)).sum()
+            whiten = np.linalg.inv(C).T
+            np.matmul(r, whiten, out=e)
+            e -= mean @ whiten
+            ln[:, k] = np.log(len(own)) - np.einsum("ij,ij->i", e, e) / 2 - np.log(np.diagonal(C)).sum()
         new = ln.argmax(axis=1)
         if np.bincount(new, minlength=K).min() == 0 or (new == kind).all():
             break
