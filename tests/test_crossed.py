@@ -197,3 +197,18 @@ def test_tolerances_that_are_none(sides, tolerance):
     A = sides[3]
     with pytest.raises(DuopldaError, match="must be a positive number of nats"):
         Scorer(A, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("tolerance", [None, 1e-2])
+def test_parts_with_functions_of_their_own(monkeypatch, sides, tolerance):
+    """Ours are divided into parts of like counts, which need fewer functions; all pairs are as exact as promised."""
+    *_, A, B, exact = sides
+    whole = Scorer(A, tolerance=tolerance).plan(B).crossed[0]
+    monkeypatch.setattr(products, "PART", 50)
+    scorer = Scorer(A, tolerance=tolerance)
+    assert np.abs(scorer.columns(B) - exact).max() < (tolerance or 1e-8 * np.ptp(exact))
+    found = scorer.plan(B).crossed[0]
+    assert len(found.parts) == 4
+    np.testing.assert_array_equal(np.sort(np.concatenate([part.at for part in found.parts])), np.arange(len(A)))
+    assert len(whole.parts) == 1
+    assert np.mean([part.own.shape[1] for part in found.parts]) < whole.parts[0].own.shape[1]

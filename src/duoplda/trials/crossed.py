@@ -11,8 +11,9 @@ M(s_i + s_j) are combinations of some matrices M_k, so that
 
     gamma_a'M(a + b) gamma_b ~ sum_l [psi_l(a) gamma_a] . x_l(b),    x_l(b) = sum_k [sum_m D_lmk psi_m(b)] M_k gamma_b
 
-is a product of inner size r ny for r functions, most of it in single precision. What sides have in common is taken from
-them first, as small numbers have small errors: for any y,
+is a product of inner size r ny for r functions, most of it in single precision. Sides with like counts need fewer, so
+that ours are divided into parts, each with functions of its own. What sides have in common is taken from them first,
+as small numbers have small errors: for any y,
 
     gamma'M gamma = (gamma - Lambda y)'M (gamma - Lambda y) + 2 gamma'y - y'Lambda y.
 
@@ -20,9 +21,10 @@ Pairs that are held out are computed exactly, and show what error is left.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +48,8 @@ PROBES, MIXED = 450, 16  # numbers of each M, and combinations of these, that ar
 LITTLE, TINY = 3000, 200  # functions, and matrices, that add less than the goal over this are left out at once
 PAIRS, ENDS = 576, 24  # held out; sides that stand out
 SIDES, ROWS, BYTES = 128, 512, 1 << 27  # sides and rows at a time; bytes of columns
-SINGLE = 6e-8  # the rounding of single precision
+SINGLE, FAR = 6e-8, 3  # the rounding of single precision; the largest numbers, of their mean size
+PART, SHARE = 640, 6  # sides that share functions, at most; what they may be off, as a share of the goal
 
 
 class Skeleton:
@@ -194,6 +197,36 @@ def _count(terms: Floats, off: Floats, limit: float) -> int:
     return int(np.max(np.flatnonzero(np.abs(off[:, None] - rest).max(axis=0) > limit), initial=0)) + 1
 
 
+def _halves(rows: Floats, at: Ints) -> list[Ints]:
+    """Divide rows with unlike directions by halves, until there are few: at[..] of each part, in order."""
+    if len(at) <= PART:
+        return [at]
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1), 1e-300)[:, None]
+    unit = unit - unit.mean(axis=0)
+    order = np.argsort(unit @ np.linalg.eigh(unit.T @ unit)[1][:, -1], kind="stable")
+    halves = (np.sort(x) for x in np.array_split(order, 2))
+    return [part for half in halves for part in _halves(rows[half], at[half])]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of our sides, and functions that do for them: psi(a) . x(b) ~ own(a) . C'x(b)."""
+
+    at: Ints  # (n,) places among ours
+    own: Floats  # (n, q) those first that count most
+    C: Floats  # (r, q)
+    double: int  # so many are not in single precision
+
+
+class Right(NamedTuple):
+    """C'x of sides of the other set, (m, q ny), for one of our parts: a few functions as they are, others as single."""
+
+    part: Part
+    C: tuple[Array, Array]
+    wide: Array
+    narrow: Array
+
+
 class Crossed:
     """Ratios of ragged sides of two sets, by products.
 
@@ -223,7 +256,8 @@ class Crossed:
     @property
     def size(self) -> int:
         """Bytes that are kept."""
-        return 8 * sum(int(np.prod(x.shape)) for x in (self.M, self.D, self.psi, self.gamma, self.small))
+        parts = [x for part in self.parts for x in (part.own, part.C)]
+        return 8 * sum(int(np.prod(x.shape)) for x in (self.M, self.D, self.psi, self.gamma, self.small, *parts))
 
     # -- pivots
 
@@ -285,7 +319,7 @@ class Crossed:
             D[t : t + 32] = A @ p.surplus(C[:, t : t + 32].T) @ A.T
         self.D = put(np.ascontiguousarray(np.moveaxis(D, 0, 2)), self.G)  # (r, r, rho)
         self.ln = inverse @ ln @ inverse.T
-        self.r = self.double = r
+        self.r = r
 
     def _cut(self, b: Sides, at: Ints, theirs: Ints, exact: Floats, goal: float) -> bool:
         """Whether pairs are near enough; then leave out functions that do not count, and take others as single."""
@@ -300,20 +334,37 @@ class Crossed:
             return False
         x = to_numpy(self._transformed(h, of_b, len(self.ln))[0])
         cross = psi_a * (x @ to_numpy(g)[:, :, None])[:, :, 0]
-        lengths, whole = np.abs(psi_a) * np.linalg.norm(x, axis=2) * _lengths(g)[:, None], (self.psi, self.ln, self.D)
+        whole, columns = (self.psi, self.ln, self.D), np.arange(len(at))
+        ours, place = np.unique(at, return_inverse=True)
         for limit in (1.1 * goal, max(self.error, goal / 2), 0.0):  # if what is left out matters after all, less is
             self.r, *others = (_count(terms, off, limit) for terms in (cross, by_a, by_b))
             most = max(self.r, *others)
-            rest = np.cumsum(lengths[:, self.r - 1 :: -1], axis=1)[:, ::-1].max(axis=0)  # from each on
-            self.double = int(np.sum(SINGLE * rest > goal / 4))
             self.psi, self.ln, self.D = whole[0][:, :most], whole[1][:most, :most], whole[2][:most, :most, :] + 0.0
             self.__dict__.pop("small", None)  # that of other functions
-            found = empty((len(self.a), len(at)), self.gamma)
-            self._block(found, b, theirs, np.arange(len(at)))  # as it will be computed
-            left = to_numpy(found)[self.rows[at], np.arange(len(at))] - exact
-            if np.abs(left).max() <= 1.5 * goal:
+            self._divide(x[::2, : self.r, :], limit, goal)
+            found = empty((len(ours), len(at)), self.gamma)
+            self._block(found, b, theirs, columns, ours)  # as it will be computed
+            if np.abs(to_numpy(found)[place, columns] - exact).max() <= 1.5 * goal:
                 return True
         return False
+
+    def _divide(self, x: Floats, limit: float, goal: float) -> None:
+        """Divide ours into parts, each with as few functions as do; x (m, r, ny) are those of some of theirs.
+
+        For P = |gamma| psi and x = Q R, with P R' = A diag(s) B', they are psi R'B and x P'A diag(1 / s). Each side of
+        ours may be off by a share of the limit, as a root mean square over theirs.
+        """
+        m, r, ny = x.shape
+        R = np.linalg.qr(np.moveaxis(x, 1, 2).reshape(m * ny, r), mode="r") / m**0.5
+        P = _lengths(self.gamma)[:, None] * self.psi[self.pattern, :r]
+        self.parts = list[Part]()
+        for at in _halves(P @ R.T, np.arange(len(P))):
+            A, s, B = np.linalg.svd(P[at] @ R.T, full_matrices=False)
+            rest = np.sqrt(np.cumsum((A * s)[:, ::-1] ** 2, axis=1).max(axis=0))[::-1]  # from each on
+            q = max(1, int(np.sum((rest > limit / SHARE * ny**0.5) & (s > 1e-12 * s[0]))))
+            double = int(np.sum(FAR * SINGLE * np.cumsum(s[:q][::-1])[::-1] > goal / 4 * len(at) ** 0.5))
+            C = P[at].T @ (A[:, :q] / np.maximum(s[:q], 1e-300))
+            self.parts.append(Part(at, self.psi[self.pattern[at], :r] @ (R.T @ B[:q].T), C, double))
 
     # -- sides
 
@@ -347,15 +398,19 @@ class Crossed:
 
     @cached_property
     def small(self) -> Array:
+        return self._small(np.arange(len(self.rows)))
+
+    def _small(self, at: Ints) -> Array:
         """(n, 2 k + 2) what ours have beside psi gamma: [own, psi, base, 1]."""
-        n, k = len(self.rows), self.D.shape[0]
-        out = empty((n, 2 * k + 2), self.gamma)
-        out[:, k : 2 * k], out[:, 2 * k], out[:, 2 * k + 1] = put(self.psi[self.pattern], out), self.base, 1.0
+        k, g, pattern = self.D.shape[0], take(self.gamma, at), self.pattern[at]
+        out = empty((len(at), 2 * k + 2), g)
+        out[:, k : 2 * k], out[:, 2 * k + 1] = put(self.psi[pattern], out), 1.0
+        out[:, 2 * k] = take(self.base, at)
 
         def work(of: slice, _: None) -> None:
-            out[of, :k] = self._transformed(self.gamma[of, :], self.pattern[of], 0)[1]
+            out[of, :k] = self._transformed(g[of, :], pattern[of], 0)[1]
 
-        self._share(work, n, 0)
+        self._share(work, len(at), 0)
         return out
 
     # -- products
@@ -363,47 +418,60 @@ class Crossed:
     def fill(self, out: Array, b: Sides, part: slice) -> None:
         """The columns for the sides of b in the slice that have our patterns."""
         rows = self._rows(b, part)
-        step = max(SIDES, BYTES * (1 if namespace(self.M) is np else 16) // (4 * self.gamma.shape[1] * self.r + 1))
+        width = 4 * self.gamma.shape[1] * sum(p.own.shape[1] for p in self.parts)
+        step = max(SIDES, BYTES * (1 if namespace(self.M) is np else 16) // width)
         for t in range(0, len(rows), step):
             self._block(out, b, rows[t : t + step], rows[t : t + step] - part.start)
 
-    def _block(self, out: Array, b: Sides, theirs: Ints, columns: Ints) -> None:
-        """Some columns: [psi gamma, own, psi, base, 1] of ours times [x, psi, own - ln, 1, base] of theirs.
+    def _block(self, out: Array, b: Sides, theirs: Ints, columns: Ints, ours: Ints | None = None) -> None:
+        """Some columns: [own gamma, own, psi, base, 1] of ours times [C'x, psi, own - ln, 1, base] of theirs.
 
-        Of psi gamma and x all but the first few functions are in single precision.
+        Of the first all but a few functions are in single precision. With `ours`, places of some, `out` has their rows.
         """
-        xp, ny, k, m, first = namespace(self.M), self.gamma.shape[1], self.D.shape[0], len(theirs), self.double
+        xp, ny, k, m = namespace(self.M), self.gamma.shape[1], self.D.shape[0], len(theirs)
         like, pattern = xp.astype(self.M[:0, ...], xp.float32), self._of(b, theirs)
-        wide, narrow = empty((m, first * ny), self.M), empty((m, (self.r - first) * ny), like)
         small, (g, base) = empty((m, 2 * k + 2), self.M), self._sides(b, theirs, pattern)
         small[:, :k], small[:, 2 * k], small[:, 2 * k + 1] = put(self.psi[pattern], small), 1.0, base
         ln = put(self.psi[pattern] @ self.ln / 2, small)
+        mine, rows = (self.small, self.rows) if ours is None else (self._small(ours), np.arange(len(ours)))
+        place = np.full(len(self.rows), -1)  # of ours, among those
+        place[slice(None) if ours is None else ours] = np.arange(len(rows))
+        rights, tiles, step = list[Right](), list[tuple[Right, Ints]](), ROWS if xp is np else 16 * ROWS
+        for part in self.parts:
+            C, first = put(part.C, self.M), part.double * ny
+            rooms = empty((m, first), self.M), empty((m, part.C.shape[1] * ny - first), like)
+            halves = C[:, : part.double].T, xp.astype(C[:, part.double :].T, like.dtype)
+            rights.append(Right(part, halves, *rooms))
+            some = np.flatnonzero(place[part.at] >= 0)
+            tiles += [(rights[-1], some[t : t + step]) for t in range(0, len(some), step)]
 
         def right(of: slice, _: None) -> None:
             x, own = self._transformed(g[of, :], pattern[of], self.r)
             small[of, k : 2 * k] = own - ln[of, :]
-            x = xp.reshape(x, (of.stop - of.start, self.r * ny))
-            wide[of, :], narrow[of, :] = x[:, : first * ny], xp.astype(x[:, first * ny :], like.dtype)
+            single, n = xp.astype(x, like.dtype), of.stop - of.start
+            for r in rights:
+                r.wide[of, :] = xp.reshape(r.C[0] @ x, (n, r.wide.shape[1]))
+                r.narrow[of, :] = xp.reshape(r.C[1] @ single, (n, r.narrow.shape[1]))
 
         self._share(right, m, self.r)
-        mine, together = self.small, xp is np and bool((np.diff(columns) == 1).all())
-        step = ROWS if xp is np else 16 * ROWS
+        together = xp is np and bool((np.diff(columns) == 1).all())
 
-        def tile(t: int, _: None) -> None:
-            of = slice(t, min(t + step, len(self.rows)))
-            psi, gamma, block = mine[of, k : k + self.r], self.gamma[of, :], mine[of, :] @ small.T
-            if first:
-                block += each_times(psi[:, :first], gamma) @ wide.T
-            if first < self.r:
-                left = each_times(xp.astype(psi[:, first:], like.dtype), xp.astype(gamma, like.dtype))
+        def tile(item: tuple[Right, Ints], _: None) -> None:
+            (part, _C, wide, narrow), of = item
+            own, gamma, to = put(part.own[of], self.M), take(self.gamma, part.at[of]), place[part.at[of]]
+            block = take(mine, to) @ small.T
+            if wide.shape[1]:
+                block += each_times(own[:, : part.double], gamma) @ wide.T
+            if narrow.shape[1]:
+                left = each_times(xp.astype(own[:, part.double :], like.dtype), xp.astype(gamma, like.dtype))
                 block += xp.astype(left @ narrow.T, block.dtype)
             if together:
-                out[self.rows[of], columns[0] : columns[-1] + 1] = block
+                out[rows[to], columns[0] : columns[-1] + 1] = block
             else:
-                put_cells(out, self.rows[of][:, None], columns, block)
+                put_cells(out, rows[to][:, None], columns, block)
 
-        flops = 2.0 * m * ny * len(self.rows) * self.r
-        run(tile, list(range(0, len(self.rows), step)), flops if xp is np else 0, lambda: None)
+        flops = 2.0 * m * ny * len(rows) * max(part.own.shape[1] for part in self.parts)
+        run(tile, tiles, flops if xp is np else 0, lambda: None)
 
 
 def each_times(psi: Array, gamma: Array) -> Array:
