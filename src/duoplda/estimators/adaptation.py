@@ -159,6 +159,7 @@ class HeldOut:
 
     parts: list[tuple[None, Held]]
     path: dict[Any, float] = field(default_factory=dict)
+    start: None = None  # nothing is shrunk
 
 
 def _compute(name: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
