@@ -296,7 +296,15 @@ def clear(n=SPEAKERS, seed=7):
     return X, np.array([first[i] for i in speaker]), session
 
 
-def test_clusters_that_are_the_speakers(well):
+@pytest.fixture(scope="module")
+def cleared(well):
+    """The adaptations of `well` to `clear()`, by what is known of it; each is made once."""
+    X, speaker, session = clear()
+    given = {"speakers": (speaker, session), "sessions": (None, session), "nothing": ()}
+    return lru_cache(None)(lambda known: well.adapt(X, *given[known]))
+
+
+def test_clusters_that_are_the_speakers(well, cleared):
     X, speaker, session = clear()
     found = {}
     adapted = well.adapt(X, session=session, remember=partitions(found))
@@ -306,7 +314,7 @@ def test_clusters_that_are_the_speakers(well):
     for name in names:
         assert found[name]["sessions"].tolist() == sorted(truth), name
         assert found[name]["speakers"].tolist() == [truth[s] for s in sorted(truth)], name
-    labelled = well.adapt(X, speaker, session)
+    labelled = cleared("speakers")
     assert adapted.adapted_["target"]["clusters"] == labelled.adapted_["target"]["speakers"] == SPEAKERS
     assert_same_model(adapted, labelled)
     np.testing.assert_allclose(trials(adapted)[0], trials(labelled)[0], rtol=1e-7, atol=1e-7)
@@ -397,7 +405,7 @@ def test_relabelled_recordings():
         Relabelled(Recordings.from_arrays(X, speaker), sessions, speaker[first]).labels()
 
 
-def test_chunks_give_the_same(well):
+def test_chunks_give_the_same(well, cleared):
     X, speaker, session = clear()
     cuts = [3, 50, 51, 80]
 
@@ -406,12 +414,10 @@ def test_chunks_give_the_same(well):
 
     for names, known in ((speaker, "speakers"), (session, "sessions"), (np.arange(len(X)), "nothing")):
         sessions = session if known != "nothing" else None
-        there = well.adapt(Recordings.from_chunks(chunks, names, sessions))
-        given = {"speakers": (speaker, session), "sessions": (None, session), "nothing": ()}[known]
-        assert_same(there, well.adapt(X, *given))
+        assert_same(well.adapt(Recordings.from_chunks(chunks, names, sessions)), cleared(known))
 
 
-def test_a_cluster_of_processes_gives_the_same(well):
+def test_a_cluster_of_processes_gives_the_same(well, cleared):
     """Shards cut through sessions; clusters of sessions are made of what the workers sum up."""
     pytest.importorskip("distributed")
     from dask import delayed
@@ -429,10 +435,9 @@ def test_a_cluster_of_processes_gives_the_same(well):
             chunks = [delayed(tuple(c[i : i + size] for c in columns)) for i in range(0, len(X), size)]
             return engine.recordings(chunks, client=client)
 
-        whole = {"speakers": well.adapt(X, speaker, session), "sessions": well.adapt(X, session=session)}
         for known, names in (("speakers", speaker), ("sessions", session)):
             found = well.adapt(shards(X, names, session), known=known)
-            assert_same(found, whole[known])
+            assert_same(found, cleared(known))
         with pytest.raises(DuopldaError, match="say what is known of them: known='speakers'"):
             well.adapt(shards(X, session, session))
         relabelled = Relabelled(shards(X, session, session), *first_of(session, speaker))
@@ -623,7 +628,7 @@ def test_what_is_refused(backend, case):
             backend.adapt(X if change is None else change(X), *data, **options)
 
 
-def test_what_is_known_and_what_is_not(backend, plda, well, adapted):
+def test_what_is_known_and_what_is_not(backend, plda, well, adapted, cleared):
     X, speaker, session = ADAPT
     for known in ("speakers", "sessions"):
         with pytest.raises(DuopldaError, match=f"known='{known}', and no {known[:-1]} is given"):
@@ -639,7 +644,7 @@ def test_what_is_known_and_what_is_not(backend, plda, well, adapted):
     X, speaker, session = clear()
     sessions_only = Recordings.from_arrays(X, session, session)  # a speaker for each session tells nothing of speakers
     for again in (well.adapt(X, speaker, session, known="sessions"), well.adapt(sessions_only)):
-        assert_same(again, well.adapt(X, session=session))
+        assert_same(again, cleared("sessions"))
     assert backend.adapt(Recordings.from_arrays(X)).adapted_["method"] == "total"
     with pytest.raises(DuopldaError, match="statistics are of the PLDA's space"):
         backend.adapt(Statistics.from_arrays(*ADAPT))
@@ -942,7 +947,7 @@ def test_german_from_english(of_so762):
 
 
 @pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")
-@pytest.mark.parametrize(("which", "known"), [(0, "speakers"), (0, "sessions"), (1, "speakers")])
+@pytest.mark.parametrize(("which", "known"), [(0, "sessions"), (1, "speakers")])
 def test_more_of_the_same_changes_nothing(of_so762, which, known):
     """So762 adapted to half of its public speakers: the EER of the others stays within .05 points."""
     public, parts = halves("so762")

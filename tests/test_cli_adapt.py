@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,19 @@ def sessions(folder):
 
 def labelled(folder):
     return ["--speakers", folder[1]["utt2spk"], *sessions(folder)]
+
+
+@pytest.fixture(scope="module")
+def adapted(folder, tmp_path_factory):
+    """The file of the model that is adapted by the lists `labelled` or `sessions`; each is made once."""
+    at = tmp_path_factory.mktemp("adapted")
+
+    @cache
+    def make(lists):
+        done(*command(folder, at / lists.__name__, *lists(folder)))
+        return at / lists.__name__
+
+    return make
 
 
 def refused(*arguments, code=1):
@@ -221,7 +235,7 @@ def test_a_table_is_the_same_as_lists(folder, tmp_path, what):
     assert ("speakers" in Backend.load(tmp_path / "a").adapted_["target"]) == (what == "speakers")
 
 
-def test_labels_that_are_columns_of_the_embeddings(folder, tmp_path):
+def test_labels_that_are_columns_of_the_embeddings(folder, adapted, tmp_path):
     import pyarrow.parquet as pq
 
     _, target = folder
@@ -233,21 +247,19 @@ def test_labels_that_are_columns_of_the_embeddings(folder, tmp_path):
         arguments = command(folder, tmp_path / name, "--labels", path)
         arguments[4] = path
         done(*arguments)
-        done(*command(folder, tmp_path / f"{name}-lists", *lists(folder)))
-        assert same_model(tmp_path / name, tmp_path / f"{name}-lists")
+        assert same_model(tmp_path / name, adapted(lists))
     arguments = command(folder, tmp_path / "z", "--labels", target["x.ark"])
     assert "is ark, which has no room for labels" in refused(*arguments)
 
 
-def test_ids_of_rows(folder, tmp_path):
+def test_ids_of_rows(folder, adapted, tmp_path):
     _, target = folder
     np.save(tmp_path / "x.npy", target.X)
     (tmp_path / "ids").write_text("".join(f"{name}\n" for name in target.ids))
     arguments = command(folder, tmp_path / "a", *sessions(folder), "--ids", tmp_path / "ids")
     arguments[4] = tmp_path / "x.npy"
     done(*arguments)
-    done(*command(folder, tmp_path / "b", *sessions(folder)))
-    assert same_model(tmp_path / "a", tmp_path / "b")
+    assert same_model(tmp_path / "a", adapted(sessions))
     arguments[-3:] = ["rows", "--out", tmp_path / "c"]
     del arguments[5:7]
     done(*arguments)
@@ -284,12 +296,11 @@ def test_neither_the_order_nor_the_files_matter(folder, tmp_path, lists):
     alike(tmp_path / "b", Backend.load(tmp_path / "a"))
 
 
-def test_on_a_device_of_torch(folder, tmp_path):
+def test_on_a_device_of_torch(folder, adapted, tmp_path):
     pytest.importorskip("torch")
     for lists in (labelled, sessions):
-        done(*command(folder, tmp_path / "a", *lists(folder), "--force"))
         done(*command(folder, tmp_path / "b", *lists(folder), "--device", "cpu:0", "--force"))
-        alike(tmp_path / "b", Backend.load(tmp_path / "a"))
+        alike(tmp_path / "b", Backend.load(adapted(lists)))
 
 
 # -- a cluster of machines
@@ -314,25 +325,18 @@ def shards(folder, tmp_path_factory):
     return at
 
 
-@pytest.mark.parametrize("way", ["labels", "total", "own"])
-def test_a_cluster_gives_the_same(folder, shards, address, tmp_path, way):
+@pytest.mark.parametrize("way", ["labels", "clusters", "total", "own"])
+def test_a_cluster_gives_the_same(folder, adapted, shards, address, tmp_path, way):
     lists = ["--labels", shards] if way == "own" else WAYS[way][0](folder)
     arguments = command(folder, tmp_path / "a", *lists, "--dask", address)
     arguments[4] = shards
     done(*arguments)
-    done(*command(folder, tmp_path / "b", *(labelled(folder) if way == "own" else lists)))
-    alike(tmp_path / "a", Backend.load(tmp_path / "b"))
+    if way == "total":
+        done(*command(folder, tmp_path / "b", *lists))
+    here = tmp_path / "b" if way == "total" else adapted(sessions if way == "clusters" else labelled)
+    alike(tmp_path / "a", Backend.load(here))
     inputs = Backend.load(tmp_path / "a").provenance_["adaptation"]["inputs"]
     assert inputs[str(shards)].startswith("sha256:")
-
-
-def test_a_cluster_on_this_machine(folder, shards, tmp_path):
-    pytest.importorskip("distributed")
-    arguments = command(folder, tmp_path / "a", *sessions(folder), "--dask", "local")
-    arguments[4] = shards
-    done(*arguments)
-    done(*command(folder, tmp_path / "b", *sessions(folder)))
-    alike(tmp_path / "a", Backend.load(tmp_path / "b"))
 
 
 # -- errors
@@ -472,10 +476,10 @@ def test_progress_names_the_stages(folder, tmp_path, monkeypatch):
     assert f"{len(folder[1].ids)} vectors" in shown
 
 
-def test_info_tells_source_and_target(folder, tmp_path):
+def test_info_tells_source_and_target(folder, adapted):
     at, target = folder
-    done(*command(folder, tmp_path / "a", *labelled(folder)))
-    said = done("info", tmp_path / "a").stdout
+    path = adapted(labelled)
+    said = done("info", path).stdout
     for text in (
         "trained on: 60 speakers, 240 sessions, 720 recordings",  # the source
         "command: duoplda train --what was typed",
@@ -491,8 +495,8 @@ def test_info_tells_source_and_target(folder, tmp_path):
         "adaptation versions: duoplda ",
     ):
         assert text in said
-    summary = json.loads(done("info", tmp_path / "a", "--json").stdout)
-    assert summary["adapted"] == json.loads(json.dumps(Backend.load(tmp_path / "a").adapted_))
+    summary = json.loads(done("info", path, "--json").stdout)
+    assert summary["adapted"] == json.loads(json.dumps(Backend.load(path).adapted_))
     assert set(summary["provenance"]["adaptation"]) == {"command", "inputs", "versions"}
     assert "adapt" not in done("info", at / "m").stdout
 
@@ -509,22 +513,21 @@ def test_adapting_again_keeps_what_was_done_before(folder, tmp_path):
     assert Backend.load(tmp_path / "b").adapted_["before"] == Backend.load(tmp_path / "a").adapted_
 
 
-def test_a_report_on_before_and_after(folder, tmp_path):
+def test_a_report_on_before_and_after(folder, adapted, tmp_path):
     at, target = folder
-    done(*command(folder, tmp_path / "adapted", *labelled(folder)))
     first = [np.flatnonzero(target.speaker == name)[0] for name in np.unique(target.speaker)]
     rest = np.setdiff1d(np.arange(len(target.ids)), first)[::3]
     left, right = np.repeat(first, len(rest)), np.tile(rest, len(first))
     same = target.speaker[left] == target.speaker[right]
     write_trials(tmp_path / "trials", Trials(Coded.of(target.ids[left]), Coded.of(target.ids[right]), same))
     scores = []
-    for name, model in (("before", at / "m"), ("after", tmp_path / "adapted")):
+    for name, model in (("before", at / "m"), ("after", adapted(labelled))):
         scores += ["--scores", tmp_path / f"{name}.txt"]
         trials = ["--embeddings", target["x.ark"], "--trials", tmp_path / "trials", "--no-domain-check"]
         done("score", "--model", model, *trials, "--out", tmp_path / f"{name}.txt")
     page = tmp_path / "page.html"
     trials = ["--trials", tmp_path / "trials", "--bootstrap", 0]
-    done("report", *scores, *trials, "--model", tmp_path / "adapted", "--out", page)
+    done("report", *scores, *trials, "--model", adapted(labelled), "--out", page)
     text = page.read_text()
     assert "2 systems on" in text
     assert "before, after" in text
@@ -538,16 +541,15 @@ def test_a_report_on_before_and_after(folder, tmp_path):
 
 
 @pytest.mark.parametrize("to", ["kaldi", "vbx"])
-def test_adapted_models_are_converted(folder, tmp_path, to):
-    at, _ = folder
-    done(*command(folder, tmp_path / "a", *labelled(folder)))
-    done("convert", tmp_path / "a", tmp_path / f"{to}.npz", "--to", to, "--quiet")
+def test_adapted_models_are_converted(folder, adapted, tmp_path, to):
+    at, path = folder[0], adapted(labelled)
+    done("convert", path, tmp_path / f"{to}.npz", "--to", to, "--quiet")
     done("convert", tmp_path / f"{to}.npz", tmp_path / "back.safetensors", "--quiet")
     done("convert", at / "m", tmp_path / "source.npz", "--to", to, "--quiet")
-    back, adapted = Backend.load(tmp_path / "back.safetensors"), Backend.load(tmp_path / "a")
-    model, _ = adapted.collapsed()
+    back, new = Backend.load(tmp_path / "back.safetensors"), Backend.load(path)
+    model, _ = new.collapsed()
     V = back.plda_.speaker_loadings_
-    wanted = adapted.plda_.speaker_loadings_
+    wanted = new.plda_.speaker_loadings_
     np.testing.assert_allclose(V @ V.T, wanted @ wanted.T, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(back.plda_.mean_, model.mean, rtol=1e-5, atol=1e-5)
     assert back.adapted_ is None
@@ -571,9 +573,8 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_damaged_stories_are_one_line(folder, tmp_path, how):
-    done(*command(folder, tmp_path / "a", *labelled(folder)))
-    arrays, header = read_container(tmp_path / "a", ["duoplda-backend"])
+def test_damaged_stories_are_one_line(adapted, tmp_path, how):
+    arrays, header = read_container(adapted(labelled), ["duoplda-backend"])
     write_container(tmp_path / "b", "duoplda-backend", arrays, {**header, "adapted": SPOILT[how](header["adapted"])})
     error = refused("info", tmp_path / "b")
     assert f"{tmp_path / 'b'} is damaged: " in error
@@ -637,7 +638,7 @@ def test_an_interrupted_adaptation_goes_on(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lists", [labelled, sessions])
-def test_a_killed_adaptation_goes_on(folder, tmp_path, lists):
+def test_a_killed_adaptation_goes_on(folder, adapted, tmp_path, lists):
     """Killed right after a stage was written, again and again."""
     kill = (
         "import os, signal, sys; from duoplda.estimators.checkpoint import Stages; write = Stages._write\n"
@@ -651,8 +652,7 @@ def test_a_killed_adaptation_goes_on(folder, tmp_path, lists):
         assert sorted(p.name for p in tmp_path.iterdir()) == ["a.resume"]
         assert len(read_container(tmp_path / "a.resume", ["duoplda-resume"])[1]["stages"]) == times + 1
     done(*arguments, "--resume")
-    done(*command(folder, tmp_path / "whole", *lists(folder)))
-    assert same_model(tmp_path / "a", tmp_path / "whole")
+    assert same_model(tmp_path / "a", adapted(lists))
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from cli_cases import duoplda
 from duoplda import io
 from duoplda.datasets import make_recordings
 
@@ -16,11 +15,9 @@ KINDS = np.array(["clean", "codec"])
 
 
 def run(*arguments, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "duoplda", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    result = duoplda(*arguments)
+    assert result.exit_code == code, result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -358,7 +358,7 @@ def test_a_cluster_sees_what_one_machine_sees(tmp_path, chain):
 
     for i, rows in enumerate(np.array_split(np.arange(N), 3)):
         write_embeddings(tmp_path / f"x.{i}.ark", IDS[rows], X[rows] + 1)
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
         data = engine.recordings(tmp_path / "x.*.ark", client=client)
         models = enroll_recordings(chain, data, TEST.speaker, IDS)

@@ -5,6 +5,7 @@ import importlib
 import operator
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import import_graph as graph
 
+modules, everything = cache(graph.modules), cache(graph.everything)  # the files are read once
 RANK = {name: i for i, name in enumerate(["duoplda", *graph.ROOMS])} | dict.fromkeys(graph.FACADES, 99)
 
 
 def test_every_module_has_a_room():
-    assert {graph.room(m) for m in graph.modules()} <= set(RANK)
+    assert {graph.room(m) for m in modules()} <= set(RANK)
 
 
 def test_imports_go_one_way():
     wrong = [
         f"{i.importer}:{i.line} imports {i.module}"
-        for i in graph.everything()
+        for i in everything()
         if graph.room(i.importer) != graph.room(i.module)
         and i.module != "duoplda"
         and RANK[graph.room(i.importer)] < RANK[graph.room(i.module)]
@@ -35,7 +37,7 @@ def test_imports_go_one_way():
 def test_there_is_no_cycle():
     """Of modules, inside a room too. (The package itself only names its rooms, and imports them when asked.)"""
     after = {}
-    for i in graph.everything():
+    for i in everything():
         if i.module != "duoplda" and i.importer != i.module:
             after.setdefault(i.importer, set()).add(i.module)
     done, path = set(), []
@@ -49,7 +51,7 @@ def test_there_is_no_cycle():
                 visit(other)
             done.add(path.pop())
 
-    for module in graph.modules():
+    for module in modules():
         visit(module)
 
 
@@ -59,21 +61,27 @@ def private(name):
 
 def test_nothing_private_is_used_from_another_room():
     wrong = []
-    for i in graph.everything():
+    for i in everything():
         if graph.room(i.importer) != graph.room(i.module) and any(map(private, [*i.module.split("."), i.name])):
             wrong.append(f"{i.importer}:{i.line} imports {i.module} {i.name or ''}")
-    for module, path in graph.modules().items():
+    for module, path in modules().items():
         names = modules_of_others(module, path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and private(node.attr) and getattr(node.value, "id", None) in names:
                 wrong.append(f"{module}:{node.lineno} uses {node.value.id}.{node.attr}")
     assert not wrong
 
 
+@cache
+def nodes(path):
+    """The syntax of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def modules_of_others(module, path):
     """Names under which a module knows modules of other rooms."""
-    known, names = graph.modules(), set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    known, names = modules(), set()
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
