@@ -101,14 +101,17 @@ class Pairs:
 
 
 def _sorted(code: NDArray[Any]) -> Ints:
-    """The places of codes from 0 on in their order, equal ones as they come: numbers are sorted faster than indices."""
-    if len(code) >= 1 << 31:
-        return np.argsort(code, kind="stable")
-    both = code.astype(np.int64)
-    both <<= 32
-    both += np.arange(len(code), dtype=np.int32)
-    both.sort()
-    return both.astype(np.int32)  # the lower half
+    """The places of codes from 0 on in their order, equal ones as they come: by 16 bits at a time, without comparisons.
+
+    NumPy has such a sort for integers of 16 bits, which is several times as fast as the one for larger ones.
+    """
+    dtype: Any = np.int32 if len(code) < 1 << 31 else np.int64
+    order: Ints = np.argsort(code.astype(np.uint16), kind="stable").astype(dtype)  # by the lower half
+    upper = code >> 16
+    while upper.any():
+        order = order[np.argsort(upper.astype(np.uint16)[order], kind="stable")]
+        upper >>= 16
+    return order
 
 
 def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
@@ -494,10 +497,14 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
     [-5.53, 1.13]
     """
     rows = enrolled.rows(trials.enroll.names).astype(np.int32)[trials.enroll.codes]
-    values, done = np.empty(len(trials)), np.zeros(len(trials), bool)
+    values, n, found = np.empty(len(trials)), 0, [trials.test.names[:0]]
     for block in score(model, enrolled, tests, trials=(rows, trials.test), **options):
-        values[block.rows], done[block.rows] = block.scores, True
-    keep = slice(None) if done.all() else done
+        values[block.rows] = block.scores
+        n += len(block.scores)
+        found.append(block.ids)
+    if n == len(trials):
+        return Scores(trials.enroll, trials.test, values)
+    keep = np.isin(trials.test.names, np.concatenate(found))[trials.test.codes] & (rows >= 0)
     return Scores(trials.enroll[keep], trials.test[keep], values[keep])
 
 
