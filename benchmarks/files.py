@@ -105,7 +105,7 @@ def training() -> Iterator[Row]:
     def read() -> None:
         recordings = io.read_recordings(path, own_labels=True)
         for _ in range(2):
-            for _ in recordings.chunks():
+            for _ in recordings.vectors():
                 pass
 
     def train() -> None:

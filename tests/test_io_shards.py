@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from duoplda.errors import DuopldaError
-from duoplda.io import LabelColumns, Shard, embedding_shards, read_embeddings, read_labels, write_embeddings
+from duoplda.io import (
+    LabelColumns,
+    Shard,
+    embedding_shards,
+    read_embeddings,
+    read_labels,
+    read_recordings,
+    write_embeddings,
+)
 from io_cases import WRITERS, by_id, drained, vectors
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -391,3 +399,77 @@ def test_labels_that_do_not_fit(tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == []
     text = message(write, tmp_path / "x.npz", ids, X, labels=labels)
     assert text.endswith("x.npz: only Parquet has room for labels; name it .parquet, or use write_labels")
+
+
+# -- vectors without ids
+
+
+@each_case
+def test_vectors_alone_are_those_of_the_chunks(tmp_path: Path, case: str) -> None:
+    ids, _ = spread(tmp_path / "f", case, ["a", "b", "c"])
+    for path in (tmp_path / "f", tmp_path / "f" / f"a{WRITERS[case][0]}"):
+        found = read_embeddings(path)
+        for rows in (3, 1000):
+            blocks = list(found.vectors(rows))
+            assert max(map(len, blocks)) <= rows
+            same((ids[:0], np.concatenate(blocks)), (ids[:0], np.concatenate([x for _, x in found.chunks(rows)])))
+
+
+def test_vectors_alone_are_checked_too(tmp_path: Path) -> None:
+    lists = [[1.0, 2.0], [1.0, 2.0, 3.0]], [[1.0, 2.0], None], [[1.0, 2.0], [1.0, None]]
+    kinds = pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 2)
+    for values, kind, said in zip(lists, kinds, ("dimension 3", "no vector", "missing number"), strict=True):
+        table = pa.table({"id": ["a", "b"], "embedding": pa.array(values, kind)})
+        pq.write_table(table, tmp_path / "x.parquet")
+        for way in ("vectors", "chunks"):
+            assert said in message(lambda way=way: list(getattr(read_embeddings(tmp_path / "x.parquet"), way)()))
+
+
+def test_labels_beside_the_vectors_need_no_ids_to_be_looked_up(tmp_path: Path) -> None:
+    ids, X = vectors(60)
+    labels = LabelColumns(ids, np.array([f"s{i // 9}" for i in range(60)]), np.array([f"{i // 4}" for i in range(60)]))
+    path = tmp_path / "x.parquet"
+    write_embeddings(path, ids, X, labels=labels)
+    passes = {}
+    for way in ("vectors", "chunks"):
+        for name, options in {"own": {"own_labels": True}, "list": {"labels": labels}}.items():
+            found = read_recordings(path, **options)
+            for again in range(2):
+                chunks = list(getattr(found, way)(7))
+                assert [len(c.X) for c in chunks] == [7] * 8 + [4]
+                named = way == "chunks" or (name == "list" and not again)  # the first pass must find the labels
+                assert all((c.ids is not None) == named for c in chunks)
+                assert np.concatenate([c.names for c in chunks]).tolist() == (
+                    ids.tolist() if named else list(range(60))
+                )
+                same((ids, np.concatenate([c.X for c in chunks])), (ids, X))
+                assert np.concatenate([c.index for c in chunks]).tolist() == list(range(60))
+            passes[way, name] = found.digest
+            assert found.labels().session_ids.tolist() == read_recordings(path, labels).labels().session_ids.tolist()
+    assert len(set(passes.values())) == 1
+    assert None not in passes.values()
+
+
+def test_a_repeated_id_with_labels_beside_the_vectors(tmp_path: Path) -> None:
+    for name, own in {"a": ["x", "y"], "b": ["z", "y"]}.items():
+        write_embeddings(
+            tmp_path / f"{name}.parquet", own, np.eye(2), labels=LabelColumns(np.array(own), np.array(own))
+        )
+    said = message(read_recordings, tmp_path, own_labels=True)
+    assert "b.parquet entry 1: id 'y' is there already as a.parquet entry 1" in said
+
+
+def test_ids_of_many_row_groups(tmp_path: Path) -> None:
+    """pyarrow's dictionary of a column grows with the file: each chunk takes its own ids from it."""
+    ids, X = vectors(200)
+    write(tmp_path / "x.parquet", ids, X)
+    same(drained(read_embeddings(tmp_path / "x.parquet"), 3), (ids, X))
+    ids[::2] = "again"  # fewer texts than rows, and an odd one among them
+    for at, bad in ((150, ""), (151, "a\tb")):
+        ids[at] = bad
+        pq.write_table(pa.table({"id": ids.tolist(), "embedding": X.tolist()}), tmp_path / "odd.parquet")
+        for rows in (3, 500):
+            assert f"row {at}: the id is empty" in message(
+                lambda rows=rows: drained(read_embeddings(tmp_path / "odd.parquet"), rows)
+            )
+        ids[at] = "good"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_limits
 
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import make_recordings
@@ -272,3 +273,49 @@ def test_mapped_statistics_are_those_of_mapped_data(data):
         for p, q in zip(a.blocks, b.blocks, strict=True):
             np.testing.assert_allclose(p.A, q.A, atol=1e-8)
             np.testing.assert_allclose(p.T, q.T, atol=1e-7)
+
+
+def test_through_works_in_blocks_that_do_not_show(data):
+    """More rows than a block: the same as step by step, with rows named by their place in all of them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2500, 4)).astype(np.float32)
+    kinds = np.array(["a", "b"])[rng.integers(0, 2, len(X))]
+    X.flags.writeable = False
+    steps = {
+        "center": Center(by_channel=True).fit(X, channel=kinds),
+        "whiten": Whiten().fit(X),
+        "norm": LengthNorm().fit(X),
+    }
+    by_step = steps["norm"].transform(steps["whiten"].transform(steps["center"].transform(X, kinds)))
+    np.testing.assert_allclose(through(steps, X, kinds), by_step, rtol=1e-12)
+    np.testing.assert_allclose(through(steps, X, kinds.tolist()), by_step, rtol=1e-12)
+    with pytest.raises(DuopldaError, match="2501 channel labels for 2500 recordings"):
+        through(steps, X, np.append(kinds, "a"))
+    bad = X.copy()
+    bad[2100] = steps["center"].channel_means_[0]
+    single = {"center": steps["center"], "norm": steps["norm"]}
+    single["center"].channel_means_ = bad[[2100, 2100]].astype(float)
+    with pytest.raises(DuopldaError, match="length 0 have no direction to keep, rows 2100:"):
+        through(single, bad, kinds)
+    bad[2200] = np.nan
+    with pytest.raises(DuopldaError, match="1 of 2500 rows: 2200"):
+        through(single, bad, kinds)
+    large = np.ones((3, 4))
+    large[1] = 1e300
+    steps["whiten"].matrix_ = np.full((4, 4), 1e300)
+    with np.errstate(over="ignore"), pytest.raises(DuopldaError, match=r"in 1 of 3 rows: 1\."):
+        through({"whiten": steps["whiten"], "norm": steps["norm"]}, large)
+
+
+def test_what_is_learnt_does_not_depend_on_the_number_of_threads():
+    rng = np.random.default_rng(0)
+    X, speaker = rng.normal(size=(2000, 256)) * rng.uniform(1, 2, 256), np.repeat(np.arange(100), 20)
+    stats, found = Statistics.from_arrays(X, speaker), []
+    for threads in (1, 4):
+        with threadpool_limits(threads):
+            spread = Spread.of(stats)
+            whiten = Whiten().fit_statistics(spread)
+            lda = LDA(20).fit_statistics(spread.mapped(whiten.matrix_))
+            steps = {"center": Center().fit_statistics(spread), "whiten": whiten, "norm": LengthNorm().fit(X)}
+            found.append([a.tobytes() for a in (whiten.matrix_, lda.matrix_, through(steps, X))])
+    assert found[0] == found[1]

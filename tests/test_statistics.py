@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 import oracle
 from chunked import accumulate
-from duoplda import DuopldaError, Statistics
+from duoplda import DuopldaError, Recordings, Statistics
 from duoplda.data import labels
 from duoplda.model import em
 from duoplda.model.parameters import Model
@@ -569,3 +569,40 @@ def test_single_precision_is_for_single_precision_input_only():
     )
     with pytest.raises(DuopldaError, match="precision='half' must be one of double, single"):
         Statistics.from_arrays(data.X, data.speaker, data.session, precision="half")
+
+
+# -- without labels
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_unlabelled_folds_are_the_direct_sums(shift):
+    """Folds of different sizes, one of which is empty, in chunks of single and double precision."""
+    rng = np.random.default_rng(0)
+    speaker = np.repeat([f"s{i}" for i in range(9)], rng.integers(1, 9, 9))
+    X = rng.normal(size=(len(speaker), 3)) + shift
+    parts = [X[:10].astype(np.float32), X[10:11], X[11:]]
+    X = np.concatenate([part.astype(float) for part in parts])
+    folds = labels.folds(speaker, 12, 5)
+    assert len(set(folds.tolist())) < 12
+    stats = Statistics.unlabelled(Recordings.from_chunks(lambda: parts, speaker), n_folds=12, seed=5)
+    for fold, own in enumerate(stats.folds):
+        rows = X[folds == fold]
+        assert own.n_recordings == len(rows)
+        if len(rows):
+            np.testing.assert_allclose(own.f[0], (rows - own.offset).sum(axis=0), atol=1e-9)
+            np.testing.assert_allclose(own.S[0], (rows - own.offset).T @ (rows - own.offset), atol=1e-9)
+    assert stats.n_recordings == len(X)
+    np.testing.assert_allclose(stats.S[0], (X - stats.offset).T @ (X - stats.offset), rtol=1e-9)
+
+
+def test_unlabelled_gives_the_same_bits_for_any_number_of_threads_and_changes_no_row():
+    rng = np.random.default_rng(0)
+    X, speaker = rng.normal(size=(9000, 24)), np.repeat(np.arange(90), 100)
+    before, found = X.copy(), []
+    for threads in (1, 4):
+        with threadpool_limits(threads):
+            stats = Statistics.unlabelled(Recordings.from_arrays(X, speaker), n_folds=3)
+            whole = Statistics.unlabelled(Recordings.from_chunks(lambda: [X], speaker))
+        found.append([stats.S.tobytes(), whole.S.tobytes(), *(f.f[0].tobytes() for f in stats.folds)])
+    assert found[0] == found[1]
+    np.testing.assert_array_equal(X, before)

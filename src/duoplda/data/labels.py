@@ -144,7 +144,9 @@ def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tup
         index = index.reshape(-1).astype(np.int64)
     else:  # a dictionary is several times faster than sorting a million strings
         found: dict[Any, int] = {}
-        index = np.fromiter((found.setdefault(v, len(found)) for v in array.tolist()), np.int64, len(array))
+        first = np.flatnonzero(np.append(True, array[1:] != array[:-1])[: len(array)])  # of runs of equal ones
+        runs = np.fromiter((found.setdefault(v, len(found)) for v in array[first].tolist()), np.int64, len(first))
+        index = np.repeat(runs, np.diff(np.append(first, len(array))))
         ids = np.array(list(found), dtype=array.dtype)
         order = np.argsort(ids)
         ids, index = ids[order], np.argsort(order)[index]

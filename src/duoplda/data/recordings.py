@@ -73,6 +73,10 @@ class Recordings(ABC):
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """The recordings, in chunks of `rows` (the last one is shorter)."""
 
+    def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
+        """The same chunks for those who need no ids and change no vector: where reading ids takes time, they lack."""
+        return self.chunks(rows)
+
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """What `function(part)` yields for each part of the recordings, in order; here all of them are one part."""
         yield from function(self)
@@ -206,6 +210,9 @@ class Relabelled(Recordings):
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.chunks(rows)
+
+    def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
+        return self.recordings.vectors(rows)
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """As for the recordings themselves, wherever they lie."""

@@ -9,6 +9,7 @@ Recordings are transformed in their own array library, on their own device; what
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -18,7 +19,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, check_finite, check_rows, namespace, put, symmetric, to_float, to_numpy
+from duoplda.arrays import (
+    Array,
+    check_finite,
+    check_rows,
+    in_order,
+    namespace,
+    put,
+    reproducible,
+    row_blocks,
+    symmetric,
+    to_float,
+    to_numpy,
+)
 from duoplda.data import labels as lab
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks
@@ -33,9 +46,37 @@ Floats = NDArray[np.float64]
 
 def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> Array:
     """(N, k) recordings `X` (N, d) after the fitted steps; `channel` (N,) matters where they are centred by it."""
-    out = check_rows(X)[0]
+    if not steps:
+        return check_rows(X)[0]
+    X = checks.rows(next(iter(steps.values())), check_rows(X)[0])
+    check_finite(X)
+    kinds = None if channel is None else to_numpy(channel)
+    if namespace(X) is not np or (kinds is not None and kinds.shape != (len(X),)):
+        return _applied(steps, X, kinds)
+    out: Array = None
+
+    def work(own: slice) -> None:
+        nonlocal out
+        rows = _applied(steps, X[own], None if kinds is None else kinds[own])
+        if out is None:
+            out = np.empty((len(X), rows.shape[1]))
+        out[own] = rows
+
+    try:  # in blocks that stay in the caches, and give the same bits for any number of threads
+        first, *others = row_blocks(len(X), X)
+        with reproducible():
+            work(first)
+            deque(in_order(work, others, 2.0 * X.size * X.shape[1]), 0)
+    except DuopldaError:
+        return _applied(steps, X, kinds)  # which names the rows of X, not those of a block
+    return out
+
+
+def _applied(steps: Mapping[str, Any], X: Array, channel: NDArray[Any] | None) -> Array:
+    xp = namespace(X)
+    out = np.array(X, np.float64) if xp is np else to_float(X, xp)  # a copy, which steps may change
     for step in steps.values():
-        out = step.transform(out, channel) if isinstance(step, Center) else step.transform(out)
+        out = step._applied(out, channel)
     return out
 
 
@@ -133,6 +174,7 @@ class Spread:
         """(d, d) covariance about the mean, or about the means of the kinds."""
         return self.pooled if by_channel else self.pooled + self.between_kinds
 
+    @reproducible()
     def mapped(self, A: Floats) -> Spread:
         """Of recordings A'x; A is (d, k)."""
         names = ("pooled", "noise", "session", "speaker")
@@ -140,6 +182,7 @@ class Spread:
         return replace(self, mean=self.mean @ A, kind_means=self.kind_means @ A, **parts)
 
     @classmethod
+    @reproducible()
     def of(cls, stats: Statistics) -> Spread:
         """From statistics: the variance is divided as in an analysis of variance."""
         s = anova.scatters(stats)
@@ -169,6 +212,11 @@ class _Step(TransformerMixin, BaseEstimator):
         check_finite(X)
         return to_float(X, namespace(X))
 
+    def _own(self, X: Any) -> Array:
+        """The rows of `X`, a copy if they are NumPy's, in which a step may write."""
+        rows = self._rows(X)
+        return np.array(rows) if isinstance(rows, np.ndarray) else rows
+
     def _channel(self, channel: Any) -> Any:
         """The kinds of the recordings, where they matter."""
         if self.by_channel and channel is None:
@@ -192,7 +240,10 @@ class _Linear(_Step):
 
     def transform(self, X: Any) -> Array:
         """(N, k) recordings times the matrix (d, k)."""
-        X = self._rows(X)
+        return self._applied(self._rows(X))
+
+    def _applied(self, X: Array, channel: Any = None) -> Array:
+        """The same of checked rows (N, d)."""
         return X @ put(self.matrix_, X)
 
 
@@ -234,11 +285,15 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, d) recordings less the mean."""
-        X = self._rows(X)
-        if not self.by_channel or channel is None:
-            return X - put(self.mean_, X)
-        kind = lab.codes_among(channel, self.channels_, X.shape[0])
-        return X - put(np.concatenate([self.channel_means_, self.mean_[None, :]])[kind], X)  # -1, unknown: the last
+        return self._applied(self._own(X), channel)
+
+    def _applied(self, X: Array, channel: Any = None) -> Array:
+        """The same of checked rows (N, d), which are overwritten if they are NumPy's."""
+        mean = put(self.mean_, X)
+        if self.by_channel and channel is not None:
+            kind = lab.codes_among(channel, self.channels_, X.shape[0])
+            mean = put(np.concatenate([self.channel_means_, self.mean_[None, :]])[kind], X)  # -1, unknown: the last
+        return np.subtract(X, mean, out=X) if isinstance(X, np.ndarray) else X - mean
 
 
 @dataclass(eq=False, repr=False)
@@ -269,6 +324,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
         X, channel = self._rows(X, reset=True), self._channel(channel)
         return self._learn(Spread.of(Statistics.from_arrays(X, np.zeros(X.shape[0]), None, channel)))
 
+    @reproducible()
     def _learn(self, spread: Spread) -> Self:
         s, E = np.linalg.eigh(symmetric(spread.total(self.by_channel)))
         least = self.floor * s.mean()
@@ -277,7 +333,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
         if low := int((s < least).sum()):
             said = f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening"
             cause = "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out"
-            warnings.warn(f"{said}: {cause}", UserWarning, stacklevel=3)
+            warnings.warn(f"{said}: {cause}", UserWarning, stacklevel=4)
         self.matrix_ = (E / np.sqrt(np.maximum(s, least))) @ E.T
         return self
 
@@ -321,6 +377,7 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
         X = self._rows(X, reset=True)
         return self._learn(Spread.of(Statistics.from_arrays(X, y, session, channel)))
 
+    @reproducible()
     def _learn(self, spread: Spread) -> Self:
         d = len(spread.mean)
         most = int(min(d, spread.n_speakers - 1))
@@ -365,12 +422,17 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
 
     def transform(self, X: Any) -> Array:
         """(N, d) recordings of length sqrt(d)."""
-        X = self._rows(X)
+        return self._applied(self._own(X))
+
+    def _applied(self, X: Array, channel: Any = None) -> Array:
+        """The same of checked rows (N, d), which are overwritten if they are NumPy's."""
         xp = namespace(X)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             squares = xp.vecdot(X, X)
         if bool(xp.all((squares > 1e-200) & (squares < 1e200))):
-            return X * xp.sqrt(X.shape[1] / squares)[:, None]
+            scale = xp.sqrt(X.shape[1] / squares)[:, None]
+            return np.multiply(X, scale, out=X) if isinstance(X, np.ndarray) else X * scale
+        check_finite(X)  # what the steps before have made of finite ones
         scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # so that no square overflows or vanishes
         zero = np.flatnonzero(to_numpy(scale)[:, 0] == 0)
         if len(zero):

@@ -63,6 +63,9 @@ def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
     def ids(rows: int) -> Iterator[Any]:
         return through(lambda source: source.names(rows), len)
 
+    def vectors(rows: int) -> Iterator[Any]:
+        return through(lambda source: source.bare(rows), len)
+
     def entry(number: int) -> str:
         i = bisect_right(starts, number) - 1
         return f"{Path(files[i][0]).name} {files[i][1].entry(number - starts[i])}"
@@ -70,4 +73,5 @@ def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
     model, counts = files[0][1], [source.n for _, source in files]
     n = None if None in counts else sum(counts)  # type: ignore[arg-type]
     kinds = " and ".join(dict.fromkeys(source.format for _, source in files))
-    return Source(f"{len(files)} files, {kinds}", model.dim, model.dtype, n, read, ids=ids, entry=entry)
+    what = f"{len(files)} files, {kinds}"
+    return Source(what, model.dim, model.dtype, n, read, ids=ids, entry=entry, vectors=vectors)

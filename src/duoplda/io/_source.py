@@ -42,10 +42,18 @@ class Source:
     ids: Callable[[int], Iterator[np.ndarray]] | None = None  # ids alone, where vectors need not be read for them
     cuts: Callable[[int], list[Part]] | None = None  # bytes of vectors -> parts of about that size
     entry: Callable[[int], str] = "entry {}".format  # the name of a vector in messages, by its number
+    vectors: Callable[[int], Iterator[np.ndarray]] | None = None  # vectors alone, where ids need not be read with them
 
     def read(self, rows: int) -> Iterator[Chunk]:
         """Yield chunks of at most `rows` vectors, and of fewer where those would take too much memory."""
-        return self.blocks(chunk_rows(rows, self.dim * self.dtype.itemsize))
+        return self.blocks(self._most(rows))
+
+    def bare(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield the vectors in the same blocks, perhaps read-only; ids are read only where there is no other way."""
+        return (X for _, X in self.read(rows)) if self.vectors is None else self.vectors(self._most(rows))
+
+    def _most(self, rows: int) -> int:
+        return chunk_rows(rows, self.dim * self.dtype.itemsize)
 
     def names(self, rows: int) -> Iterator[np.ndarray]:
         """Yield the ids in blocks; vectors are read only where the format leaves no other way."""

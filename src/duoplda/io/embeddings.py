@@ -53,6 +53,14 @@ class Embeddings:
         check_count(self.path, self.n, n)
         refuse_repeated(self.path, log, lambda: self._source.names(ROWS), self._source.entry)
 
+    def vectors(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the vectors of the same chunks, which may be read-only; ids are not looked at."""
+        n = 0
+        for X in self._source.bare(self.rows if rows is None else rows):
+            n += len(X)
+            yield X
+        check_count(self.path, self.n, n)
+
     def __iter__(self) -> Iterator[Chunk]:
         return self.chunks()
 
@@ -63,12 +71,16 @@ class Embeddings:
 
     def ids(self) -> np.ndarray:
         """Read all ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
-        blocks, log = list(self._source.names(ROWS)), IdLog()
-        check_count(self.path, self.n, sum(map(len, blocks)))
-        for block in blocks:
-            log.add(block)
-        refuse_repeated(self.path, log, lambda: iter(blocks), self._source.entry)
-        return np.concatenate(blocks)
+        return self.check_ids(np.concatenate([np.zeros(0, "U1"), *self._source.names(ROWS)]))
+
+    def check_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Check that the ids (n,), which were read from the files before, are all there and all different."""
+        check_count(self.path, self.n, len(ids))
+        log = IdLog()
+        for i in range(0, len(ids), ROWS):
+            log.add(ids[i : i + ROWS])
+        refuse_repeated(self.path, log, lambda: self._source.names(ROWS), self._source.entry)
+        return ids
 
 
 def read_embeddings(

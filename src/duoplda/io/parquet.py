@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, texts_of, write_tables
-from duoplda.io._common import ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, pick, shown
+from duoplda.io._common import MAX_ID, ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, odd_ids, pick, shown
 from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
 from duoplda.io.labels import COLUMNS, LabelColumns
 
@@ -36,13 +36,19 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
 
     def read(limit: int) -> Iterator[Chunk]:
         for first, batch in batches(path, [ids_column, column], limit, part):
-            yield _names(path, batch, ids_column, first), _rows(path, batch.column(column), dim, dtype, first)
+            X = _rows(path, batch.column(column), dim, dtype, first)
+            yield _names(path, batch, ids_column, first), np.array(X)  # which the caller may change
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         for first, batch in batches(path, [ids_column], rows, part):
             yield _names(path, batch, ids_column, first)
 
-    return Source("parquet", dim, dtype, n if part is None else part.n, read, ids=ids, cuts=partial(_cuts, sizes, step))
+    def alone(rows: int) -> Iterator[np.ndarray]:
+        for first, batch in batches(path, [column], rows, part):
+            yield _rows(path, batch.column(column), dim, dtype, first)
+
+    found = n if part is None else part.n
+    return Source("parquet", dim, dtype, found, read, ids=ids, vectors=alone, cuts=partial(_cuts, sizes, step))
 
 
 def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
@@ -73,7 +79,12 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
 def _names(path: PathLike, batch: Any, column: str, first: int) -> np.ndarray:
     """Return a column of ids."""
     names, codes = codes_of(path, batch.column(column), first)
-    return as_ids(path, texts_of(names)[codes], first)
+    if len(names) >= len(codes):  # of a whole row group, most of which differ
+        return as_ids(path, texts_of(names.take(need("pyarrow").array(codes))), first)
+    texts = texts_of(names)
+    if texts.dtype.itemsize <= 4 * MAX_ID and not odd_ids(texts).any():
+        return texts[codes]
+    return as_ids(path, texts[codes], first)
 
 
 def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelColumns:
@@ -91,12 +102,13 @@ def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = Non
         for meaning, name in wanted.items():
             found[meaning].append(_names(path, batch, name, first))
     check_count(label(path, part), part.n, sum(map(len, found["ids"])))
-    return LabelColumns(**{meaning: np.concatenate(blocks) for meaning, blocks in found.items()})
+    return LabelColumns(**{meaning: np.concatenate(found.pop(meaning)) for meaning in list(found)})
 
 
 def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
-    """Turn a column of lists into a matrix; every list has `dim` numbers, none of which is missing."""
-    lengths = np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
+    """View a column of lists as a matrix; every list has `dim` numbers, none of which is missing."""
+    whole = lists.null_count == 0 and getattr(lists.type, "list_size", None) == dim
+    lengths = np.zeros(0) if whole else np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
     if (lengths != dim).any():
         row = int((lengths != dim).argmax())
         found = "no vector" if lengths[row] < 0 else f"a vector of dimension {lengths[row]}"
@@ -104,7 +116,7 @@ def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> 
     flat = lists.flatten()
     if flat.null_count:
         raise bad(path, f"row {first} or after", "a vector has a missing number", "fill it, or drop the row")
-    return np.array(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
+    return np.asarray(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
 def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelColumns | None = None) -> None:

@@ -24,6 +24,10 @@ from duoplda.io.shards import Shard, embedding_shards
 
 Progress = Callable[[int, str], Any]  # called with what is done, and a note for people
 Note = Callable[[str], Any]
+# Ids, if they were read, vectors, and places among the labels.
+Read = tuple[NDArray[Any] | None, NDArray[Any], Ints]
+NOTHING = np.zeros(0)
+ALL = 1 << 62  # bytes that no file has
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +40,9 @@ class LabelIndex:
 
     @staticmethod
     def of(table: LabelColumns, note: Note = lambda message: None) -> LabelIndex:
-        """Index a table, in which the name of a session counts within its speaker: two speakers may use the same.
-
-        Where each session is given as a speaker of its own, since speakers are not known, names stay as they are.
-        """
+        """Index a table by its ids."""
         order = np.argsort(table.ids, kind="stable").astype(np.int32)
-        by_speaker = table.session is not None and not np.array_equal(table.speaker, table.session)
-        labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
-        if table.session is None:
-            note("no sessions given: each recording is taken for a session of its own")
-        elif len(np.unique(table.session)) < labels.n_sessions:
-            note("names of sessions repeat from speaker to speaker: each speaker's are taken for their own")
-        return LabelIndex(table.ids[order], order, labels)
+        return LabelIndex(table.ids[order], order, coded(table, note))
 
     def find(self, ids: NDArray[Any]) -> NDArray[np.int32]:
         """The row of the labels for each id, -1 where it has none."""
@@ -60,6 +55,23 @@ class LabelIndex:
         seen = np.zeros(len(self.ids), bool)
         seen[rows] = True
         return self.ids[~seen[self.order]]
+
+
+def coded(table: LabelColumns, note: Note = lambda message: None) -> Labels:
+    """The labels of a table, in which the name of a session counts within its speaker: two speakers may use the same.
+
+    Where each session is given as a speaker of its own, since speakers are not known, names stay as they are.
+    """
+    by_speaker = table.session is not None and not np.array_equal(table.speaker, table.session)
+    labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
+    if table.session is None:
+        note("no sessions given: each recording is taken for a session of its own")
+        return labels
+    row = np.empty(labels.n_sessions, np.int64)
+    row[labels.session] = np.arange(len(table))  # one of each session
+    if len(np.unique(table.session[row])) < labels.n_sessions:
+        note("names of sessions repeat from speaker to speaker: each speaker's are taken for their own")
+    return labels
 
 
 def refuse_absent(ids: NDArray[Any], allow_missing: bool, note: Note) -> None:
@@ -82,11 +94,12 @@ class Digest(ThreadPoolExecutor):
         self._last = self.submit(self._update, np.zeros(0), np.zeros(0))
 
     def add(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
+        """Either may be empty: ids and vectors need not come together."""
         self._last.result()
         self._last = self.submit(self._update, ids, X)
 
     def _update(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
-        self._ids.update("".join(f"{i}\n" for i in ids.tolist()).encode())
+        self._ids.update("".join([f"{i}\n" for i in ids.tolist()]).encode())
         self._vectors.update(np.ascontiguousarray(X, X.dtype.newbyteorder("<")).data)
 
     def value(self) -> str:
@@ -116,11 +129,16 @@ class FileRecordings(Recordings):
     show: Progress = lambda done, message: None
     digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass, if `hashed`
     hashed: bool | None = None  # None: recordings with labels are
+    beside: tuple[NDArray[Any], Labels] | None = None  # instead of an index: ids and labels of all vectors, in order
 
     def __post_init__(self) -> None:
         self._labels = None if self.index is None else self.index.labels
-        self.hashed = self._labels is not None if self.hashed is None else self.hashed
         self._rows: NDArray[np.int32] | None = None  # of the labels, for each vector of the files
+        self._ids = np.zeros(0, "U1")  # of all vectors, until they are hashed
+        if self.beside is not None:
+            self._ids, self._labels = self.beside
+            self._rows, self.beside = np.arange(len(self._ids), dtype=np.int32), None
+        self.hashed = self._labels is not None if self.hashed is None else self.hashed
 
     def labels(self) -> Labels:
         if self._labels is None:
@@ -130,45 +148,58 @@ class FileRecordings(Recordings):
     def forget(self) -> None:
         """Let go of the labels, tens of megabytes for a million recordings, when these will not be read again."""
         self._labels = self.index = self._rows = None
+        self._ids = self._ids[:0].copy()
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """Chunks of exactly `rows` recordings, whatever those of the format are; the last one is shorter."""
-        held, n = [], 0
-        for part in self._used():
+        return self._cut(rows, named=True)
+
+    def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
+        """The same chunks, which may be read-only. Ids are read only while it is not known whose the vectors are."""
+        return self._cut(rows, named=self._rows is None)
+
+    def _cut(self, rows: int, named: bool) -> Iterator[Chunk]:
+        held: list[Read] = []
+        n = 0
+        for part in self._used(named):
             held.append(part)
-            n += len(part[0])
+            n += len(part[1])
             if n >= rows:
-                ids, X, index = part if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
+                ids, X, index = _joined(held)
                 cut, n = n - n % rows, n % rows
                 for at in range(0, cut, rows):
-                    yield Chunk(X[at : at + rows], index[at : at + rows], ids[at : at + rows])
-                held = [(ids[cut:], X[cut:], index[cut:])] if n else []
+                    own = slice(at, at + rows)
+                    yield Chunk(X[own], index[own], None if ids is None else ids[own])
+                held = [(None if ids is None else ids[cut:], X[cut:], index[cut:])] if n else []
         if n:
-            ids, X, index = map(np.concatenate, zip(*held, strict=True))
+            ids, X, index = _joined(held)
             yield Chunk(X, index, ids)
 
-    def _used(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], Ints]]:
-        """Ids, vectors, and places among the labels of the recordings that are used, as the files bring them."""
+    def _used(self, named: bool) -> Iterator[Read]:
+        """The recordings that are used, as the files bring them."""
         found, read = [], 0
+        blocks: Any = self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         with Digest() if self.digest is None and self.hashed else nullcontext() as digest:
-            for ids, X in self.source.chunks(ROWS):
+            if digest is not None and not named:
+                digest.add(self._ids, NOTHING)
+            for ids, X in blocks:
                 if digest is not None:
-                    digest.add(ids, X)
-                index: Any = np.arange(read, read + len(ids))
+                    digest.add(NOTHING if ids is None else ids, X)
+                index: Any = np.arange(read, read + len(X))
                 if self._rows is not None:
-                    index = self._rows[read : read + len(ids)]
+                    index = self._rows[read : read + len(X)]
                 elif self.index is not None:
                     index = self.index.find(ids)
                     found.append(index)
-                read += len(ids)
+                read += len(X)
                 self.show(read, f"{read:,} vectors")
                 keep = index >= 0
                 if keep.all():
                     yield ids, X, index
                 elif keep.any():
-                    yield ids[keep], X[keep], index[keep]
+                    yield None if ids is None else ids[keep], X[keep], index[keep]
             if digest is not None:
-                self.digest = digest.value()
+                self.digest, self._ids = digest.value(), self._ids[:0].copy()  # a million ids are tens of megabytes
         if found:
             self._keep(np.concatenate(found))
 
@@ -181,7 +212,14 @@ class FileRecordings(Recordings):
             self.note(f"{(~used).sum():,} embeddings have no label, and are not used")
         if not used.any():
             raise DuopldaError(f"{self.source.path}: none of its ids has a label")
-        self.index = None  # a million ids are tens of megabytes
+        self.index = None  # which has all ids, too
+
+
+def _joined(parts: list[Read]) -> Read:
+    if len(parts) == 1:
+        return parts[0]
+    ids, X, index = zip(*parts, strict=True)
+    return None if ids[0] is None else np.concatenate(ids), np.concatenate(X), np.concatenate(index)
 
 
 def read_recordings(
@@ -220,7 +258,9 @@ def read_recordings(
     names: dict[str, Any] = {"vectors": vectors, "ids_name": ids_name}
     source = read_embeddings(path, ids, **names)
     if own_labels:
-        labels = own_table(embedding_shards(path, ids, **names))
+        own = own_table(embedding_shards(path, ids, **names, bytes_each=ALL))
+        beside = source.check_ids(own.ids), coded(own, note)
+        return FileRecordings(source, note=note, beside=beside, **options)
     index = None if labels is None else LabelIndex.of(labels, note)
     return FileRecordings(source, index, note=note, **options)
 
@@ -234,7 +274,7 @@ def own_table(shards: list[Shard]) -> LabelColumns:
         lack = [s.name for s, v in zip(shards, values, strict=True) if v is None]
         if 0 < len(lack) < len(parts):
             raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
-        columns[name] = None if lack else np.concatenate(values)
+        columns[name] = None if lack else values[0] if len(values) == 1 else np.concatenate(values)
     return LabelColumns(**columns)
 
 

@@ -19,7 +19,7 @@ from scipy.linalg import helmert
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
-from duoplda.data.labels import Ints, Labels, folds, keys
+from duoplda.data.labels import NO_KIND, Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
 
@@ -343,7 +343,7 @@ class Sums:
 
     def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
         """The sums by fold, as fields of `Statistics`; `again` names the recordings that are not finite, if any are."""
-        self._check(again)
+        check_sums([*self.A, *self.T, self.within, self.open.sums], again)
         lb, done, left = self.labels, self.pair_n > 0, self._left_open()
         who = np.zeros(len(lb.speaker_ids), bool)
         who[self.pair_speaker[done]] = True
@@ -395,15 +395,65 @@ class Sums:
         session, kind = np.divmod(cells, self.open.K)
         return OpenSessions(keys(names), names, speakers, np.searchsorted(at, session), kind, n, F)
 
-    def _check(self, again: Callable[[], Any] | None) -> None:
-        """A NaN or an infinity anywhere in the data has spread into the sums; `again` names where."""
-        xp = self.xp
-        finite = [xp.all(xp.isfinite(A)) for A in (*self.A, *self.T, self.within, self.open.sums)]
-        if bool(xp.all(xp.stack(finite))):
-            return
-        if again is not None:
-            again()
-        raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
+
+class Moments:
+    """Sums and scatters of rows by fold, without labels: a speaker for each fold, a session for each recording."""
+
+    def __init__(self, like: Array, n_folds: int):
+        xp, self.n_folds = ar.namespace(like), n_folds
+        with np.errstate(all="ignore"):
+            mean = xp.mean(ar.to_float(like, xp), axis=0)
+            self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
+        d = like.shape[1]
+        self.n = np.zeros(n_folds, np.int64)
+        self.f, self.T = ar.zeros((n_folds, d), mean), ar.zeros((n_folds, d, d), mean)
+
+    @ar.reproducible()
+    @np.errstate(invalid="ignore", over="ignore")
+    def add(self, X: Array, fold: Ints | None) -> None:
+        """Add rows X (k, d) of these folds (k,); None: all are of fold 0. One thread: each has buffers of its BLAS."""
+        xp, n = ar.namespace(X), [X.shape[0]]
+        if fold is not None:
+            n = np.bincount(fold, minlength=self.n_folds).tolist()
+            X = X if max(n) == X.shape[0] else ar.take(X, np.argsort(fold, kind="stable"))
+        G, at = ar.to_float(X, xp), 0
+        own_memory = xp is np and G is not X  # new memory takes longer than the sums
+        G = np.subtract(G, self.offset, out=G) if own_memory else G - self.offset
+        for k, h in enumerate(n):
+            own = G[at : at + h, :]
+            at += h
+            if h:
+                self.n[k] += h
+                self.f[k, ...] += xp.sum(own, axis=0)
+                self.T[k, ...] += own.T @ own
+
+    def result(self, again: Callable[[], Any]) -> list[dict[str, Any] | None]:
+        """The sums by fold, as fields of `Statistics`, None where a fold is empty; `again` as for `Sums.result`."""
+        xp = ar.namespace(self.offset)
+        check_sums([self.f, self.T], again)
+        one, d = np.ones(1, np.int64), self.offset.shape[0]
+        found: list[dict[str, Any] | None] = []
+        for k, n in enumerate(self.n.tolist()):
+            block = TypeBlock(one, 0 * one, n * one, xp.reshape(self.f[k, ...], (1, d)), self.T[k, ...])
+            own: dict[str, Any] = {
+                "offset": self.offset,
+                "kinds": NO_KIND,
+                "speaker_ids": k * one,
+                "weights": np.ones(1),
+            }
+            own |= {"blocks": (block,), "within": ar.zeros((1, d, d), self.offset), "sessions": None}
+            found.append(own if n else None)
+        return found
+
+
+def check_sums(sums: list[Array], again: Callable[[], Any] | None) -> None:
+    """A NaN or an infinity anywhere in the data has spread into the sums; `again` names where."""
+    xp = ar.namespace(*sums)
+    if bool(xp.all(xp.stack([xp.all(xp.isfinite(A)) for A in sums]))):
+        return
+    if again is not None:
+        again()
+    raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
 
 
 def _add_by_bin(within: Array, bins: Ints, rows: Array) -> None:

@@ -36,7 +36,6 @@ from duoplda.arrays import (
     namespace,
     on_device,
     put,
-    take,
     to_numpy,
     zeros,
 )
@@ -45,7 +44,7 @@ from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
 from duoplda.display import Shown, plain
 from duoplda.errors import DuopldaError, some
-from duoplda.model.accumulate import STREAM_BYTES, Open, OpenSessions, Sums, TypeBlock, add_scatters
+from duoplda.model.accumulate import STREAM_BYTES, Moments, Open, OpenSessions, Sums, TypeBlock, add_scatters
 from duoplda.model.sample import Sample, Sampler
 
 PRECISIONS = ("double", "single")
@@ -544,7 +543,7 @@ def _by_chunks(
 ) -> tuple[Sums, Sampler | None]:
     sums, sampler, labels = None, None, part.labels()
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
-    for chunk in part.chunks(_rows(device)):
+    for chunk in part.vectors(_rows(device)):
         X = on_device(chunk.X, device)
         if transform is not None:
             try:
@@ -570,25 +569,26 @@ def _rows(device: str | None) -> int:
 def _gather_unlabelled(
     part: Recordings, transform: Any, n_folds: int, seed: int, device: str | None
 ) -> tuple[list[Statistics], list[Any]]:
-    found: list[list[Statistics]] = [[] for _ in range(max(n_folds, 1))]
     labels = part.labels() if n_folds else None
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
-    for chunk in part.chunks(4 * _rows(device)):  # enough for several threads
-        for fold, own in enumerate(found):
-            X = chunk.X if folds is None else take(chunk.X, np.flatnonzero(folds[chunk.index] == fold))
-            if not X.shape[0]:
-                continue
+    sums, step = None, _rows(device)
+    for chunk in part.vectors(step):
+        X, fold = on_device(chunk.X, device), None if folds is None else folds[chunk.index]
+        if transform is not None:
             try:
-                X = X if transform is None else transform(on_device(X, device))
-                new = Statistics.from_arrays(X, np.full(X.shape[0], fold), device=device)
+                X = transform(X)
             except DuopldaError:
-                _name_rows(part)
+                _name_rows(part)  # which names the recordings, not the rows of the chunk
                 raise
-            own[:] = [Statistics.sum([*own, new])]
-    if not any(found):
+        sums = Moments(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1)) if sums is None else sums
+        for i in range(0, X.shape[0], step):
+            own = slice(i, min(i + step, X.shape[0]))
+            sums.add(X[own, :], None if fold is None else fold[own])
+    if sums is None:
         raise DuopldaError("there are no recordings")
-    empty = next(own[0] for own in found if own)._nothing()
-    return [own[0] if own else empty for own in found], []
+    results = [None if own is None else Statistics(**own) for own in sums.result(partial(_name_rows, part))]
+    empty = next(own for own in results if own is not None)._nothing()
+    return [own or empty for own in results], []
 
 
 def _name_rows(part: Recordings, transform: Any = None) -> Any:
