@@ -81,7 +81,8 @@ class Skeleton:
 class Pivots:
     """Pivots among patterns with counts n (P, C), best first, and what M is for sums of two of them.
 
-    Coordinates are those in which gamma of a side with the mean counts is of unit size.
+    Coordinates are those in which gamma of a side with the mean counts is of unit size. Lambda is inverted in others, in
+    which that of two such sides is I, as errors of inverses grow with the range of eigenvalues.
     """
 
     def __init__(self, G: Array, n: Ints):
@@ -89,11 +90,12 @@ class Pivots:
         mean, E = np.linalg.eigh(np.tensordot(n.mean(axis=0), host, axes=1))
         self.mean = mean = np.maximum(mean, max(1e-9 * mean[-1], 1e-12))
         scale, ny = np.sqrt(mean * (1 + mean)), len(mean)
-        self.basis, self.ln_scale = E / scale, 2 * np.log(scale).sum()  # gamma @ basis are the coordinates
-        scaled = self.basis.T @ host @ self.basis
+        self.basis, even = E / scale, np.sqrt(1 + 2 * mean)  # gamma @ basis are the coordinates
         self.turned = E.T @ host @ E
+        scaled, self.ln_scale = self.turned / even[:, None] / even, 2 * np.log(even).sum()
+        self.stretch = put((scale / even)[:, None], G)  # (ny, 1) from the coordinates of the inverses
         self.diagonals = np.diagonal(self.turned, axis1=1, axis2=2)
-        self.G = put(np.concatenate([(np.diag(1 / scale**2) - np.eye(ny))[None], scaled]), G)  # of counts (1, n)
+        self.G = put(np.concatenate([(np.diag(1 / even**2) - np.eye(ny))[None], scaled]), G)  # of counts (1, n)
         self.size = 1 + n @ np.trace(host, axis1=1, axis2=2) / ny  # (P,) that of Lambda
         self.probes = put(self.rng.standard_normal((ny, min(ny, -(-PROBES // ny)))), G)
         self.best = Skeleton(self._simple(n), MOST, self.rng)
@@ -126,17 +128,17 @@ class Pivots:
         return np.log(1 + n @ self.diagonals).sum(axis=1)
 
     def inverses(self, n: Ints, use: Callable[[int, Array], None]) -> Floats:
-        """`use(u, M(n[u]))` for counts n (m, C); (m,) ln|Lambda(n)|."""
+        """`use(u, M(n[u]))` for counts n (m, C), not yet stretched; (m,) ln|Lambda(n)|."""
         found = Lambdas(self.G, np.column_stack([np.ones(len(n), np.int64), n]), keep=False)
         found.each(np.arange(len(n)), use)
         return to_numpy(found.ln) + self.ln_scale
 
     def sketches(self, n: Ints) -> tuple[Floats, Floats]:
         """(m, ..) M(n) times the probes, as rows, and (m,) ln|Lambda(n)|."""
-        out = empty((len(n), *self.probes.shape), self.G)
+        out, probes = empty((len(n), *self.probes.shape), self.G), self.stretch * self.probes
 
         def use(u: int, M: Array) -> None:
-            out[u, ...] = M @ self.probes
+            out[u, ...] = self.stretch * (M @ probes)
 
         ln = self.inverses(n, use)
         return to_numpy(out).reshape(len(n), -1), ln
@@ -312,7 +314,7 @@ class Crossed:
         self.M, D = empty((ny, rho, ny), self.G), np.empty((rho, r, r))
 
         def use(u: int, M: Array) -> None:
-            self.M[:, u, :] = M
+            self.M[:, u, :] = p.stretch * M * p.stretch.T
 
         p.inverses(p.sums[found.rows[:rho]], use)
         for t in range(0, rho, 32):
