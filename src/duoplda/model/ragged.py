@@ -69,6 +69,15 @@ class Speakers:
     covariance: Array  # (Q, ny, ny) sum over patterns of weights[p, q] Lambda_p^-1
 
 
+def at_once(G: Array) -> int:
+    """How many Lambdas are inverted at a time, for G (C, ny, ny): of fewer, threads of the host wait for each other's
+    calls (those of Python, one of which can run); more do not stay in the caches. Devices take what fits."""
+    bytes_each = 8 * max(G.shape[-1], 1) ** 2
+    if ar.namespace(G) is not np:
+        return max(1, (1 << 28) // bytes_each)
+    return max(1, min(max(48, (1 << 21) // bytes_each), (1 << 23) // bytes_each))
+
+
 def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | None = None) -> tuple[Array, Array]:
     """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C).
 
@@ -114,7 +123,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
         return total
 
     if ny:
-        most = max(1, (1 << 21 if xp is np else 1 << 28) // (8 * ny * ny))
+        most = at_once(G)
         least = max(most, min(2 * Q, (1 << 26) // (8 * ny * ny)))
         runs = _runs(patterns.batches(most), least)
         for total in ar.in_order(work, runs, P * ny**3 if xp is np else 0, ar.SpdInverse):

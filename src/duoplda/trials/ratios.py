@@ -11,7 +11,7 @@ own, products do not help, and pairs are merged: Q_3 - Q_1 - Q_2 as it stands.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, SpdInverse, eye, in_order, is_torch, namespace, put, set_rows, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.model.accumulate import CHUNK_BYTES
-from duoplda.model.ragged import inverses
+from duoplda.model.ragged import at_once, inverses
 from duoplda.trials import sides
 from duoplda.trials.sides import Groups, Sides
 from duoplda.trials.tables import empty
 
 MERGED = 1 << 16  # pairs merged at a time
-BATCH = 1 << 21  # bytes of inverses that a thread of the host makes at a time
+MANY, ROOM = 16, 1 << 26  # patterns that are worth a thread each, and bytes that such a thread may take
+HALVES = 128  # forms of one side for which products of its numbers are worth while
 KEEP = 3 << 29  # bytes of factors and inverses that are kept from block to block
 
 
@@ -81,7 +82,7 @@ class Lambdas:
     def each(self, which: Ints, use: Callable[[int, Array], None]) -> None:
         """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
         xp, ny = namespace(self.G), self.G.shape[-1]
-        size = max(1, (BATCH if xp is np else 1 << 28) // (8 * max(ny, 1) ** 2))
+        size = at_once(self.G)
 
         def work(t: int, invert: SpdInverse) -> None:
             of = which[t : t + size]
@@ -184,21 +185,36 @@ class Product:
         xp, ny, g = namespace(one.gamma), self.ny, one.gamma
         out = empty((len(one.rows), ny + 1 + len(self.basis)), g)
         out[:, :ny], out[:, ny] = g, 1.0
-        for p in one.present:
-            of = one.of(p)
-            if xp is not np and self.Lambda_3.kept is not None:
-                out[of, ny + 1 :] = (self._forms(p, g[of, :]) - one.quadratic[of][:, None]) / 2
-                continue
 
-            def use(k: int, M: Array, of: slice = of) -> None:
+        def work(p: int, _: None) -> None:
+            of = one.of(p)
+            if self.Lambda_3.kept is not None and (xp is not np or len(self.basis) >= HALVES):
+                out[of, ny + 1 :] = (self._forms(p, g[of, :]) - one.quadratic[of][:, None]) / 2
+                return
+
+            def use(k: int, M: Array) -> None:
                 out[of, ny + 1 + k] = (xp.vecdot(g[of, :] @ M, g[of, :]) - one.quadratic[of]) / 2
 
             self.Lambda_3.each(self.table[p, self.basis], use)
+
+        self._each(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2, lambda: None)
         return out
 
+    @staticmethod
+    def _each(work: Callable[..., None], patterns: list[int], cost: float, scratch: Callable[[], Any]) -> None:
+        """Work on patterns, each of which is work for threads by itself, unless there are many, and `cost` flops."""
+        if cost and len(patterns) >= MANY:
+            run(work, patterns, cost, scratch)
+            return
+        for room in [scratch()] if patterns else []:
+            for p in patterns:
+                work(p, room)
+
     def _forms(self, p: int, g: Array) -> Array:
-        """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product: for devices."""
-        xp, (n, ny), r = namespace(g), g.shape, len(self.basis)
+        """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product."""
+        xp, (n, ny), r, kept = namespace(g), g.shape, len(self.basis), self.Lambda_3.kept
+        if kept is not None and xp is np:
+            return forms(g, kept, self.table[p, self.basis])
         beside = self._beside_of_one if len(self.table) == 1 else self._beside(p)
         step = max(1, (1 << 27) // max(1, n * ny))
         cuts = [(k, min(k + step, r)) for k in range(0, r, step)]
@@ -247,18 +263,16 @@ class Product:
         out[:, :ny] = take(xp.reshape(stack, (len(sizes) * most, ny)), place)
         return True
 
-    def rights(self, many: PatternRows) -> Iterator[tuple[int, Array]]:
-        """For each p (n, ny + 1 + r) [Lambda_3^-1 gamma_2, a_2, c_q], in memory that the next one takes."""
+    def room(self, many: PatternRows) -> Array:
+        """(n, ny + 1 + r) for `right`, and c_q beside it."""
         out = empty((len(many.rows), self.ny + 1 + len(self.basis)), many.gamma)
         out[:, self.ny + 1 :] = take(self.c, many.pattern)
-        for p in range(len(self.table)):
-            self.right(p, many, out)
-            yield p, out
+        return out
 
     def fill(self, out: Array, b: Sides, part: slice) -> None:
         """The columns for the sides of b in the slice that have our patterns."""
         ours, theirs = self.ours, PatternRows(b, self.pb, part)
-        columns = theirs.rows - part.start
+        columns, whole = theirs.rows - part.start, slice(0, len(theirs.rows))
         if not len(columns):
             return
         if self.flip:
@@ -266,20 +280,30 @@ class Product:
             pieces = [(theirs.of(p), (self.ready[p, ...], self.own), left[theirs.of(p), :]) for p in theirs.present]
             multiply(out, ours.rows[ours.order], columns, pieces)
             return
-        for p, right in self.rights(theirs):
-            rows, left, whole = ours.rows[ours.of(p)], self.ready[ours.of(p), :], slice(0, len(columns))
+        ready, order = self.ready, None if bool((columns[1:] > columns[:-1]).all()) else theirs.order
+
+        def work(p: int, right: Array) -> None:
+            self.right(p, theirs, right)
+            rows, left = ours.rows[ours.of(p)], ready[ours.of(p), :]
             # Rows of `out` are written whole, and in order, if there are enough of them to pay for sorted columns.
-            if len(rows) > left.shape[1] and not bool((columns[1:] > columns[:-1]).all()):
-                multiply(out, rows, columns[theirs.order], [(whole, (left,), take(right, theirs.order))])
+            if len(rows) > left.shape[1] and order is not None:
+                multiply(out, rows, columns[order], [(whole, (left,), take(right, order))])
             else:
                 multiply(out, rows, columns, [(whole, (left,), right)])
+
+        width = ready.shape[1]
+        cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
+        fits = namespace(out) is np and 8 * len(columns) * width <= ROOM
+        self._each(work, ours.present, cost if fits else 0, lambda: self.room(theirs))
 
     def gather(self, b: Sides, i: Ints, j: Ints) -> Array:
         """Ratios of pairs of rows of the two sets, all of whose patterns are ours."""
         ours, theirs = self.ours, PatternRows(b, self.pb)
         out, j, of_a, of_b = empty((len(i),), ours.gamma), theirs.order[j], ours.side.groups.index[i], b.groups.index[j]
         if not self.flip:
-            for p, right in self.rights(theirs):
+            right = self.room(theirs)
+            for p in range(len(self.table)):
+                self.right(p, theirs, right)
                 of = np.flatnonzero(of_a == p)
                 set_rows(out, of, dots(self.ready, right, ours.order[i[of]], j[of]))
             return out
@@ -289,6 +313,26 @@ class Product:
             of = np.flatnonzero(of_b == p)
             set_rows(out, of, dots(self.ready[p, ...], first, i[of], j[of]) + dots(self.c, rest, of_a[of], j[of]))
         return out
+
+
+def forms(g: NDArray[Any], stack: NDArray[Any], which: Ints) -> NDArray[Any]:
+    """(n, r) g'Mg for rows g (n, ny) and symmetric matrices M = stack[which], on the host.
+
+    Products of two numbers of g, times the upper halves of the matrices: half the work of g'(M g).
+    """
+    (n, ny), out = g.shape, np.empty((len(g), len(which)))
+    i, j = np.triu_indices(ny)
+    upper = stack.reshape(len(stack), -1)[which[:, None], i * ny + j]
+    upper[:, i != j] *= 2
+    step = max(16, (1 << 24) // (8 * len(i)))
+
+    def work(t: int, room: NDArray[Any]) -> None:
+        x = g[t : t + step]
+        u, v = (np.take(x, at, axis=1, out=to[: len(x)], mode="clip") for at, to in zip((i, j), room, strict=True))
+        np.matmul(np.multiply(u, v, out=u), upper.T, out=out[t : t + step])
+
+    run(work, list(range(0, n, step)), 2.0 * out.size * len(i), lambda: np.empty((2, step, len(i))))
+    return out
 
 
 def dots(left: Array, right: Array, i: Ints, j: Ints) -> Array:

@@ -32,8 +32,8 @@ from duoplda.arrays import (
 )
 from duoplda.data.labels import Ints, Labels
 from duoplda.model.parameters import Model, Terms
-from duoplda.model.ragged import Patterns, inverses
-from duoplda.trials.ratios import BATCH, dots, run
+from duoplda.model.ragged import Patterns, at_once, inverses
+from duoplda.trials.ratios import dots, run
 from duoplda.trials.tables import empty
 
 MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
@@ -185,7 +185,7 @@ class Pairs:
                     else:
                         three[p, b], left[q, a, :] = form, g1[a, :] @ M[u, ...]
 
-        size = max(1, (BATCH if xp is np else 1 << 28) // (8 * max(model.ny, 1) ** 2))
+        size = at_once(terms.G)
         batches = [slice(s, min(s + size, len(self.counts))) for s in range(0, len(self.counts), size)]
         cost = len(self.counts) * model.ny**3 + 2.0 * (P * m + Q * n) * model.ny**2
         run(work, batches, cost if xp is np else 0, SpdInverse)
