@@ -263,7 +263,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     n_speaker_factors : int, None or "auto"
         Columns of V. None: full rank. "auto": chosen by held-out speakers (see `criterion`).
     n_session_factors : int, None or "auto"
-        Columns of U. None: full rank if any session has several recordings, otherwise 0, which is simplified PLDA.
+        Columns of U. None: full rank if any session has several recordings, and any speaker several sessions;
+        otherwise 0, which is simplified PLDA.
     model : None, "auto", "plain", "two-source" or "kinds"
         "plain": no sessions and no kinds of channels, as if each recording were a session; "two-source": sessions, one
         kind; "kinds": both. None: all that is labelled. "auto": chosen by held-out speakers (see `criterion`), by

@@ -86,6 +86,16 @@ def session_rank(stats: Statistics) -> int:
     return stats.d if N > H > M else 0
 
 
+def single_sessions(stats: Statistics) -> str | None:
+    """What follows where sessions have several recordings, but no speaker has two sessions; None if some have."""
+    M, H, N, counts = _counts(stats)
+    if N == H or H > M:
+        return None
+    follows = "recordings of one session count as independent evidence, which makes scores of sessions over-confident"
+    remedy = "Add speakers with several sessions, or say n_session_factors=0 if sessions are to be part of the speaker"
+    return f"{counts}: no speaker has two sessions, so there are no session factors, and {follows}. {remedy}"
+
+
 def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
     """Refuse data from which the parameters asked for cannot be told apart, with the counts and what to do."""
     M, H, N, counts = _counts(stats)

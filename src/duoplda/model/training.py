@@ -99,6 +99,8 @@ class Training:
         """What is left to choose before EM."""
         full = self._ranks(stats)
         anova.check_identifiable(stats, *full)
+        if self.n_session_factors is None and (merged := anova.single_sessions(stats)):
+            _warn(merged)
         reason = None if self.noise_floor else anova.singular(stats, *full)
         if reason is not None:
             if self.shrinkage is None:
