@@ -81,8 +81,8 @@ class Skeleton:
 class Pivots:
     """Pivots among patterns with counts n (P, C), best first, and what M is for sums of two of them.
 
-    Coordinates are those in which gamma of a side with the mean counts is of unit size. Lambda is inverted in others, in
-    which that of two such sides is I, as errors of inverses grow with the range of eigenvalues.
+    Coordinates are those in which gamma of a side with the mean counts is of unit size. Lambda is inverted in others,
+    in which that of two such sides is I, as errors of inverses grow with the range of eigenvalues.
     """
 
     def __init__(self, G: Array, n: Ints):
