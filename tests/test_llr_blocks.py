@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import oracle
 from duoplda import PLDA, Backend, DuopldaError
@@ -19,19 +20,22 @@ from test_llr import MODELS, each_pair, enrolled, every_model, listed, matrix, n
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 
-# name: (MOST_PATTERNS, FEW, KEEP). Which patterns are few, and which many, is a matter of cost: each way must be right.
+# name: (MOST_PATTERNS, FEW, KEEP, HALVES, MANY). Which patterns are few, and which many, is a matter of cost: each way
+# must be right.
 WAYS = {
-    "unit vectors": (64, 64, 1 << 20),
-    "coefficients": (1, 0, 1 << 20),
-    "ragged against others": (1, 3, 1 << 20),
-    "nothing kept": (1, 3, 0),
-    "merged": (0, 1000, 1 << 20),
+    "unit vectors": (64, 64, 1 << 20, 128, 16),
+    "unit vectors, patterns in threads": (64, 64, 1 << 20, 128, 1),
+    "coefficients": (1, 0, 1 << 20, 128, 16),
+    "ragged against others": (1, 3, 1 << 20, 128, 16),
+    "ragged against others, forms by halves": (1, 3, 1 << 20, 1, 1),
+    "nothing kept": (1, 3, 0, 1, 16),
+    "merged": (0, 1000, 1 << 20, 128, 16),
 }
 
 
 def go(monkeypatch, way):
-    for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP"), WAYS[way], strict=True):
-        monkeypatch.setattr(products if name == "KEEP" else grouping, name, value)
+    for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP", "HALVES", "MANY"), WAYS[way], strict=True):
+        monkeypatch.setattr(grouping if name in ("MOST_PATTERNS", "FEW") else products, name, value)
 
 
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -83,6 +87,32 @@ def test_every_way_gives_the_matrix(monkeypatch, way, name):
     np.testing.assert_allclose(listed(A, B, many), np.tile(expected.ravel(), 30), **near)
     few = many[(many[:, 0] % 4 == 3) & (many[:, 1] % 5 == 2)][:100]  # of some rows only
     np.testing.assert_allclose(listed(A, B, few), expected[few[:, 0], few[:, 1]], **near)
+
+
+def test_quadratic_forms_by_halves():
+    rng = np.random.default_rng(0)
+    g, M = rng.normal(size=(2000, 30)), rng.normal(size=(7, 30, 30))
+    M, which = M + M.mT, np.array([5, 0, 5])
+    found = products.forms(g, M, which)
+    np.testing.assert_allclose(found, np.einsum("ni,kij,nj->nk", g, M[which], g), rtol=1e-11, atol=1e-11)
+    assert products.forms(g[:0], M, which).shape == (0, 3)
+
+
+def test_patterns_in_threads_give_the_same_bits():
+    rng = np.random.default_rng(1)
+    p = oracle.random_model(rng, 40, 32, 8)
+    sides = []
+    for n in (400, 500):  # of one session each, with 1 to 20 recordings
+        side = np.repeat(np.arange(n), np.arange(n) % 20 + 1)
+        data = oracle.Data(rng.normal(p.mu[0], 3.0, (len(side), 40)), side, side + 1000 * len(sides), 0 * side)
+        sides.append(enrolled(p, data))
+    A, B = sides
+    assert len(A.patterns) == len(B.patterns) == 20 >= products.MANY
+    found = []
+    for threads in (1, 4):
+        with threadpool_limits(threads):
+            found.append(matrix(A, B).tobytes())
+    assert found[0] == found[1]
 
 
 @exhaust
@@ -184,7 +214,7 @@ def test_threads_do_not_show(monkeypatch):
             yield from pool.map(lambda item: work(item, scratch()), items)
 
     monkeypatch.setattr(products, "in_order", in_order)
-    monkeypatch.setattr(products, "BATCH", 64)
+    monkeypatch.setattr(products, "at_once", lambda G: 1)
     monkeypatch.setattr(products, "CHUNK_BYTES", 64)
     for sides, value in zip(todo, expected, strict=True):
         np.testing.assert_allclose(matrix(*sides), value, rtol=1e-12, atol=1e-12)

@@ -71,7 +71,7 @@ def test_few_and_many_sums_of_a_type_give_the_same(n):
 def test_ratios_under_several_models_are_those_of_enrolled_sides(K, nx, named, matrix, monkeypatch):
     """All of them, and a fifth of them, by a product or pair by pair."""
     monkeypatch.setattr(sums, "MATRIX", matrix)
-    monkeypatch.setattr(sums, "BATCH", 3 * 8 * 4**2)  # three Lambda at a time
+    monkeypatch.setattr(sums, "at_once", lambda G: 3)
     first, second = two_sets(K, nx, named, seed=K + nx)
     pairs = Pairs(Sums(*first, K), Sums(*second, K))
     n = pairs.shape[0] * pairs.shape[1]
@@ -95,7 +95,7 @@ def test_equal_counts_are_inverted_once():
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
     monkeypatch.setattr(ar, "FEW_FLOPS", 0.0)
     monkeypatch.setattr(ar, "ROWS", 4)
-    monkeypatch.setattr(sums, "BATCH", 8 * 4**2)
+    monkeypatch.setattr(sums, "at_once", lambda G: 1)
     first, second = two_sets(3, 3)
     pairs, (plda,) = Pairs(Sums(*first, 3), Sums(*second, 3)), models(3, 3, 1)
     found = []

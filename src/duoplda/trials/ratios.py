@@ -324,7 +324,7 @@ def forms(g: NDArray[Any], stack: NDArray[Any], which: Ints) -> NDArray[Any]:
     i, j = np.triu_indices(ny)
     upper = stack.reshape(len(stack), -1)[which[:, None], i * ny + j]
     upper[:, i != j] *= 2
-    step = max(16, (1 << 24) // (8 * len(i)))
+    step = max(16, (1 << 24) // max(1, 8 * len(i)))
 
     def work(t: int, room: NDArray[Any]) -> None:
         x = g[t : t + step]
