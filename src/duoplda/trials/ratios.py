@@ -103,6 +103,16 @@ def run(work: Callable[..., None], items: list[Any], flops: float, scratch: Call
         deque(in_order(work, items, flops, scratch), maxlen=0)
 
 
+def by_pattern(work: Callable[..., None], patterns: list[int], flops: float, scratch: Callable[[], Any]) -> None:
+    """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
+    if flops and len(patterns) >= MANY:
+        run(work, patterns, flops, scratch)
+        return
+    room = scratch()
+    for p in patterns:
+        work(p, room)
+
+
 class Product:
     """Sides `one` of patterns p and sides `many` of patterns q: for each p one product as in the head of this file.
 
@@ -197,18 +207,8 @@ class Product:
 
             self.Lambda_3.each(self.table[p, self.basis], use)
 
-        self._each(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2, lambda: None)
+        by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0, lambda: None)
         return out
-
-    @staticmethod
-    def _each(work: Callable[..., None], patterns: list[int], cost: float, scratch: Callable[[], Any]) -> None:
-        """Work on patterns, each of which is work for threads by itself, unless there are many, and `cost` flops."""
-        if cost and len(patterns) >= MANY:
-            run(work, patterns, cost, scratch)
-            return
-        for room in [scratch()] if patterns else []:
-            for p in patterns:
-                work(p, room)
 
     def _forms(self, p: int, g: Array) -> Array:
         """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product."""
@@ -294,7 +294,7 @@ class Product:
         width = ready.shape[1]
         cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
         fits = namespace(out) is np and 8 * len(columns) * width <= ROOM
-        self._each(work, ours.present, cost if fits else 0, lambda: self.room(theirs))
+        by_pattern(work, ours.present, cost if fits else 0, lambda: self.room(theirs))
 
     def gather(self, b: Sides, i: Ints, j: Ints) -> Array:
         """Ratios of pairs of rows of the two sets, all of whose patterns are ours."""
