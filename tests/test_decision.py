@@ -332,7 +332,11 @@ def test_no_trials_where_there_can_be_none():
 def held_out_trials(stats, how=None):
     """Held-out trials as training makes them, by models of the other folds that have not been shrunk."""
     train = PLDA(shrinkage=0.0, tol=1e-4)
-    return (how or ByDecision())(stats, HeldOut(stats, lambda part: train.fit_statistics(part).model_))
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", ".*no speaker has two sessions"
+        )  # in some folds, and training leaves it at that
+        return (how or ByDecision())(stats, HeldOut(stats, lambda part: train.fit_statistics(part).model_))
 
 
 def moved(plda, T, N, a, scales):
@@ -482,20 +486,22 @@ def warned(made, **options):
     return plda, [str(w.message) for w in found]
 
 
-def assert_by_likelihood(made, **options):
+def assert_by_likelihood(made, *before, **options):
+    """`before`: what any training of these data warns of."""
     plda, lines = warned(made, **options)
-    (line,) = lines
+    *first, line = lines
+    assert all(text in said for text, said in zip(before, first, strict=True))
     assert "no trials can be made of held-out speakers" in line
     assert "\n" not in line
     assert (plda.calibration_, plda.cost_, plda.scales_) == (None, None, Scales())
     other, lines = warned(made, criterion="likelihood", **options)
-    assert lines == []
+    assert lines == first
     assert plda.shrinkage_ == other.shrinkage_
     np.testing.assert_array_equal(plda.speaker_loadings_, other.speaker_loadings_)
 
 
 def test_speakers_with_one_session_leave_the_choice_to_likelihood():
-    assert_by_likelihood(drawn(30, 4, 1, 3))
+    assert_by_likelihood(drawn(30, 4, 1, 3), "no speaker has two sessions")
 
 
 def test_a_speaker_in_each_fold_leaves_the_choice_to_likelihood():

@@ -95,12 +95,14 @@ def test_sessions_of_one_recording_have_no_session_factors():
 
 def test_one_session_for_each_speaker_counts_as_speaker():
     X, speaker, session, model = make_recordings(300, sessions=1, recordings=4, seed=0, **SIZES)
-    found = PLDA().fit(X, speaker, session=session)
+    with pytest.warns(UserWarning, match="sessions count as part of the speaker"):
+        found = PLDA().fit(X, speaker, session=session)
     truth = np.trace(model.V @ model.V.T), np.trace(model.U @ model.U.T)
     np.testing.assert_allclose((found.speaker_loadings_**2).sum(), sum(truth), rtol=0.15)
     assert (found.session_loadings_**2).sum() < 0.05 * truth[1]
-    with pytest.warns(UserWarning, match="not calibrated"):
+    with pytest.warns(UserWarning, match="sessions count as part of the speaker") as caught:
         assert Backend().fit(X, speaker, session=session).calibration_ is None
+    assert "not calibrated" in str(caught[-1].message)
 
 
 @pytest.mark.filterwarnings("ignore:no trials can be made")

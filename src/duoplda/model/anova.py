@@ -91,9 +91,9 @@ def single_sessions(stats: Statistics) -> str | None:
     M, H, N, counts = _counts(stats)
     if N == H or H > M:
         return None
-    follows = "recordings of one session count as independent evidence, which makes scores of sessions over-confident"
-    remedy = "Add speakers with several sessions, or say n_session_factors=0 if sessions are to be part of the speaker"
-    return f"{counts}: no speaker has two sessions, so there are no session factors, and {follows}. {remedy}"
+    follows = "a speaker in another session will look like another speaker"
+    remedy = "Add speakers with several sessions, or say n_session_factors=0 if that is what you want"
+    return f"{counts}: no speaker has two sessions, so that sessions count as part of the speaker: {follows}. {remedy}"
 
 
 def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
