@@ -417,7 +417,7 @@ def test_vectors_alone_are_those_of_the_chunks(tmp_path: Path, case: str) -> Non
 
 def test_vectors_alone_are_checked_too(tmp_path: Path) -> None:
     lists = [[1.0, 2.0], [1.0, 2.0, 3.0]], [[1.0, 2.0], None], [[1.0, 2.0], [1.0, None]]
-    kinds = pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 2)
+    kinds = pa.list_(pa.float32()), pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
     for values, kind, said in zip(lists, kinds, ("dimension 3", "no vector", "missing number"), strict=True):
         table = pa.table({"id": ["a", "b"], "embedding": pa.array(values, kind)})
         pq.write_table(table, tmp_path / "x.parquet")
