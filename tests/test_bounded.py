@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from duoplda import PLDA, Backend, DuopldaError, io
 from duoplda.data import Recordings
+from duoplda.data.labels import order_of
 from duoplda.datasets import make_recordings
 from duoplda.estimators import checkpoint, scoring
 from duoplda.estimators.scoring import Pairs
@@ -37,10 +38,11 @@ def test_pieces_are_what_is_among_them(data):
     assert (ids[row] == test[which]).all()
 
 
-@given(st.lists(st.integers(0, 6), max_size=60))
-def test_pairs_keep_their_order_within_a_recording(codes):
-    code = np.array(codes, np.int64)
-    np.testing.assert_array_equal(scoring._sorted(code), np.argsort(code, kind="stable"))
+@given(st.lists(st.integers(0, 6) | st.integers(0, 1 << 17) | st.integers(0, 1 << 62), max_size=60))
+def test_equal_numbers_keep_their_order(whole):
+    code = np.array(whole, np.int64)
+    np.testing.assert_array_equal(order_of(code), np.argsort(code, kind="stable"))
+    assert code.tolist() == whole
 
 
 def listed(cohort: bool = False):

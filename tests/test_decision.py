@@ -333,9 +333,7 @@ def held_out_trials(stats, how=None):
     """Held-out trials as training makes them, by models of the other folds that have not been shrunk."""
     train = PLDA(shrinkage=0.0, tol=1e-4)
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", ".*no speaker has two sessions"
-        )  # in some folds, and training leaves it at that
+        warnings.filterwarnings("ignore", ".*no speaker has two sessions")  # in the other folds together
         return (how or ByDecision())(stats, HeldOut(stats, lambda part: train.fit_statistics(part).model_))
 
 

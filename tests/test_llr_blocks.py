@@ -1,5 +1,6 @@
 """Score matrices in blocks, the best few, parts of sides, and the ways in which patterns are multiplied and merged."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import oracle
-from duoplda import PLDA, Backend, DuopldaError
+from duoplda import PLDA, Backend, DuopldaError, arrays
 from duoplda.trials import blocks as llr
 from duoplda.trials import ratios as products
 from duoplda.trials import sides as grouping
@@ -91,14 +92,23 @@ def test_every_way_gives_the_matrix(monkeypatch, way, name):
 
 def test_quadratic_forms_by_halves():
     rng = np.random.default_rng(0)
-    g, M = rng.normal(size=(2000, 30)), rng.normal(size=(7, 30, 30))
+    g, M = rng.normal(size=(5000, 30)), rng.normal(size=(7, 30, 30))
     M, which = M + M.mT, np.array([5, 0, 5])
     found = products.forms(g, M, which)
     np.testing.assert_allclose(found, np.einsum("ni,kij,nj->nk", g, M[which], g), rtol=1e-11, atol=1e-11)
     assert products.forms(g[:0], M, which).shape == (0, 3)
 
 
-def test_patterns_in_threads_give_the_same_bits():
+def test_patterns_in_threads_give_the_same_bits(monkeypatch):
+    multiply = products.multiply
+
+    def late(*arguments):
+        """Others have begun by then, and would have written to memory that is not their own."""
+        time.sleep(0.001)
+        multiply(*arguments)
+
+    monkeypatch.setattr(products, "multiply", late)
+    monkeypatch.setattr(arrays, "FEW_FLOPS", 0.0)  # all that can go to threads does
     rng = np.random.default_rng(1)
     p = oracle.random_model(rng, 40, 32, 8)
     sides = []

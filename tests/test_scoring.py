@@ -398,12 +398,3 @@ def test_recordings_in_a_file(backend, models, whole, tmp_path):
     write_embeddings(tmp_path / "x.ark", IDS, X)
     got = scoring.as_matrix(scoring.score(backend, models, read_recordings(tmp_path / "x.ark"), **MAPS), models.ids)
     np.testing.assert_allclose(got.score, whole, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("high", [3, 1 << 16, 1 << 20, 1 << 31])
-def test_pairs_are_sorted_by_recording_and_equal_ones_stay_in_order(high):
-    code = np.random.default_rng(0).integers(0, high, 5000).astype(np.int64)
-    code[::7] = high - 1
-    before = code.copy()
-    assert scoring._sorted(code).tolist() == sorted(range(5000), key=lambda i: (before[i], i))
-    np.testing.assert_array_equal(code, before)

@@ -161,6 +161,23 @@ def places(values: NDArray[Any], among: NDArray[Any]) -> Ints:
     return np.where(among[place] == values, place, -1)
 
 
+def order_of(whole: NDArray[Any]) -> Ints:
+    """The order in which whole numbers (n,) from 0 on increase, equal ones as they come; int32 where that will do.
+
+    16 bits at a time: NumPy sorts those without comparisons, several times as fast as larger ones.
+
+    >>> order_of(np.array([70_000, 3, 70_000, 0])).tolist()
+    [3, 1, 0, 2]
+    """
+    dtype: Any = np.int32 if len(whole) < 1 << 31 else np.int64
+    order: Ints = np.argsort(whole.astype(np.uint16), kind="stable").astype(dtype)  # by the lowest bits
+    upper = whole >> 16
+    while upper.any():
+        order = order[np.argsort(upper.astype(np.uint16)[order], kind="stable")]
+        upper >>= 16
+    return order
+
+
 def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
     """The index of each of n values among given ids; -1 where it is not one of them, or missing (None, NaN)."""
     array = to_numpy(values)

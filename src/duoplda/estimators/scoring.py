@@ -70,7 +70,7 @@ class Pairs:
             ids, code = recording.names[sort], np.argsort(sort).astype(np.int32)[recording.codes]
         else:
             ids, code = lab.codes(recording, "recording", len(model))
-        order, used = _sorted(code), model >= 0
+        order, used = lab.order_of(code), model >= 0
         times = np.bincount(code[used], minlength=len(ids))
         start = np.concatenate([[0], np.cumsum(times[times > 0])])
         return Pairs(ids[times > 0], start, order if used.all() else order[used[order]], model)
@@ -98,20 +98,6 @@ class Pairs:
 
     def _of(self, rows: Ints, first: Ints, n: Ints) -> tuple[Ints, Ints]:
         return self.order[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())], np.repeat(rows, n)
-
-
-def _sorted(code: NDArray[Any]) -> Ints:
-    """The places of codes from 0 on in their order, equal ones as they come: by 16 bits at a time, without comparisons.
-
-    NumPy has such a sort for integers of 16 bits, which is several times as fast as the one for larger ones.
-    """
-    dtype: Any = np.int32 if len(code) < 1 << 31 else np.int64
-    order: Ints = np.argsort(code.astype(np.uint16), kind="stable").astype(dtype)  # by the lower half
-    upper = code >> 16
-    while upper.any():
-        order = order[np.argsort(upper.astype(np.uint16)[order], kind="stable")]
-        upper >>= 16
-    return order
 
 
 def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
