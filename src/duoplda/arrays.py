@@ -122,7 +122,10 @@ class _Sender:
     def __init__(self, X: NDArray[Any], rows: int, device: Any):
         import torch
 
-        self.X, self.rows, self.device, cuda = X, rows, device, device.type == "cuda"
+        self.X = X
+        self.rows = rows
+        self.device = device
+        cuda = device.type == "cuda"
         known = X.dtype.kind == "f" and X.dtype.itemsize <= 8
         self.dtype = X.dtype.newbyteorder("=") if known else np.dtype(np.float64)
         self.tensor: Array = _tensor(X) if X.dtype == self.dtype else None
@@ -151,7 +154,8 @@ class _Sender:
                 out.copy_(block)
             return None
         direct = self.pinned and isinstance(part, slice)
-        i, self.sent = self.sent % 3, self.sent + 1
+        i = self.sent % 3
+        self.sent = self.sent + 1
         if (before := self.copied[i - direct]) is not None:  # one copy at a time without buffers, so that others, of
             before.synchronize()  # labels and small numbers, get their turn
         if direct:
@@ -234,8 +238,10 @@ class Arriving:
         """`size` bytes of rows are copied at a time."""
         import torch
 
-        n, step = X.shape[0], max(256, size // (X.dtype.itemsize * X.shape[1]))
-        self.step, self.send = step, _Sender(X, min(step, n), like.device)
+        n = X.shape[0]
+        step = max(256, size // (X.dtype.itemsize * X.shape[1]))
+        self.step = step
+        self.send = _Sender(X, min(step, n), like.device)
         self.there = torch.empty(**self.send.room(n), device=like.device)
         parts = [slice(a, min(a + step, n)) for a in range(0, n, step)]
         thread = ThreadPoolExecutor(1)
@@ -476,7 +482,8 @@ class SpdInverse:
 
     def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
         """Also writes the diagonals (m, n) of Cholesky factors."""
-        (m, n), h = M.shape[:2], M.shape[1] // 2
+        m, n = M.shape[:2]
+        h = M.shape[1] // 2
         if n <= 32:
             factor = np.linalg.cholesky(M)
             diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
@@ -485,7 +492,8 @@ class SpdInverse:
             np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
             np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
             return
-        B, T = M[:, h:, :h], M[:, :h, h:]
+        B = M[:, h:, :h]
+        T = M[:, :h, h:]
         self._eliminate(M[:, :h, :h], B, T, M[:, h:, h:], diagonal)
         T[...] = B.mT
 
@@ -507,7 +515,8 @@ class SpdInverse:
         The numbers at one place of all these blocks lie side by side, so that a few calls invert them all. If the last
         block is smaller, it goes on as an identity. Above the diagonal the buffers stay 0.
         """
-        (m, n), b = L.shape[:2], 5
+        m, n = L.shape[:2]
+        b = 5
         starts = range(0, n, b)
         D, X, terms = (self.buffer(use, b, b, m * len(starts)) for use in (3, 4, 5))
         own = D.reshape(b, b, len(starts), m)
@@ -520,7 +529,8 @@ class SpdInverse:
             np.multiply(D[i, :i, None], X[:i, :i], out=terms[:i, :i])
             X[i, :i] = terms[:i, :i].sum(axis=0)
             X[i, :i] *= -X[i, i]
-        own, out = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1), self.buffer(6, m, n, n)
+        own = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1)
+        out = self.buffer(6, m, n, n)
         for j, a in enumerate(starts):
             e = min(a + b, n)
             out[:, a:e, a:e] = own[j, :, : e - a, : e - a]

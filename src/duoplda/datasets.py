@@ -58,7 +58,8 @@ def make_recordings(
     >>> data.X.shape[1], str(data.speaker[0]), str(data.session[0])
     (32, 'spk0', 'spk0-0')
     """
-    rng, variances = _generator(seed), {"speaker_variance": speaker_variance, "session_variance": session_variance}
+    rng = _generator(seed)
+    variances = {"speaker_variance": speaker_variance, "session_variance": session_variance}
     for name, value in variances.items():
         if not (isinstance(value, Real) and value >= 0):
             raise DuopldaError(f"{name}={value!r} must be a number from 0 on")
@@ -107,7 +108,9 @@ def sample(
     model: Model, rng: np.random.Generator, per_speaker: Ints, per_session: Ints, kind: Ints | None = None
 ) -> tuple[NDArray[np.float64], Ints, Ints]:
     """Draw recordings, their speakers and sessions, by counts of sessions (M,) and recordings (H,), and kinds (N,)."""
-    mu, V, U = to_numpy(model.mu), to_numpy(model.V), to_numpy(model.U)
+    mu = to_numpy(model.mu)
+    V = to_numpy(model.V)
+    U = to_numpy(model.U)
     session_speaker = np.repeat(np.arange(len(per_speaker)), per_speaker)
     session = np.repeat(np.arange(len(session_speaker)), per_session)
     speaker = session_speaker[session]

@@ -15,7 +15,9 @@ from typing import Any
 
 from duoplda.errors import printable
 
-MOST_CHARACTERS, MOST_ITEMS = 60, 8  # of a name, and of a list of names
+# Of a name, and of a list of names
+MOST_CHARACTERS = 60
+MOST_ITEMS = 8
 LEVELS = {"speaker": "#0b7ac1", "session": "#d9640a", "channel": "#0f9b72"}  # and their colours
 WIDTH = 360  # of a figure
 
@@ -90,7 +92,8 @@ def html(value: Any) -> str:
 
 def shares_bar(shares: Mapping[str, float], title: str = "variance") -> str:
     """One bar in parts, with a legend: the shares of the levels, which add up to 1."""
-    at, parts = 0.0, []
+    at = 0.0
+    parts = []
     for name, share in shares.items():
         said = escape(f"{name}: {100 * share:.1f} %")
         place = f'x="{WIDTH * at:.1f}" width="{WIDTH * share:.1f}"'
@@ -115,10 +118,13 @@ def shares_columns(levels: Mapping[str, Sequence[float]], title: str, most: int 
     d = len(next(iter(levels.values())))
     n = min(d, most)
     edges = [i * d // n for i in range(n + 1)]
-    height, width, parts = 64, WIDTH / n, []
+    height = 64
+    width = WIDTH / n
+    parts = []
     for i, (a, b) in enumerate(pairwise(edges)):
         means = {name: sum(values[a:b]) / (b - a) for name, values in levels.items()}
-        which, y = f"direction {a + 1}" if b == a + 1 else f"directions {a + 1} to {b}", float(height)
+        which = f"direction {a + 1}" if b == a + 1 else f"directions {a + 1} to {b}"
+        y = float(height)
         said = escape(f"{which}: " + ", ".join(f"{name} {100 * mean:.0f} %" for name, mean in means.items()))
         bars = []
         for name, mean in means.items():

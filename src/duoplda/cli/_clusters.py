@@ -41,7 +41,8 @@ def write_merges(path: Path, found: Clustering, items: Sequence[str], force: boo
     from duoplda.io import Coded
     from duoplda.io.labels import write_table
 
-    pairs, n = found.merges[:, :2].astype(int), len(items)
+    pairs = found.merges[:, :2].astype(int)
+    n = len(items)
     names = [[str(items[k]) if k < n else f"#{k - n + 1}" for k in column] for column in pairs.T.tolist()]
     steps = Coded.of([f"#{t + 1}" for t in range(len(pairs))])
     columns: dict[str, Any] = {"merge": steps, "first": Coded.of(names[0]), "second": Coded.of(names[1])}

@@ -23,7 +23,10 @@ import typer
 
 from duoplda.errors import DuopldaError, MissingIds, printable
 
-FAILURE, USAGE, MISSING, INTERRUPTED = 1, 2, 3, 130
+FAILURE = 1
+USAGE = 2
+MISSING = 3
+INTERRUPTED = 130
 OPTIONAL = ("matplotlib", "rich", "torch", "pandas", "h5py", "pyarrow")  # what an extra installs
 F = TypeVar("F", bound=Callable[..., Any])
 

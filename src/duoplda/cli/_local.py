@@ -41,7 +41,8 @@ def by_overlap(segments: Segments, turns: Turns) -> dict[str, Local]:
     spoken = _groups(turns.file.values)
     for file, rows in _groups(segments.file.values).items():
         own = spoken.get(file, np.zeros(0, np.int64))
-        best, who = np.full(len(rows), TOUCH), np.full(len(rows), "", object)
+        best = np.full(len(rows), TOUCH)
+        who = np.full(len(rows), "", object)
         for speaker, of in sorted(_groups(turns.speaker.values[own]).items()):
             knots, seconds = _speech(turns.start[own[of]], turns.end[own[of]])
             ends = (np.interp(times[rows], knots, seconds) for times in (segments.start, segments.end))
@@ -73,9 +74,11 @@ def _groups(values: Any) -> dict[str, Any]:
 def _speech(start: Any, end: Any) -> tuple[Any, Any]:
     """Knots of the seconds that somebody has spoken up to a moment, which are linear between them."""
     order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
+    start = start[order]
+    end = np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.append(True, start[1:] > end[:-1]))  # turns of one speaker may overlap
-    start, end = start[first], end[np.append(first[1:], len(end)) - 1]
+    start = start[first]
+    end = end[np.append(first[1:], len(end)) - 1]
     seconds = np.repeat(np.append(0.0, np.cumsum(end - start)), 2)[1:-1]
     return np.stack([start, end], axis=1).ravel(), seconds
 

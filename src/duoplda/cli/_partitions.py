@@ -59,7 +59,8 @@ def evaluate_clusters(
     from duoplda.evaluation.partitions import partition_metrics
     from duoplda.io import read_partition
 
-    found, truth = read_partition(clusters), read_partition(reference, "speaker")
+    found = read_partition(clusters)
+    truth = read_partition(reference, "speaker")
     missing(f"recordings of {clusters} have no speaker", [i for i in found if i not in truth], allow_missing)
     missing(f"recordings of {reference} have no cluster", [i for i in truth if i not in found], allow_missing)
     ids = [i for i in found if i in truth]
@@ -99,7 +100,9 @@ def evaluate_turns(
     from duoplda.evaluation.der import der
     from duoplda.io import read_rttm, read_uem
 
-    ours, truth, regions = read_rttm(clusters), read_rttm(reference), read_uem(uem) if uem else None
+    ours = read_rttm(clusters)
+    truth = read_rttm(reference)
+    regions = read_uem(uem) if uem else None
     known = {*truth.file.names.tolist(), *(regions.file.names.tolist() if regions else ())}
     strange = np.array([name not in known for name in ours.file.names.tolist()], bool)
     missing(f"files of {clusters} are not in {reference}", ours.file.names[strange], allow_missing)

@@ -69,7 +69,8 @@ class Side:
         from duoplda.evaluation.quality import described, trial_quality
         from duoplda.io import Trials, read_enrollment, read_quality
 
-        table, models = read_quality(self.quality or ""), read_enrollment(self.enroll) if self.enroll else None
+        table = read_quality(self.quality or "")
+        models = read_enrollment(self.enroll) if self.enroll else None
         rows = np.arange(len(trials))
         if allow_missing:
             rows = np.flatnonzero(described(trials, table, models))
@@ -96,7 +97,8 @@ class Side:
         data = read_matched(files, trials, allow_missing)
         rows, quality = self.of(data.trials, allow_missing)
         kept = Trials(data.trials.enroll[rows], data.trials.test[rows], data.target[rows])
-        s, y = next(iter(data.systems.values()))[rows], data.target[rows]
+        s = next(iter(data.systems.values()))[rows]
+        y = data.target[rows]
         symmetric = self.enroll is None if self.symmetric is None else self.symmetric
         options: dict[str, Any] = {"p_target": p_target, "symmetric": symmetric}
         options |= {} if ridge is None else {"ridge": ridge}

@@ -76,14 +76,16 @@ def adapt(
     lists += [model, None if source_labels == source else source_labels]
     read = [file for path in (embeddings, source) if path and out.exists() for file in source_files(path)]
     check_output(out, force, inputs=[*read, *lists])
-    state, backend = Path(f"{out}.resume"), Backend.load(model)
+    state = Path(f"{out}.resume")
+    backend = Backend.load(model)
     table, known = read_known(embeddings, speakers, sessions, channels, labels)
     hashes = common.files_hash(lists)
     options: dict[str, Any] = {"method": method, "weights": given, "centre": centre, "prior": prior, "known": known}
     with ExitStack() as stack:
         show = stack.enter_context(common.progress("adapting"))
         read_recordings = opener(stack, show, dask, allow_missing)
-        data, former = read_recordings(embeddings, table, ids), None
+        data = read_recordings(embeddings, table, ids)
+        former = None
         if source is not None:
             own = source_labels == source
             former = read_recordings(source, own or read_labels(source_labels))  # type: ignore[arg-type]

@@ -59,7 +59,8 @@ def calibrate(
         usage("--apply needs --out for the calibrated scores")
     if source and not apply and out is not None:
         usage("--from needs --apply: the scores to calibrate")
-    files, side = apply or scores or [], side_information.Side(quality, speakers, enroll, symmetric, held_out, force)
+    files = apply or scores or []
+    side = side_information.Side(quality, speakers, enroll, symmetric, held_out, force)
     inputs = [*(scores or []), *files, trials, source, model, quality, speakers, enroll]
     side.check(source is None, method, max(len(scores or []), len(files)), [*inputs, out])
     check_output(out, force, inputs=inputs)

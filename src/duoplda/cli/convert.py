@@ -101,7 +101,8 @@ def _write_pair(out: Path, to: Format, backend: Any, one_session: bool, force: b
     from duoplda.io import write_pair
 
     with named(str(out)):
-        transform, (model, loss) = backend.folded(), backend.collapsed(one_session=one_session)
+        transform = backend.folded()
+        model, loss = backend.collapsed(one_session=one_session)
         if to is Format.pyannote and (n := len(model.mean)) > 128:
             raise DuopldaError(f"pyannote uses 128 dimensions of a PLDA, and this has {n}: train with --lda 128")
     paths, raised = write_pair(out, transform, model, str(to), force=force, inputs=inputs)

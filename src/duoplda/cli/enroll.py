@@ -57,7 +57,8 @@ def enroll(
             missing("speakers to be removed are not enrolled", unknown, allow_missing)
             voices.remove([name for name in remove if name not in unknown])
         if embeddings is not None and enroll is not None:
-            table, labels = read_enrollment(enroll), labels_of(sessions, channels)
+            table = read_enrollment(enroll)
+            labels = labels_of(sessions, channels)
             absent = partial(missing, "recordings of the enrolment have no embedding", allow=allow_missing)
             pairs = read(embeddings, ids), table.model, table.recording
             new = enroll_recordings(chain, *pairs, **labels, device=place, absent=absent)

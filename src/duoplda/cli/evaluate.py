@@ -68,7 +68,9 @@ def evaluate(
     point: dict[str, Any] = {"p_target": p_target or [0.01], "c_miss": c_miss, "c_fa": c_fa}
     drawing: dict[str, Any] = {"n_resamples": bootstrap, "seed": seed, "progress": not quiet}
     found = metrics.measure_systems(data.systems, data.target, sides, eer_method=eer.value, **point, **drawing)
-    names, n, n_targets = metrics.metric_names(point["p_target"]), len(data.target), int(data.target.sum())
+    names = metrics.metric_names(point["p_target"])
+    n = len(data.target)
+    n_targets = int(data.target.sum())
     if plot:
         from duoplda.report import plots
 

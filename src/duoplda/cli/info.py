@@ -81,7 +81,9 @@ def _choices(summary: dict[str, Any]) -> list[str]:
 
 def words(summary: dict[str, Any]) -> list[str]:
     """The summary of a model as lines for people."""
-    data, shares, fit = summary["data"], summary["variance_shares"], summary["training"]
+    data = summary["data"]
+    shares = summary["variance_shares"]
+    fit = summary["training"]
     lines = [
         "steps: " + " -> ".join(summary["steps"]),
         f"dimensions: {summary['n_features_in']} in, {summary['n_dimensions']} in the PLDA; "

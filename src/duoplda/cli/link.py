@@ -80,7 +80,8 @@ def link(
         raise DuopldaError("no local speaker has a segment: do the names of the files agree?")
     people = sorted({*who.values()})
     row = {person: k for k, person in enumerate(people)}
-    labels, chain = labels_of(sessions, channels), Backend.load(model)
+    labels = labels_of(sessions, channels)
+    chain = Backend.load(model)
     if labels["session"] is not None or level_of(segments_are, chain) == "recordings":
         found_in = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
         labels["session"] = {i: " ".join([*person, found_in[i]]) for i, person in who.items() if i in found_in}

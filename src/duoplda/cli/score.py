@@ -75,10 +75,13 @@ def score(
     check_files(out, force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids], *lists)
     with ExitStack() as stack:
         read, place = reader(stack, "scoring", device, dask)
-        chain, listed = Backend.load(model), None if trials is None else io.read_trials(trials)
+        chain = Backend.load(model)
+        listed = None if trials is None else io.read_trials(trials)
         release_memory()
         options: dict[str, Any] = labels_of(sessions, channels) | {"cosine": cosine}
-        labels, members = dict(options), set[str]()  # and the recordings of the enrolment, where they are named
+        # And the recordings of the enrolment, where they are named
+        labels = dict(options)
+        members = set[str]()
         if enrolled is not None:
             voices = chain.load_sides(enrolled, device=place)
         else:

@@ -57,7 +57,9 @@ def _split(name: str) -> tuple[str, str]:
     """The stem of a name, and the marks before and after it, which may be empty."""
     before = after = ""
     if found := _AFTER.fullmatch(name):
-        name, after = found[1], found[2].lower()
+        name = found[1]
+        after = found[2].lower()
     if found := _BEFORE.fullmatch(name):
-        before, name = found[1].lower(), found[2]
+        before = found[1].lower()
+        name = found[2]
     return name, " ".join(filter(None, (before, after)))

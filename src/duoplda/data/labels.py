@@ -80,7 +80,8 @@ class Labels:
     @cached_property
     def types(self) -> tuple[Ints, Array, Ints]:
         """The types of sessions (C, K) in lexicographic order, that of each session (H,), and sessions of each (C,)."""
-        counts, K = self.counts, len(self.kinds)
+        counts = self.counts
+        K = len(self.kinds)
         code = counts[:, 0]
         for k in range(1, K if self.n_sessions else 1):
             code = ranked(code)[1] * (namespace(code).max(counts[:, k]) + 1) + counts[:, k]
@@ -113,7 +114,8 @@ def encode(
     labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
     if session_ids is None or not bool((wrong := labels.session_speaker[sessions] != speakers).any()):
         return labels
-    sessions, speakers = to_numpy(sessions), to_numpy(speakers)
+    sessions = to_numpy(sessions)
+    speakers = to_numpy(speakers)
     torn = np.unique(sessions[to_numpy(wrong)])
     rows = np.flatnonzero(sessions == torn[0])
     who = speaker_ids[np.unique(speakers[rows])]
@@ -149,7 +151,8 @@ def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tup
         index = np.repeat(runs, np.diff(np.append(first, len(array))))
         ids = np.array(list(found), dtype=array.dtype)
         order = np.argsort(ids)
-        ids, index = ids[order], np.argsort(order)[index]
+        ids = ids[order]
+        index = np.argsort(order)[index]
     return ids, put(index, like) if torch else index
 
 

@@ -138,7 +138,8 @@ class ArrayRecordings(Recordings):
     def __init__(
         self, X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None, labels: Any = None
     ):
-        self.X, self._given = check_rows(X)[0], (speaker, session, channel)
+        self.X = check_rows(X)[0]
+        self._given = (speaker, session, channel)
         self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
         self._labels: Labels | None = labels
 
@@ -150,7 +151,8 @@ class ArrayRecordings(Recordings):
     def labels(self, like: Any = None) -> Labels:
         """The labels; made when first asked for, on the device of `like`."""
         if self._labels is None:
-            (speaker, session, channel), n = self._given, self.X.shape[0]
+            speaker, session, channel = self._given
+            n = self.X.shape[0]
             self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)
         return self._labels
 
@@ -170,13 +172,16 @@ class ChunkRecordings(Recordings):
     def __init__(self, chunks: Callable[[], Iterable[Any]], labels: Labels):
         if not callable(chunks):
             raise DuopldaError("chunks must be a function that gives the matrices anew at each call, not an iterator")
-        self._chunks, self._labels = chunks, labels
+        self._chunks = chunks
+        self._labels = labels
 
     def labels(self) -> Labels:
         return self._labels
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
-        at, n, d = 0, self._labels.n_recordings, None
+        at = 0
+        n = self._labels.n_recordings
+        d = None
         for given in self._chunks():
             X = check_rows(given)[0]
             d = X.shape[1] if d is None else d
@@ -195,7 +200,9 @@ class Relabelled(Recordings):
 
     def __init__(self, recordings: Recordings, sessions: NDArray[Any], speakers: NDArray[Any]):
         """The sorted names of all `sessions` (H,), and their `speakers` (H,)."""
-        self.recordings, self.sessions, self.speakers = recordings, sessions, speakers
+        self.recordings = recordings
+        self.sessions = sessions
+        self.speakers = speakers
 
     buckets = property(lambda self: self.recordings.buckets)
     may_have_kinds = property(lambda self: self.recordings.may_have_kinds)

@@ -124,8 +124,11 @@ def _of_table(what: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
     if not keep.any():
         return None
     if not keep.all():
-        ids, X, rows = ids[keep], X[keep], rows[keep]
-    labels, whole = index.labels.rows(rows), index.labels
+        ids = ids[keep]
+        X = X[keep]
+        rows = rows[keep]
+    labels = index.labels.rows(rows)
+    whole = index.labels
     sessions = np.unique(whole.session[rows])
     further = labels.counts.sum(axis=1) < whole.counts[sessions].sum(axis=1)
     return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
@@ -162,7 +165,8 @@ def _named(name: str) -> Iterator[None]:
         with one_blas_thread():
             yield
     except DuopldaError as error:
-        said, file = str(error), re.split(" (rows|lines) ", name)[0]
+        said = str(error)
+        file = re.split(" (rows|lines) ", name)[0]
         named = type(error)(said if file in said else f"{name}: {said}")
         raise named.with_traceback(error.__traceback__) from None  # a cause does not survive the way to the client
 
@@ -290,7 +294,8 @@ class ClusterRecordings(Recordings):
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """As for all recordings; about twice as many parts as the cluster has threads are under way."""
-        sent, task = _send(self.client, function), delayed(_map, pure=False)
+        sent = _send(self.client, function)
+        task = delayed(_map, pure=False)
         parts = ((task(n, self.opener, p, sent), n) for n, p in zip(self.names, self.parts, strict=True))
         for done, result in enumerate(self._under_way(parts), 1):
             yield from result
@@ -298,7 +303,8 @@ class ClusterRecordings(Recordings):
 
     def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         """As for all recordings, by the workers."""
-        sent, task = _send(self.client, function), delayed(_call, pure=False)
+        sent = _send(self.client, function)
+        task = delayed(_call, pure=False)
         parts = ((task(sent, item), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
         for done, result in enumerate(self._under_way(parts), 1):
             yield result
@@ -323,7 +329,8 @@ class ClusterRecordings(Recordings):
 
     def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
         """As for all recordings: each of the n results is joined in a tree of its own, so that no worker holds all."""
-        buckets, sent = self.buckets, _send(self.client, make)
+        buckets = self.buckets
+        sent = _send(self.client, make)
         task = delayed(_make, pure=False, nout=n + buckets + 1)
         first = self.digest is None
         parts = zip(self.names, self.parts, self.split, strict=True)

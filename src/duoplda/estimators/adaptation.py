@@ -68,10 +68,14 @@ FEWEST = {"speakers": 3, "clusters": 4}  # to adapt covariances with
 ENOUGH = {"speakers": 5, "clusters": 8}  # to calibrate with
 LIKE_SOURCE = 0.25  # a share of the noise up to which the target is taken to be like the source: measured .1 and .2
 # at home (so762), .4 and .5 elsewhere (cvau, amnist)
-NOISE, BOTH = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)  # shares to choose from
+# Shares to choose from
+NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+BOTH = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
 COVERED = 0.75  # of the sessions that another partition puts into clusters of two or more
 TRUST = (1.0, 0.5)  # what ratios count against the prior of a partition
-SLOPE, OFFSET = (0.1, 1.0), 4.0  # limits of a calibration
+# Limits of a calibration
+SLOPE = (0.1, 1.0)
+OFFSET = 4.0
 
 
 class Chosen(NamedTuple):
@@ -121,7 +125,8 @@ class SumUp:
         session, kind = (to_numpy(a) for a in (labels.session, labels.kind))
         for chunk in part.chunks(ROWS):
             checks.finite(chunk.X, chunk.names)
-            names, kinds = labels.session_ids[session[chunk.index]], labels.kinds[kind[chunk.index]]
+            names = labels.session_ids[session[chunk.index]]
+            kinds = labels.kinds[kind[chunk.index]]
             yield self.chain.enroll(chunk.X, names, names, kinds, device=self.device)
 
 
@@ -316,7 +321,8 @@ class Adaptation:
         else:
             behind = self.statistics(self.target, self.backend.steps_) if self.backend.steps_ else raw
             seen = domain.Seen(n, n * (_mean(behind) - to_numpy(self.backend.plda_.mean_)))
-        self.raw, self.domain = raw, domain.measure(self.backend, seen, int(raw.n_speakers))
+        self.raw = raw
+        self.domain = domain.measure(self.backend, seen, int(raw.n_speakers))
         self.distance = self.domain.distance
         counts = {"recordings": n}
         if self.known != "nothing":
@@ -344,10 +350,13 @@ class Adaptation:
 
     def chain(self, model: Model, steps: dict[str, Any]) -> Any:
         """The back-end with other steps and another model, without scales and calibration."""
-        chain, plda = copy(self.backend), copy(self.backend.plda_)
+        chain = copy(self.backend)
+        plda = copy(self.backend.plda_)
         plda._keep(model, plda.channel_priors_)
-        plda.scales_, plda.calibration_ = Scales(), None
-        chain.steps_, chain.plda_ = steps, plda
+        plda.scales_ = Scales()
+        plda.calibration_ = None
+        chain.steps_ = steps
+        chain.plda_ = plda
         return chain
 
     def partition(self, name: str, model: Model, steps: dict[str, Any], trust: float) -> Relabelled:
@@ -414,7 +423,8 @@ class Adaptation:
             return Chosen(a, a)
         if not free:
             return max((Chosen(a, a / 2) for a in NOISE), key=value)
-        at, before = Chosen(0.2, 0.1), None
+        at = Chosen(0.2, 0.1)
+        before = None
         while at != before:
             before = at
             at = max((at._replace(noise=a) for a in NOISE), key=value)
@@ -428,7 +438,8 @@ class Adaptation:
     ) -> Calibration | None:
         """Scale and offset of the ratios from trials of speakers that `model_of` has not seen; None: there are none."""
         found = []
-        scales, n_folds = self.backend.plda_.scales_, _n_folds(stats)
+        scales = self.backend.plda_.scales_
+        n_folds = _n_folds(stats)
         infer = self.levels.model.K > 1 and self._fitting(stats).K == 1
         how = replace(self.how, infer=infer, transform=lambda X, kind, fold: through(steps, X, None if infer else kind))
         for turn in range(TURNS):
@@ -461,7 +472,8 @@ class Adaptation:
     def _adapted(self, name: str, target: Any, steps: dict[str, Any], k: float, what: str) -> Adapted:
         """By labels, true ones or clusters."""
         stats = self.statistics(target, steps, BUCKETS)
-        n, shares = len(stats.speaker_ids), Shares(*self.weights) if self.weights else None
+        n = len(stats.speaker_ids)
+        shares = Shares(*self.weights) if self.weights else None
         used = shares or ad.usual_shares(self._fitting(stats))
         model = self.labelled(stats, k, shares)
         if not self.weights and what == "speakers" and (near := self._like_source(stats, steps, k)) is not None:
@@ -574,7 +586,8 @@ class Adaptation:
     def _try(self, name: str, model: Model, steps: dict[str, Any], trust: float, rounds: list[Any]) -> Adapted | None:
         """Adapt to clusters that a model finds; None: they are too few."""
         target = self.partition(name, model, steps, trust)
-        n, k = len(np.unique(target.speakers)), self.way(_effective(target))
+        n = len(np.unique(target.speakers))
+        k = self.way(_effective(target))
         rounds.append({"by": name, "trust": trust, "clusters": n})
         if n < FEWEST["clusters"]:
             return None
@@ -664,7 +677,8 @@ class Adaptation:
 
     def _result(self, found: Adapted) -> Any:
         """The new back-end. Scales stay; a calibration that the target gives replaces that of the source."""
-        source, backend = self.backend.plda_, copy(self.backend)
+        source = self.backend.plda_
+        backend = copy(self.backend)
         plda = copy(source)
         plda._keep(found.model, plda.channel_priors_)
         reasons = self.story["reasons"]
@@ -673,7 +687,8 @@ class Adaptation:
         self.story |= {"centre": found.k, "shares": {name: float(share) for name, share in found.shares.items()}}
         if found.calibration is not None:
             scale, offset, cost = found.calibration
-            plda.calibration_, plda.cost_ = AffineCalibration.of(scale, offset), cost
+            plda.calibration_ = AffineCalibration.of(scale, offset)
+            plda.cost_ = cost
             what = "clusters" if "clusters" in self.story["target"] else "speakers"
             reason = f"from trials between {what} that were left out of the adaptation in turn"
             self.story["calibration"] = {"scale": scale, "offset": offset, "cost": cost, "reason": reason}
@@ -683,7 +698,8 @@ class Adaptation:
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
-        backend.steps_, backend.plda_ = found.steps, plda
+        backend.steps_ = found.steps
+        backend.plda_ = plda
         return backend
 
 
@@ -769,8 +785,10 @@ def _refuse_constant(stats: Statistics) -> None:
 
 def _moved(step: Center, stats: Statistics, k: float) -> Center:
     """A centring that goes the part k of the way to the target's mean, for each kind that the target has."""
-    new, shift = copy(step), k * (_mean(stats) - step.mean_)
-    new.mean_, new.channel_means_ = step.mean_ + shift, step.channel_means_ + shift
+    new = copy(step)
+    shift = k * (_mean(stats) - step.mean_)
+    new.mean_ = step.mean_ + shift
+    new.channel_means_ = step.channel_means_ + shift
     if step.by_channel:
         means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
         for kind, mean in zip(stats.kinds.tolist(), means, strict=True):

@@ -191,11 +191,15 @@ class _Look:
     """Labels, and what training would see of them."""
 
     def __init__(self, labels: Labels, d: int | None):
-        self.labels, self.d = labels, d
-        self.M, self.H, self.N = len(labels.speaker_ids), labels.n_sessions, labels.n_recordings
+        self.labels = labels
+        self.d = d
+        self.M = len(labels.speaker_ids)
+        self.H = labels.n_sessions
+        self.N = labels.n_recordings
         self.per_speaker = np.bincount(to_numpy(labels.session_speaker), minlength=self.M)
         self.per_session = to_numpy(labels.counts).sum(axis=1)
-        kind, K = to_numpy(labels.kind), len(labels.kinds)
+        kind = to_numpy(labels.kind)
+        K = len(labels.kinds)
         self.kinds = dict(zip(map(str, labels.kinds.tolist()), np.bincount(kind, minlength=K).tolist(), strict=True))
         who = np.unique(to_numpy(labels.speaker) * K + kind) % K
         self.speakers_of_kind = np.bincount(who, minlength=K)
@@ -267,7 +271,9 @@ class _Look:
 
     def levels(self) -> tuple[Level, ...]:
         """What can be told apart, as in the table of docs/choosing.md."""
-        M, H, N = self.M, self.H, self.N
+        M = self.M
+        H = self.H
+        N = self.N
         what = {"speakers": M - 1, "sessions": H - M, "noise": N - H if N > H else N - M}
         if N == M:
             speakers = "no speaker has two recordings, so that speakers and noise cannot be told apart"
@@ -298,7 +304,10 @@ class _Look:
 
     def chosen(self, by: str) -> tuple[str, ...]:
         """What training will choose, with the reasons."""
-        K, H, M, N = self.stats.K, self.H, self.M, self.N
+        K = self.stats.K
+        H = self.H
+        M = self.M
+        N = self.N
         steps = " -> ".join(name for name, _ in self.backend.pipeline.steps)
         noise = f"a noise for each of the {K} kinds of channels" if K > 1 else "one noise"
         if self.nx:
@@ -327,7 +336,11 @@ class _Look:
 
     def cautions(self) -> tuple[str, ...]:
         """What to look at before training."""
-        K, H, M, N, d = self.stats.K, self.H, self.M, self.N, self.d
+        K = self.stats.K
+        H = self.H
+        M = self.M
+        N = self.N
+        d = self.d
         out = []
         if self.labels.session_ids is None and N > M:
             out.append(UNNAMED)
@@ -373,7 +386,8 @@ def _n(n: int, noun: str) -> str:
 
 def _page(found: Advice) -> list[str]:
     """Lines for people, no longer than 100 columns."""
-    counts, lines = found.counts, list[str]()
+    counts = found.counts
+    lines = list[str]()
 
     def item(mark: str, text: str) -> None:
         lines.extend(TextWrapper(100, f"  {mark}", " " * (2 + len(mark)), break_long_words=False).wrap(text))

@@ -81,7 +81,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         X, y, session, channel, device : as for `PLDA.fit`
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
-        recordings, plda = self._recordings(X, y, session, channel), self._plda()
+        recordings = self._recordings(X, y, session, channel)
+        plda = self._plda()
         without: list[dict[str, Any]] = []  # the steps as they are without each fold
         if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
@@ -91,7 +92,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         else:
             steps = {}
             for i, stage in enumerate(self._stages()):
-                before, options = steps, {"device": device, **plda.folds(recordings)}
+                before = steps
+                options = {"device": device, **plda.folds(recordings)}
                 if not before and "lda" not in stage and not self.center_by_channel:
                     found = Statistics.unlabelled(recordings, **options)
                 else:
@@ -102,7 +104,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             del found
             stats = plda.statistics(recordings, partial(through, steps), device=device)
         self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
-        self.steps_, self.n_features_in_ = steps, steps["center"].n_features_in_
+        self.steps_ = steps
+        self.n_features_in_ = steps["center"].n_features_in_
         self.provenance_: dict[str, Any] = {}
         self.counts_ = {"speakers": len(stats.speaker_ids), "sessions": int(stats.n_sessions)}
         self.counts_["recordings"] = int(stats.n_recordings)
@@ -131,7 +134,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """The unfitted steps, in parts that are each fitted to one reading of the recordings: a length ends a part."""
         if not isinstance(self.length_norm, (bool, np.bool_)) and self.length_norm != "twice":
             raise DuopldaError(f"length_norm={self.length_norm!r} must be True, False or 'twice'")
-        by, twice = bool(self.center_by_channel), isinstance(self.length_norm, str)
+        by = bool(self.center_by_channel)
+        twice = isinstance(self.length_norm, str)
         linear: dict[str, Any] = {} if self.lda is None else {"lda": LDA(self.lda, by_channel=by)}
         if self.whiten:
             linear["whiten"] = Whiten(by_channel=by)
@@ -259,7 +263,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def summary(self) -> dict[str, Any]:
         """What is in it: plain numbers, texts and lists."""
         check_is_fitted(self)
-        plda, fit = self.plda_, {}
+        plda = self.plda_
+        fit = {}
         if hasattr(plda, "log_likelihoods_"):
             trace = plda.log_likelihoods_.tolist()
             fit = {"converged": bool(plda.converged_), "n_iter": len(trace) - 1, "log_likelihoods": trace}
@@ -313,11 +318,13 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """A chain of the preprocessing that VBx's or pyannote's files hold, in our scale, and a PLDA."""
         steps = unfolded(transform)
         if steps["length_norm_2"].n_features_in_ != plda.n_features_in_:
-            d, k = plda.n_features_in_, transform.lda.shape[1]
+            d = plda.n_features_in_
+            k = transform.lda.shape[1]
             raise DuopldaError(f"the transform gives {k} dimensions, the PLDA has {d}")
         backend = cls.from_plda(plda)
         backend.set_params(lda=transform.lda.shape[1], whiten=False, length_norm="twice")
-        backend.steps_, backend.n_features_in_ = steps, steps["center"].n_features_in_
+        backend.steps_ = steps
+        backend.n_features_in_ = steps["center"].n_features_in_
         return backend
 
     @classmethod
@@ -361,8 +368,11 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """A chain without preprocessing."""
         check_is_fitted(plda)
         backend = cls(whiten=False, length_norm=False, plda=replace(plda, callback=None))
-        backend.steps_, backend.plda_ = {}, copy(plda)
-        backend.n_features_in_, backend.counts_, backend.provenance_ = plda.n_features_in_, {}, {}
+        backend.steps_ = {}
+        backend.plda_ = copy(plda)
+        backend.n_features_in_ = plda.n_features_in_
+        backend.counts_ = {}
+        backend.provenance_ = {}
         return backend
 
 

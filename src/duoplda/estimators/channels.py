@@ -65,8 +65,11 @@ class _Learner:
         factors = {name: getattr(plda, name) for name in ("n_speaker_factors", "n_session_factors")}
         given: dict[str, Any] = {name: None if n == "auto" else n for name, n in factors.items()}
         given |= {"max_iter": 10, "callback": None, "n_channels": None, "model": None, "criterion": "likelihood"}
-        self.plda, self.rough = plda, replace(plda, **given)
-        self.rows, self.labels, self.seed = rows, labels, checks.seed(plda.random_state)
+        self.plda = plda
+        self.rough = replace(plda, **given)
+        self.rows = rows
+        self.labels = labels
+        self.seed = checks.seed(plda.random_state)
 
     def kinds(self, K: int) -> lab.Ints:
         """The kind of each recording of the sample."""
@@ -76,7 +79,8 @@ class _Learner:
 
     def cost(self, K: int, kind: lab.Ints) -> float:
         """Of held-out trials whose kinds are inferred, or minus the likelihood where no trials can be made."""
-        stats, how = self._statistics(kind, n_folds=FOLDS), self.plda.by_trials(infer=K > 1)
+        stats = self._statistics(kind, n_folds=FOLDS)
+        how = self.plda.by_trials(infer=K > 1)
         held_out = HeldOut(stats, lambda part: self._train(part, 0.0))
         trials = None if how is None else how(stats, held_out)
         return (trials if trials is not None and trials.folds else held_out).cost(START)

@@ -99,7 +99,8 @@ class Checkpoint:
         if self._last is not None:
             header = {"key": self._key(), "kinds": self._last.model.kinds.tolist()}
             write_container(self.path, KIND, self._last.arrays(), header, force=True)
-            self._last, self.written = None, True
+            self._last = None
+            self.written = True
 
 
 def fit(

@@ -26,7 +26,8 @@ class NeedsSpeakers:
 
     def _check_speakers(self, y: Any) -> None:
         if y is None:
-            name, remedy = type(self).__name__, "give the speaker of each row"
+            name = type(self).__name__
+            remedy = "give the speaker of each row"
             raise DuopldaError(f"{name} requires y to be passed, but the target y is None: {remedy}")
 
     def _recordings(self, X: Any, y: Any, session: Any, channel: Any) -> Recordings:
@@ -55,7 +56,8 @@ def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
     if reset:
         width(estimator, X.shape[1])
     elif X.shape[1] != estimator.n_features_in_:
-        name, d = type(estimator).__name__, estimator.n_features_in_
+        name = type(estimator).__name__
+        d = estimator.n_features_in_
         raise DuopldaError(f"X has {X.shape[1]} features, but {name} is expecting {d} features as input")
     return X
 
@@ -144,7 +146,8 @@ def plda_parameters(plda: Any) -> None:
     limits = {"n_speaker_factors": 1, "n_session_factors": 0, "n_channels": 1, "n_folds": 2, "max_iter": 0}
     words = {"n_speaker_factors": (None, "auto"), "n_session_factors": (None, "auto"), "n_channels": (None, "auto")}
     for name, low in limits.items():
-        value, others = getattr(plda, name), words.get(name, ())
+        value = getattr(plda, name)
+        others = words.get(name, ())
         if not whole(value, low) and not any(value is o or (isinstance(value, str) and value == o) for o in others):
             said = "".join({None: ", None for the default", "auto": ", or 'auto'"}[o] for o in others)
             raise DuopldaError(f"{name}={value!r} must be a whole number from {low} on{said}")

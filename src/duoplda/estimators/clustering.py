@@ -49,7 +49,8 @@ def of_one_session(chain: Any) -> Any:
     chain, plda = copy(chain), getattr(chain, "plda_", chain)
     V = in_common(to_numpy(plda.speaker_loadings_), to_numpy(plda.session_loadings_))
     kinds = {} if len(plda.channels_) == 1 else {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
-    mean, noise = plda.mean_ if not kinds else plda.channel_means_, plda.noise_precision_
+    mean = plda.mean_ if not kinds else plda.channel_means_
+    noise = plda.noise_precision_
     inside = type(plda).from_parameters(mean, V, None, noise, **kinds)
     if plda is getattr(chain, "plda_", None):
         chain.plda_ = inside
@@ -120,7 +121,8 @@ def cluster_recordings(
     they ever so few: recordings that are far off fall into one. Not within a session, whose recordings share a room and
     a line, for which the limit does not allow.
     """
-    known, source = options.get("known"), chain
+    known = options.get("known")
+    source = chain
     if within_session:
         if session is not None or known is not None or isinstance(X, Sides):
             raise DuopldaError("within_session: all recordings are of one session; leave out session, known and sides")
@@ -137,7 +139,8 @@ def cluster_recordings(
         for name, given in (("session", session), ("channel", channel)):
             if given is not None and not isinstance(given, Mapping):
                 raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(given).__name__}")
-        sides, found = None, []
+        sides = None
+        found = []
         for *own, part in X.map(SumUp(chain, session, channel, device)):
             sides = part if sides is None else sides.add(part)
             found.append(own)
@@ -160,7 +163,8 @@ def cluster_recordings(
         if not n:
             raise DuopldaError("there is nothing to cluster: give at least one recording")
         labels, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
-        sides, ids = chain.enroll(X, row, row, channel, device=device), np.arange(n)
+        sides = chain.enroll(X, row, row, channel, device=device)
+        ids = np.arange(n)
         names = np.array([f"{'row' if session is None else 'session'} {name}" for name in labels.tolist()])
         named = [] if session is None else session
     seen = sides.seen

@@ -163,7 +163,8 @@ class Diarizer:
         return plda.cluster(items, **options, **limits).labels
 
     def _refined(self, rows: Floats, phi: Floats, labels: Ints) -> Ints:
-        start, loop = smoothed(labels, SMOOTHING[self.start]), self.loop if self.refine == "vbx" else None
+        start = smoothed(labels, SMOOTHING[self.start])
+        loop = self.loop if self.refine == "vbx" else None
         for halved in range(HALVED + 1):
             found = vb_hmm(rows, phi, start, Fa=self.Fa, Fb=self.Fb / 2**halved, loop=loop).labels
             if _number(found) >= self.limits[0]:
@@ -182,7 +183,8 @@ def new_share(start: Any, end: Any) -> float:
     0.75
     """
     order = np.argsort(start, kind="stable")
-    start, end = np.asarray(start, np.float64)[order], np.asarray(end, np.float64)[order]
+    start = np.asarray(start, np.float64)[order]
+    end = np.asarray(end, np.float64)[order]
     before = np.maximum.accumulate(np.append(start[:1], end[:-1]))
     return float(np.clip(end - np.maximum(start, before), 0, None).sum() / (end - start).sum())
 
@@ -230,18 +232,22 @@ def diarize(
     >>> found.speaker.values.tolist(), found.start.tolist(), found.end.tolist()
     (['f-1', 'f-2', 'f-1'], [0.0, 2.0, 4.0], [2.0, 4.0, 5.0])
     """
-    chain, given = chain_of(model), None if isinstance(start, str) else start
+    chain = chain_of(model)
+    given = None if isinstance(start, str) else start
     how = Diarizer(**options) if given is not None else Diarizer(start=start, **options)
     if not len(segments):
         raise DuopldaError("there are no segments: give windows of speech, at least one")
     first = None if given is None else lab.as_ids(given, "start", len(segments))
     X, there = embeddings_of(recordings, segments, absent)
     own = segments.file[there], segments.start[there], segments.end[there]
-    X, segments = X[there], Segments(segments.ids[there], *own)
+    X = X[there]
+    segments = Segments(segments.ids[there], *own)
     first = None if first is None else first[there]
     diagonal, _ = chain.collapsed(one_session=how.segments_are == "recordings")
     Z = np.empty((len(X), chain.plda_.n_features_in_))
-    speaker, rho = np.empty(len(X), np.int64), np.empty(len(X))  # of all files, numbered through
+    # Of all files, numbered through
+    speaker = np.empty(len(X), np.int64)
+    rho = np.empty(len(X))
     names: list[str] = []
     for name, rows in _files(segments):
         with named(f"file {name}"):
@@ -296,7 +302,8 @@ def as_turns(segments: Segments, speaker: Any) -> Turns:
 
 def embeddings_of(recordings: Any, segments: Segments, absent: Absent | None = None) -> tuple[Any, Ints]:
     """(n, d) the embeddings of segments, and the rows of those that have one; `absent` as for `diarize`."""
-    absent, n = absent or _refuse, len(segments)
+    absent = absent or _refuse
+    n = len(segments)
     if not isinstance(recordings, Recordings):
         given = to_numpy(check_rows(recordings)[0])
         if len(given) != n:
@@ -304,7 +311,8 @@ def embeddings_of(recordings: Any, segments: Segments, absent: Absent | None = N
         check_finite(given)
         return given, np.arange(n)
     order = np.argsort(segments.ids)
-    there, strange = np.zeros(n, bool), [segments.ids[:0]]
+    there = np.zeros(n, bool)
+    strange = [segments.ids[:0]]
     X: NDArray[Any] | None = None
     for place, rows, others in recordings.map(partial(_wanted, known=segments.ids[order])):
         own = order[place]
@@ -312,7 +320,8 @@ def embeddings_of(recordings: Any, segments: Segments, absent: Absent | None = N
         if len(twice):
             raise DuopldaError(f"ids of embeddings are there twice: {some(np.unique(segments.ids[twice]))}")
         X = np.zeros((n, rows.shape[1]), rows.dtype) if X is None else X
-        X[own], there[own] = rows, True
+        X[own] = rows
+        there[own] = True
         strange.append(others)
     for what, ids in (
         ("segments have no embedding", segments.ids[~there]),
@@ -383,7 +392,8 @@ def link_speakers(
         raise DuopldaError(f"segments_are={segments_are!r} must be one of {some(LEVELS)}")
     plda = chain_of(model).plda_
     rows = to_numpy(check_rows(Z)[0]).astype(np.float64)
-    n, K = len(rows), len(plda.channels_)
+    n = len(rows)
+    K = len(plda.channels_)
     names, side = lab.codes(local, "speaker", n)
     kind = to_numpy(plda.channel_posterior(rows)).argmax(axis=1) if K > 1 else np.zeros(n, np.int64)
     cells, cell, size = np.unique(side * K + kind, return_inverse=True, return_counts=True)

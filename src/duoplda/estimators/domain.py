@@ -86,7 +86,8 @@ def see(chain: Any, X: Array, Z: Array | None = None, channel: Any = None) -> Se
     """
     n = X.shape[0]
     if _matrices(chain) is not None:
-        rows, shift = X, _means(next(iter(chain.steps_.values())), n, channel)
+        rows = X
+        shift = _means(next(iter(chain.steps_.values())), n, channel)
     else:
         rows = chain.transform(X, channel) if Z is None else Z
         shift = n * to_numpy(chain.plda_.mean_)
@@ -114,7 +115,8 @@ def look(chain: Any, recordings: Recordings, wanted: Any = None) -> tuple[Seen, 
     >>> look(chain, Recordings.from_arrays([[2.0], [5.0]], ids=["a", "b"]), ["b", "c"])
     (Seen(n=1, sum=array([4.])), array(['b'], dtype='<U1'))
     """
-    found, ids = Seen(), list[NDArray[Any]]()
+    found = Seen()
+    ids = list[NDArray[Any]]()
     for names, seen in recordings.map(_Look(chain, None if wanted is None else frozenset(wanted))):
         ids.append(names)
         found = found + seen
@@ -130,10 +132,12 @@ class _Look:
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Seen]]:
         for chunk in part.chunks():
-            X, ids = chunk.X, chunk.names
+            X = chunk.X
+            ids = chunk.names
             if self.wanted is not None:
                 keep = np.flatnonzero([name in self.wanted for name in ids.tolist()])
-                X, ids = take(X, keep), ids[keep]
+                X = take(X, keep)
+                ids = ids[keep]
             if not len(ids):
                 continue
             if X.shape[1] != (d := self.chain.n_features_in_):
@@ -153,7 +157,8 @@ def _matrices(chain: Any) -> list[Floats] | None:
     """
     if chain.plda_.adapted_ is not None:
         return None
-    steps, found = list(chain.steps_.values()), list[Floats]()
+    steps = list(chain.steps_.values())
+    found = list[Floats]()
     for step in steps[1:] if steps and isinstance(steps[0], Center) else ():
         if not isinstance(step, (LDA, Whiten)):
             break
@@ -186,7 +191,8 @@ def distance(chain: Any, seen: Seen) -> float:
     >>> distance(chain, see(chain, X)) < 1e-12, distance(chain, see(chain, X + 1)) > 10
     (True, True)
     """
-    mean, matrices = seen.sum / seen.n, _matrices(chain)
+    mean = seen.sum / seen.n
+    matrices = _matrices(chain)
     if matrices is None:
         mean = solve_triangular(_root(chain.plda_), mean, lower=True)
     else:

@@ -55,8 +55,10 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in MODEL}
     origin = {"versions": versions(), **getattr(model, "provenance_", {}), **(provenance or {})}
     header: dict[str, Any] = {"plda": plain(plda), "channels": plda.channels_.tolist(), "provenance": origin}
-    header["scales"], header["cost"] = list(plda.scales_), plda.cost_
-    header["model_costs"], header["channel_costs"] = plda.model_costs_, list(plda.channel_costs_.items())
+    header["scales"] = list(plda.scales_)
+    header["cost"] = plda.cost_
+    header["model_costs"] = plda.model_costs_
+    header["channel_costs"] = list(plda.channel_costs_.items())
     if plda.adapted_ is not None:
         header["adapted"] = plda.adapted_
     if hasattr(plda, "shrinkage_"):
@@ -75,7 +77,8 @@ def write(path: Path, model: Any, provenance: Mapping[str, Any] | None, force: b
 def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
     """What a back-end adds to its PLDA."""
     header["chain"] = {name: _json(getattr(backend, name)) for name in CHAIN}
-    header["n_features_in"], header["counts"] = int(backend.n_features_in_), dict(backend.counts_)
+    header["n_features_in"] = int(backend.n_features_in_)
+    header["counts"] = dict(backend.counts_)
     header["steps"] = {}
     for name, step in backend.steps_.items():
         learnt = {a: getattr(step, a) for a in LEARNT.get(name, ())}
@@ -141,7 +144,8 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> Saved:
         raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items() if k != "callback"}
     plda: dict[str, Any] = {"channel_priors_": priors, "provenance_": dict(header.get("provenance", {}))}
-    plda["scales_"], plda["cost_"] = Scales(*map(float, header.get("scales", ()))), header.get("cost")
+    plda["scales_"] = Scales(*map(float, header.get("scales", ())))
+    plda["cost_"] = header.get("cost")
     plda["model_costs_"] = {str(name): float(cost) for name, cost in header.get("model_costs", {}).items()}
     plda["channel_costs_"] = {int(K): float(cost) for K, cost in header.get("channel_costs", [])}
     if not all(0 < scale < float("inf") for scale in plda["scales_"]):
@@ -171,7 +175,8 @@ def _story(found: Any) -> dict[str, Any]:
     """What a file says of an adaptation, and of those before it."""
     told: Any = found
     while told is not None:
-        tried, calibration = told.get("partitions", []), told["calibration"]
+        tried = told.get("partitions", [])
+        calibration = told["calibration"]
         texts = [told["method"], calibration["reason"], *told["notes"], *(each["by"] for each in tried)]
         texts += told["reasons"].values()
         groups = told["target"], told["shares"], told.get("chosen", {})

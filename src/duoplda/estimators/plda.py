@@ -342,8 +342,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     True
     """
 
-    speaker_loadings_, session_loadings_ = _Parameter("V"), _Parameter("U")
-    noise_precision_, channel_means_, channels_ = _Parameter("W"), _Parameter("mu"), _Parameter("kinds")
+    speaker_loadings_ = _Parameter("V")
+    session_loadings_ = _Parameter("U")
+    noise_precision_ = _Parameter("W")
+    channel_means_ = _Parameter("mu")
+    channels_ = _Parameter("kinds")
 
     n_speaker_factors: int | str | None = None
     n_session_factors: int | str | None = None
@@ -431,8 +434,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         self._keep(model, shares, choice)
         if not self.learns_channels or not hasattr(self, "channel_costs_"):  # `statistics` may have learnt kinds
             self.channel_costs_ = {}
-        self.log_likelihoods_, self.n_iter_ = fit.log_likelihoods, len(fit.log_likelihoods) - 1
-        self.n_evaluations_, self.converged_ = fit.n_evaluations, fit.converged
+        self.log_likelihoods_ = fit.log_likelihoods
+        self.n_iter_ = len(fit.log_likelihoods) - 1
+        self.n_evaluations_ = fit.n_evaluations
+        self.converged_ = fit.converged
         if not fit.converged and self.n_iter_ >= self.max_iter:
             gain = float(np.diff(fit.log_likelihoods)[-1]) / stats.n_recordings if self.n_iter_ else float("inf")
             cause = f"the last one gained {gain:.2g} nats per recording, and tol={self.tol:g}"
@@ -509,8 +514,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             raise DuopldaError(f"channel_priors must be {model.K} positive numbers, got {priors}")
         plda = cls(n_speaker_factors=model.ny, n_session_factors=model.nx)
         plda.n_features_in_ = model.d
-        plda.scales_, plda.calibration_, plda.cost_ = Scales(), None, None
-        plda.model_costs_, plda.channel_costs_ = {}, {}
+        plda.scales_ = Scales()
+        plda.calibration_ = None
+        plda.cost_ = None
+        plda.model_costs_ = {}
+        plda.channel_costs_ = {}
         return plda._keep(model, priors / priors.sum())
 
     # -- another domain
@@ -592,13 +600,15 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def transform(self, X: Any, channel: Any = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
         X = self._rows(X)
-        rows, kind = to_float(X, namespace(X)), self._kind(X, channel)
+        rows = to_float(X, namespace(X))
+        kind = self._kind(X, channel)
         return _finite(X, posteriors.transform(moved(self.model_, X), rows, kind))
 
     def channel_posterior(self, X: Any) -> Array:
         """(N, K) probabilities of the kinds `channels_` for each recording by itself, from its marginal density."""
         X = self._rows(X)
-        xp, priors = namespace(X), put(to_numpy(self.channel_priors_), X)
+        xp = namespace(X)
+        priors = put(to_numpy(self.channel_priors_), X)
         with np.errstate(over="ignore", invalid="ignore"):
             return _finite(X, xp.exp(posteriors.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors)))
 
@@ -683,7 +693,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def _kind(self, X: Array, channel: Any) -> NDArray[np.int64]:
         """The kind of each recording: as labelled where the model knows the label, else the most probable."""
-        n, K = X.shape[0], self.model_.K
+        n = X.shape[0]
+        K = self.model_.K
         if K == 1:
             return np.zeros(n, np.int64)
         kind = np.full(n, -1) if channel is None else lab.codes_among(channel, self.model_.kinds, n)

@@ -120,12 +120,14 @@ def folded(steps: Mapping[str, Any]) -> Transform:
 
 def _affine(steps: list[tuple[str, Any]], d: int) -> tuple[Floats, Floats]:
     """The shift b (k,) and the matrix A (d, k) of steps that together are x -> x A - b."""
-    A, b = np.eye(d), np.zeros(d)
+    A = np.eye(d)
+    b = np.zeros(d)
     for _, step in steps:
         if isinstance(step, Center):
             b = b + step.mean_
         else:
-            A, b = A @ step.matrix_, b @ step.matrix_
+            A = A @ step.matrix_
+            b = b @ step.matrix_
     return b, A
 
 
@@ -133,7 +135,9 @@ def unfolded(transform: Transform) -> dict[str, Any]:
     """The five steps of a transform, fitted."""
     d, k = transform.lda.shape
     lda = LDA(k)
-    lda.matrix_, lda.ratios_ = transform.lda, np.zeros(0)  # another tool's file does not tell the ratios
+    # Another tool's file does not tell the ratios
+    lda.matrix_ = transform.lda
+    lda.ratios_ = np.zeros(0)
     steps: dict[str, Any] = {"center": _center(transform.mean1), "length_norm": LengthNorm(), "lda": lda}
     steps |= {"center_2": _center(transform.mean2), "length_norm_2": LengthNorm()}
     for step, width in zip(steps.values(), (d, d, d, k, k), strict=True):
@@ -143,7 +147,9 @@ def unfolded(transform: Transform) -> dict[str, Any]:
 
 def _center(mean: Floats) -> Center:
     center = Center()
-    center.mean_, center.channels_, center.channel_means_ = mean, lab.NO_KIND, mean[None, :]
+    center.mean_ = mean
+    center.channels_ = lab.NO_KIND
+    center.channel_means_ = mean[None, :]
     return center
 
 
@@ -187,7 +193,8 @@ class Spread:
         """From statistics: the variance is divided as in an analysis of variance."""
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
-        N, n = stats.N, stats.n_recordings
+        N = stats.N
+        n = stats.n_recordings
         kind_means = to_numpy(anova.by_kind(stats, stats.f)) / np.maximum(N, 1e-300)[:, None] + to_numpy(stats.offset)
         if s.df[0] > 0:
             noise = within / s.df[0]
@@ -198,7 +205,8 @@ class Spread:
             noise = session / s.df[1] if s.df[1] > 0 else 0 * session
             sessions = 0 * noise
         speakers = (speaker - s.df[2] * noise - s.b * sessions) / max(s.e, 1.0)
-        pooled, parts = symmetric((within + session + speaker) / n), (symmetric(noise), sessions, symmetric(speakers))
+        pooled = symmetric((within + session + speaker) / n)
+        parts = (symmetric(noise), sessions, symmetric(speakers))
         return cls(N @ kind_means / n, pooled, stats.kinds, N / n, kind_means, *parts, stats.n_speakers)
 
 
@@ -269,18 +277,23 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X, channel = to_numpy(self._rows(X, reset=True)), self._channel(channel)
+        X = to_numpy(self._rows(X, reset=True))
+        channel = self._channel(channel)
         self.mean_ = X.mean(axis=0)
-        self.channels_, self.channel_means_ = lab.NO_KIND, self.mean_[None, :]
+        self.channels_ = lab.NO_KIND
+        self.channel_means_ = self.mean_[None, :]
         if channel is not None:
             self.channels_, kind = lab.codes(channel, "channel", len(X))
             self.channel_means_ = np.stack([X[kind == k].mean(axis=0) for k in range(len(self.channels_))])
         return self
 
     def _learn(self, spread: Spread) -> Self:
-        self.mean_, self.channels_, self.channel_means_ = spread.mean, lab.NO_KIND, spread.mean[None, :]
+        self.mean_ = spread.mean
+        self.channels_ = lab.NO_KIND
+        self.channel_means_ = spread.mean[None, :]
         if self.by_channel:
-            self.channels_, self.channel_means_ = spread.kinds, spread.kind_means
+            self.channels_ = spread.kinds
+            self.channel_means_ = spread.kind_means
         return self
 
     def transform(self, X: Any, channel: Any = None) -> Array:
@@ -321,7 +334,8 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 
     def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X, channel = self._rows(X, reset=True), self._channel(channel)
+        X = self._rows(X, reset=True)
+        channel = self._channel(channel)
         return self._learn(Spread.of(Statistics.from_arrays(X, np.zeros(X.shape[0]), None, channel)))
 
     @reproducible()
@@ -400,7 +414,8 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
         L = root @ V[:, order]
         largest = L[np.abs(L).argmax(axis=0), np.arange(int(n))]
         L *= np.where(largest < 0, -1.0, 1.0)  # signs that do not depend on LAPACK
-        self.matrix_, self.ratios_ = L, ratios[order]
+        self.matrix_ = L
+        self.ratios_ = ratios[order]
         return self
 
     @property

@@ -41,9 +41,12 @@ def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
     chain = model if isinstance(model, Backend) else Backend.from_plda(model)
     if not cosine:
         return chain
-    d, steps, n = chain.plda_.n_features_in_, chain.steps_, chain.n_features_in_
+    d = chain.plda_.n_features_in_
+    steps = chain.steps_
+    n = chain.n_features_in_
     chain = Backend.from_plda(PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d)))  # gamma = sum of phi
-    chain.steps_, chain.n_features_in_ = steps, n
+    chain.steps_ = steps
+    chain.n_features_in_ = n
     return chain
 
 
@@ -67,10 +70,12 @@ class Pairs:
         model = np.asarray(model)
         if isinstance(recording, Coded):
             sort = np.argsort(recording.names)
-            ids, code = recording.names[sort], np.argsort(sort).astype(np.int32)[recording.codes]
+            ids = recording.names[sort]
+            code = np.argsort(sort).astype(np.int32)[recording.codes]
         else:
             ids, code = lab.codes(recording, "recording", len(model))
-        order, used = lab.order_of(code), model >= 0
+        order = lab.order_of(code)
+        used = model >= 0
         times = np.bincount(code[used], minlength=len(ids))
         start = np.concatenate([[0], np.cumsum(times[times > 0])])
         return Pairs(ids[times > 0], start, order if used.all() else order[used[order]], model)
@@ -126,7 +131,8 @@ class Job:
         """Ids of the recordings that are wanted, their vectors, preprocessed, and their sum; about `ROWS` at a time."""
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
-            X, ids = chunk.X, chunk.names
+            X = chunk.X
+            ids = chunk.names
             if X.shape[1] != self.chain.n_features_in_:
                 raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {self.chain.n_features_in_}")
             if self.wanted is not None:
@@ -141,17 +147,21 @@ class Job:
 
     def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array, Seen | None]:
         """Chunks joined, their vectors as the PLDA takes them, and what was seen."""
-        xp, (ids, X) = namespace(held[0][1]), held[0]
+        xp = namespace(held[0][1])
+        ids, X = held[0]
         if len(held) > 1:
-            ids, X = np.concatenate([ids for ids, _ in held]), xp.concat([X for _, X in held])
+            ids = np.concatenate([ids for ids, _ in held])
+            X = xp.concat([X for _, X in held])
         checks.finite(X, ids)
-        X, kinds = on_device(X, self.device), _values(self.channel, ids)
+        X = on_device(X, self.device)
+        kinds = _values(self.channel, ids)
         Z = self.chain.transform(X, kinds)
         return ids, Z, domain.see(self.chain, X, Z, kinds) if self.watch else None
 
     def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
         """Sides of recordings. One whose session is not known is a session of its own, which has no name."""
-        kinds, names = _values(self.channel, ids), _values(self.session, ids)
+        kinds = _values(self.channel, ids)
+        names = _values(self.session, ids)
         known = np.zeros(len(ids), bool) if names is None else np.array([name is not None for name in names])
         parts = []
         for rows in filter(len, (np.flatnonzero(known), np.flatnonzero(~known))):
@@ -220,7 +230,8 @@ def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded
             raise DuopldaError("there is no model: give an enrolment map, or trials")
         names = Coded(trials.enroll.names, np.arange(len(trials.enroll.names), dtype=np.int32))
         return names, names
-    model, keep = enrollment.model, slice(None)
+    model = enrollment.model
+    keep = slice(None)
     if trials is not None:
         keep = np.isin(model.names, trials.enroll.names)[model.codes]
     return model[keep], enrollment.recording[keep]
@@ -268,12 +279,14 @@ def enroll_recordings(
     """
     if (ids is None) != (members is None):
         raise DuopldaError("ids and members go together: models, and the recordings of each")
-    chain, watch = chain_of(model, cosine), watched(model, cosine)
+    chain = chain_of(model, cosine)
+    watch = watched(model, cosine)
     if ids is None:
         job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), watch=watch)
         return _enroll_each(job, recordings)
     names, code = lab.codes(ids, "model")
-    pairs, out = Pairs.of(code, members), None
+    pairs = Pairs.of(code, members)
+    out = None
     job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, watch=watch)
     for part in _complete(recordings.map(job), pairs.ids, absent):
         out = (Sides.empty(part.model, names) if out is None else out).add(part)
@@ -483,7 +496,9 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
     [-5.53, 1.13]
     """
     rows = enrolled.rows(trials.enroll.names).astype(np.int32)[trials.enroll.codes]
-    values, n, found = np.empty(len(trials)), 0, [trials.test.names[:0]]
+    values = np.empty(len(trials))
+    n = 0
+    found = [trials.test.names[:0]]
     for block in score(model, enrolled, tests, trials=(rows, trials.test), **options):
         values[block.rows] = block.scores
         n += len(block.scores)
@@ -503,7 +518,8 @@ def as_scores(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> Iterator[Sc
     (['m', 'k', 'm', 'k'], ['a', 'a', 'b', 'b'], [1.0, 3.0, 2.0, 4.0])
     """
     for block in blocks:
-        n, k = len(block.ids), len(models) if block.rows is None else block.rows.shape[1]
+        n = len(block.ids)
+        k = len(models) if block.rows is None else block.rows.shape[1]
         rows = np.tile(np.arange(k), n) if block.rows is None else block.rows.reshape(-1)
         values = block.scores.T if block.rows is None else block.scores
         tests = Coded(block.ids, np.repeat(np.arange(n, dtype=np.int32), k))

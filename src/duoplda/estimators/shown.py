@@ -43,7 +43,8 @@ class ShownEstimator:
         plda = _fitted(self)
         if plda is None:
             return []
-        facts, shares = _facts(self, plda), ", ".join(f"{k} {100 * v:.1f} %" for k, v in _shares(plda).items())
+        facts = _facts(self, plda)
+        shares = ", ".join(f"{k} {100 * v:.1f} %" for k, v in _shares(plda).items())
         words = [f"dimensions: {facts['dimensions']}; {facts['factors']}; variance: {shares}"]
         rest = ("kinds of channels", "trained on", "cost of held-out trials", "EM", "adapted", "ratios")
         words.append("; ".join(f"{name}: {display.plain(facts[name])}" for name in rest if name in facts))
@@ -60,7 +61,8 @@ class ShownEstimator:
         return {"text/plain": repr(self), **({"text/html": self._html()} if hasattr(self, "_repr_html_") else {})}
 
     def _html(self) -> str:
-        plda, diagram = _fitted(self), estimator_html_repr(self)
+        plda = _fitted(self)
+        diagram = estimator_html_repr(self)
         if plda is None:
             return str(diagram)
         figures = [display.shares_bar(_shares(plda))]
@@ -87,7 +89,8 @@ def _shares(plda: Any) -> dict[str, float]:
 
 def _facts(estimator: Any, plda: Any) -> dict[str, Any]:
     """What a fitted estimator has learnt, and from what."""
-    model, d = plda.model_, getattr(estimator, "n_features_in_", plda.model_.d)
+    model = plda.model_
+    d = getattr(estimator, "n_features_in_", plda.model_.d)
     out: dict[str, Any] = {"dimensions": f"{d:,}" if d == model.d else f"{d:,} in, {model.d:,} in the PLDA"}
     out["factors"] = f"{model.ny:,} speaker and {model.nx:,} session factors"
     if model.K > 1:

@@ -83,7 +83,8 @@ class _Logistic(_Calibration):
 
     def _learn(self, x: Floats, labels: ArrayLike, weights: ArrayLike | None) -> Floats:
         """Set the offset and the ridge used, and return the scales (k,), for scores x (n, k)."""
-        p, ridge = self.p_target, self.ridge
+        p = self.p_target
+        ridge = self.ridge
         if not 0 < p < 1:
             raise DuopldaError(f"p_target={p!r} must lie strictly between 0 and 1")
         if not 0 <= ridge < np.inf:
@@ -93,7 +94,8 @@ class _Logistic(_Calibration):
         _refuse_infinite(x)
         rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # keeps the rows of positive weight
         x = x[rows.astype(np.intp)]
-        n_targets, n_nontargets = w[y].sum(), w[~y].sum()
+        n_targets = w[y].sum()
+        n_nontargets = w[~y].sum()
         c = np.where(y, p * w / n_targets, (1 - p) * w / n_nontargets)  # sums to 1
         mean = c @ x
         x = x - mean
@@ -111,7 +113,8 @@ class _Logistic(_Calibration):
         if theta is None:
             raise DuopldaError(f"the fit did not converge with ridge={ridge:.3g}; use a larger one")
         scales = theta[:-1] / deviation
-        self.offset_, self.ridge_ = float(theta[-1] - scales @ mean), ridge
+        self.offset_ = float(theta[-1] - scales @ mean)
+        self.ridge_ = ridge
         return scales
 
 
@@ -189,7 +192,8 @@ class Fusion(_Logistic):
     def transform(self, scores: ArrayLike) -> Floats:
         """Log-likelihood ratios (...,) of finite `scores` (..., k)."""
         check_is_fitted(self)
-        x, k = real_numbers(scores), len(self.scales_)
+        x = real_numbers(scores)
+        k = len(self.scales_)
         if x.ndim == 0 or x.shape[-1] != k:
             raise DuopldaError(f"scores has shape {x.shape}; this fusion was fitted on {k} systems, give (n, {k})")
         _refuse_infinite(x.reshape(-1, k))
@@ -253,7 +257,9 @@ class QualityCalibration(_Logistic):
         """Learn from finite `scores` (n,), boolean `labels` (n,), `weights` (n,) or None, and side information."""
         recipe, x = self._columns(scores, quality)
         scales = self._learn(x, labels, weights)
-        self.scale_, self.coefficients_, self.deviations_ = float(scales[0]), scales[1:], x[:, 1:].std(axis=0)
+        self.scale_ = float(scales[0])
+        self.coefficients_ = scales[1:]
+        self.deviations_ = x[:, 1:].std(axis=0)
         self.terms_ = [[t.use, t.column, t.side, t.word] for t in recipe.terms]
         self.kinds_ = {name: list(words) for name, words in recipe.kinds.items()}
         self.ignored_ = dict(recipe.ignored)
@@ -293,7 +299,8 @@ class QualityCalibration(_Logistic):
         """
         x = self._columns(scores, quality)[1]
         y = check_trials(x[:, 0], labels, None)[1]
-        ratios, learner = np.empty((2, len(y))), type(self)(**self.get_params())
+        ratios = np.empty((2, len(y)))
+        learner = type(self)(**self.get_params())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # `fit`, on all trials, says what there is to say
             for held, learn in folds(speakers, y, n_folds, seed):
@@ -319,7 +326,8 @@ class QualityCalibration(_Logistic):
         if len(recipe.terms) != len(fitted.coefficients_):
             raise DuopldaError(f"{len(recipe.terms)} terms for {len(fitted.coefficients_)} coefficients")
         fitted.symmetric = bool(fitted.symmetric)
-        fitted.terms_, fitted.kinds_ = state["terms_"], state["kinds_"]
+        fitted.terms_ = state["terms_"]
+        fitted.kinds_ = state["kinds_"]
         return fitted
 
 
@@ -349,9 +357,13 @@ class PAVCalibration(_Calibration):
             raise DuopldaError(f"laplace={self.laplace!r} must be a finite number >= 0")
         s, y, w = check_trials(scores, labels, weights)
         _refuse_infinite(real_numbers(scores)[:, None])
-        lowest, highest, c = s.min(), s.max(), self.laplace
+        lowest = s.min()
+        highest = s.max()
+        c = self.laplace
         if c:
-            s, y, w = np.r_[-np.inf, s, np.inf], np.r_[True, y, False], np.r_[c, w, c]
+            s = np.r_[-np.inf, s, np.inf]
+            y = np.r_[True, y, False]
+            w = np.r_[c, w, c]
         bins = tally(s, y, w)
         blocks = pool(bins)
         ends = np.append(np.searchsorted(bins.scores, blocks.scores[1:]), len(bins.scores)) - 1
@@ -449,7 +461,8 @@ def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: Floats) -
         if decrease < 1e-13:  # one more full step squares an error that is already small
             settled = ridge.all() or np.max(np.abs(x @ step)) < 0.1
             return np.asarray(theta + step) if settled else None
-        length, here = 1.0, loss(theta)
+        length = 1.0
+        here = loss(theta)
         while length > 1e-9 and loss(theta + length * step) > here - 1e-4 * length * decrease:
             length /= 2
         theta = theta + length * step

@@ -44,16 +44,29 @@ Transform = Callable[[NDArray[Any], NDArray[Any], int], Array]  # of rows, their
 
 ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
 PRIORS = (0.5, 0.01)
-SETS, SINGLES, TESTS = 4, 2, 25  # of a speaker, at most: sets of each form, single recordings of each kind, tests
-SPEAKERS, SIDES, PATTERNS = 1000, 3000, 40  # of a fold, at most: speakers, sets (and tests), patterns of sets
+# Of a speaker, at most: sets of each form, single recordings of each kind, tests
+SETS = 4
+SINGLES = 2
+TESTS = 25
+# Of a fold, at most: speakers, sets (and tests), patterns of sets
+SPEAKERS = 1000
+SIDES = 3000
+PATTERNS = 40
 NONTARGETS = 150_000  # of all folds together
-FAR, NEVER = 300.0, -30.0  # nats: a score so wrong that its cost is linear; one so right that it costs nothing
+# Nats: a score so wrong that its cost is linear; one so right that it costs nothing
+FAR = 300.0
+NEVER = -30.0
 BLOCK = 1 << 13  # trials at a time, so that what is computed of them stays in the caches
 LEAST = 1e-3  # scale of a calibration, relative to the deviation of the scores
 SMALL = 256  # dimensions up to which folds are scored side by side
 PENALTY = 0.015  # on the squared distance from the start, over the number of speakers: 1e-4 for 150
 LIMITS = {"scales": 2.5, "shrinkage": 6.0}  # how far the logs and the logits may go
-DIFFERENCE, STEP, STEPS, TOLERANCE, WORTH = 0.05, 2.0, 5, 0.02, 30.0  # of the search: see there
+# Of the search: see there
+DIFFERENCE = 0.05
+STEP = 2.0
+STEPS = 5
+TOLERANCE = 0.02
+WORTH = 30.0
 
 
 # -- trials
@@ -86,13 +99,16 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT) -> Tria
     if sample is None or not len(sample):
         return None
     kind = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
-    kinds, K = kind.tolist(), int(kind.max()) + 1
+    kinds = kind.tolist()
+    K = int(kind.max()) + 1
     _, session = np.unique(sample.session, return_inverse=True)
     new = np.flatnonzero(np.append(True, sample.speaker[1:] != sample.speaker[:-1]))
     speakers = np.split(np.arange(len(sample)), new[1:])[:SPEAKERS]
     share = SIDES // len(speakers)  # of a speaker
     sets: list[tuple[int, list[int]]] = []  # with the form of each
-    owner, tests, test_owner = [], [], []
+    owner = []
+    tests = []
+    test_owner = []
     for who, rows in enumerate(speakers):
         edges = [0, *(np.flatnonzero(np.diff(sample.session[rows])) + 1).tolist(), len(rows)]
         parts = [rows[a:b].tolist() for a, b in pairwise(edges)]  # by session, in order of hashes
@@ -128,7 +144,8 @@ def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
     n = len(trials.weight)
     if n <= most:
         return trials, scores
-    order, n_top = _ordered(scores[trials.n_targets :]), 2 * most // 3
+    order = _ordered(scores[trials.n_targets :])
+    n_top = 2 * most // 3
     rest = order[: n - n_top][_spread(n - n_top, most - n_top)]  # from low and high scores alike
     chosen = np.concatenate([order[n - n_top :], rest])
     weight = np.repeat([1.0, (n - n_top) / len(rest)], [n_top, len(rest)]) * (most / n)
@@ -138,7 +155,8 @@ def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
 
 def _ordered(x: Floats) -> Ints:
     """The order in which numbers increase, by 48 bits of their range."""
-    low, high = float(x.min()), float(x.max())
+    low = float(x.min())
+    high = float(x.max())
     return order_of(((x - low) * (((1 << 48) - 1) / ((high - low) or 1.0))).astype(np.uint64))
 
 
@@ -177,7 +195,8 @@ def _sets(sessions: list[list[int]], kinds: list[int], K: int, enrolment: Enrolm
             singles = [[row] for k in range(K) for row in [row for row in every if kinds[row] == k][:SINGLES]]
             out += [(i, form, rows) for i, rows in enumerate(singles)]
             continue
-        n, seen = min(n_sessions, len(sessions)), set()
+        n = min(n_sessions, len(sessions))
+        seen = set()
         for i in range(SETS):
             rows = []
             for j in range(n):
@@ -193,7 +212,8 @@ def _of_session(session: list[int], kinds: list[int], first: int, K: int) -> lis
     """The recordings of a session: one of each kind, from kind `first` on, then a second one of each, and so on."""
     if K == 1:
         return session
-    seen, order = [0] * K, []
+    seen = [0] * K
+    order = []
     for row in session:
         k = (kinds[row] - first) % K
         order.append((seen[k], k, row))
@@ -218,7 +238,8 @@ def cost(
 
 def best_offset(tar: Floats, non: Floats, priors: Sequence[float] = PRIORS, weight: Floats | None = None) -> float:
     """The offset that makes scores cost least: the cost is convex, and falls on one side of it only."""
-    both, every = (_affine(tar), _affine(non)), np.concatenate([tar, non])
+    both = (_affine(tar), _affine(non))
+    every = np.concatenate([tar, non])
     beyond = 50 + max(abs(float(logit(p))) for p in priors)
 
     def slope(offset: float) -> float:
@@ -236,15 +257,19 @@ def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Fl
 
     `weight` (n,) is of the non-targets.
     """
-    value, gradient, curvature = 0.0, np.zeros(len(v)), np.zeros((len(v), len(v)))
+    value = 0.0
+    gradient = np.zeros(len(v))
+    curvature = np.zeros((len(v), len(v)))
     of = np.asarray(priors)
     entropy = (entr(of) + entr(1 - of)) * len(of)
     for every, sign in zip(both, (-1.0, 1.0), strict=True):
         n = every.shape[1]
         share = np.full(n, 1 / n) if sign < 0 or weight is None else weight / weight.sum()
-        w, odds = (of if sign < 0 else 1 - of) / entropy, np.exp(sign * logit(of))[:, None]
+        w = (of if sign < 0 else 1 - of) / entropy
+        odds = np.exp(sign * logit(of))[:, None]
         for t in range(0, n, BLOCK):
-            F, own = every[:, t : t + BLOCK], share[t : t + BLOCK]
+            F = every[:, t : t + BLOCK]
+            own = share[t : t + BLOCK]
             wrong = (sign * v) @ F  # by how much a score errs
             most = float(wrong.max())
             if most < NEVER:
@@ -266,7 +291,8 @@ def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> tup
     """The minimum of a convex function: where it is, and its value."""
     value, gradient, curvature = at(v)
     for _ in range(most):
-        step, length = np.linalg.solve(curvature, gradient), 1.0
+        step = np.linalg.solve(curvature, gradient)
+        length = 1.0
         gain = float(gradient @ step) / 2  # of the step, were the function quadratic
         if gain < 1e-12:
             return v - step, value - gain
@@ -276,7 +302,8 @@ def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> tup
             new = at(v - length * step)
         gain = value - new[0]
         if gain > 0:
-            v, (value, gradient, curvature) = v - length * step, new
+            v = v - length * step
+            value, gradient, curvature = new
         if gain < 1e-12:
             break
     return v, value
@@ -294,7 +321,8 @@ def calibrate(
     Where a threshold separates the trials, no scale is best: 1 / (number of targets) times (scale - 1)^2 / 2 is added.
     """
     deviation = float(np.sqrt((tar.var() + non.var()) / 2 + (tar.mean() - non.mean()) ** 2 / 4)) or 1.0
-    middle, ridge = float(tar.mean() + non.mean()) / 2, np.diag([1.0 / (len(tar) * deviation**2), 1e-12])
+    middle = float(tar.mean() + non.mean()) / 2
+    ridge = np.diag([1.0 / (len(tar) * deviation**2), 1e-12])
     both = [_affine((x - middle) / deviation) for x in (tar, non)]
 
     def at(v: Floats) -> Expansion:
@@ -314,7 +342,8 @@ def calibrate(
 
         u, value = _newton(offset, np.zeros(1))
         v = np.array([LEAST, u[0]])
-    u, scale = v - [deviation, 0], float(v[0]) / deviation
+    u = v - [deviation, 0]
+    scale = float(v[0]) / deviation
     return value - float(u @ ridge @ u) / 2, np.array([scale, float(v[1]) - scale * middle])
 
 
@@ -345,11 +374,13 @@ class Search:
         self.start = self.best = start
         self.here = self.scores([start])[0] if here is None else here
         cost, affine = calibrate(*self.here, self.priors, self.weight, np.array([1.0, 0.0]))  # they are ratios
-        self.value, self.tried = cost, [(start, cost)]
+        self.value = cost
+        self.tried = [(start, cost)]
         for again in (False, True):
             if again and self.tried[0][1] - self.value < WORTH * self.penalty:
                 break
-            slope, radius = self._differences(), STEP
+            slope = self._differences()
+            radius = STEP
             for _ in range(STEPS):
                 step = self._step(slope, affine)
                 step *= min(1.0, radius / max(float(np.abs(step).max()), radius))
@@ -365,8 +396,11 @@ class Search:
                 for J, new, old in zip(slope, there, self.here, strict=True):
                     J += np.outer(step / (step @ step), new - old - step @ J)
                 if value < self.value:
-                    self.best, self.here, self.value = self.best + step, there, value
-                    cost, affine = new_cost, found
+                    self.best = self.best + step
+                    self.here = there
+                    self.value = value
+                    cost = new_cost
+                    affine = found
                 else:
                     radius = length / 4
         return self.best, cost, affine
@@ -449,12 +483,16 @@ class HeldOutTrials:
 
     def __init__(self, how: ByDecision, stats: Any, held_out: HeldOut, progress: Progress | None = None):
         self.progress = progress
-        self.how, self.path, self.n_speakers, self.start = how, held_out.path, 0, held_out.start
+        self.how = how
+        self.path = held_out.path
+        self.n_speakers = 0
+        self.start = held_out.start
         self.folds: list[Fold] = []
         scores: list[Floats] = []
         folds = [(i, f) for i, f in enumerate(stats.folds) if len(f.speaker_ids)]
         for (index, fold), (_, shrinker) in zip(folds, held_out.parts, strict=True):
-            model, sample = shrinker.model, fold.sample
+            model = shrinker.model
+            sample = fold.sample
             if model.K > 1 and sample is not None and not how.infer:  # of a kind in this fold alone nothing is known
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (shrinker.N[kind] > 0)))
@@ -510,7 +548,8 @@ class HeldOutTrials:
     @reproducible()
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
         """The best shrinkages (those in `free`), scales and calibration, the first two to three digits."""
-        n, n_scales = len(free), 1 + ("session" in free)
+        n = len(free)
+        n_scales = 1 + ("session" in free)
         start = np.array([*(float(logit(getattr(self.start, name))) for name in free), *[0.0] * n_scales])
         limits = np.array([LIMITS["shrinkage"]] * n + [LIMITS["scales"]] * n_scales)
 

@@ -86,7 +86,8 @@ def der(
     areas = _by_file(regions.file, files) if regions is not None else None
     found = {}
     for i, name in enumerate(files):
-        ours, truth = hypothesis[columns[0][i]], reference[columns[1][i]]
+        ours = hypothesis[columns[0][i]]
+        truth = reference[columns[1][i]]
         area = None if regions is None or areas is None else (regions.start[areas[i]], regions.end[areas[i]])
         try:
             found[name] = _file_errors(ours, truth, collar, skip_overlap, area)
@@ -134,11 +135,15 @@ class _Speech(NamedTuple):
 
 def _speech(turns: Turns) -> _Speech:
     """Unite the overlapping turns of each speaker; turns without duration are left out."""
-    start, end, who = turns.start, turns.end, turns.speaker.codes
+    start = turns.start
+    end = turns.end
+    who = turns.speaker.codes
     keep = np.flatnonzero(end > start)
     who = np.unique(who[keep], return_inverse=True)[1]
     order = np.lexsort((start[keep], who))
-    who, start, end = who[order], start[keep][order], end[keep][order]
+    who = who[order]
+    start = start[keep][order]
+    end = end[keep][order]
     if not len(who):
         return _Speech(who, start, end)
     ends, rank = np.unique(end, return_inverse=True)
@@ -151,14 +156,18 @@ def _file_errors(
     hypothesis: Turns, reference: Turns, collar: float, skip_overlap: bool, area: tuple[Floats, Floats] | None
 ) -> DiarizationErrors:
     """The errors of one file; `area` has the starts and ends of what is scored, None for everything."""
-    ours, truth = _speech(hypothesis), _speech(reference)
+    ours = _speech(hypothesis)
+    truth = _speech(reference)
     edges = np.concatenate((truth.start, truth.end))
     near = (edges - collar, edges + collar) if collar else (edges[:0], edges[:0])
     area_ends = [] if area is None else list(area)
     times = np.unique(np.concatenate([ours.start, ours.end, edges, *near, *area_ends]))
     seconds = np.diff(times)  # of the I stretches between neighbouring boundaries
-    R, H = _activity(truth, times), _activity(ours, times)  # (S, I) each
-    r, h = R.sum(axis=0), H.sum(axis=0)
+    # (S, I) each
+    R = _activity(truth, times)
+    H = _activity(ours, times)
+    r = R.sum(axis=0)
+    h = H.sum(axis=0)
     scored = ~_covered(times, *near)
     if area is not None:
         scored &= _covered(times, *area)
@@ -174,7 +183,8 @@ def _file_errors(
 
 def _activity(speech: _Speech, times: Floats) -> csr_array:
     """Who speaks in which of the stretches between `times`, (S, I) of 0 and 1."""
-    first, last = np.searchsorted(times, speech.start), np.searchsorted(times, speech.end)
+    first = np.searchsorted(times, speech.start)
+    last = np.searchsorted(times, speech.end)
     n = last - first
     if n.sum() > MOST:
         raise DuopldaError(f"too many turns overlap: {n.sum():,} pairs of a speaker and a stretch of time")

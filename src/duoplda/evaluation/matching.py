@@ -53,7 +53,9 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
     >>> match_scores(trials, {"ours": scores}).systems["ours"].tolist()
     [2.0, -1.0]
     """
-    places, missing, unused = {}, {}, {}
+    places = {}
+    missing = {}
+    unused = {}
     for name, scores in systems.items():
         with named(name):
             places[name] = at = lookup(scores, trials.enroll, trials.test)
@@ -62,7 +64,8 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
                 first = _first(_pairs(trials.enroll[absent[:11]], trials.test[absent[:11]]))
                 remedy = "leave them out with --allow-missing (allow_missing=True)"
                 raise MissingIds(f"{len(absent):,} trials without a score: {first}; {remedy}")
-        missing[name], unused[name] = len(absent), len(scores) - len(np.unique(at[at >= 0]))
+        missing[name] = len(absent)
+        unused[name] = len(scores) - len(np.unique(at[at >= 0]))
     rows = np.flatnonzero(np.all([at >= 0 for at in places.values()], axis=0))
     if not len(rows):
         raise DuopldaError("no trial has a score in every system; do the ids of the trials and the scores agree?")
@@ -109,7 +112,8 @@ def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
         place = {name: i for i, name in enumerate(names.tolist())}
         return np.array([place.get(name, -1) for name in column.names.tolist()], np.intp)[column.codes]
 
-    e, t = codes(scores.enroll, enroll.names), codes(scores.test, test.names)
+    e = codes(scores.enroll, enroll.names)
+    t = codes(scores.test, test.names)
     keys = np.where((e >= 0) & (t >= 0), e * width + t, -1)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -166,10 +170,12 @@ def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missin
     if len(systems) != n:
         raise DuopldaError(f"the calibration is for {n} system{'s' * (n > 1)}, and {len(systems)} are given")
     name, first = next(iter(systems.items()))
-    pairs, x = Trials(first.enroll, first.test), first.score
+    pairs = Trials(first.enroll, first.test)
+    x = first.score
     if isinstance(fitted, Fusion):
         found = match_scores(pairs, systems, allow_missing=allow_missing)
-        pairs, x = found.trials, np.stack(list(found.systems.values()), axis=1)
+        pairs = found.trials
+        x = np.stack(list(found.systems.values()), axis=1)
     with named(name):
         return Scores(pairs.enroll, pairs.test, fitted.transform(x))
 

@@ -266,7 +266,8 @@ def measure(
     bins = tally(*trials)
     blocks = pool(bins)
     costs = np.stack([_normalised_cost(b, np.log(ratio), ratio) for b in (blocks, bins)], axis=1)  # least, actual
-    bits, fewest = _cllr(*trials), _min_cllr(blocks)
+    bits = _cllr(*trials)
+    fewest = _min_cllr(blocks)
     return np.array([_eer(bins, blocks, eer_method), *costs.ravel(), bits, fewest, max(0.0, bits - fewest)])
 
 
@@ -330,7 +331,8 @@ def bootstrap(
     if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
         raise DuopldaError("bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
     s, y, _ = check_trials(scores, labels, None)
-    a, b = np.asarray(speakers_a), np.asarray(speakers_b)
+    a = np.asarray(speakers_a)
+    b = np.asarray(speakers_b)
     if not a.shape == b.shape == y.shape:
         shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {y.shape}"
         raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
@@ -339,7 +341,10 @@ def bootstrap(
     remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
     refuse_rows((a == b) != y, "labels", "at odds with the speakers", remedy)
     order = np.argsort(s)
-    s, y, a, b = s[order], y[order], a[order], b[order]
+    s = s[order]
+    y = y[order]
+    a = a[order]
+    b = b[order]
     rng = np.random.default_rng(seed)
     draws = (_speaker_weights(rng, len(names), a, b, y) for _ in _progress_bar(range(n_resamples), progress))
     values = np.array([np.asarray(metric(s, y, weights=weights), dtype=np.float64) for weights in draws])
@@ -363,7 +368,8 @@ def named(name: str) -> Iterator[None]:
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
     """Scores, labels and weights as (n,) arrays without NaN, with both classes and no zero weight."""
-    s, y = np.asarray(scores), np.asarray(labels)
+    s = np.asarray(scores)
+    y = np.asarray(labels)
     w = np.ones(s.shape) if weights is None else np.asarray(weights, dtype=np.float64)
     if s.size == 0:
         raise DuopldaError("there are no scores")
@@ -379,7 +385,9 @@ def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tupl
     refuse_rows(np.isnan(s), "scores", "NaN", "remove these trials or find out why they have no score")
     refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
     if not w.all():
-        s, y, w = s[w > 0], y[w > 0], w[w > 0]
+        s = s[w > 0]
+        y = y[w > 0]
+        w = w[w > 0]
     if not y.any() or y.all():
         missing = "non-target" if y.any() else "target"
         raise DuopldaError(f"there is no {missing} trial (of positive weight); both classes are needed")
@@ -406,7 +414,9 @@ def tally(scores: Floats, labels: Booleans, weights: Floats) -> Tally:
     """Weight of each class at each distinct score; sorts only what is not sorted yet."""
     if not np.all(scores[:-1] <= scores[1:]):
         order = np.argsort(scores)
-        scores, labels, weights = scores[order], labels[order], weights[order]
+        scores = scores[order]
+        labels = labels[order]
+        weights = weights[order]
     starts = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
     targets, nontargets = (np.add.reduceat(np.where(own, weights, 0.0), starts) for own in (labels, ~labels))
     return Tally(scores[starts], targets, nontargets, scores[starts])
@@ -475,7 +485,8 @@ def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
 
 
 def _min_cllr(blocks: Tally) -> float:
-    t, n = blocks.targets > 0, blocks.nontargets > 0
+    t = blocks.targets > 0
+    n = blocks.nontargets > 0
     weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
     return _cllr(np.concatenate((blocks.llr[t], blocks.llr[n])), np.arange(len(weights)) < t.sum(), weights)
 

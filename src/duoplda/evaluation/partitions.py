@@ -119,9 +119,11 @@ def partition_metrics(
     if n_resamples < 0 or not 0 < confidence < 1 or seed < 0:
         raise DuopldaError("partition_metrics needs n_resamples >= 0, confidence between 0 and 1, and a seed >= 0")
     sums = _speaker_sums(labels, reference, weight)  # (S, 8)
-    S, rng = len(sums), np.random.default_rng(seed)
+    S = len(sums)
+    rng = np.random.default_rng(seed)
     draws = [np.bincount(rng.integers(S, size=S), minlength=S) @ sums for _ in range(n_resamples)]
-    estimate, values = _measures(sums.sum(axis=0)), _measures(np.reshape(draws, (n_resamples, sums.shape[1])))
+    estimate = _measures(sums.sum(axis=0))
+    values = _measures(np.reshape(draws, (n_resamples, sums.shape[1])))
     cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
     found = {}
     for name, point, column in zip(NAMES, estimate.tolist(), values.T, strict=True):
@@ -150,7 +152,8 @@ def _speaker_sums(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> F
     leads = leads / np.bincount(c, leads)[c]  # speakers who are equally frequent share the lead
     by_speaker = np.argsort(k, kind="stable")
     most = np.maximum.reduceat(n[by_speaker], np.searchsorted(k[by_speaker], np.arange(S)))
-    information, entropies = np.log(W * n / (n_c * n_k)), -np.log(n_c / W) - np.log(n_k / W)
+    information = np.log(W * n / (n_c * n_k))
+    entropies = -np.log(n_c / W) - np.log(n_k / W)
     sums = [n, n**2 / n_c, n**2 / n_k, n * leads, n * information, n * entropies, n / n_c]
     columns = [np.bincount(k, column, S) for column in sums]
     effect = np.bincount(k, n * (np.bincount(c, n**2)[c] - n**2) / n_c**2, S)
@@ -160,7 +163,8 @@ def _speaker_sums(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> F
 
 def _items(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> tuple[Indices, Indices, Floats]:
     """Check the items; return the number of the cluster and of the speaker, and the weight, of those that weigh."""
-    c, k = codes(labels, "cluster")[1], codes(reference, "speaker")[1]
+    c = codes(labels, "cluster")[1]
+    k = codes(reference, "speaker")[1]
     if len(c) != len(k):
         raise DuopldaError(f"{len(c)} cluster labels for {len(k)} speakers: give one of each for each item")
     w = np.ones(len(c)) if weight is None else np.asarray(weight)
@@ -177,7 +181,8 @@ def _items(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> tuple[In
 def _measures(sums: Floats) -> Floats:
     """The measures in the order of `NAMES`, from sums of items (..., 8)."""
     n, precise, recalled, pure, covered, information, entropies, clusters = np.moveaxis(sums, -1, 0)
-    precision, recall = np.clip(precise / n, 0.0, 1.0), recalled / n
+    precision = np.clip(precise / n, 0.0, 1.0)
+    recall = recalled / n
     one = entropies <= 0  # one cluster and one speaker
     shared = np.where(one, 1.0, np.clip(2 * information / np.where(one, 1.0, entropies), 0.0, 1.0))
     f = 2 * precision * recall / (precision + recall)

@@ -262,7 +262,8 @@ def _hands(quality: TrialQuality) -> tuple[Members, Members]:
 
 def _of_side(quality: TrialQuality, members: Members, term: Term) -> Floats:
     """The value of each side, (k,): not finite where a value is missing."""
-    table, k = quality.table, len(members.ids)
+    table = quality.table
+    k = len(members.ids)
     if term.use == "recordings":
         return np.log(np.bincount(members.owner, minlength=k))
     if term.use in ("number", "log"):
@@ -362,7 +363,8 @@ def folds(
         raise DuopldaError(f"{len(names)} speakers in {n_folds} folds: cross-validation needs 3 of both, or more")
     fold = np.empty(len(names), np.intp)
     fold[np.random.default_rng(seed).permutation(len(names))] = np.arange(len(names)) % n
-    a, b = fold[a], fold[b]
+    a = fold[a]
+    b = fold[b]
     for i, j in combinations_with_replacement(range(n), 2):
         held = ((a == i) & (b == j)) | ((a == j) & (b == i))
         learn = ~np.isin(a, (i, j)) & ~np.isin(b, (i, j))

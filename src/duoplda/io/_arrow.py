@@ -68,11 +68,13 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
 
 def codes_of(path: PathLike, column: Any, first: int) -> tuple[Any, np.ndarray]:
     """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
-    pa, pc = need("pyarrow"), need("pyarrow.compute")
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
     with damaged(path):
         if not pa.types.is_dictionary(column.type):
             column = column.cast(pa.string()).dictionary_encode()
-        missing, names = column.null_count + column.dictionary.null_count, column.dictionary.cast(pa.string())
+        missing = column.null_count + column.dictionary.null_count
+        names = column.dictionary.cast(pa.string())
         longest = pc.max(pc.binary_length(names)).as_py() or 0
     if missing:
         row = first + int(np.asarray(column.is_null()).argmax())

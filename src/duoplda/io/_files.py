@@ -70,7 +70,8 @@ def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
         i = bisect_right(starts, number) - 1
         return f"{Path(files[i][0]).name} {files[i][1].entry(number - starts[i])}"
 
-    model, counts = files[0][1], [source.n for _, source in files]
+    model = files[0][1]
+    counts = [source.n for _, source in files]
     n = None if None in counts else sum(counts)  # type: ignore[arg-type]
     kinds = " and ".join(dict.fromkeys(source.format for _, source in files))
     what = f"{len(files)} files, {kinds}"

@@ -200,10 +200,12 @@ def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blan
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     names, codes, lengths = _merged([pair for part in parts for pair in part])
-    wrong, cause = lengths > MAX_ID, "is too long"
+    wrong = lengths > MAX_ID
+    cause = "is too long"
     if not wrong.any():
         texts = np.array(names, dtype=str) if isinstance(names, list) else texts_of(names)
-        wrong, cause = odd_ids(texts) & ~(blank & (texts == "")), "is empty or has control characters in it"
+        wrong = odd_ids(texts) & ~(blank & (texts == ""))
+        cause = "is empty or has control characters in it"
     if wrong.any():
         place = line_of(path, int((codes == wrong.argmax()).argmax()), header=header)
         raise bad(path, place, f"an id {cause}", f"ids are printable, of at most {MAX_ID} characters")
@@ -212,16 +214,19 @@ def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blan
 
 def _merged(pairs: Sequence[tuple[Any, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Merge texts and codes of many blocks: the different texts, codes of all rows, and the lengths of the texts."""
-    pa, pc = optional("pyarrow"), optional("pyarrow.compute")
+    pa = optional("pyarrow")
+    pc = optional("pyarrow.compute")
     if pa is None:
         seen: dict[str, int] = {}
         places = [np.array([seen.setdefault(name, len(seen)) for name in names], np.int32) for names, _ in pairs]
-        texts, lengths = list(seen), np.fromiter(map(len, seen), np.int64, len(seen))
+        texts = list(seen)
+        lengths = np.fromiter(map(len, seen), np.int64, len(seen))
     else:
         arrays = [pa.array(texts, pa.large_string()) for texts, _ in pairs]
         merged = pa.concat_arrays(arrays).dictionary_encode()
         places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
-        texts, lengths = merged.dictionary, np.asarray(pc.utf8_length(merged.dictionary))
+        texts = merged.dictionary
+        lengths = np.asarray(pc.utf8_length(merged.dictionary))
     return texts, np.concatenate([place[own] for place, (_, own) in zip(places, pairs, strict=True)]), lengths
 
 
@@ -255,7 +260,8 @@ def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
     with open_lines(path) as f:
         number = 1
         while header and (line := f.readline(BLOCK)):
-            number, header = number + 1, line.isspace()
+            number = number + 1
+            header = line.isspace()
         while block := f.read(BLOCK) + f.readline(BLOCK):
             last = block.rfind(b"\n", 0, len(block) - 1) + 1  # where the last line starts
             if len(block) - last >= BLOCK:
@@ -272,7 +278,8 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
     strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
     if csv_ is None or strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
         return None
-    code, wanted = pa.dictionary(pa.int32(), pa.string()), [str(i) for i in layout.columns]
+    code = pa.dictionary(pa.int32(), pa.string())
+    wanted = [str(i) for i in layout.columns]
     types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
     try:
         table = csv_.read_csv(
@@ -376,7 +383,8 @@ def write_columns(
 
 def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> Any:
     """Write rows out as bytes, with fields in quotes where commas ask for it."""
-    pa, pc = optional("pyarrow"), optional("pyarrow.compute")
+    pa = optional("pyarrow")
+    pc = optional("pyarrow.compute")
     names = [name for c in columns if isinstance(c, Coded) and delimiter == "," for name in c.names.tolist()]
     if pc is not None and not any("," in name or '"' in name for name in names):
         texts = [arrow(column).cast(pa.string()) for column in columns]

@@ -124,7 +124,8 @@ def open_ark(path: PathLike) -> Source:
                 continue
         else:
             raise bad(path, "byte 0", "an entry is cut short or too long", "the file may be damaged")
-    dim, dtype = value.dim, value.dtype.newbyteorder("=")
+    dim = value.dim
+    dtype = value.dtype.newbyteorder("=")
     return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
 
 
@@ -166,12 +167,16 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
 def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
     least = dim * 2 if dtype.itemsize == 8 else dim * dtype.itemsize  # bytes of the shortest entry
     with open_binary(path) as f:
-        size, offset, n = os.fstat(f.fileno()).st_size, 0, 0
-        buf, ids = bytearray(min(BLOCK, size)), list[np.ndarray]()
+        size = os.fstat(f.fileno()).st_size
+        offset = 0
+        n = 0
+        buf = bytearray(min(BLOCK, size))
+        ids = list[np.ndarray]()
         runs = True  # are keys equally long, so that a run is worth looking for?
         while offset < size:
             f.seek(offset)
-            end, pos = read_into(f, memoryview(buf)), 0
+            end = read_into(f, memoryview(buf))
+            pos = 0
             while (pos := _skip(buf, pos, end)) < end:
                 if not n:
                     X = np.empty((min(limit, (size - offset - pos) // least + 1), dim), dtype)
@@ -181,7 +186,8 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[C
                     break
                 if value.end > end:
                     break
-                place, part = f"entry {shown(key)} at byte {offset + pos}", 0
+                place = f"entry {shown(key)} at byte {offset + pos}"
+                part = 0
                 check_same(path, place, value, dim, dtype)
                 if not value.text:
                     head = bytes(buf[pos + len(key.encode()) : value.data])
@@ -189,12 +195,16 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[C
                     runs = part > 3 if runs else part < 256
                 if not part:  # a text, or an odd key: one at a time
                     X[n] = numbers(path, buf, value, place)
-                    part, keys, stop = 1, np.array([key]), value.end
+                    part = 1
+                    keys = np.array([key])
+                    stop = value.end
                 ids.append(keys)
-                n, pos = n + part, stop
+                n = n + part
+                pos = stop
                 if n == len(X):
                     yield np.concatenate(ids), X
-                    ids, n = [], 0
+                    ids = []
+                    n = 0
             if not pos and offset + end < size:  # not one entry in the whole block
                 if len(buf) == LARGEST:
                     raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
@@ -226,7 +236,10 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
     """Read at most 512 entries from `pos` on with header `head` and keys of any length."""
     keys: list[bytes] = []
     parts: list[memoryview] = []
-    view, find, skip, nbytes = memoryview(buf), buf.find, len(head), X.shape[1] * X.itemsize
+    view = memoryview(buf)
+    find = buf.find
+    skip = len(head)
+    nbytes = X.shape[1] * X.itemsize
     for _ in range(min(len(X), 512)):
         at = find(head, pos, pos + MAX_ID + skip)
         data = at + skip
@@ -253,7 +266,8 @@ def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) ->
         else:
             X = np.ascontiguousarray(X, "<f8" if X.dtype.itemsize == 8 else "<f4")
             head = b"\0B" + (b"DV \4" if X.dtype.itemsize == 8 else b"FV \4") + struct.pack("<i", X.shape[1])
-            raw, step = memoryview(X.tobytes()), X.shape[1] * X.dtype.itemsize
+            raw = memoryview(X.tobytes())
+            step = X.shape[1] * X.dtype.itemsize
             values = [head + raw[i : i + step] for i in range(0, len(raw), step)]
         parts = [part for pair in zip(names, values, strict=True) for part in pair]
         offsets = list(accumulate(map(len, parts), initial=out.tell()))[1::2]

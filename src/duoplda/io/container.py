@@ -87,7 +87,8 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
         if isinstance(found, str) and found in KINDS:
             raise bad(path, "", f"is a {KINDS[found][1]} of duoplda, not a {what}", "give another file")
         raise bad(path, "", f"is a safetensors file, but no {what} of duoplda", "give another file")
-    version, newest = header.get("version"), KINDS[found][0]
+    version = header.get("version")
+    newest = KINDS[found][0]
     if type(version) is not int or not 1 <= version <= newest:
         reads = f"this duoplda reads version {newest}" if newest == 1 else f"this duoplda reads versions 1 to {newest}"
         raise bad(path, "", f"has format version {str(version)[:40]}, {reads}", "install the duoplda that wrote it")

@@ -45,7 +45,8 @@ class Embeddings:
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
-        log, n = IdLog(), 0
+        log = IdLog()
+        n = 0
         for ids, X in self._source.read(self.rows if rows is None else rows):
             log.add(ids)
             n += len(ids)
@@ -167,7 +168,9 @@ def open_source(
 
 def sniff(path: PathLike) -> str:
     """Find out what a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
-    start, found, suffix = magic(path), content(path), Path(path).suffix.lower()
+    start = magic(path)
+    found = content(path)
+    suffix = Path(path).suffix.lower()
     if suffix in (".ark", ".scp") and found in ("", "parquet"):  # a key may start with PAR1
         return suffix[1:]
     if found:
@@ -263,11 +266,14 @@ def _write_npy(final: Path, chunks: Iterable[Chunk], force: bool) -> None:
 
 def _checked(path: Path, chunks: Iterable[Chunk], *, token: bool) -> Iterator[Chunk]:
     """Check chunks before they are written: they have vectors of one dimension, and ids that the format can hold."""
-    log, seen = IdLog(), []
-    dim, n = 0, 0
+    log = IdLog()
+    seen = []
+    dim = 0
+    n = 0
     dtype: np.dtype = np.dtype(np.float32)
     for names, block in chunks:
-        X, ids = np.asarray(block), as_ids(path, names, n)
+        X = np.asarray(block)
+        ids = as_ids(path, names, n)
         if X.ndim != 2 or ids.shape != (len(X),):
             cause = f"{len(ids)} ids and vectors of shape {X.shape} do not go together"
             raise bad(path, f"row {n}", cause, "give (n,) ids and (n, d) vectors")
@@ -276,7 +282,8 @@ def _checked(path: Path, chunks: Iterable[Chunk], *, token: bool) -> Iterator[Ch
         if X.dtype.kind != "f":
             raise bad(path, f"row {n}", f"vectors are {X.dtype}, not floats", "convert them to float32 or float64")
         if not n:
-            dim, dtype = X.shape[1], np.dtype(np.float64 if X.dtype.itemsize >= 8 else np.float32)
+            dim = X.shape[1]
+            dtype = np.dtype(np.float64 if X.dtype.itemsize >= 8 else np.float32)
         if X.shape[1] != dim or not dim:
             raise bad(path, f"row {n}", f"has dimension {X.shape[1]}, the first vector {dim}", "all must be equal")
         check_ids(path, ids, n, token=token)

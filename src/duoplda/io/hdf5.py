@@ -115,8 +115,12 @@ def stored(path: PathLike, name: str, node: Any) -> Stored:
     if not isinstance(node, need("h5py").Dataset):
         raise bad(path, name, "is not a dataset")
     with guarded(path, "HDF5"):
-        elsewhere, shape, dtype, chunks = node.is_virtual or node.external, node.shape, node.dtype, node.chunks
-        held, packed = node.id.get_storage_size(), node.id.get_create_plist().get_nfilters() > 0
+        elsewhere = node.is_virtual or node.external
+        shape = node.shape
+        dtype = node.dtype
+        chunks = node.chunks
+        held = node.id.get_storage_size()
+        packed = node.id.get_create_plist().get_nfilters() > 0
     if elsewhere:
         raise bad(path, name, "keeps its data in other files", "copy the data into the file")
     if shape is None:
@@ -152,7 +156,8 @@ def check_texts(d: Stored) -> None:
 
 def _strings(d: Stored, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
     """Yield blocks of strings of variable length, which another process reads: see `_h5strings`."""
-    script, longest = str(Path(__file__).with_name("_h5strings.py")), 4 * MAX_ID
+    script = str(Path(__file__).with_name("_h5strings.py"))
+    longest = 4 * MAX_ID
     command = [sys.executable, "-P", script, os.path.abspath(d.path), d.name, *map(str, (first, stop, rows, longest))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     try:
@@ -198,8 +203,10 @@ def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part
         if key is None:
             raise bad(path, "", "holds no datasets")
         d = _vector(path, key, first)
-    dim, dtype = d.shape[-1], d.dtype.newbyteorder("=")
-    read, ids = partial(_each, path, dim, dtype), partial(_keys, path)
+    dim = d.shape[-1]
+    dtype = d.dtype.newbyteorder("=")
+    read = partial(_each, path, dim, dtype)
+    ids = partial(_keys, path)
     return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, ids=ids)
 
 
@@ -217,7 +224,8 @@ def _known(path: PathLike, f: Any, names: Iterable[str], ndim: int = 0) -> str |
 
 def _only_one(path: PathLike, f: Any) -> str | None:
     """Return the one matrix that lies with its ids in a group of the file; None where there is none."""
-    found, queue = [], [("", f)]
+    found = []
+    queue = [("", f)]
     for prefix, group in queue:
         for name in members(path, group, GROUPS) if len(queue) < GROUPS else ():
             node = member(path, group, name)
@@ -292,7 +300,8 @@ def _vector(path: PathLike, key: str, node: Any, like: tuple[int, np.dtype] | No
 
 def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
     """Yield the vectors of a file with a dataset per recording, whose name is the id."""
-    like, done = (dim, dtype), 0
+    like = (dim, dtype)
+    done = 0
     with opened(path) as f:
         pairs = ((key, _vector(path, key, node, like).read().reshape(dim)) for key, node in _walk(path, f))
         while block := list(islice(pairs, limit)):
@@ -304,7 +313,8 @@ def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chu
 def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
     """Yield the names of the datasets, without reading what they hold."""
     with opened(path) as f:
-        keys, done = (key for key, _ in _walk(path, f)), 0
+        keys = (key for key, _ in _walk(path, f))
+        done = 0
         while block := list(islice(keys, rows)):
             yield as_ids(path, np.array(block, object), done)
             done += len(block)
@@ -312,11 +322,13 @@ def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
 
 def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:
     """Write chunks as `embeddings` and `ids`."""
-    n, ids = 0, []
+    n = 0
+    ids = []
     with need("h5py").File(out, "w") as f:
         for names, X in chunks:
             if not n:
-                rows, dim = max(1, (1 << 17) // (X.shape[1] * X.dtype.itemsize)), X.shape[1]
+                rows = max(1, (1 << 17) // (X.shape[1] * X.dtype.itemsize))
+                dim = X.shape[1]
                 f.create_dataset("embeddings", (0, dim), X.dtype, maxshape=(None, dim), chunks=(rows, dim))
             f["embeddings"].resize(n + len(X), 0)
             f["embeddings"][n:] = X
@@ -329,7 +341,8 @@ def write_hdf5_each(out: Path, chunks: Iterable[Chunk]) -> None:
     """Write chunks as hyperion does: one dataset per recording, named by its id."""
     with need("h5py").File(out, "w") as f:
         for name, x in ((name, x) for ids, X in chunks for name, x in zip(ids.tolist(), X, strict=True)):
-            place, remedy = f"entry {shown(name)}", "write one matrix instead"
+            place = f"entry {shown(name)}"
+            remedy = "write one matrix instead"
             if name.startswith("/") or any(p in ("", ".", "..") for p in name.split("/")):
                 raise bad(out, place, "cannot be the name of a dataset", remedy)
             if name in f:

@@ -38,7 +38,8 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
     else:
         V = _loadings(path, "V", arrays["V"], d)
     if kind == "PLDA":
-        U, D = _loadings(path, "U", arrays["U"], d), _precision(path, "D", arrays["D"], d)
+        U = _loadings(path, "U", arrays["U"], d)
+        D = _precision(path, "D", arrays["D"], d)
         try:
             noise = np.linalg.inv(U @ U.T + np.linalg.inv(D))
         except np.linalg.LinAlgError as e:
@@ -56,7 +57,8 @@ def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
         raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
     try:
         config = json.loads(bytes(text.read().reshape(-1)[0]))
-        kind, name = config["class_name"], config.get("name")
+        kind = config["class_name"]
+        name = config.get("name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise bad(path, "config", "is not the JSON text of a model with a class_name", "is it a hyperion model?") from e
     if kind not in PARAMETERS:

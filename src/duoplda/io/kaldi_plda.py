@@ -28,7 +28,8 @@ from duoplda.io._common import MAX_FEATURES, PathLike, bad, check_dim, magic, op
 Floats = NDArray[np.float64]
 MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that
 MAX_CONDITION = 1e7  # its square is the condition of W
-OPEN, CLOSE = b"<Plda>", b"</Plda>"
+OPEN = b"<Plda>"
+CLOSE = b"</Plda>"
 AGAIN = "copy or write the file again"
 
 
@@ -65,7 +66,8 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalMode
             raise bad(path, place, f"has shape {array.shape}, not {shape}, as the mean has {d} dimensions", AGAIN)
         if not np.isfinite(array).all():
             raise bad(path, place, "has NaN or infinity in it", "train the model again")
-    low, high = float(psi.min()), float(psi.max())
+    low = float(psi.min())
+    high = float(psi.max())
     if not high > 0 or low < -1e-6 * high:
         cause = f"has values from {low:.3g} to {high:.3g}"
         raise bad(path, "psi", cause, "between-class variances are not negative, and some are positive")
@@ -121,7 +123,8 @@ def _token(path: PathLike, buf: bytearray, at: int, token: bytes) -> int:
 
 def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tuple[Any, int]:
     where = f"{place} at byte {at}"
-    kind, data = bytes(buf[at : at + 3]), at + 3 + 5 * ndim
+    kind = bytes(buf[at : at + 3])
+    data = at + 3 + 5 * ndim
     letters = {1: (b"FV ", b"DV "), 2: (b"FM ", b"DM ")}[ndim]
     if kind[:2] == b"CM":
         raise bad(path, where, "is a compressed matrix", "write the model without compression")
@@ -133,7 +136,8 @@ def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> t
     if any(size_byte != 4 for size_byte, _ in sizes):
         raise bad(path, where, "has a damaged header (size byte)", AGAIN)
     shape = [check_dim(path, where, n, MAX_FEATURES) for _, n in sizes]
-    dtype, count = np.dtype("<f4" if kind[:1] == b"F" else "<f8"), math.prod(shape)
+    dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
+    count = math.prod(shape)
     end = data + count * dtype.itemsize
     if end > len(buf):
         raise bad(path, where, f"is cut short by {end - len(buf)} bytes", AGAIN)

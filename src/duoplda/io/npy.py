@@ -47,13 +47,15 @@ def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> So
     """Open a `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
     with open_binary(path) as f:
         shape, fortran, dtype = header(path, f, "header")
-        start, size = f.tell(), os.fstat(f.fileno()).st_size
+        start = f.tell()
+        size = os.fstat(f.fileno()).st_size
     n, dim, native = check_matrix(path, "header", shape, dtype)
     step = dim * dtype.itemsize
     if size - start < n * step:
         raise bad(path, f"byte {size}", f"ends in row {(size - start) // step} of {n}", "copy or write it again")
     ids = ids_beside(path) if ids is None else ids
-    id_blocks, run = outside_ids(path, ids, n, part), part or whole(n)
+    id_blocks = outside_ids(path, ids, n, part)
+    run = part or whole(n)
 
     def read(limit: int) -> Iterator[Chunk]:
         first = run.first
@@ -94,7 +96,8 @@ def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> C
     """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
     run = part or whole(n)
     if are_rows(ids):
-        first, stop = run.first, run.stop
+        first = run.first
+        stop = run.stop
         return lambda limit: (np.arange(i, min(i + limit, stop)).astype(str) for i in range(first, stop, limit))
     if isinstance(ids, str | os.PathLike):
         if part is None and (found := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
@@ -108,10 +111,12 @@ def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> C
 
 def _count_lines(path: PathLike) -> int:
     """Count the lines of a text file."""
-    n, last = 0, b"\n"
+    n = 0
+    last = b"\n"
     with open_binary(path) as f:
         while block := f.read(1 << 20):
-            n, last = n + block.count(b"\n"), block[-1:]
+            n = n + block.count(b"\n")
+            last = block[-1:]
     return n + (last != b"\n")
 
 

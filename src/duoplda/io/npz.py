@@ -38,7 +38,8 @@ def _member(
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
         if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
             raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
-        packed, at = info.compress_type != zipfile.ZIP_STORED, f.tell()
+        packed = info.compress_type != zipfile.ZIP_STORED
+        at = f.tell()
         if row:
             at += row * nbytes // shape[0]
             with guarded(path, WHAT):
@@ -85,7 +86,8 @@ def open_npz(path: PathLike, ids: Ids, *, vectors: str | None, ids_name: str | N
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
     own = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
     ids = "rows" if ids is None and own is None else ids
-    run, step = part or whole(n), dim * dtype.itemsize
+    run = part or whole(n)
+    step = dim * dtype.itemsize
     id_blocks = outside_ids(path, ids, n, part) if own is None else _inside_ids(path, own, n, run)
 
     def read(limit: int) -> Iterator[Chunk]:

@@ -22,8 +22,10 @@ LABELS = ("speaker", "session", "channel")
 def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
     """Open a Parquet file, or some of its row groups, as a source of chunks."""
     with opened(path) as f, damaged(path):
-        names, kinds = f.schema_arrow.names, f.schema_arrow.types
-        n, sizes = f.metadata.num_rows, [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
+        names = f.schema_arrow.names
+        kinds = f.schema_arrow.types
+        n = f.metadata.num_rows
+        sizes = [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
     column = pick(path, names, vectors, VECTOR_NAMES, "column")
     ids_column = pick(path, names, ids_name, ID_NAMES, "column")
     if column is None or ids_column is None:
@@ -53,7 +55,8 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
 
 def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
     """Return dimension and type of the vectors in a column of this Arrow type."""
-    types, place = need("pyarrow").types, f"column {column}"
+    types = need("pyarrow").types
+    place = f"column {column}"
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not lists or not types.is_floating(kind.value_type):
         raise bad(path, place, f"holds {kind}, not lists of floats", "write a column of float lists")
@@ -67,11 +70,16 @@ def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
 
 def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
     """Cut a file into runs of row groups of at most `size` bytes, or of one that is larger."""
-    parts, first, at, n = [], 0, 0, 0
+    parts = []
+    first = 0
+    at = 0
+    n = 0
     for i, rows in enumerate([*sizes, 0]):
         if n and ((n + rows) * row_bytes > size or i == len(sizes)):
             parts.append(Part(first, i, n, at, f"rows {at}-{at + n - 1}"))
-            first, at, n = i, at + n, 0
+            first = i
+            at = at + n
+            n = 0
         n += rows
     return parts
 

@@ -90,7 +90,8 @@ class Digest(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self._ids, self._vectors = hashlib.sha256(), hashlib.sha256()
+        self._ids = hashlib.sha256()
+        self._vectors = hashlib.sha256()
         self._last = self.submit(self._update, np.zeros(0), np.zeros(0))
 
     def add(self, ids: NDArray[Any], X: NDArray[Any]) -> None:
@@ -137,7 +138,8 @@ class FileRecordings(Recordings):
         self._ids = np.zeros(0, "U1")  # of all vectors, until they are hashed
         if self.beside is not None:
             self._ids, self._labels = self.beside
-            self._rows, self.beside = np.arange(len(self._ids), dtype=np.int32), None
+            self._rows = np.arange(len(self._ids), dtype=np.int32)
+            self.beside = None
         self.hashed = self._labels is not None if self.hashed is None else self.hashed
 
     def labels(self) -> Labels:
@@ -166,7 +168,8 @@ class FileRecordings(Recordings):
             n += len(part[1])
             if n >= rows:
                 ids, X, index = _joined(held)
-                cut, n = n - n % rows, n % rows
+                cut = n - n % rows
+                n = n % rows
                 for at in range(0, cut, rows):
                     own = slice(at, at + rows)
                     yield Chunk(X[own], index[own], None if ids is None else ids[own])
@@ -177,7 +180,8 @@ class FileRecordings(Recordings):
 
     def _used(self, named: bool) -> Iterator[Read]:
         """The recordings that are used, as the files bring them."""
-        found, read = [], 0
+        found = []
+        read = 0
         blocks: Any = self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         with Digest() if self.digest is None and self.hashed else nullcontext() as digest:
             if digest is not None and not named:
@@ -199,14 +203,17 @@ class FileRecordings(Recordings):
                 elif keep.any():
                     yield None if ids is None else ids[keep], X[keep], index[keep]
             if digest is not None:
-                self.digest, self._ids = digest.value(), self._ids[:0].copy()  # a million ids are tens of megabytes
+                # A million ids are tens of megabytes
+                self.digest = digest.value()
+                self._ids = self._ids[:0].copy()
         if found:
             self._keep(np.concatenate(found))
 
     def _keep(self, rows: NDArray[np.int32]) -> None:
         """What the first pass has found, so that the next one need not look ids up."""
         assert self.index is not None
-        self._rows, used = rows, rows >= 0
+        self._rows = rows
+        used = rows >= 0
         refuse_absent(self.index.absent(rows[used]), self.allow_missing, self.note)
         if not used.all():
             self.note(f"{(~used).sum():,} embeddings have no label, and are not used")

@@ -137,7 +137,9 @@ def read_rttm(path: PathLike) -> Turns:
     ...     read_rttm(folder + "/a.rttm").end
     array([2.75])
     """
-    files, speakers, rows = _Names(path), _Names(path), []
+    files = _Names(path)
+    speakers = _Names(path)
+    rows = []
     channels: dict[bytes, bytes] = {}
     for number, fields in _lines(path):
         if fields[0] != b"SPEAKER":
@@ -171,7 +173,8 @@ def read_uem(path: PathLike) -> Regions:
     ...     read_uem(folder + "/a.uem").end
     array([60.])
     """
-    files, rows = _Names(path), []
+    files = _Names(path)
+    rows = []
     channels: dict[bytes, bytes] = {}
     for number, fields in _lines(path):
         if len(fields) != 4:
@@ -179,7 +182,8 @@ def read_uem(path: PathLike) -> Regions:
         file = files.code(number, fields[0])
         if channels.setdefault(fields[0], fields[1]) != fields[1]:
             raise _second_channel(path, number, fields[0])
-        start, end = _seconds(path, number, "start", fields[2]), _seconds(path, number, "end", fields[3])
+        start = _seconds(path, number, "start", fields[2])
+        end = _seconds(path, number, "end", fields[3])
         if end <= start:
             raise bad(path, f"line {number}", f"ends at {end:g} s and starts at {start:g} s", "give start < end")
         rows.append((file, start, end))
@@ -220,7 +224,9 @@ class _Names:
     """Names of one column, numbered as they come; an odd one is an error with its line."""
 
     def __init__(self, path: PathLike):
-        self.path, self.codes, self.names = path, dict[bytes, int](), list[str]()
+        self.path = path
+        self.codes = dict[bytes, int]()
+        self.names = list[str]()
 
     def code(self, number: int, raw: bytes) -> int:
         found = self.codes.get(raw)

@@ -71,7 +71,8 @@ class ScoreMatrix:
 
     def _listed(self, there: np.ndarray) -> Scores:
         i, j = np.nonzero(there)
-        enroll, test = Coded(self.enroll_ids, i.astype(np.int32)), Coded(self.test_ids, j.astype(np.int32))
+        enroll = Coded(self.enroll_ids, i.astype(np.int32))
+        test = Coded(self.test_ids, j.astype(np.int32))
         return Scores(enroll, test, self.score[i, j])
 
 
@@ -115,7 +116,8 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
     if content(path) != "zip":
         return _matrix(path, read_scores(path))
-    names, found = names_in(path), []
+    names = names_in(path)
+    found = []
     for what, known in ARRAYS:
         name = pick(path, names, None, known, "array")
         if name is None:
@@ -133,7 +135,8 @@ def _checked(path: PathLike, m: ScoreMatrix) -> ScoreMatrix:
         axes.append(as_ids(path, values.astype(values.dtype.newbyteorder("="))))
         if len(np.unique(axes[-1])) != len(values):
             raise bad(path, "", "an id is there twice", "ids of rows and of columns must differ")
-    scores, shape = np.asarray(m.score), (len(axes[0]), len(axes[1]))
+    scores = np.asarray(m.score)
+    shape = (len(axes[0]), len(axes[1]))
     if scores.shape != shape or scores.dtype.kind not in "fiu":
         cause = f"scores are {scores.dtype} of shape {scores.shape} for {shape[0]} x {shape[1]} ids"
         raise bad(path, "scores", cause, "one row per model, one column per recording")
@@ -196,7 +199,8 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
     """Yield checked lists of at most `BATCH` scores."""
     if isinstance(scores, ScoreMatrix):  # some rows at a time
-        m, step = scores, max(1, BATCH // max(1, len(scores.test_ids)))
+        m = scores
+        step = max(1, BATCH // max(1, len(scores.test_ids)))
         cuts = (slice(i, i + step) for i in range(0, len(m.enroll_ids), step))
         scores = (ScoreMatrix(m.enroll_ids[rows], m.test_ids, m.score[rows]).to_list() for rows in cuts)
     n = 0

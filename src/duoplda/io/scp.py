@@ -31,7 +31,8 @@ class _Archives:
     """The archives that a list points to; those used last stay open."""
 
     def __init__(self, path: PathLike, here: str) -> None:
-        self.path, self.here = path, here
+        self.path = path
+        self.here = here
         self.folder = Path(path).parent
         self._open: OrderedDict[str, tuple[IO[bytes], int]] = OrderedDict()
 
@@ -81,7 +82,8 @@ def _item(path: PathLike, line: bytes, number: int, names: dict[bytes, str]) -> 
     where = fields[1].rstrip() if len(fields) == 2 else b""
     archive, _, offset = where.rpartition(b":")
     if not offset.isdigit() or len(offset) > 18:  # a file with one value
-        archive, offset = b"", b"0"
+        archive = b""
+        offset = b"0"
     try:
         key = fields[0].decode()
         if archive in names:
@@ -116,21 +118,27 @@ def open_scp(path: PathLike) -> Source:
 def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: Part | None = None, here: str = "") -> Source:
     """Open a list, or some of its lines, whose vectors are known; relative names are looked for in `here` first."""
     n = None if part is None else part.n
-    read, cuts = partial(_chunks, path, dim, dtype, part, here), partial(_cuts, path, dim * dtype.itemsize)
+    read = partial(_chunks, path, dim, dtype, part, here)
+    cuts = partial(_cuts, path, dim * dtype.itemsize)
     return Source("kaldi scp", dim, dtype, n, read, ids=partial(_names, path, part), cuts=cuts)
 
 
 def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
     """Cut a list into runs of lines that point to about `size` bytes of vectors."""
-    each, parts = max(1, size // row_bytes), []
+    each = max(1, size // row_bytes)
+    parts = []
     with open_lines(path) as f:
         first = number = n = 0
         start = at = f.tell()
         while line := f.readline(MAX_LINE):
-            number, n, at = number + 1, n + (not line.isspace()), at + len(line)
+            number = number + 1
+            n = n + (not line.isspace())
+            at = at + len(line)
             if n == each:
                 parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
-                first, n, start = number, 0, at
+                first = number
+                n = 0
+                start = at
     if n:
         parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
     return parts
@@ -138,14 +146,16 @@ def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
 
 def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]:
     """Yield the keys, without reading vectors."""
-    items, done = _items(path, part), 0
+    items = _items(path, part)
+    done = 0
     while batch := list(islice(items, rows)):
         yield check_ids(path, np.array([item[0] for item in batch]), done)
         done += len(batch)
 
 
 def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: str, limit: int) -> Iterator[Chunk]:
-    items, done = _items(path, part), 0
+    items = _items(path, part)
+    done = 0
     with closing(_Archives(path, here)) as archives:
         while batch := list(islice(items, limit)):
             X = np.empty((len(batch), dim), dtype)
@@ -190,7 +200,9 @@ def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.n
         offsets.append(offset)
     if len(offsets) == 1 or value.text:
         return 1
-    head, length = bytes(buf[: value.data]), value.end  # of this entry, and of those that are like it
+    # Of this entry, and of those that are like it
+    head = bytes(buf[: value.data])
+    length = value.end
     f, _ = archives.get(name, line)
     f.seek(start)
     block = np.empty(offsets[-1] - start + length, np.uint8)

@@ -195,7 +195,8 @@ class _folder:
     """Make a folder if it is not there, and remove it again where nothing could be written to it."""
 
     def __init__(self, path: PathLike):
-        self.path, self.made = path, False
+        self.path = path
+        self.made = False
 
     def __enter__(self) -> None:
         try:

@@ -95,9 +95,14 @@ class OpenSessions:
 
     def select(self, sessions: NDArray[np.bool_]) -> OpenSessions:
         """Some of the sessions."""
-        cells, place = np.flatnonzero(sessions[self.session]), np.cumsum(sessions) - 1
-        keys, names, speakers = self.keys[sessions], self.names[sessions], self.speakers[sessions]
-        session, kind, n = place[self.session[cells]], self.kind[cells], self.n[cells]
+        cells = np.flatnonzero(sessions[self.session])
+        place = np.cumsum(sessions) - 1
+        keys = self.keys[sessions]
+        names = self.names[sessions]
+        speakers = self.speakers[sessions]
+        session = place[self.session[cells]]
+        kind = self.kind[cells]
+        n = self.n[cells]
         return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
@@ -122,10 +127,15 @@ class Sums:
         transform: Callable[[Array, NDArray[Any]], Array] | None = None,
     ):
         """`transform` is a function of rows (k, .) and their kinds that `add_all` applies on the device of `like`."""
-        self.labels, self.xp, self.single, self.transform = labels, ar.namespace(like), single, transform
+        self.labels = labels
+        self.xp = ar.namespace(like)
+        self.single = single
+        self.transform = transform
         self.n_folds = F = max(n_folds, 1)
         self._choose_offset(like, offset)
-        M, self.d, K = max(len(labels.speaker_ids), 1), like.shape[1], len(labels.kinds)
+        M = max(len(labels.speaker_ids), 1)
+        self.d = like.shape[1]
+        K = len(labels.kinds)
         self.types, type_, _ = labels.types
         self.fold = folds(labels.speaker_ids, n_folds, seed)
         speaker = labels.session_speaker
@@ -133,7 +143,9 @@ class Sums:
         n_bins = len(self.types) * F
         # The rows of A: pairs in the order of bins and, in these, of speakers.
         pairs, self.session_pair, pair_n = ar.ranked(bin_ * M + speaker)
-        pairs, self.bin, self.pair_n_all = ar.to_numpy(pairs), bin_, ar.to_numpy(pair_n)
+        pairs = ar.to_numpy(pairs)
+        self.bin = bin_
+        self.pair_n_all = ar.to_numpy(pair_n)
         self.pair_speaker = pairs % M
         self.pair_start = np.searchsorted(pairs // M, np.arange(n_bins + 1)).tolist()
         self.pair_n = np.zeros(len(pairs), np.int64)  # sessions that are complete
@@ -162,7 +174,8 @@ class Sums:
 
     def add_all(self, X: Array | ar.Arriving) -> None:
         """All recordings at once, so that no session is ever open."""
-        ip, key = ar.namespace(self.labels.session), self._order(self.labels.session, self.labels.kind)
+        ip = ar.namespace(self.labels.session)
+        key = self._order(self.labels.session, self.labels.kind)
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
         self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_n_all), self.bin_n)
         self.pair_n += self.pair_n_all
@@ -174,13 +187,16 @@ class Sums:
     def add(self, X: Array, index: slice | Ints) -> None:
         """A chunk, whose rows have the labels at `index`."""
         rows = places_of(index)
-        session, kind = self.labels.session[rows], self.labels.kind[rows]
+        session = self.labels.session[rows]
+        kind = self.labels.kind[rows]
         sessions, inverse, have = np.unique(session, return_inverse=True, return_counts=True)
         whole = have == self._complete[sessions]
         if whole.any():
-            place, chosen = np.flatnonzero(whole[inverse]), sessions[whole]
+            place = np.flatnonzero(whole[inverse])
+            chosen = sessions[whole]
             order = np.argsort(self._order(session[place], kind[place]), kind="stable")
-            pair, n = np.sort(self.session_pair[chosen]), np.bincount(self.bin[chosen], minlength=len(self.A))
+            pair = np.sort(self.session_pair[chosen])
+            n = np.bincount(self.bin[chosen], minlength=len(self.A))
             self._add_whole(X, place[order], pair, n.tolist())
             np.add.at(self.pair_n, pair, 1)
         part = np.flatnonzero(~whole[inverse])
@@ -213,7 +229,8 @@ class Sums:
         if self.xp is np:  # whose sums and copies are not threaded: each core gets blocks of its own
             most = max((p.stop - p.start for _, p, _ in tasks), default=0)
             dtype = np.float32 if self.single and X.dtype == np.float32 else np.float64
-            buffers, flops = partial(np.empty, (2, most, self.d), dtype), row * self.d**2
+            buffers = partial(np.empty, (2, most, self.d), dtype)
+            flops = row * self.d**2
             found = ar.in_order(lambda task, own: next(self._work(X, rows, [task], own)), tasks, flops, buffers)
         for block in found:
             self._close(*block)
@@ -269,14 +286,18 @@ class Sums:
         blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffers[0])
         for (b, _, pair), block in zip(tasks, blocks, strict=True):
             with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found at the end
-                G, counts = self.xp.reshape(block, (len(pair), -1, self.d)), self.types[b // self.n_folds]
+                G = self.xp.reshape(block, (len(pair), -1, self.d))
+                counts = self.types[b // self.n_folds]
                 F, within = self._squared(G, counts, buffers[1])
                 yield b, pair, F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
 
     def _squared(self, G: Array, counts: Ints, spare: Array | None) -> tuple[Array, dict[int, Array]]:
         """Sums F (h, K_c d) of sessions G (h, L, d) of one type, and by kind the scatter about the session's mean."""
-        xp, (h, _, d) = self.xp, G.shape
-        sums, within, at = [], {}, 0
+        xp = self.xp
+        h, _, d = G.shape
+        sums = []
+        within = {}
+        at = 0
         for k in np.flatnonzero(counts).tolist():
             n = int(counts[k])
             part = G[:, at : at + n, :]
@@ -314,7 +335,8 @@ class Sums:
     @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
         """Rows of sessions that have rows in other chunks too; they are summed by cell (session * K + kind)."""
-        lb, K = self.labels, len(self.labels.kinds)
+        lb = self.labels
+        K = len(self.labels.kinds)
         cell = lb.session[rows] * K + lb.kind[rows]
         order = np.argsort(cell, kind="stable")
         cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
@@ -344,7 +366,9 @@ class Sums:
     def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
         """The sums by fold, as fields of `Statistics`; `again` names the recordings that are not finite, if any are."""
         check_sums([*self.A, *self.T, self.within, self.open.sums], again)
-        lb, done, left = self.labels, self.pair_n > 0, self._left_open()
+        lb = self.labels
+        done = self.pair_n > 0
+        left = self._left_open()
         who = np.zeros(len(lb.speaker_ids), bool)
         who[self.pair_speaker[done]] = True
         out: list[dict[str, Any]] = []
@@ -377,7 +401,8 @@ class Sums:
         there = np.flatnonzero(done[pairs])
         if not len(there):
             return None
-        A, T = self.A[b], self.T[b]
+        A = self.A[b]
+        T = self.T[b]
         if len(there) < A.shape[0]:
             A = ar.take(A, there)
         if T.shape[0] < T.shape[1]:
@@ -387,10 +412,12 @@ class Sums:
 
     def _left_open(self) -> OpenSessions | None:
         """Sessions that are not complete at the end."""
-        lb, at = self.labels, self.open.sessions()
+        lb = self.labels
+        at = self.open.sessions()
         if lb.session_ids is None or not len(at):
             return None
-        names, speakers = lb.session_ids[at], lb.speaker_ids[lb.session_speaker[at]]
+        names = lb.session_ids[at]
+        speakers = lb.speaker_ids[lb.session_speaker[at]]
         cells, n, F = self.open.cells()
         session, kind = np.divmod(cells, self.open.K)
         return OpenSessions(keys(names), names, speakers, np.searchsorted(at, session), kind, n, F)
@@ -400,23 +427,27 @@ class Moments:
     """Sums and scatters of rows by fold, without labels: a speaker for each fold, a session for each recording."""
 
     def __init__(self, like: Array, n_folds: int):
-        xp, self.n_folds = ar.namespace(like), n_folds
+        xp = ar.namespace(like)
+        self.n_folds = n_folds
         with np.errstate(all="ignore"):
             mean = xp.mean(ar.to_float(like, xp), axis=0)
             self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
         d = like.shape[1]
         self.n = np.zeros(n_folds, np.int64)
-        self.f, self.T = ar.zeros((n_folds, d), mean), ar.zeros((n_folds, d, d), mean)
+        self.f = ar.zeros((n_folds, d), mean)
+        self.T = ar.zeros((n_folds, d, d), mean)
 
     @ar.reproducible()
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, X: Array, fold: Ints | None) -> None:
         """Add rows X (k, d) of these folds (k,); None: all are of fold 0. One thread: each has buffers of its BLAS."""
-        xp, n = ar.namespace(X), [X.shape[0]]
+        xp = ar.namespace(X)
+        n = [X.shape[0]]
         if fold is not None:
             n = np.bincount(fold, minlength=self.n_folds).tolist()
             X = X if max(n) == X.shape[0] else ar.take(X, np.argsort(fold, kind="stable"))
-        G, at = ar.to_float(X, xp), 0
+        G = ar.to_float(X, xp)
+        at = 0
         own_memory = xp is np and G is not X  # new memory takes longer than the sums
         G = np.subtract(G, self.offset, out=G) if own_memory else G - self.offset
         for k, h in enumerate(n):
@@ -431,7 +462,8 @@ class Moments:
         """The sums by fold, as fields of `Statistics`, None where a fold is empty; `again` as for `Sums.result`."""
         xp = ar.namespace(self.offset)
         check_sums([self.f, self.T], again)
-        one, d = np.ones(1, np.int64), self.offset.shape[0]
+        one = np.ones(1, np.int64)
+        d = self.offset.shape[0]
         found: list[dict[str, Any] | None] = []
         for k, n in enumerate(self.n.tolist()):
             block = TypeBlock(one, 0 * one, n * one, xp.reshape(self.f[k, ...], (1, d)), self.T[k, ...])
@@ -467,7 +499,8 @@ class Open:
     """A table of sums of sessions 0 .. n-1 that are not complete; a session takes a slot while it is open."""
 
     def __init__(self, n_sessions: int, K: int, like: Array):
-        self.K, self.d = K, like.shape[0]
+        self.K = K
+        self.d = like.shape[0]
         self.slot = np.full(n_sessions, -1)
         self.free = np.zeros(0, np.int64)
         self.counts = np.zeros((0, K), np.int64)
@@ -513,7 +546,8 @@ class Open:
         at = self._cells(slots)
         sums = ar.namespace(self.sums).reshape(ar.take(self.sums, at), (len(sessions), self.K, self.d))
         ar.set_rows(self.sums, at, ar.zeros((len(at), self.d), self.sums))
-        self.counts[slots], self.slot[sessions] = 0, -1
+        self.counts[slots] = 0
+        self.slot[sessions] = -1
         self.free = np.concatenate([self.free, slots])
         return sessions, sums
 

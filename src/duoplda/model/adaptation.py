@@ -62,8 +62,10 @@ def effective_speakers(stats: Statistics) -> float:
 
 def usual_shares(stats: Statistics) -> Shares:
     """The shares for statistics with labels of speakers; where no session has two recordings, noise is as sessions."""
-    M, h = effective_speakers(stats), stats.n_sessions - stats.n_speakers
-    f, d = stats.n_recordings - stats.n_sessions or h, stats.d
+    M = effective_speakers(stats)
+    h = stats.n_sessions - stats.n_speakers
+    f = stats.n_recordings - stats.n_sessions or h
+    d = stats.d
     return Shares(M / (M + SPEAKERS), min(MOST, h / (h + d)), min(MOST, f / (f + d)))
 
 
@@ -156,7 +158,8 @@ def like(model: Model, stats: Statistics, priors: Floats) -> Model:
     """The model as statistics without kinds of channels take it: one kind, with the mean and the noise of all."""
     if stats.K == model.K:
         return model
-    N, mu = np.linalg.inv(to_numpy(model.W)), to_numpy(model.mu)
+    N = np.linalg.inv(to_numpy(model.W))
+    mu = to_numpy(model.mu)
     mean = priors @ mu
     noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
     return replace(model, mu=mean[None], W=symmetric(np.linalg.inv(noise))[None], kinds=stats.kinds)
@@ -300,7 +303,8 @@ def through_total(levels: Levels, target: Target, share: float, k: float) -> Mod
 def _whitened(levels: Levels, T: Floats, target: Target) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues of T in units of the model's total covariance, their directions and the inverses of these."""
     total = levels.total(target)
-    half, inverse = _root(total), _root(total, -0.5)
+    half = _root(total)
+    inverse = _root(total, -0.5)
     s, E = np.linalg.eigh(symmetric(inverse @ T @ inverse))
     return s, half @ E, inverse @ E
 
@@ -315,7 +319,8 @@ def coral_plus(levels: Levels, target: Target, share: float, k: float = 1.0) -> 
     A = _map(target.total, total)
 
     def grown(C: Floats) -> Floats:
-        half, inverse = _root(C), _root(C, -0.5)
+        half = _root(C)
+        inverse = _root(C, -0.5)
         e, Q = np.linalg.eigh(symmetric(inverse @ A @ C @ A.T @ inverse))
         return symmetric(C + share * (half @ Q * np.maximum(e - 1, 0)) @ (half @ Q).T)
 

@@ -50,8 +50,11 @@ class Scatters:
 @reproducible()
 def scatters(stats: Statistics) -> Scatters:
     """All kinds of channels together, each about its own mean."""
-    means, d = kind_means(stats), stats.d
-    within, Q = namespace(means).sum(stats.within, axis=0), zeros((d, d), means)  # Q: sum F F' / L over sessions
+    means = kind_means(stats)
+    d = stats.d
+    # Q: sum F F' / L over sessions
+    within = namespace(means).sum(stats.within, axis=0)
+    Q = zeros((d, d), means)
     F = zeros((len(stats.speaker_ids), d), means)  # of speakers
     for b in stats.shifted(-means):
         of = [columns for _, _, columns in b.parts]
@@ -59,12 +62,17 @@ def scatters(stats: Statistics) -> Scatters:
         within = within - whole + sum(b.T[i, i] / n for _, n, i in b.parts)
         Q = Q + whole
         add_rows(F, b.speaker, sum(b.A[:, i] for i in of))
-    w, sizes = stats.weights, stats.types.sum(axis=1)
-    N_i, squares = np.maximum(stats.counts @ sizes, 1e-300), stats.counts @ sizes**2
+    w = stats.weights
+    sizes = stats.types.sum(axis=1)
+    N_i = np.maximum(stats.counts @ sizes, 1e-300)
+    squares = stats.counts @ sizes**2
     speaker = gram(put(np.sqrt(w / N_i), F)[:, None] * F)
-    N, H, M = stats.n_recordings, stats.n_sessions, stats.n_speakers
+    N = stats.n_recordings
+    H = stats.n_sessions
+    M = stats.n_speakers
     shared = float(np.sum(w * squares / N_i))
-    b_, e = shared - float(np.sum(w * squares)) / N, N - float(np.sum(w * N_i**2)) / N
+    b_ = shared - float(np.sum(w * squares)) / N
+    e = N - float(np.sum(w * N_i**2)) / N
     return Scatters(within, Q - speaker, speaker, (N - H, H - M, M - 1), N - shared, b_, e)
 
 
@@ -75,7 +83,8 @@ def total_covariance(stats: Statistics) -> Array:
 
 
 def _counts(stats: Statistics) -> tuple[int, int, int, str]:
-    M, H = len(stats.speaker_ids), int(stats.counts.sum())
+    M = len(stats.speaker_ids)
+    H = int(stats.counts.sum())
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
     return M, H, N, f"{N} recordings in {H} sessions of {M} speakers"
 
@@ -114,7 +123,8 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
 @reproducible()
 def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     """Why maximum likelihood has no answer for these data: the noise covariance would be singular. None if it has."""
-    (M, H, N, counts), d = _counts(stats), stats.d
+    M, H, N, counts = _counts(stats)
+    d = stats.d
     if ny and N == M:
         cause = "no speaker has two recordings, so speaker factors and noise cannot be told apart"
         remedy = "Check the speaker labels: the same id must stand for every recording of a speaker"
@@ -122,7 +132,8 @@ def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     s = scatters(stats)
     total = to_numpy(s.within + s.session + s.speaker)
     noise, df, where = (s.within, N - H, "sessions") if nx else (s.within + s.session, N - M, "speakers")
-    noise, scale = to_numpy(noise), np.sqrt(np.diagonal(total))
+    noise = to_numpy(noise)
+    scale = np.sqrt(np.diagonal(total))
     size = np.abs(to_numpy(stats.offset)) + scale / max(N, 1) ** 0.5
     constant = np.flatnonzero(scale <= 1e-12 * size * N**0.5)
     if len(constant):

@@ -77,7 +77,8 @@ def collapse(
     ([2.0], 0.5)
     """
     d = means.shape[1]
-    mean, W = priors @ means, W.reshape(-1, d, d)
+    mean = priors @ means
+    W = W.reshape(-1, d, d)
     spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
     V, inside = (np.hstack([V, U]), 0 * U) if one_session else (V, U)
     within = inside @ inside.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)

@@ -31,11 +31,13 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 
     With `nu`, kinds of channels have a common prior worth nu recordings (see `ln_prior`).
     """
-    xp, ny = ar.namespace(model.V), model.ny
+    xp = ar.namespace(model.V)
+    ny = model.ny
     if model.K == 1:
         C = moments.C[0, ...]
         Z1 = ar.solve(moments.grouped[0, ...], C.T).T
-        Z, m = Z1[:, :-1], Z1[:, -1][None, :]
+        Z = Z1[:, :-1]
+        m = Z1[:, -1][None, :]
         noise = ar.symmetric(stats.S[0, ...] - Z1 @ C.T)[None, ...] / float(stats.N[0])
     else:
         Z, m, noise = _regression_by_kind(model, moments, stats)
@@ -51,9 +53,14 @@ def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tu
 
     Kinds that come together in every session, as copies do, have one R between them: what it costs is paid once.
     """
-    xp, C, R, group, d = ar.namespace(model.V), moments.C, moments.grouped, moments.group, model.d
+    xp = ar.namespace(model.V)
+    C = moments.C
+    R = moments.grouped
+    group = moments.group
+    d = model.d
     N = ar.put(np.maximum(stats.N, 1e-300), model.V)[:, None]
-    r, f = R[:, :-1, -1], C[:, :, -1]
+    r = R[:, :-1, -1]
+    f = C[:, :, -1]
     mean = r / ar.take(N, np.unique(group, return_index=True)[1])  # (G, ny + nx) of [y; x]
     Rc = R[:, :-1, :-1] - r[:, :, None] * mean[:, None, :]
     WC = xp.reshape(model.W, (-1, d)).T @ xp.reshape(C, (-1, C.shape[2]))  # sum_k W_k C_k
@@ -79,9 +86,13 @@ def _loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], group: N
         return ar.spd_inverse(xp.sum(W, axis=0))[0] @ WC @ ar.spd_inverse(ar.symmetric(R[0, ...]))[0]
     share = N / N.sum()  # of the recordings, by kind
     members = (group == np.arange(R.shape[0])[:, None]).astype(float)  # (G, K)
-    n, s = ar.put(members.sum(axis=1), R), (members @ share) / members.sum(axis=1)  # kinds of a group have equal shares
-    W_mean, R_sum = xp.tensordot(ar.put(share, W), W, axes=1), ar.symmetric(xp.tensordot(n, R, axes=1))
-    left, right = ar.spd_inverse(W_mean)[0], ar.spd_inverse(R_sum)[0]
+    # Kinds of a group have equal shares
+    n = ar.put(members.sum(axis=1), R)
+    s = (members @ share) / members.sum(axis=1)
+    W_mean = xp.tensordot(ar.put(share, W), W, axes=1)
+    R_sum = ar.symmetric(xp.tensordot(n, R, axes=1))
+    left = ar.spd_inverse(W_mean)[0]
+    right = ar.spd_inverse(R_sum)[0]
     # sum_g W_g Z R_g = W_mean Z R_sum + sum_g D_g Z R_g, and sum_g s_g D_g = 0: the largest group is put into the rest
     out = int(np.argmax(s))
     rest = np.array([g for g in range(len(s)) if g != out])
@@ -93,7 +104,9 @@ def _loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], group: N
         return D @ xp.reshape(A @ R, (-1, A.shape[1]))
 
     residual = WC - W_mean @ Z @ R_sum - others(Z)
-    step, mean = left @ residual @ right, residual  # W_mean step R_sum is `mean` without a product, now and later
+    # W_mean step R_sum is `mean` without a product, now and later
+    step = left @ residual @ right
+    mean = residual
     power = first = float(xp.sum(residual * step))
     for _ in range(10):
         if power <= 1e-16 * first or power <= 0:
@@ -103,8 +116,10 @@ def _loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], group: N
         Z = Z + a * step
         residual = residual - a * image
         ahead = left @ residual @ right
-        previous, power = power, float(xp.sum(residual * ahead))
-        step, mean = ahead + (power / previous) * step, residual + (power / previous) * mean
+        previous = power
+        power = float(xp.sum(residual * ahead))
+        step = ahead + (power / previous) * step
+        mean = residual + (power / previous) * mean
     return Z
 
 
@@ -140,12 +155,17 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
     With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x. With the
     `basis` of `_in_use`, V' has all ny columns, and is what it would be if none had been left out.
     """
-    ny, nx, M = model.ny, model.nx, moments.M
+    ny = model.ny
+    nx = model.nx
+    M = moments.M
     mu_y = moments.y / M
     Sigma_y = ar.symmetric(moments.yy / M - mu_y[:, None] * mu_y[None, :])
-    V, U, mu = model.V, model.U, model.mu
+    V = model.V
+    U = model.U
+    mu = model.mu
     if nx:
-        rho, H = moments.rho, float(moments.rho[-1, -1])
+        rho = moments.rho
+        H = float(moments.rho[-1, -1])
         one = rho[:-1, -1]
         centred = rho[:-1, :-1] - one[:, None] * (one / H)[None, :]
         slope = ar.solve(centred[:ny, :ny], centred[:ny, ny:]).T if ny else ar.zeros((nx, 0), V)
@@ -177,7 +197,8 @@ def _in_use(model: Model) -> tuple[Model, Array | None]:
     More speaker factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and
     keeps it so, as nothing is learnt of y there. None: all directions are in use.
     """
-    xp, VV = ar.namespace(model.V), ar.symmetric(model.V.T @ model.V)
+    xp = ar.namespace(model.V)
+    VV = ar.symmetric(model.V.T @ model.V)
     if not math.isfinite(float(xp.sum(VV))):
         return model, None
     s, E = xp.linalg.eigh(VV)
@@ -221,7 +242,8 @@ def _leading(covariance: Array, noise: Array, n: int) -> Array:
     xp = ar.namespace(covariance)
     C = ar.cholesky(noise)
     s, T = xp.linalg.eigh(ar.symmetric(xp.linalg.solve(C, xp.linalg.solve(C, covariance).T)))
-    s, T = s[s.shape[0] - n :], T[:, T.shape[1] - n :]
+    s = s[s.shape[0] - n :]
+    T = T[:, T.shape[1] - n :]
     return (C @ T) * xp.sqrt(xp.where(s < 1e-2, xp.full_like(s, 1e-2), s))[None, :]
 
 
@@ -251,12 +273,16 @@ class State:
     def from_arrays(cls, arrays: Mapping[str, Any], kinds: Any) -> State:
         """What `arrays` gave, and the names of the kinds of channels. ValueError if they do not belong together."""
         model = Model(arrays["mu"], arrays["V"], arrays["U"], arrays["W"], np.asarray(kinds))
-        (K, d), ny, nx = model.mu.shape, model.V.shape[1], model.U.shape[1]
-        size, n = model.mu.size + model.V.size + model.U.size + model.W.size, len(arrays["steps"])
+        K, d = model.mu.shape
+        ny = model.V.shape[1]
+        nx = model.U.shape[1]
+        size = model.mu.size + model.V.size + model.U.size + model.W.size
+        n = len(arrays["steps"])
         found = [arrays[name].shape for name in ("V", "U", "W", "steps", "images")]
         if found != [(d, ny), (d, nx), (K, d, d), *[(n, size if n else 0)] * 2] or model.kinds.shape != (K,):
             raise ValueError("the sizes of its arrays do not fit together")
-        trace, n_evaluations = tuple(arrays["trace"].tolist()), int(arrays["n_evaluations"])
+        trace = tuple(arrays["trace"].tolist())
+        n_evaluations = int(arrays["n_evaluations"])
         return cls(model, trace, n_evaluations, tuple(arrays["steps"]), tuple(arrays["images"]))
 
 
@@ -276,22 +302,26 @@ class _Anderson:
     """
 
     def __init__(self, state: State, like: Array, depth: int, floor: float):
-        self.depth, self.floor = depth, floor
+        self.depth = depth
+        self.floor = floor
         self.f, self.g = (tuple(ar.put(v, like) for v in given) for given in (state.steps, state.images))
 
     def __call__(self, model: Model, plain: Model) -> Model | None:
         """A model ahead of the plain step; None where there is none."""
         if not self.depth:
             return None
-        t, g = _pack(model), _pack(plain)
-        self.f, self.g = (*self.f, g - t)[-self.depth - 1 :], (*self.g, g)[-self.depth - 1 :]
+        t = _pack(model)
+        g = _pack(plain)
+        self.f = (*self.f, g - t)[-self.depth - 1 :]
+        self.g = (*self.g, g)[-self.depth - 1 :]
         if len(self.f) < 2:
             return None
         n = self._growing(t)
         if n:
             return self._model(g + min(n, _until_half(g, self.f[-1], plain)) * self.f[-1], plain)
         dF = ar.namespace(t).stack([b - a for a, b in zip(self.f[:-1], self.f[1:], strict=True)])
-        inner, rhs = ar.to_numpy(dF @ dF.T), ar.to_numpy(dF @ self.f[-1])
+        inner = ar.to_numpy(dF @ dF.T)
+        rhs = ar.to_numpy(dF @ self.f[-1])
         scale = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
         a = np.linalg.lstsq(inner / np.outer(scale, scale), rhs / scale, rcond=1e-12)[0] / scale
         for ai, g0, g1 in zip(a.tolist(), self.g[:-1], self.g[1:], strict=True):
@@ -301,7 +331,8 @@ class _Anderson:
     def _growing(self, t: Array) -> float:
         """How many steps to go ahead where the last one went on in the direction of the one before, and further."""
         f0, f1, moved = *self.f[-2:], t - (self.g[-2] - self.f[-2])
-        size, along = float(f0 @ f0), float(f0 @ moved)
+        size = float(f0 @ f0)
+        along = float(f0 @ moved)
         on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
         return 4 * along / size if on_a_line and float(f0 @ f1) > size else 0.0
 
@@ -314,7 +345,8 @@ class _Anderson:
 
 def _pack(model: Model) -> Array:
     """The parameters as one vector, W_k by the Cholesky factor of its inverse."""
-    xp, factor = ar.namespace(model.V), ar.cholesky(ar.spd_inverse(model.W)[0])
+    xp = ar.namespace(model.V)
+    factor = ar.cholesky(ar.spd_inverse(model.W)[0])
     return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
 
 
@@ -356,7 +388,8 @@ def _states(
     yield State(model, trace, evaluations, ahead.f, ahead.g)
     while True:
         plain = _as_stored(step(found), model.mu)
-        bold, better = ahead(model, plain), False
+        bold = ahead(model, plain)
+        better = False
         if bold is not None:
             evaluations += 1
             with suppress(ar.NotPositiveDefinite):  # an extrapolated model may be no model at all
@@ -364,11 +397,14 @@ def _states(
                 value = there.moments.ln_likelihood + ln_prior(there.model, nu)
                 better = trace[-1] + least < value < math.inf
         if bold is not None and better:
-            model, found = bold, there
+            model = bold
+            found = there
         else:
             if bold is not None:
                 ahead.f = ahead.g = ()
-            model, found, evaluations = plain, expected(plain), evaluations + 1
+            model = plain
+            found = expected(plain)
+            evaluations = evaluations + 1
             value = found.moments.ln_likelihood + ln_prior(found.model, nu)
         trace = (*trace, value)
         yield State(model, trace, evaluations, ahead.f, ahead.g)
@@ -413,13 +449,17 @@ def fit(
 
     first = start if isinstance(start, State) else State(start)
     first = replace(first, model=_as_stored(first.model, stats.offset))
-    before, ahead = first, _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
+    before = first
+    ahead = _Anderson(first, stats.offset, 8 if accelerate else 0, floor)
     least = max(tol, 0.0) * stats.n_recordings  # only a plain step may end the loop
     try:
         for state in _states(expected, first, step, ahead, nu, least):
-            iteration, stop = len(state.trace) - 1, False
+            iteration = len(state.trace) - 1
+            stop = False
             if iteration and tol >= 0 and -1e-8 * abs(state.trace[-2]) < state.trace[-1] - state.trace[-2] < 0:
-                state, converged = before, True  # lower by rounding alone: nothing is left to gain
+                # Lower by rounding alone: nothing is left to gain
+                state = before
+                converged = True
                 break
             before = state
             if iteration >= max(len(first.trace), 1):

@@ -56,7 +56,8 @@ class EStep:
     """Expectations under a model, for statistics whose grouping by pattern is worked out once."""
 
     def __init__(self, stats: Statistics):
-        self.stats, self.host = stats, ar.namespace(stats.offset) is np
+        self.stats = stats
+        self.host = ar.namespace(stats.offset) is np
         self.patterns = p = Patterns(stats.counts, stats.types.sum(axis=1))
         M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
         self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
@@ -71,8 +72,12 @@ class EStep:
 
     @ar.reproducible()
     def __call__(self, model: Model, moments: bool = True) -> Moments:
-        stats, xp, d, q = self.stats, ar.namespace(model.V), model.d, model.ny + model.nx + 1
-        terms, m = Terms(model, stats.types), model.mu - stats.offset
+        stats = self.stats
+        xp = ar.namespace(model.V)
+        d = model.d
+        q = model.ny + model.nx + 1
+        terms = Terms(model, stats.types)
+        m = model.mu - stats.offset
         means = [b.stacked(m) for b in stats.blocks]  # (K_c d,) what is expected of a session of each type
         weights = self._weights(terms)
         gamma = self._gamma(means, weights, terms)
@@ -81,7 +86,8 @@ class EStep:
         w = ar.put(stats.weights, gamma)
         ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
         ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
-        total, C = ar.zeros((len(self.added), q * q if moments else 0), gamma), ar.zeros((model.K, d, q), gamma)
+        total = ar.zeros((len(self.added), q * q if moments else 0), gamma)
+        C = ar.zeros((model.K, d, q), gamma)
         cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
         size = max(1, SESSION_BYTES // (8 * q * q))
         E = ar.zeros((min(size, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
@@ -95,7 +101,8 @@ class EStep:
                 total = of_part if len(part) == len(means) else total + of_part
                 self._add_products(C, part, weights, sums, [FX for _, FX in found])
         total = xp.reshape(total, (len(self.added), q, q) if moments else (len(self.added), 0, 0))
-        R, rho = total[:-1, ...], total[-1, ...]
+        R = total[:-1, ...]
+        rho = total[-1, ...]
         yy = (post.covariance[-1, ...] if moments else 0.0) + ar.gram(xp.sqrt(w)[:, None] * post.mean)
         return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
 
@@ -103,10 +110,13 @@ class EStep:
         self, C: Array, part: range, weights: list[Weights | None], sums: list[SpeakerSums], found: list[Array]
     ) -> None:
         """Add the sums of F E[t]' of some types to C, by kind: those that come as rows in one product."""
-        xp, rows = ar.namespace(C), list[list[tuple[Array, Array]]]([] for _ in range(C.shape[0]))
+        xp = ar.namespace(C)
+        rows = list[list[tuple[Array, Array]]]([] for _ in range(C.shape[0]))
         for c, FX in zip(part, found, strict=True):
-            b, (_, yy, Ay) = self.stats.blocks[c], sums[c]
-            ny, h = yy.shape[0], b.scatter.shape[0]
+            b = self.stats.blocks[c]
+            _, yy, Ay = sums[c]
+            ny = yy.shape[0]
+            h = b.scatter.shape[0]
             for k, _, of in b.parts:
                 if weights[c] is None:
                     rows[k] += [(b.scatter[:, of], FX[:h, :]), (b.A[:, of], FX[h:, :])]
@@ -127,7 +137,10 @@ class EStep:
 
     def _weights(self, terms: Terms) -> list[Weights | None]:
         """By type; None where products go by rows F, which are at hand and of fewer speakers than there are factors."""
-        xp, (K, d, nx), ny, out = ar.namespace(terms.J), terms.WU.shape, terms.J.shape[2], list[Weights | None]()
+        xp = ar.namespace(terms.J)
+        K, d, nx = terms.WU.shape
+        ny = terms.J.shape[2]
+        out = list[Weights | None]()
         for c, b in enumerate(self.stats.blocks):
             if not b.squared and len(b.n) < min(max(nx, ny), ar.ROWS):
                 out.append(None)
@@ -144,7 +157,8 @@ class EStep:
         gamma = ar.zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
 
         def work(c: int, rows: slice) -> Array:
-            b, own = self.stats.blocks[c], weights[c]
+            b = self.stats.blocks[c]
+            own = weights[c]
             n = ar.put(b.n[rows].astype(float), gamma)
             if own is None:
                 A = b.A[rows, :] - n[:, None] * means[c][None, :]
@@ -158,18 +172,21 @@ class EStep:
     def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
         """q(y_i), and the sums of Lambda^-1 over patterns that the moments need."""
         weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
-        ny, nx = gamma.shape[1], terms.J.shape[1]
+        ny = gamma.shape[1]
+        nx = terms.J.shape[1]
         parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
         if parts is not None and parts.pays(self.patterns):
             return speakers_by_rank(parts, self.patterns, gamma, weights)
         return speakers(terms.G, self.patterns, gamma, weights)
 
     def _speaker_sums(self, post: Speakers, of_types: list[Weights | None]) -> list[SpeakerSums]:
-        weights, ny = self.stats.weights, post.mean.shape[1]
+        weights = self.stats.weights
+        ny = post.mean.shape[1]
 
         def work(c: int, rows: slice) -> SpeakerSums:
             b = self.stats.blocks[c]
-            own, w = ar.take(post.mean, b.speaker[rows]), weights[b.speaker[rows]]
+            own = ar.take(post.mean, b.speaker[rows])
+            w = weights[b.speaker[rows]]
             wn = w * b.n[rows]
             weighted = ar.put(w, own)[:, None] * own
             Ay = weighted if of_types[c] is None else b.A[rows, :].T @ weighted
@@ -182,10 +199,13 @@ class EStep:
 
     def _ln_noise(self, model: Model) -> float:
         """Sum over recordings of ln N(phi; mu_k, W_k^-1)."""
-        stats, xp, ln = self.stats, ar.namespace(model.V), 0.0
+        stats = self.stats
+        xp = ar.namespace(model.V)
+        ln = 0.0
         f = by_kind(stats, stats.f)
         for k in range(model.K):
-            N, mk = float(stats.N[k]), model.mu[k, ...] - stats.offset
+            N = float(stats.N[k])
+            mk = model.mu[k, ...] - stats.offset
             mf = mk[:, None] * f[k, ...][None, :]
             S = stats.S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :]
             ln += 0.5 * N * float(model.ln_W[k]) - 0.5 * float(xp.sum(model.W[k, ...] * S))
@@ -209,41 +229,63 @@ def _sessions(
     For a type of few sessions the last result is (h + m, q), by which rows of its sessions, then rows A of its
     speakers, are to be multiplied: their products add up to F E[t]'.
     """
-    b, H, f, P, PJ = stats.blocks[c], float(stats.H[c]), stats.f[c], terms.P[c, ...], terms.PJ[c, ...]
+    b = stats.blocks[c]
+    H = float(stats.H[c])
+    f = stats.f[c]
+    P = terms.P[c, ...]
+    PJ = terms.PJ[c, ...]
     xp = ar.namespace(P)
     if weights is None:
         F_WU, A_WU, mWU, fWU = (_by_kind(b, rows, terms.WU) for rows in (b.scatter, b.A, m, f))
         F_WUP = F_WU @ P  # rows of sessions
     else:
         F_WU = WU = weights.WU
-        F_WUP, mWU, fWU = b.times(WU) @ P, m @ WU, f @ WU  # rows of dimensions: sum F F' WU P
-    mP, fP = mWU @ P, fWU @ P
+        # Rows of dimensions: sum F F' WU P
+        F_WUP = b.times(WU) @ P
+        mWU = m @ WU
+        fWU = f @ WU
+    mP = mWU @ P
+    fP = fWU @ P
     trace = float(xp.sum(F_WU * F_WUP)) - float(2 * fWU @ mP - H * mWU @ mP)  # sum z'Pz
     ln = 0.5 * (H * float(terms.ln_P[c]) + trace)
     if sums is None:
         return ln, None
     y, yy, Ay = sums
-    ny, nx = yy.shape[0], P.shape[0]
+    ny = yy.shape[0]
+    nx = P.shape[0]
     if weights is None:  # rows are kept of speakers with weight 1 only
-        n, h = ar.put(b.n.astype(float), P)[:, None], F_WU.shape[0]
+        n = ar.put(b.n.astype(float), P)[:, None]
+        h = F_WU.shape[0]
         FX = ar.zeros((h + n.shape[0], ny + nx + 1), P)
-        FX[:h, ny:-1], FX[h:, :ny], FX[h:, ny:-1], FX[h:, -1] = F_WUP, Ay, -(Ay @ PJ.T) - mP[None, :], 1.0
-        PUTUP, PUD = ar.gram(F_WUP - mP[None, :]), (A_WU @ P - n * mP[None, :]).T @ Ay
+        FX[:h, ny:-1] = F_WUP
+        FX[h:, :ny] = Ay
+        FX[h:, ny:-1] = -(Ay @ PJ.T) - mP[None, :]
+        FX[h:, -1] = 1.0
+        PUTUP = ar.gram(F_WUP - mP[None, :])
+        PUD = (A_WU @ P - n * mP[None, :]).T @ Ay
     else:
         FX = F_WUP - Ay @ PJ.T
         FX -= f[:, None] * mP[None, :]
-        PUTUP, PUD = P @ (WU.T @ F_WUP), P @ (WU.T @ Ay)
+        PUTUP = P @ (WU.T @ F_WUP)
+        PUD = P @ (WU.T @ Ay)
         PUTUP -= mP[:, None] * (2 * fP - H * mP)[None, :]  # P U'W sum (F - m)(F - m)' WU P
         PUTUP = ar.symmetric(PUTUP)
         PUD -= mP[:, None] * y[None, :]  # P U'W sum (F - m) y'
     PJyy = PJ @ yy
-    XX, XY, x = E[ny:-1, ny:-1], E[ny:-1, :ny], fP - H * mP - PJ @ y
+    XX = E[ny:-1, ny:-1]
+    XY = E[ny:-1, :ny]
+    x = fP - H * mP - PJ @ y
     XY[...] = PUD
     XY -= PJyy
     half = (PJyy / 2 - PUD) @ PJ.T
     XX[...] = H * P
     for part in (PUTUP, half, half.T):  # in place: getting new pages from the system takes as long as the sums
         XX += part
-    E[:ny, :ny], E[:ny, ny:-1] = yy, XY.T
-    E[:ny, -1], E[-1, :ny], E[ny:-1, -1], E[-1, ny:-1], E[-1, -1] = y, y, x, x, H
+    E[:ny, :ny] = yy
+    E[:ny, ny:-1] = XY.T
+    E[:ny, -1] = y
+    E[-1, :ny] = y
+    E[ny:-1, -1] = x
+    E[-1, ny:-1] = x
+    E[-1, -1] = H
     return ln, FX

@@ -38,7 +38,8 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
     kind = _start(X, labels, several, K, seed)
     for _ in range(ROUNDS):
         fitted = train(kind)
-        before, kind = kind, _assign(fitted, X, replace(labels, kinds=np.arange(K), kind=kind))
+        before = kind
+        kind = _assign(fitted, X, replace(labels, kinds=np.arange(K), kind=kind))
         if np.bincount(kind, minlength=K).min() == 0:
             kind = before
             break
@@ -62,7 +63,8 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     d = r.shape[1]
     with threadpool_limits(1, user_api="openmp"):  # its sums depend on the number of threads
         kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
-    ln, e = np.empty((len(r), K)), np.empty_like(r)
+    ln = np.empty((len(r), K))
+    e = np.empty_like(r)
     for _ in range(SWEEPS):
         for k in range(K):
             own = r[kind == k]

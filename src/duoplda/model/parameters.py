@@ -80,7 +80,8 @@ class Model(Shown):
 
 def same(a: Model, b: Model) -> bool:
     """Whether two models of one array library have the same parameters, the names of their kinds included."""
-    xp, pairs = ar.namespace(a.V), ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
+    xp = ar.namespace(a.V)
+    pairs = ((a.V, b.V), (a.U, b.U), (a.mu, b.mu), (a.W, b.W))
     equal = (x is y or (x.shape == y.shape and bool(xp.all(x == y))) for x, y in pairs)
     return a is b or (np.array_equal(a.kinds, b.kinds) and all(equal))
 
@@ -125,7 +126,9 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     low = float(xp.min(xp.linalg.eigvalsh(ar.symmetric(W))))
     if low <= 0:
         raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
-    mu, V, U = xp.reshape(arrays["mean"], (-1, d)), arrays["speaker_loadings"], arrays["session_loadings"]
+    mu = xp.reshape(arrays["mean"], (-1, d))
+    V = arrays["speaker_loadings"]
+    U = arrays["session_loadings"]
     return Model(mu, V, U, ar.symmetric(W), NO_KIND if kinds is None else np.asarray(kinds))
 
 
@@ -134,8 +137,11 @@ class Terms:
 
     @ar.reproducible()
     def __init__(self, model: Model, types: Ints):
-        xp, V, U = ar.namespace(model.V), model.V, model.U
-        host, size = xp is np, model.ny + model.nx
+        xp = ar.namespace(model.V)
+        V = model.V
+        U = model.U
+        host = xp is np
+        size = model.ny + model.nx
 
         by_type = 0 < len(types) < model.K  # V'WV and so on are of the W of types, or else of the W_k, and then added
         sums = xp.tensordot(ar.put(types.astype(float), V), model.W, axes=1) if by_type else model.W

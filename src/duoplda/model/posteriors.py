@@ -36,7 +36,8 @@ class Sessions:
     @cached_property
     def counts(self) -> Ints:
         """(M, C) sessions of each speaker by type."""
-        M, C = len(self.labels.speaker_ids), len(self.types)
+        M = len(self.labels.speaker_ids)
+        C = len(self.types)
         return np.bincount(self.labels.session_speaker * C + self.type, minlength=M * C).reshape(M, C)
 
     def by_speaker(self, rows: Array) -> Array:
@@ -68,12 +69,15 @@ def _by_type(types: Ints) -> Iterator[tuple[int, Ints]]:
 @ar.reproducible()
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
     """Sum up recordings by session as the model needs them; with `density`, also their ln N(phi; mu_k, W_k^-1)."""
-    xp, d = ar.namespace(model.V), model.d
+    xp = ar.namespace(model.V)
+    d = model.d
     if X.shape[1] != d:
         raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {d} features as input")
     types, session_type, _ = labels.types
-    WV, WU = model.W @ model.V, model.W @ model.U
-    v, z = ar.zeros((labels.n_sessions, model.ny), model.V), ar.zeros((labels.n_sessions, model.nx), model.V)
+    WV = model.W @ model.V
+    WU = model.W @ model.U
+    v = ar.zeros((labels.n_sessions, model.ny), model.V)
+    z = ar.zeros((labels.n_sessions, model.nx), model.V)
     ln = ar.zeros((len(labels.speaker_ids), 1), model.V)
     away = ar.namespace(X) is not xp  # recordings of the host are streamed to where the model is
     step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * d))
@@ -140,7 +144,8 @@ def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
 
 def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array, x: Array) -> Array:
     """(M,) ln P(Phi_i | y_i, X_i); y (M, ny) and x (H, nx) in the order of the sorted ids."""
-    xp, sizes = ar.namespace(X), (len(labels.speaker_ids), labels.n_sessions)
+    xp = ar.namespace(X)
+    sizes = (len(labels.speaker_ids), labels.n_sessions)
     for name, given, shape in (("y", y, (sizes[0], model.ny)), ("x", x, (sizes[1], model.nx))):
         if tuple(given.shape) != shape:
             raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")

@@ -83,9 +83,11 @@ def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | 
 
     On the host, inverses are written to `out` (m, ny, ny); if there is none, the next call overwrites them.
     """
-    (C, ny, _), m = G.shape, len(counts)
+    C, ny, _ = G.shape
+    m = len(counts)
     xp = ar.namespace(G)
-    flat, n = xp.reshape(G, (C, ny * ny)), ar.put(counts.astype(float), G)
+    flat = xp.reshape(G, (C, ny * ny))
+    n = ar.put(counts.astype(float), G)
     if xp is not np:
         return ar.spd_inverse(ar.eye(ny, G) + xp.reshape(n @ flat, (m, ny, ny)))
     out = invert.buffer(-1, m, ny, ny) if out is None else out
@@ -97,19 +99,25 @@ def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | 
 def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
     """The posteriors, one Lambda after another; `weights` (P, Q) are for Q weighted sums of the Lambda^-1."""
     xp = ar.namespace(G)
-    ny, P = gamma.shape[1], len(patterns)
+    ny = gamma.shape[1]
+    P = len(patterns)
     weights = np.zeros((P, 0)) if weights is None else weights
     Q = weights.shape[1]
     ordered = ar.take(gamma, patterns.speakers)
-    mean, ln = ar.zeros(ordered.shape, gamma), ar.zeros((P,), gamma)
-    covariance, kept = ar.zeros((Q, ny * ny), gamma), {}
+    mean = ar.zeros(ordered.shape, gamma)
+    ln = ar.zeros((P,), gamma)
+    covariance = ar.zeros((Q, ny * ny), gamma)
+    kept = {}
 
     def work(run: list[range], invert: ar.SpdInverse) -> Array:
-        total, first = 0.0, run[0].start
+        total = 0.0
+        first = run[0].start
         room = invert.buffer(-1, run[-1].stop - first, ny, ny) if xp is np else None
         for p in run:
-            m, r = len(p), int(patterns.multiplicity[p[0]])
-            own, of = slice(p.start, p.stop), slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
+            m = len(p)
+            r = int(patterns.multiplicity[p[0]])
+            own = slice(p.start, p.stop)
+            of = slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
             out = None if room is None else room[p.start - first : p.stop - first]
             cov, ln[own] = inverses(G, patterns.rows[own], invert, out)
             if r > ar.ROWS:  # too many speakers for one thread
@@ -159,7 +167,9 @@ class Diagonals:
 
     def pays(self, patterns: Patterns) -> bool:
         """Whether matrices of nx rows, and products for each number of recordings, cost less than matrices of ny."""
-        (nx, ny), P, C = self.Z.shape, len(patterns), len(self.sizes)
+        nx, ny = self.Z.shape
+        P = len(patterns)
+        C = len(self.sizes)
         D = min(len(np.unique(patterns.recordings)), 24)  # about so many numbers stand for all
         return P * nx**3 + 1.5 * D * C * nx * ny * (nx + ny) < 0.6 * P * ny**3
 
@@ -177,7 +187,8 @@ def among(N: Ints, k: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
     """
     from scipy.linalg import qr, solve_triangular
 
-    least, most = 0.01 / float(N.max()), float(k.max())
+    least = 0.01 / float(N.max())
+    most = float(k.max())
     n_k = 2 + int(6 * np.log10(most / least)) if most > least else 0
     k = np.append(0.0, np.geomspace(least, max(most, least), n_k))[:, None]
     d = (1 + k * np.sqrt(N.min() * N.max())) / (1 + k * N)
@@ -193,10 +204,13 @@ def among(N: Ints, k: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
 
 def _times(rows: NDArray[Any], r: Ints, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
     """Rows times the matrices [A B'; B C] of a stack; r (m,) consecutive ones go with each of them."""
-    out, h, (ends, n) = np.empty_like(rows), A.shape[1], (np.cumsum(r), rows.shape[1])
+    out = np.empty_like(rows)
+    h = A.shape[1]
+    ends, n = (np.cumsum(r), rows.shape[1])
     for i, j in itertools.pairwise([0, *(np.flatnonzero(np.diff(r)) + 1).tolist(), len(r)]):  # equally many each
         of = slice(int(ends[i] - r[i]), int(ends[j - 1]))
-        x, y = rows[of].reshape(j - i, -1, n), out[of].reshape(j - i, -1, n)
+        x = rows[of].reshape(j - i, -1, n)
+        y = out[of].reshape(j - i, -1, n)
         y[:, :, :h] = x[:, :, :h] @ A[i:j] + x[:, :, h:] @ B[i:j]
         y[:, :, h:] = x[:, :, :h] @ B[i:j].mT + x[:, :, h:] @ C[i:j]
     return out
@@ -204,7 +218,8 @@ def _times(rows: NDArray[Any], r: Ints, A: NDArray[Any], B: NDArray[Any], C: NDA
 
 def _whole(blocks: NDArray[Any], n: int) -> NDArray[Any]:
     """(Q, n, n) symmetric matrices, from rows of the numbers of A, B and C."""
-    Q, h = len(blocks), n // 2
+    Q = len(blocks)
+    h = n // 2
     out = np.empty((Q, n, n))
     out[:, :h, :h] = blocks[:, : h * h].reshape(Q, h, h)
     out[:, h:, :h] = blocks[:, h * h : h * n].reshape(Q, n - h, h)
@@ -224,26 +239,38 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1: for the
     sums, a few numbers stand for all. Each inner is four blocks, inverted as [A B'; B C].
     """
-    P, Qn, (nx, ny) = len(patterns), weights.shape[1], parts.Z.shape
+    P = len(patterns)
+    Qn = weights.shape[1]
+    nx, ny = parts.Z.shape
     k, Q = np.linalg.eigh(parts.K)
-    k, Z, h = np.maximum(k, 0.0), parts.Z @ Q, nx // 2
+    k = np.maximum(k, 0.0)
+    Z = parts.Z @ Q
+    h = nx // 2
     order = np.lexsort((patterns.multiplicity, patterns.recordings))
     numbers, which = np.unique(patterns.recordings[order], return_inverse=True)
-    r, weights = patterns.multiplicity[order], weights[order]
+    r = patterns.multiplicity[order]
+    weights = weights[order]
     first = np.concatenate([[0], np.cumsum(r)])
     people = patterns.speakers[np.repeat(patterns.start[order] - first[:-1], r) + np.arange(len(gamma))]
-    g, d = ar.tall_product(gamma[people], Q), 1 / (1 + numbers[:, None] * k)  # (M, ny), (numbers, ny)
+    # (M, ny), (numbers, ny)
+    g = ar.tall_product(gamma[people], Q)
+    d = 1 / (1 + numbers[:, None] * k)
     w = patterns.rows[order] @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
-    ln, solved = np.log(w).sum(axis=1) - np.log(d).sum(axis=1)[which], np.empty((len(gamma), ny))
+    ln = np.log(w).sum(axis=1) - np.log(d).sum(axis=1)[which]
+    solved = np.empty((len(gamma), ny))
 
     def work(run: list[range], invert: ar.SpdInverse) -> list[NDArray[Any]]:
-        of, m = slice(run[0].start, run[-1].stop), run[-1].stop - run[0].start
+        of = slice(run[0].start, run[-1].stop)
+        m = run[-1].stop - run[0].start
         shapes = ((h, h), (nx - h, h), (h, nx - h), (nx - h, nx - h))
         A, B, T, C = (invert.buffer(-1 - i, m, *shape) for i, shape in enumerate(shapes))
         owns = [slice(group.start - of.start, group.stop - of.start) for group in run]
         for group, own in zip(run, owns, strict=True):
             ZDZ = (Z * d[which[group.start]]) @ Z.T
-            A[own], B[own], T[own], C[own] = ZDZ[:h, :h], ZDZ[h:, :h], ZDZ[:h, h:], ZDZ[h:, h:]
+            A[own] = ZDZ[:h, :h]
+            B[own] = ZDZ[h:, :h]
+            T[own] = ZDZ[:h, h:]
+            C[own] = ZDZ[h:, h:]
         A.reshape(m, -1)[:, :: h + 1] += 1 / w[of, :h]
         C.reshape(m, -1)[:, :: nx - h + 1] += 1 / w[of, h:]
         ln[of] += invert.quarters(A, B, T, C)
@@ -277,6 +304,8 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     cost = 2.0 * len(few) * Qn * nx * ny * (nx + ny)
     for part in ar.in_order(outside, range(len(few) if Qn else 0), cost):
         covariance -= part
-    mean, ln_Lambda = np.empty_like(solved), np.empty(P)
-    mean[people], ln_Lambda[order] = ar.tall_product(solved, Q.T), ln
+    mean = np.empty_like(solved)
+    ln_Lambda = np.empty(P)
+    mean[people] = ar.tall_product(solved, Q.T)
+    ln_Lambda[order] = ln
     return Speakers(mean, ln_Lambda, ar.symmetric(Q @ covariance @ Q.T))

@@ -23,7 +23,8 @@ from duoplda.data.recordings import Recordings, places_of
 from duoplda.errors import DuopldaError
 
 BYTES = 1 << 26  # of all folds together, at 8 bytes a number
-SESSIONS, RECORDINGS = 16, 5
+SESSIONS = 16
+RECORDINGS = 5
 COLUMNS = ("X", "kind", "speaker", "session", "recording")
 
 Hashes = NDArray[np.uint64]
@@ -66,7 +67,8 @@ class Sample:
         order = np.lexsort((self.recording, self.session, self.speaker))
         order = order[: np.searchsorted(self.speaker[order], np.uint64(min(self.end, (1 << 64) - 1)))]
         keep = order[_rank(self.speaker[order], self.session[order]) < self.per_session]
-        speaker, session = self.speaker[keep], self.session[keep]
+        speaker = self.speaker[keep]
+        session = self.session[keep]
         first = _starts(speaker, session)
         of = np.cumsum(first) - 1  # the session of each recording
         keep = keep[_rank(speaker[first])[of] < self.per_speaker]
@@ -105,7 +107,9 @@ class Sampler:
         per_session: int = RECORDINGS,
     ):
         self.most = size // (8 * d * n_folds)
-        self.labels, self.n, self.limits = labels, n_folds, (self.most, per_speaker, per_session)
+        self.labels = labels
+        self.n = n_folds
+        self.limits = (self.most, per_speaker, per_session)
         speaker = lab.keys(labels.speaker_ids)
         self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
         self.speaker = speaker
@@ -136,7 +140,8 @@ class Sampler:
 
     def _session_hashes(self, wanted: NDArray[np.bool_], of: Ints) -> Hashes:
         """Hashes of sessions, whether their names stand alone or after the speaker's."""
-        out, index = np.zeros(len(of), np.uint64), np.flatnonzero(wanted)
+        out = np.zeros(len(of), np.uint64)
+        index = np.flatnonzero(wanted)
         names = np.asarray(self.labels.session_ids)[index]
         if names.dtype.kind in "US":
             prefixes = (f"{name} " for name in self.labels.speaker_ids[of[index]].tolist())
@@ -171,7 +176,8 @@ class Sampler:
 
 
 def _gather(part: Recordings, limits: dict[str, int]) -> tuple[list[Sample], list[Any]]:
-    sampler, labels = None, part.labels()
+    sampler = None
+    labels = part.labels()
     for chunk in part.chunks():
         sampler = Sampler(labels, chunk.X.shape[1], 1, 0, **limits) if sampler is None else sampler
         sampler.add(chunk.X, chunk.index)

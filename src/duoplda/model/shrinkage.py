@@ -84,7 +84,9 @@ class Shrinker:
 
     def __init__(self, model: Model, T: Array, N: NDArray[Any]):
         """T (d, d) is the target, N (K,) are recordings by kind."""
-        self.model, self.T, self.N = model, T, N
+        self.model = model
+        self.T = T
+        self.N = N
         self._kept: dict[str, tuple[Any, Array]] = {}  # the last V, U and W, and their amounts: often one alone changes
 
     @cached_property
@@ -108,7 +110,10 @@ class Shrinker:
         return cholesky(symmetric((1 - share) * A + share * max(self._size(A), 1e-12) * self.T))
 
     def _precisions(self, share: float, channel: float) -> Array:
-        model, N, noise, xp = self.model, self.N, self._noise, namespace(self.T)
+        model = self.model
+        N = self.N
+        noise = self._noise
+        xp = namespace(self.T)
         channel = channel if model.K > 1 else 0.0
         if not share and not channel:
             return model.W
@@ -130,7 +135,8 @@ class Shrinker:
     @reproducible()
     def __call__(self, a: Shrinkage) -> Model:
         """The model with its covariances moved."""
-        model, (VV, UU) = self.model, self._covariances
+        model = self.model
+        VV, UU = self._covariances
         V = self._once("V", a.speaker, lambda: self._loadings(model.V, VV, a.speaker))
         U = self._once("U", a.session, lambda: self._loadings(model.U, UU, a.session))
         W = self._once("W", (a.noise, a.channel), lambda: self._precisions(a.noise, a.channel))
@@ -163,7 +169,9 @@ class HeldOut:
     @reproducible()
     def __init__(self, stats: Statistics, train: Callable[[Statistics], Model], progress: Progress | None = None):
         folds = [replace(f, sample=None) for f in stats.folds if len(f.speaker_ids)]
-        self.parts, self.path, self.start = [], dict[Any, float](), guess(stats)
+        self.parts = []
+        self.path = dict[Any, float]()
+        self.start = guess(stats)
         for i, fold in enumerate(folds):
             rest = Statistics.sum([f for f in folds if f is not fold])
             self.parts.append((EStep(fold), Shrinker(train(rest), target(rest), rest.N)))
@@ -220,7 +228,8 @@ def best_ranks(ny: int | None, nx: int | None, full: tuple[int, int], value: Cal
             return [n if given is None else given]
         return sorted({max(1, round(n * share)) for share in shares})
 
-    of_y, of_x = grid(ny, full[0]), grid(nx, full[1])
+    of_y = grid(ny, full[0])
+    of_x = grid(nx, full[1])
     best = (of_y[-1], of_x[-1])
     for _ in range(2):
         best = max(((n, best[1]) for n in of_y), key=value)

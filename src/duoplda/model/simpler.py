@@ -35,7 +35,8 @@ def without_kinds(stats: Statistics) -> Statistics:
         return stats
     if stats.folds:
         return Statistics.from_folds([without_kinds(fold) for fold in stats.folds], stats.seed)
-    xp, found = namespace(stats.offset), dict[int, list[TypeBlock]]()
+    xp = namespace(stats.offset)
+    found = dict[int, list[TypeBlock]]()
     within = xp.sum(stats.S, axis=0)
     for b in stats.blocks:
         of = [columns for _, _, columns in b.parts]
@@ -58,7 +59,8 @@ def without_sessions(stats: Statistics) -> Statistics:
         if not own:
             continue
         speaker = np.unique(np.concatenate([b.speaker for b, _, _ in own]))
-        n, A = np.zeros(len(speaker), np.int64), zeros((len(speaker), stats.d), stats.offset)
+        n = np.zeros(len(speaker), np.int64)
+        A = zeros((len(speaker), stats.d), stats.offset)
         for b, times, of in own:
             rows = np.searchsorted(speaker, b.speaker)
             n[rows] += times * b.n

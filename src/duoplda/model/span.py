@@ -61,7 +61,8 @@ class Span:
     @ar.reproducible()
     def model(self, model: Model, ny: int, nx: int) -> Model:
         """The model of all dimensions; further factors have no loadings."""
-        xp, B = ar.namespace(self.basis), self.basis
+        xp = ar.namespace(self.basis)
+        B = self.basis
 
         def loadings(L: Array, n: int) -> Array:
             return xp.concat([B @ L, ar.zeros((self.d, n - L.shape[1]), B)], axis=1)

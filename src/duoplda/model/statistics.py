@@ -170,13 +170,15 @@ class Statistics(Shown):
             of = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
             A = namespace(folds[0].offset).concat([b.A for _, b in of], axis=0)
             speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of])
-            n, at = np.concatenate([b.n for _, b in of]), 0
+            n = np.concatenate([b.n for _, b in of])
+            at = 0
             for i, b in of:
                 own[i].append(replace(b, A=A[at : at + len(b.n), :]))
                 at += len(b.n)
             blocks.append(TypeBlock(of[0][1].counts, speaker, n, A, add_scatters([b for _, b in of])))
         parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, own, strict=True))
-        weights, within = np.concatenate([f.weights for f in folds])[order], _total([f.within for f in folds])
+        weights = np.concatenate([f.weights for f in folds])[order]
+        within = _total([f.within for f in folds])
         whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
         return replace(whole, folds=parts, seed=seed)
 
@@ -271,7 +273,8 @@ class Statistics(Shown):
         if self.is_open:
             raise DuopldaError("statistics with open sessions cannot be weighted: close them first")
         blocks = tuple(replace(b, scatter=b.T * float(weight)) for b in self.blocks)
-        within, folds = self.within * float(weight), tuple(weight * part for part in self.folds)
+        within = self.within * float(weight)
+        folds = tuple(weight * part for part in self.folds)
         return replace(self, weights=self.weights * weight, blocks=blocks, within=within, folds=folds)
 
     __mul__ = __rmul__
@@ -292,9 +295,11 @@ class Statistics(Shown):
         kinds = np.unique(np.concatenate([p.kinds for p in parts]))
         parts = [p._relabel(speaker_ids, kinds)._move(first.offset) for p in parts]
         weights = np.stack([p.weights for p in parts])
-        most, least = weights.max(axis=0), np.where(weights > 0, weights, np.inf).min(axis=0)
+        most = weights.max(axis=0)
+        least = np.where(weights > 0, weights, np.inf).min(axis=0)
         if (most > least).any():
-            who, remedy = some(speaker_ids[most > least]), "weight whole speakers, or give them different names"
+            who = some(speaker_ids[most > least])
+            remedy = "weight whole speakers, or give them different names"
             raise DuopldaError(f"speakers {who} are in several statistics with different weights: {remedy}")
         blocks: dict[tuple[int, ...], list[TypeBlock]] = {}
         for p in parts:
@@ -320,9 +325,11 @@ class Statistics(Shown):
             return Statistics.from_folds([f.close() for f in self.folds], self.seed)
         if self.open is None:
             return self
-        o, K = self.open, self.K
+        o = self.open
+        K = self.K
         speaker_ids, speaker = lab.codes(o.speakers, "speaker")
-        session, kind = np.repeat(o.session, o.n), np.repeat(o.kind, o.n)
+        session = np.repeat(o.session, o.n)
+        kind = np.repeat(o.kind, o.n)
         labels = Labels(speaker_ids, o.names, self.kinds, speaker[session], session, kind)
         rows = zeros((len(o) * K, self.d), self.offset)
         add_rows(rows, o.session * K + o.kind, o.F)
@@ -364,7 +371,8 @@ class Statistics(Shown):
         kind = np.searchsorted(kinds, self.kinds)
         weights = np.zeros(len(speaker_ids))
         weights[speaker] = self.weights
-        within, blocks = self.within, []
+        within = self.within
+        blocks = []
         if len(kinds) > self.K and within is not None:
             within = zeros((len(kinds), self.d, self.d), self.within)
             for k, to in enumerate(kind.tolist()):
@@ -382,7 +390,8 @@ class Statistics(Shown):
         xp = namespace(self.offset, offset)
         if self.offset is offset or bool(xp.all(self.offset == offset)):
             return self
-        delta, opened = self.offset - offset, self.open
+        delta = self.offset - offset
+        opened = self.open
         if opened is not None:
             opened = replace(opened, F=opened.F + put(opened.n.astype(float), opened.F)[:, None] * delta)
         return replace(self, offset=offset, blocks=tuple(self.shifted(xp.stack([delta] * self.K))), open=opened)
@@ -398,8 +407,10 @@ class Statistics(Shown):
 
     def mapped(self, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
         """Statistics of A'(x - mean of its kind), exactly; means (K, d), or (1, d) for all kinds; matrix A (d, k)."""
-        A, blocks = put(matrix, self.offset), []
-        xp, means = namespace(A), np.array(np.broadcast_to(means, (self.K, self.d)))
+        A = put(matrix, self.offset)
+        blocks = []
+        xp = namespace(A)
+        means = np.array(np.broadcast_to(means, (self.K, self.d)))
         for b in self.shifted(self.offset - put(means, self.offset)):
             of = [columns for _, _, columns in b.parts]
             T = xp.concat([xp.concat([A.T @ b.T[i, j] @ A for j in of], axis=1) for i in of])
@@ -414,7 +425,8 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     if len(blocks) == 1:
         return blocks[0]
     speaker = np.unique(np.concatenate([b.speaker for b in blocks]))
-    n, A = np.zeros(len(speaker), np.int64), zeros((len(speaker), blocks[0].A.shape[1]), blocks[0].A)
+    n = np.zeros(len(speaker), np.int64)
+    A = zeros((len(speaker), blocks[0].A.shape[1]), blocks[0].A)
     for b in blocks:
         rows = np.searchsorted(speaker, b.speaker)
         n[rows] += b.n
@@ -443,7 +455,8 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
         who = np.unique(speakers[index == torn[0]])
         raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
     d = offset.shape[0]
-    table, at = Open(len(keys), K, offset), 0
+    table = Open(len(keys), K, offset)
+    at = 0
     scatter = zeros((1, K, d, d), offset)
     for p in parts:
         session = index[at : at + len(p)][p.session]
@@ -517,7 +530,8 @@ def _at_once(
             if namespace(like) is np or labels.open is not None:
                 return None
             like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
-        sums, sampler = Sums(labels, like, transform=transform, **options), _sampler(labels, X, options)
+        sums = Sums(labels, like, transform=transform, **options)
+        sampler = _sampler(labels, X, options)
         if labels.open is None:
             sums.add_all(rows)
         else:
@@ -541,7 +555,9 @@ def _sampler(labels: Labels, X: Array, options: dict[str, Any]) -> Sampler | Non
 def _by_chunks(
     part: Recordings, transform: Any, device: str | None, options: dict[str, Any]
 ) -> tuple[Sums, Sampler | None]:
-    sums, sampler, labels = None, None, part.labels()
+    sums = None
+    sampler = None
+    labels = part.labels()
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     for chunk in part.vectors(_rows(device)):
         X = on_device(chunk.X, device)
@@ -552,7 +568,8 @@ def _by_chunks(
                 _name_rows(part)  # which names the recordings, not the rows of the chunk
                 raise
         if sums is None:
-            sums, sampler = Sums(labels, X, **options), _sampler(labels, chunk.X, options)
+            sums = Sums(labels, X, **options)
+            sampler = _sampler(labels, chunk.X, options)
         sums.add(X, chunk.index)
         if sampler is not None:
             sampler.add(chunk.X, chunk.index)
@@ -571,9 +588,11 @@ def _gather_unlabelled(
 ) -> tuple[list[Statistics], list[Any]]:
     labels = part.labels() if n_folds else None
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
-    sums, step = None, _rows(device)
+    sums = None
+    step = _rows(device)
     for chunk in part.vectors(step):
-        X, fold = on_device(chunk.X, device), None if folds is None else folds[chunk.index]
+        X = on_device(chunk.X, device)
+        fold = None if folds is None else folds[chunk.index]
         if transform is not None:
             try:
                 X = transform(X)

@@ -79,7 +79,8 @@ class Training:
             return replace(self, model=names[0])(stats, state)
         found = {}
         for name in names:
-            own, part = self._of(name, stats), simpler.of(name, stats)
+            own = self._of(name, stats)
+            part = simpler.of(name, stats)
             chosen = own._chosen(part)
             found[name] = (own._value(part, chosen), own, part, chosen)
         order = sorted(found, key=lambda name: found[name][0])
@@ -107,12 +108,14 @@ class Training:
                 remedy = "Set shrinkage='auto', or noise_floor (for example 1e-4), or reduce the dimensions first"
                 raise DuopldaError(f"{reason}. {remedy}")
             _warn(f"{reason}. Trained all the same, with a floor of {FLOOR:g} of the mean variance under the noise")
-        ranks, path = full, {}
+        ranks = full
+        path = {}
         given = (self.n_speaker_factors, self.n_session_factors)
         if "auto" in given:
             held_out = self._held_out(stats, full, "the numbers of factors")
             ny, nx = (None if g == "auto" else n for g, n in zip(given, full, strict=True))
-            ranks, path = held_out.ranks(ny, nx, full), held_out.path
+            ranks = held_out.ranks(ny, nx, full)
+            path = held_out.path
         choice, found = self._choice(stats, ranks)
         return _Chosen(ranks, choice, {**path, **found})
 
@@ -135,7 +138,8 @@ class Training:
 
     def _ranks(self, stats: Statistics) -> Ranks:
         """The numbers of factors that are given; where one is not, the largest."""
-        ny, nx = self.n_speaker_factors, self.n_session_factors
+        ny = self.n_speaker_factors
+        nx = self.n_session_factors
         ranks = [stats.d if ny is None or isinstance(ny, str) else int(ny)]
         ranks.append(anova.session_rank(stats) if nx is None or isinstance(nx, str) else int(nx))
         for name, n in zip(("n_speaker_factors", "n_session_factors"), ranks, strict=True):
@@ -145,7 +149,8 @@ class Training:
         return ranks[0], ranks[1]
 
     def _em(self, stats: Statistics, ranks: Ranks, tol: float, callback: Any = None, state: Any = None) -> em.Fit:
-        floor, few = float(self.noise_floor), _few(stats)
+        floor = float(self.noise_floor)
+        few = _few(stats)
         if not floor and (few or (self.shrinkage is not None and anova.singular(stats, *ranks) is not None)):
             floor = FLOOR
         if floor:
@@ -153,13 +158,16 @@ class Training:
             floor *= float(namespace(total).linalg.trace(total)) / stats.d or 1.0
         how: dict[str, Any] = {"accelerate": self.accelerate, "minimum_divergence": self.minimum_divergence}
         how |= {"max_iter": self.max_iter, "floor": floor, "nu": stats.d if few else 1.0, "tol": tol}
-        span, all_ranks = Span.of(stats, floor) if floor else None, ranks
+        span = Span.of(stats, floor) if floor else None
+        all_ranks = ranks
         if span is not None:
-            stats, ranks = span.statistics(stats), (min(ranks[0], span.r), min(ranks[1], span.r))
+            stats = span.statistics(stats)
+            ranks = (min(ranks[0], span.r), min(ranks[1], span.r))
             callback = span.callback(callback, *all_ranks)
         start = state
         if state is not None:
-            own, sizes = tuple(getattr(state.model, a) for a in ("K", "d", "ny", "nx")), (stats.K, stats.d, *ranks)
+            own = tuple(getattr(state.model, a) for a in ("K", "d", "ny", "nx"))
+            sizes = (stats.K, stats.d, *ranks)
             if own != sizes:
                 raise DuopldaError(f"the state is of another training: its (K, d, ny, nx) are {own}, not {sizes}")
         elif self.random is None:
@@ -225,7 +233,9 @@ def _few(stats: Statistics) -> bool:
 
 def _warn(message: str) -> None:
     """Warn at the line outside of this package that asked for the training."""
-    level, frame = 2, sys._getframe(1)
+    level = 2
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("duoplda"):
-        level, frame = level + 1, frame.f_back
+        level = level + 1
+        frame = frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)

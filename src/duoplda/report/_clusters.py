@@ -24,8 +24,15 @@ from duoplda.trials.clustering import Clustering
 
 HEADS = {"data": "Data", "sizes": "Speakers", "map": "Map", "merges": "Speakers that may be two"}
 HEADS |= {"splits": "Pairs that may be one speaker", "sessions": "Sessions that fit least", "repeat": "To repeat it"}
-MOST_BARS, MOST_POINTS, MOST_NAMES, MOST_IDS = 30, 1000, 12, 3
-WIDTH, HEIGHT, EDGE, LETTER = 360, 340, 24, 7  # of the map and of a letter in it, in pixels of a small screen
+MOST_BARS = 30
+MOST_POINTS = 1000
+MOST_NAMES = 12
+MOST_IDS = 3
+# Of the map and of a letter in it, in pixels of a small screen
+WIDTH = 360
+HEIGHT = 340
+EDGE = 24
+LETTER = 7
 DIAMOND = "M0-1.25L1.25 0L0 1.25L-1.25 0Z"
 
 
@@ -106,7 +113,8 @@ def write_cluster_report(
     ...     write_cluster_report(folder + "/clusters.html", found).name
     'clusters.html'
     """
-    c, n = clustering, len(clustering.ids)
+    c = clustering
+    n = len(clustering.ids)
     names = None if session is None else np.asarray(session)
     if names is not None and names.shape != (n,):
         raise DuopldaError(f"session has shape {names.shape} for {n} recordings: give one name for each recording")
@@ -137,7 +145,9 @@ def _data(c: Clustering, more: Mapping[str, Any]) -> str:
 def _sizes(c: Clustering) -> str:
     """The largest speakers, with bars, and how many others there are."""
     order = np.argsort(-c.sessions, kind="stable")
-    shown, rest, largest = order[:MOST_BARS], order[MOST_BARS:], max(1, int(c.sessions.max(initial=1)))
+    shown = order[:MOST_BARS]
+    rest = order[MOST_BARS:]
+    largest = max(1, int(c.sessions.max(initial=1)))
     recordings = np.bincount(c.labels, minlength=len(c.names))
     rows = []
     for k in shown:
@@ -229,13 +239,16 @@ def _map(c: Clustering, pairs: Iterable[tuple[int, int]]) -> str:
         return ""
     at, shares = principal_plane(c.means)
     shown = np.argsort(-c.sessions, kind="stable")[:MOST_POINTS]
-    low, high = at[shown].min(axis=0), at[shown].max(axis=0)
+    low = at[shown].min(axis=0)
+    high = at[shown].max(axis=0)
     room = np.array([WIDTH - 2 * EDGE, HEIGHT - 3 * EDGE])
     scale = float(np.min(room / np.maximum(high - low, 1e-9 * (1 + np.abs(high - low).max()))))
     middle = np.array([WIDTH / 2, (HEIGHT - EDGE) / 2])
     xy = middle + (at - (low + high) / 2) * [scale, -scale]  # (k, 2)
     radius = np.clip(2.0 + 1.5 * np.sqrt(c.sessions), 3.5, 11.0)
-    lines, points, there = [], [], {*shown.tolist()}
+    lines = []
+    points = []
+    there = {*shown.tolist()}
     for a, b in pairs:
         if a in there and b in there:
             (x1, y1), (x2, y2) = xy[[a, b]]

@@ -26,7 +26,8 @@ BINS = 60
 PRIORS: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.15, 0.2)
 PRIORS += (0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 COSTS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-BAYES_LIMIT, BAYES_POINTS = 7.0, 141
+BAYES_LIMIT = 7.0
+BAYES_POINTS = 141
 
 Json = dict[str, Any]
 Limits = Sequence[float] | Floats  # the lower and the upper end of an axis
@@ -57,7 +58,8 @@ class Grid(NamedTuple):
 def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None) -> Json:
     """Return all that the page's script needs, ready for JSON."""
     x, y = (ndtri(limits) for limits in det_limits([(labels, labels)], high=0.98))
-    span, thresholds = score_range(systems.values()), np.log(grid.ratios())
+    span = score_range(systems.values())
+    thresholds = np.log(grid.ratios())
     curves_of = {name: _system(scores, labels, thresholds, (x, y), span) for name, scores in systems.items()}
     data: Json = {} if shares is None else {"shares": [_rounded(share) for share in shares[:3]]}
     data |= {"targets": int(labels.sum()), "nontargets": int((~labels).sum()), "units": UNITS, "bayes": BAYES_LIMIT}
@@ -71,9 +73,12 @@ def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid, share
 
 def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[Limits], span: Limits) -> Json:
     order = np.argsort(scores)
-    scores, labels = scores[order], labels[order]
-    n_targets, n_nontargets = labels.sum(), (~labels).sum()
-    curve, hull = metrics.det_curve(scores, labels), metrics.rocch(scores, labels)
+    scores = scores[order]
+    labels = labels[order]
+    n_targets = labels.sum()
+    n_nontargets = (~labels).sum()
+    curve = metrics.det_curve(scores, labels)
+    hull = metrics.rocch(scores, labels)
     k = np.searchsorted(curve.thresholds[:-1], thresholds)
     x, targets, nontargets = tippett_curve(scores, labels)
     x = np.r_[span[0], x, span[1]]

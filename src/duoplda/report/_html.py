@@ -75,7 +75,8 @@ def page(title: str, subtitle: str, sections: Mapping[str, tuple[str, str]], dat
     """
     from duoplda import __version__
 
-    css, js = template("page.css"), "" if data is None else template("page.js")
+    css = template("page.css")
+    js = "" if data is None else template("page.js")
     sources = [f"sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}" for part in (css, js)]
     scripts = ""
     if js:

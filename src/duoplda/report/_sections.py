@@ -41,7 +41,8 @@ def checked(
     """Refuse what does not fit together."""
     if not isinstance(systems, Mapping) or not systems:
         raise DuopldaError("systems must be a dictionary: name -> scores")
-    scores, y = {}, np.empty(0, dtype=bool)
+    scores = {}
+    y = np.empty(0, dtype=bool)
     for name, given in systems.items():
         with metrics.named(f"system {name!r}"):
             scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
@@ -151,7 +152,8 @@ def of_model(model: Any, shares: VarianceShares | None) -> str:
     if shares is None:
         raise DuopldaError(f"model_summary must be a fitted PLDA or a dictionary, not {type(model).__name__}")
     d, ny = model.speaker_loadings_.shape
-    nx, kinds = model.session_loadings_.shape[1], len(model.channel_priors_)
+    nx = model.session_loadings_.shape[1]
+    kinds = len(model.channel_priors_)
     known: dict[str, Any] = {"dimensions": d, "speaker factors": ny, "session factors": nx}
     known |= {"kinds of channels": kinds} if kinds > 1 else {}
     if hasattr(model, "log_likelihoods_"):
@@ -167,7 +169,8 @@ def of_model(model: Any, shares: VarianceShares | None) -> str:
 
 def of_kinds(true: ArrayLike, inferred: ArrayLike) -> str:
     """How often each kind of channel was taken for which."""
-    a, b = np.asarray(true).astype(str), np.asarray(inferred).astype(str)
+    a = np.asarray(true).astype(str)
+    b = np.asarray(inferred).astype(str)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise DuopldaError(f"kinds must be two columns of one length, got shapes {a.shape} and {b.shape}")
     columns = np.unique(np.concatenate([a, b]))

@@ -54,7 +54,8 @@ def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
     >>> thin([0.0, 0.1, 0.2, 1.0, 1.1], [0.0, 0.0, 0.0, 0.0, 0.0], 0.5, 0.5).tolist()
     [0, 3, 4]
     """
-    a, b = np.floor(np.asarray(x) / cell_x), np.floor(np.asarray(y) / cell_y)
+    a = np.floor(np.asarray(x) / cell_x)
+    b = np.floor(np.asarray(y) / cell_y)
     keep = np.concatenate(([True], (a[1:] != a[:-1]) | (b[1:] != b[:-1])))
     keep[-1] = True
     return np.flatnonzero(keep)
@@ -196,7 +197,9 @@ def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) ->
     >>> len(ax.lines) >= 2  # as it is, and the least
     True
     """
-    looks, odds, top = _looks(systems, _MARKERS), np.linspace(-limit, limit, 141), 1.0
+    looks = _looks(systems, _MARKERS)
+    odds = np.linspace(-limit, limit, 141)
+    top = 1.0
     ax = _axes(ax)
     for name, scores, labels, color, marker in looks:
         actual, least = metrics.bayes_error(scores, labels, odds)
@@ -222,12 +225,14 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
     limits = score_range(s for s, _ in systems.values())
     ax = _axes(ax, _WIDTH * 0.92)
     ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
-    low, high = 0.0, 0.0
+    low = 0.0
+    high = 0.0
     for name, scores, labels, color, dash in looks:
         pav = PAVCalibration().fit(scores.clip(*limits), labels)
         given = np.stack((pav.low_, pav.high_), axis=1).ravel()
         ax.plot(given, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
-        low, high = min(low, float(pav.llr_[0])), max(high, float(pav.llr_[-1]))
+        low = min(low, float(pav.llr_[0]))
+        high = max(high, float(pav.llr_[-1]))
     return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)", xlim=limits, ylim=(low - 0.5, high + 0.5))
 
 
@@ -261,7 +266,8 @@ def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
     >>> len(ax.lines) > 0
     True
     """
-    path, chosen = getattr(plda, "shrinkage_path_", {}), getattr(plda, "shrinkage_", None)
+    path = getattr(plda, "shrinkage_path_", {})
+    chosen = getattr(plda, "shrinkage_", None)
     steps = {} if chosen is None else {a: cost for a, cost in path.items() if len(a) > len(chosen)}
     if chosen is None or not (steps or chosen in path):
         raise DuopldaError("this model has no path of shrinkages: fit it with shrinkage='auto'")
@@ -294,7 +300,8 @@ def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes
     """
     shares = variance_directions(model, session, noise)
     ax = _axes(ax)
-    edges, bottom = np.arange(len(shares.speaker) + 1) + 0.5, np.zeros(len(shares.speaker))
+    edges = np.arange(len(shares.speaker) + 1) + 0.5
+    bottom = np.zeros(len(shares.speaker))
     looks = (("speaker", OKABE_ITO[0], None), ("session", OKABE_ITO[4], "////"), ("channel", OKABE_ITO[5], "...."))
     for (name, color, hatch), share, total in zip(looks, shares[:3], shares.total, strict=True):
         style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} {100 * total:.0f} %"}
@@ -312,7 +319,8 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
     >>> sorted(text.get_text() for text in ax.get_legend().get_texts())
     ['ann', 'bob']
     """
-    rows, ids = np.asarray(Y, dtype=np.float64), np.asarray(speaker)
+    rows = np.asarray(Y, dtype=np.float64)
+    ids = np.asarray(speaker)
     if rows.ndim != 2 or rows.shape[1] < 2 or ids.shape != rows.shape[:1]:
         raise DuopldaError(f"Y has shape {rows.shape} and speaker {ids.shape}; give (n, 2 or more) and (n,)")
     names, index = np.unique(ids, return_inverse=True)
@@ -322,7 +330,8 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
     spokes = np.stack((rows[:, :2], means[index], np.full((len(rows), 2), np.nan)), axis=1)
     for k in range(min(len(names), 64)):  # 64 pairs of colour and marker, then they come again
         own = index % 64 == k
-        color, marker = OKABE_ITO[k % 8], _MARKERS[(k + k // 8) % 8]
+        color = OKABE_ITO[k % 8]
+        marker = _MARKERS[(k + k // 8) % 8]
         ax.plot(*spokes[own].reshape(-1, 2).T, color=color, lw=0.4, alpha=0.6 if few else 0.3, zorder=1)
         style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3.5 if few else 2, "mew": 0, "zorder": 2}
         ax.plot(*rows[own, :2].T, ls="none", label=_short(names[k], 24) if few else None, **style)
@@ -364,7 +373,8 @@ def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
     ['spk1', 'spk2']
     """
     at, shares = principal_plane(clustering.means)
-    sizes, known = np.asarray(clustering.sessions), np.asarray(clustering.known, bool)
+    sizes = np.asarray(clustering.sessions)
+    known = np.asarray(clustering.known, bool)
     ax = _axes(ax, _WIDTH * 0.92)
     for own, name, color, marker in ((~known, "found", OKABE_ITO[0], "o"), (known, "known", OKABE_ITO[1], "D")):
         if own.any():
@@ -389,22 +399,29 @@ def dendrogram(clustering: Any, ax: Axes | None = None) -> Axes:
     >>> len(found.merges), dendrogram(found).get_ylabel() != ""
     (1, True)
     """
-    tree, n = np.asarray(clustering.linkage(), dtype=np.float64), len(clustering.merges)
+    tree = np.asarray(clustering.linkage(), dtype=np.float64)
+    n = len(clustering.merges)
     if not n:
         raise DuopldaError("there is no tree to draw: nothing was merged, each session is a speaker of its own")
-    leaves, heights = len(tree) + 1, np.append(np.zeros(len(tree) + 1), tree[:, 2])
+    leaves = len(tree) + 1
+    heights = np.append(np.zeros(len(tree) + 1), tree[:, 2])
     below = dict(enumerate(tree[:, :2].astype(np.int64).tolist(), leaves))
-    x, place, stack = np.full(len(heights), np.nan), 0, [len(heights) - 1]
+    x = np.full(len(heights), np.nan)
+    place = 0
+    stack = [len(heights) - 1]
     while stack:  # leaves from the left to the right; no recursion, as a tree may be as deep as it has leaves
         node = stack.pop()
         if node < leaves:
-            x[node], place = place, place + 1
+            x[node] = place
+            place = place + 1
         elif np.isnan(x[below[node][0]]):
             stack += [node, *reversed(below[node])]
         else:
             x[node] = x[below[node]].mean()
     ends = np.array([below[leaves + t] for t in range(n)])  # what was left in the end is not joined
-    left, right, top = x[ends[:, 0]], x[ends[:, 1]], tree[:n, 2]
+    left = x[ends[:, 0]]
+    right = x[ends[:, 1]]
+    top = tree[:n, 2]
     gap = np.full(n, np.nan)
     xs = np.stack([left, left, right, right, gap], axis=1).ravel()
     ys = np.stack([heights[ends[:, 0]], top, top, heights[ends[:, 1]], gap], axis=1).ravel()
@@ -474,7 +491,8 @@ def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa:
     """(p_miss, p_fa) of the Bayes decision and of the least cost."""
     metrics.min_dcf(scores, labels, p, c_miss, c_fa)  # refuses impossible priors and costs
     ratio = (1 - p) / p * (c_fa / c_miss)
-    curve, hull = metrics.det_curve(scores, labels), metrics.rocch(scores, labels)
+    curve = metrics.det_curve(scores, labels)
+    hull = metrics.rocch(scores, labels)
     k = int(np.searchsorted(curve.thresholds[:-1], np.log(ratio)))
     best = int(np.argmin(hull.p_miss + ratio * hull.p_fa))
     return (curve.p_miss[k], curve.p_fa[k]), (hull.p_miss[best], hull.p_fa[best])

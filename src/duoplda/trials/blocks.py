@@ -33,7 +33,8 @@ class Plan:
         self.crossed: list[Crossed] = []  # ragged sides on both sides, if there are enough of them
         self.checked = ref(b)  # the sides for which these are known to be near enough
         self.merged: list[tuple[PatternRows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
-        ny, parts = a.gamma.shape[1], [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
+        ny = a.gamma.shape[1]
+        parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
         for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
             ours = PatternRows(a, pa)
             cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
@@ -71,8 +72,11 @@ class Scorer:
     def __init__(self, enrolled: Sides, cosine: bool = False, tolerance: float | None = None):
         if tolerance is not None and not (isinstance(tolerance, Real) and 0 < float(tolerance) < np.inf):
             raise DuopldaError(f"tolerance={tolerance!r} must be a positive number of nats, or None for exact ratios")
-        self.a, self.version, self.lock = enrolled, enrolled.version, Lock()
-        self.cosine, self.tolerance = cosine, tolerance
+        self.a = enrolled
+        self.version = enrolled.version
+        self.lock = Lock()
+        self.cosine = cosine
+        self.tolerance = tolerance
         self.plans: OrderedDict[Any, Plan] = OrderedDict()
 
     def plan(self, b: Sides, whole: bool = False) -> Plan:
@@ -96,7 +100,8 @@ class Scorer:
         part = part or slice(0, len(tests))
         if self.cosine:
             return _unit(self.a.gamma) @ _unit(tests.gamma[part, ...]).T
-        plan, out = self.plan(tests), empty((len(self.a), part.stop - part.start), self.a.gamma)
+        plan = self.plan(tests)
+        out = empty((len(self.a), part.stop - part.start), self.a.gamma)
         for product in plan.products:
             product.fill(out, tests, part)
         for crossed in plan.crossed:
@@ -154,7 +159,8 @@ class Scorer:
         both = shared(self.a, tests, only=index)
         if both is not None:
             rows, columns, values = both  # sorted by trial
-            trial, cell = rows * len(tests) + columns, index[:, 0] * len(tests) + index[:, 1]
+            trial = rows * len(tests) + columns
+            cell = index[:, 0] * len(tests) + index[:, 1]
             place = places(cell, trial)
             hit = np.flatnonzero(place >= 0)
             set_rows(out, hit, take(values, place[hit]))
@@ -175,7 +181,8 @@ class Scorer:
         each pattern of the tests.
         """
         i, j = index.T
-        of_tests, of_enrolled = len(self.a.groups) * len(tests), len(tests.groups) * len(self.a)
+        of_tests = len(self.a.groups) * len(tests)
+        of_enrolled = len(tests.groups) * len(self.a)
         if of_tests + of_enrolled * len(i) / max(expected, len(i), 1) <= len(i):
             return self.plan(tests, whole=True).products[0].gather(tests, i, j)
         enrolled, i = _used(self.a, i)
@@ -232,7 +239,8 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
 
     The k-th largest maximum of groups of rows is at most the k-th largest value: what is smaller is not looked at.
     """
-    xp, (n, m) = namespace(block), block.shape
+    xp = namespace(block)
+    n, m = block.shape
     if is_torch(xp):
         row, value = _best_there(block, k)
         return to_numpy(row), to_numpy(value)
@@ -254,11 +262,13 @@ def _best_there(block: Array, k: int) -> tuple[Array, Array]:
     Maxima of groups of these give the bound, which takes few of them. Only groups with a maximum from there on are
     looked at again, some ten for each column; where many values are equal these are too many, and columns are sorted.
     """
-    (n, m), at = block.shape, {"device": block.device}
+    n, m = block.shape
+    at = {"device": block.device}
     width = min(32, int((n / k) ** 0.5), n // (8 * k))
     if width < 2:
         return _sorted_there(block, k)
-    xp, groups = namespace(block), -(-n // width)
+    xp = namespace(block)
+    groups = -(-n // width)
     whole = n // width
     maxima = xp.empty((groups, m), dtype=block.dtype, **at)
     xp.amax(block[: whole * width].reshape(whole, width, m), 1, out=maxima[:whole])
@@ -276,7 +286,9 @@ def _best_there(block: Array, k: int) -> tuple[Array, Array]:
     if whole < groups:
         enough &= row < n
     i, j = enough.nonzero(as_tuple=True)
-    row, value, column = row[i, j], value[i, j], column[i]
+    row = row[i, j]
+    value = value[i, j]
+    column = column[i]
     order = value.sort(descending=True, stable=True).indices  # of equal values, the lower row comes first
     column, again = column[order].sort(stable=True)
     first = xp.searchsorted(column, xp.arange(m, **at))
@@ -286,8 +298,10 @@ def _best_there(block: Array, k: int) -> tuple[Array, Array]:
 
 def _sorted_there(block: Array, k: int) -> tuple[Array, Array]:
     """The same by sorting columns, some at a time."""
-    xp, (n, m) = namespace(block), block.shape
-    step, found = max(1, CELLS // n), []
+    xp = namespace(block)
+    n, m = block.shape
+    step = max(1, CELLS // n)
+    found = []
     for t in range(0, m, step):
         value, row = block[:, t : t + step].T.sort(dim=1, descending=True, stable=True)
         found.append((row[:, :k], value[:, :k]))

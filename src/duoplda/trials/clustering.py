@@ -34,7 +34,9 @@ from duoplda.trials.tables import as_text
 Top = Callable[[Sides, int], tuple[Any, Any]]
 
 FEW = 4000  # items: up to so many, merges are those of the algorithm that looks at all pairs, as far as was seen
-CANDIDATES, CANDIDATES_OF_FEW = 10, 30  # neighbours of an item to begin with
+# Neighbours of an item to begin with
+CANDIDATES = 10
+CANDIDATES_OF_FEW = 30
 SLACK_OF_FEW = 5.0  # nats by which a guess at a gain may be too low
 CLOSE = 3.0  # nats: smaller margins of items are exact
 SHOWN = 10  # clusters in a notebook
@@ -127,8 +129,11 @@ class Clustering(Shown):
             Z[t, 3] = size[m + t]
         heights = -Z[:, 2]
         Z[:, 2] = np.maximum.accumulate(heights - heights.min()) if len(Z) else heights
-        rest, top = sorted(size), Z[-1, 2] if len(Z) else 0.0
-        rows, at, n = [], rest[0], size[rest[0]]
+        rest = sorted(size)
+        top = Z[-1, 2] if len(Z) else 0.0
+        rows = []
+        at = rest[0]
+        n = size[rest[0]]
         for t, other in enumerate(rest[1:]):
             n += size[other]
             rows.append([at, other, top + 1.0, n])
@@ -164,15 +169,19 @@ def cluster(
     every, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
     item, cannot = _constraints(sides, must_link, cannot_link)
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
-    every, owner = _grouped(every, item), owner[np.unique(item, return_index=True)[1]]
-    evidence, ln_alpha = Evidence.of(every), math.log((1 - prior) / prior)
+    every = _grouped(every, item)
+    owner = owner[np.unique(item, return_index=True)[1]]
+    evidence = Evidence.of(every)
+    ln_alpha = math.log((1 - prior) / prior)
     candidates = candidates or (CANDIDATES_OF_FEW if len(every) <= FEW else CANDIDATES)
     free = known is None and not cannot and (fewest, most) == _numbers(None, None, None) and discount == 1
     if free and len(every) >= ROUNDS_FROM and is_torch(namespace(every.gamma)):
         return _of_rounds(sides, item, rounds.find(every, evidence, ln_alpha, weight, candidates))
     items = _items(evidence, every, owner, cannot, discount)
     if fewest == 1 and not cannot and (twin := _twins(evidence, items, weight, ln_alpha)) is not None:
-        item, every, owner = twin[item], _grouped(every, twin), owner[np.unique(twin, return_index=True)[1]]
+        item = twin[item]
+        every = _grouped(every, twin)
+        owner = owner[np.unique(twin, return_index=True)[1]]
         items = _items(evidence, every, owner, cannot, discount)
     n_known = int((items.owner >= 0).sum())
     if fewest > len(items.m) - n_known and fewest > 1:
@@ -187,7 +196,8 @@ def cluster(
             f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
             "for: ask for more, or lift some constraints"
         )
-    places, tree = Places(p, items), list(p.merges)
+    places = Places(p, items)
+    tree = list(p.merges)
     for _ in range(5 if refine else 0):
         if not _refine(places, fewest, most):
             break
@@ -245,7 +255,8 @@ def pairs_of(pairs: Any, ids: NDArray[Any], name: str) -> Ints:
 
 def _constraints(sides: Sides, must_link: Any, cannot_link: Any) -> tuple[Ints, dict[int, set[int]]]:
     """The item of each side, and the items that are to be apart."""
-    n, must = len(sides), pairs_of(must_link, sides.ids, "must_link")
+    n = len(sides)
+    must = pairs_of(must_link, sides.ids, "must_link")
     not_ = pairs_of(cannot_link, sides.ids, "cannot_link")
     links = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), shape=(n, n))
     found = connected_components(links, directed=False)[1]
@@ -271,7 +282,8 @@ def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
         raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
     refuse_shared(sides.session, known)
     names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
-    first, second = unnamed(sides, names[: len(sides)]), unnamed(known, names[len(sides) :])
+    first = unnamed(sides, names[: len(sides)])
+    second = unnamed(known, names[len(sides) :])
     return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
 
 
@@ -312,7 +324,8 @@ def _grouped(sides: Sides, item: Ints) -> Sides:
 
 
 def _items(evidence: Evidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float) -> Items:
-    gamma, counts = discount * (to_numpy(sides.gamma) @ evidence.basis), discount * sides.counts.astype(np.float64)
+    gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
+    counts = discount * sides.counts.astype(np.float64)
     Q = to_numpy(sides.Q).copy() if discount == 1 else _by_pattern(evidence, counts, gamma)
     return Items(counts, gamma, sides.counts.sum(axis=1).astype(np.float64), Q, owner, cannot)
 
@@ -351,14 +364,17 @@ def _by_pattern(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
 
 def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: Top) -> None:
     """The best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
-    p, n = queue.p, len(sides)
+    p = queue.p
+    n = len(sides)
     if discount != 1 or len(sides.groups) > MOST_PATTERNS:
         queue.look(-np.inf, candidates)
         return
     rows, ratios = (to_numpy(x) for x in top(sides, candidates + 1))
     a, b, ratio = neighbours(rows, ratios)
     keep = without_hubs(a, b, ratio, n)
-    a, b, ratio = a[keep], b[keep], ratio[keep]
+    a = a[keep]
+    b = b[keep]
+    ratio = ratio[keep]
     queue.add(a, b, p.weight * ratio + p.prior(a, b), ratio + p.Q[a] + p.Q[b])
 
 
@@ -368,14 +384,16 @@ def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: To
 def _answer(
     sides: Sides, known: Sides | None, items: Items, item: Ints, tree: list[Merge], places: Places
 ) -> Clustering:
-    p, real = places.p, items.owner < 0
+    p = places.p
+    real = items.owner < 0
     slots = p.slots
     inside = [[i for i in p.members[s] if real[i]] for s in slots.tolist()]
     sessions = np.array([int(items.m[own].sum()) if own else 0 for own in inside])
     first = np.array([min(own, default=len(real)) for own in inside])
     order = np.lexsort((first, -sessions))
     order = order[[bool(inside[k]) for k in order.tolist()]]
-    slots, sessions = slots[order], sessions[order]
+    slots = slots[order]
+    sessions = sessions[order]
     index = np.full(len(p.m), -1)
     index[slots] = np.arange(len(slots))
     owner = p.owner[slots]
@@ -426,7 +444,8 @@ def _mean(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
     taken = set() if known is None else set(map(str, known.ids.tolist()))
-    names, n = [], 0
+    names = []
+    n = 0
     for k in owner.tolist():
         if k >= 0 and known is not None:
             names.append(str(known.ids[k]))
@@ -441,13 +460,15 @@ def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
 def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
     """For each cluster the one with which a merge would gain most, by a guess, and the exact gain."""
     k = len(slots)
-    nearest, gain = np.full(k, -1), np.full(k, -np.inf)
+    nearest = np.full(k, -1)
+    gain = np.full(k, -np.inf)
     if k < 2:
         return nearest, gain
     place = np.empty(len(p.m), np.int64)
     place[slots] = np.arange(k)
     for a, b, value in best_pairs(p, slots, 1):
-        nearest[place[a]], gain[place[a]] = place[b], value
+        nearest[place[a]] = place[b]
+        gain[place[a]] = value
     there = np.flatnonzero(np.isfinite(gain))
     nearest[~np.isfinite(gain)] = -1
     if len(there):
@@ -458,14 +479,18 @@ def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
 def _margins(places: Places) -> tuple[Ints, Floats]:
     """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse: exact, where small."""
     stay, other, gain = places.known or places.best()
-    stay, other, gain = stay.copy(), other.copy(), gain.copy()
+    stay = stay.copy()
+    other = other.copy()
+    gain = gain.copy()
     alone = places.p.m[places.where] - places.m <= 0
     gain = np.where(other >= 0, gain, np.where(alone, -np.inf, 0.0))
     close = np.flatnonzero((stay - gain < CLOSE) & (other >= 0) & ~places.fixed)
     for i in close.tolist() if not places.p.evidence.is_diagonal else ():
-        stay[i], gain[i] = places.exact(i, int(places.where[i]), True)[0], places.exact(i, int(other[i]), False)[0]
+        stay[i] = places.exact(i, int(places.where[i]), True)[0]
+        gain[i] = places.exact(i, int(other[i]), False)[0]
         if not alone[i] and gain[i] < 0:
-            other[i], gain[i] = -1, 0.0
+            other[i] = -1
+            gain[i] = 0.0
     lone = np.flatnonzero((stay - gain < CLOSE) & (other < 0) & ~alone & ~places.fixed)
     for i in lone.tolist() if not places.p.evidence.is_diagonal else ():
         stay[i] = places.exact(i, int(places.where[i]), True)[0]
@@ -478,7 +503,8 @@ def _splits(p: Partition, items: Items, tree: list[Merge], slots: Ints, margin: 
     children = {len(items.m) + t: (a, b) for t, (a, b, _, _) in enumerate(tree)}
 
     def below(node: int) -> set[int]:
-        stack, out = [node], set()
+        stack = [node]
+        out = set()
         while stack:
             top = stack.pop()
             if top in children:

@@ -40,16 +40,36 @@ Floats = NDArray[np.float64]
 WORTH = 1 << 24  # pairs of patterns times factors: fewer are inverted one by one
 EXACT = 1e-8  # the largest error, as a share of the range of the scores, where no tolerance is granted
 MARGIN = 6  # pairs held out may be off by the goal over this: the worst of all pairs are several times as far off
-FEWEST, MOST, MORE, TRIES = 8, 384, 1.2, 4  # pivots: at least, at most, how many more, and how often
+# Pivots: at least, at most, how many more, and how often
+FEWEST = 8
+MOST = 384
+MORE = 1.2
+TRIES = 4
 HOPELESS = 300  # times the goal: more pivots will not do
 MATRICES = 320  # M_k, at most
-SIMPLE, LOGS, SOME = 450, 8, 1000  # simple functions; ln-determinants; rows that a pivoted QR looks at first
-PROBES, MIXED = 450, 16  # numbers of each M, and combinations of these, that are looked at
-LITTLE, TINY = 10_000, 2000  # functions, and matrices, that add less than the goal over this are left out at once
-PAIRS, ENDS = 576, 24  # held out; sides that stand out
-SIDES, ROWS, BYTES = 128, 512, 1 << 27  # sides and rows at a time; bytes of columns
-SINGLE, FAR = 6e-8, 3  # the rounding of single precision; the largest numbers, of their mean size
-PART, SHARE = 640, 6  # sides that share functions, at most; what they may be off, as a share of the goal
+# Simple functions; ln-determinants; rows that a pivoted QR looks at first
+SIMPLE = 450
+LOGS = 8
+SOME = 1000
+# Numbers of each M, and combinations of these, that are looked at
+PROBES = 450
+MIXED = 16
+# Functions, and matrices, that add less than the goal over this are left out at once
+LITTLE = 10_000
+TINY = 2000
+# Held out; sides that stand out
+PAIRS = 576
+ENDS = 24
+# Sides and rows at a time; bytes of columns
+SIDES = 128
+ROWS = 512
+BYTES = 1 << 27
+# The rounding of single precision; the largest numbers, of their mean size
+SINGLE = 6e-8
+FAR = 3
+# Sides that share functions, at most; what they may be off, as a share of the goal
+PART = 640
+SHARE = 6
 
 
 class Skeleton:
@@ -67,7 +87,9 @@ class Skeleton:
             size = np.abs(np.diagonal(self.R))
             r = min(most, int(np.sum(size > 1e-14 * size[0])))
             self.rows: Ints = some[order[:r]]  # best first
-            self.size, self.at = size[:r], Z @ Q[:, :r]  # how far each is from those before it
+            # How far each is from those before it
+            self.size = size[:r]
+            self.at = Z @ Q[:, :r]
             sums = np.abs(self.coefficients(r)).sum(axis=1)
             some = np.union1d(some, np.argsort(-sums, kind="stable")[: SOME // 4])
 
@@ -86,20 +108,28 @@ class Pivots:
     """
 
     def __init__(self, G: Array, n: Ints):
-        host, self.n, self.rng = to_numpy(G), n, np.random.default_rng(0)
+        host = to_numpy(G)
+        self.n = n
+        self.rng = np.random.default_rng(0)
         mean, E = np.linalg.eigh(np.tensordot(n.mean(axis=0), host, axes=1))
         self.mean = mean = np.maximum(mean, max(1e-9 * mean[-1], 1e-12))
-        scale, ny = np.sqrt(mean * (1 + mean)), len(mean)
-        self.basis, even = E / scale, np.sqrt(1 + 2 * mean)  # gamma @ basis are the coordinates
+        scale = np.sqrt(mean * (1 + mean))
+        ny = len(mean)
+        # Gamma @ basis are the coordinates
+        self.basis = E / scale
+        even = np.sqrt(1 + 2 * mean)
         self.turned = E.T @ host @ E
-        scaled, self.ln_scale = self.turned / even[:, None] / even, 2 * np.log(even).sum()
+        scaled = self.turned / even[:, None] / even
+        self.ln_scale = 2 * np.log(even).sum()
         self.stretch = put((scale / even)[:, None], G)  # (ny, 1) from the coordinates of the inverses
         self.diagonals = np.diagonal(self.turned, axis1=1, axis2=2)
         self.G = put(np.concatenate([(np.diag(1 / even**2) - np.eye(ny))[None], scaled]), G)  # of counts (1, n)
         self.size = 1 + n @ np.trace(host, axis1=1, axis2=2) / ny  # (P,) that of Lambda
         self.probes = put(self.rng.standard_normal((ny, min(ny, -(-PROBES // ny)))), G)
         self.best = Skeleton(self._simple(n), MOST, self.rng)
-        self.sums, self.sketch, self.ln = n[:0], np.zeros((0, ny * self.probes.shape[1])), np.zeros(0)
+        self.sums = n[:0]
+        self.sketch = np.zeros((0, ny * self.probes.shape[1]))
+        self.ln = np.zeros(0)
         self.place = np.full((len(self.best.rows),) * 2, -1)  # of sums of two pivots among these
 
     def _simple(self, n: Ints) -> Floats:
@@ -107,12 +137,14 @@ class Pivots:
 
         With 1 / (1 + lambda_d) come numbers off the diagonal, as they are for two directions alone.
         """
-        ny, order = len(self.mean), np.argsort(self.size, kind="stable")
+        ny = len(self.mean)
+        order = np.argsort(self.size, kind="stable")
 
         def other(shares: Floats) -> Ints:
             return self.n[order[(shares * (len(self.n) - 1)).astype(int)]]
 
-        Z, far = [np.ones((len(n), 1))], max(3, -(-SIMPLE // ny))
+        Z = [np.ones((len(n), 1))]
+        far = max(3, -(-SIMPLE // ny))
         for t, p in enumerate([0 * n[0], *other(np.linspace(0.02, 0.98, far - 1))]):
             shift = 1 + t * ny // far
             beside = (n + p) @ np.diagonal(np.roll(self.turned, -shift, axis=2), axis1=1, axis2=2)
@@ -135,7 +167,8 @@ class Pivots:
 
     def sketches(self, n: Ints) -> tuple[Floats, Floats]:
         """(m, ..) M(n) times the probes, as rows, and (m,) ln|Lambda(n)|."""
-        out, probes = empty((len(n), *self.probes.shape), self.G), self.stretch * self.probes
+        out = empty((len(n), *self.probes.shape), self.G)
+        probes = self.stretch * self.probes
 
         def use(u: int, M: Array) -> None:
             out[u, ...] = self.stretch * (M @ probes)
@@ -148,14 +181,17 @@ class Pivots:
 
         Not of all: functions get smaller, and products of two that are `least` times the last one do not count.
         """
-        self.k, self.alpha, size = k, self.best.coefficients(k), self.best.size[:k]
+        self.k = k
+        self.alpha = self.best.coefficients(k)
+        size = self.best.size[:k]
         self.counts = size[:, None] * size >= least * size[0] * size[-1]
         new = np.argwhere(np.tril(self.counts) & (self.place[:k, :k] < 0))
         i, j = new.T
         self.place[i, j] = self.place[j, i] = len(self.sums) + np.arange(len(new))
         n = self.n[self.best.rows[i]] + self.n[self.best.rows[j]]
         sketch, ln = self.sketches(n)
-        self.sums, self.sketch = np.concatenate([self.sums, n]), np.concatenate([self.sketch, sketch])
+        self.sums = np.concatenate([self.sums, n])
+        self.sketch = np.concatenate([self.sketch, sketch])
         self.ln = np.concatenate([self.ln, ln - self.ln_diagonal(n)])
         self.L = self.best.R[:k, :k].T
         self.L_inverse = np.tril(np.linalg.inv(self.L))
@@ -174,7 +210,8 @@ class Pivots:
         An error of M is `worth` as much as one of ln|Lambda|; those that add less than `least` to that are left out.
         """
         some = self.sketch @ self.rng.standard_normal((self.sketch.shape[1], MIXED))
-        weight, n = (self.size / self.size.mean()) ** 0.5, self.n[self.best.rows[: self.k]]
+        weight = (self.size / self.size.mean()) ** 0.5
+        n = self.n[self.best.rows[: self.k]]
         own = weight[self.best.rows[: self.k]]
         Y = worth / MIXED**0.5 * own * (self.L @ self.surplus(some.T) @ self.L.T)  # (MIXED, k, k)
         ln = self.L @ self.surplus(self.ln) @ self.L.T
@@ -238,7 +275,9 @@ class Crossed:
     @reproducible()
     def __init__(self, ours: PatternRows, b: Sides, pb: range, tolerance: float | None = None):
         """`ok`: the error is below the tolerance (nats) or, if that is None, a share `EXACT` of the scores' range."""
-        self.a, self.pb, self.ok = ours.side, pb, False
+        self.a = ours.side
+        self.pb = pb
+        self.ok = False
         self.G, of_a, of_b = common(self.a.groups, b.groups)
         parts = of_a[ours.patterns.start : ours.patterns.stop], of_b[pb.start : pb.stop]
         n, which = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
@@ -275,8 +314,11 @@ class Crossed:
         if not (0 < goal < np.inf and size.max() < 1e20):
             return
         weight = size / (len(p.basis) * p.sketch.shape[1]) ** 0.5  # of errors of sketches in ratios
-        share, most = goal / max(spread, goal), len(p.best.rows)
-        k, self.error = max(FEWEST, int(np.sum(p.best.size > share**1.5 * p.best.size[0]))), 0.0  # found by trying
+        share = goal / max(spread, goal)
+        most = len(p.best.rows)
+        # Found by trying
+        k = max(FEWEST, int(np.sum(p.best.size > share**1.5 * p.best.size[0])))
+        self.error = 0.0
         if most == MOST and p.best.size[-1] > share**1.3 * p.best.size[0]:  # no hope
             return
         for more in range(TRIES):
@@ -288,15 +330,19 @@ class Crossed:
 
     def _center(self, p: Pivots) -> None:
         """y of the head of this file, for our sides, and Lambda y by pattern, where half of I is for each side."""
-        G, mean = self.G, p.n[self.pattern].mean(axis=0)
-        xp, g = namespace(G), take(self.a.gamma, self.rows)
+        G = self.G
+        mean = p.n[self.pattern].mean(axis=0)
+        xp = namespace(G)
+        g = take(self.a.gamma, self.rows)
         Lambda = eye(G.shape[-1], G) + xp.tensordot(put(mean, G), G, axes=1)
-        self.y, self.basis = xp.linalg.solve(Lambda, xp.mean(g, axis=0)[:, None])[:, 0], put(p.basis, G)
+        self.y = xp.linalg.solve(Lambda, xp.mean(g, axis=0)[:, None])[:, 0]
+        self.basis = put(p.basis, G)
         self.Lambda_y = put(p.n.astype(float), G) @ (G @ self.y) + self.y / 2  # (P, ny)
 
     def _held_out(self, p: Pivots, b: Sides, theirs: Ints) -> tuple[Ints, Ints]:
         """Places of ours and rows of b: any, those with the fewest counts and the largest gamma, with each of these."""
-        of_b, kinds = self._of(b, theirs), []
+        of_b = self._of(b, theirs)
+        kinds = []
         for pattern, g in ((self.pattern, self.gamma), (of_b, self._sides(b, theirs, of_b)[0])):
             ends = (np.argsort(x, kind="stable")[:ENDS] for x in (p.size[pattern], -_lengths(g)))
             kinds.append([np.arange(len(pattern)), *ends])
@@ -310,8 +356,11 @@ class Crossed:
         self.psi, inverse, ln = p.psi(2 * float(np.median(weight)), goal / LITTLE)
         found = Skeleton(p.sketch, MATRICES, p.rng)
         rho = max(1, int(np.sum(TINY * weight.max() * found.size > goal)))
-        C, A, r = found.coefficients(rho), inverse @ p.L, len(inverse)
-        self.M, D = empty((ny, rho, ny), self.G), np.empty((rho, r, r))
+        C = found.coefficients(rho)
+        A = inverse @ p.L
+        r = len(inverse)
+        self.M = empty((ny, rho, ny), self.G)
+        D = np.empty((rho, r, r))
 
         def use(u: int, M: Array) -> None:
             self.M[:, u, :] = p.stretch * M * p.stretch.T
@@ -325,8 +374,12 @@ class Crossed:
 
     def _cut(self, b: Sides, at: Ints, theirs: Ints, exact: Floats, goal: float) -> bool:
         """Whether pairs are near enough; then leave out functions that do not count, and take others as single."""
-        of_a, of_b, g = self.pattern[at], self._of(b, theirs), take(self.gamma, at)
-        psi_a, psi_b, (h, base) = self.psi[of_a], self.psi[of_b], self._sides(b, theirs, of_b)
+        of_a = self.pattern[at]
+        of_b = self._of(b, theirs)
+        g = take(self.gamma, at)
+        psi_a = self.psi[of_a]
+        psi_b = self.psi[of_b]
+        h, base = self._sides(b, theirs, of_b)
         # what each function of a, and of b, adds to (gamma_3'Lambda_3^-1 gamma_3 - ln|Lambda_3|) / 2
         by_a = psi_a * (to_numpy(self._transformed(g + h, of_b, 0)[1]) - psi_b @ self.ln / 2)
         by_b = psi_b * (to_numpy(self._transformed(g + h, of_a, 0)[1]) - psi_a @ self.ln / 2)
@@ -336,12 +389,15 @@ class Crossed:
             return False
         x = to_numpy(self._transformed(h, of_b, len(self.ln))[0])
         cross = psi_a * (x @ to_numpy(g)[:, :, None])[:, :, 0]
-        whole, columns = (self.psi, self.ln, self.D), np.arange(len(at))
+        whole = (self.psi, self.ln, self.D)
+        columns = np.arange(len(at))
         ours, place = np.unique(at, return_inverse=True)
         for limit in (1.1 * goal, max(self.error, goal / 2), 0.0):  # if what is left out matters after all, less is
             self.r, *others = (_count(terms, off, limit) for terms in (cross, by_a, by_b))
             most = max(self.r, *others)
-            self.psi, self.ln, self.D = whole[0][:, :most], whole[1][:most, :most], whole[2][:most, :most, :] + 0.0
+            self.psi = whole[0][:, :most]
+            self.ln = whole[1][:most, :most]
+            self.D = whole[2][:most, :most, :] + 0.0
             self.__dict__.pop("small", None)  # that of other functions
             self._divide(x[::2, : self.r, :], limit, goal)
             found = empty((len(ours), len(at)), self.gamma)
@@ -381,19 +437,25 @@ class Crossed:
 
     def _sides(self, s: Sides, rows: Ints, pattern: Ints) -> tuple[Array, Array]:
         """gamma - Lambda y of some sides, in coordinates, and the rest of ratios: y'gamma - y'Lambda y / 2 - Q."""
-        g, Lambda_y = take(s.gamma, rows), take(self.Lambda_y, pattern)
+        g = take(s.gamma, rows)
+        Lambda_y = take(self.Lambda_y, pattern)
         return (g - Lambda_y) @ self.basis, (g - Lambda_y / 2) @ self.y - take(s.Q, rows)
 
     def _transformed(self, g: Array, pattern: Ints, r: int) -> tuple[Array, Array]:
         """x (m, r, ny) of sides with gamma g (m, ny), and their own terms gamma'x / 2 (m, k) of all functions."""
-        xp, (ny, rho, _), (k, _, _), m = namespace(g), self.M.shape, self.D.shape, g.shape[0]
+        xp = namespace(g)
+        ny, rho, _ = self.M.shape
+        k, _, _ = self.D.shape
+        m = g.shape[0]
         y = xp.reshape(g @ xp.reshape(self.M, (ny, rho * ny)), (m, rho, ny))
         W = xp.reshape(put(self.psi[pattern], g) @ xp.reshape(self.D, (k, k * rho)), (m, k, rho))
         return W[:, :r, :] @ y, (W @ (y @ g[:, :, None]))[:, :, 0] / 2
 
     def _share(self, work: Callable[[slice, Any], None], n: int, r: int) -> None:
         """Work on n sides, some of them at a time, in threads of the host."""
-        host, (ny, rho, _), k = namespace(self.M) is np, self.M.shape, self.D.shape[0]
+        host = namespace(self.M) is np
+        ny, rho, _ = self.M.shape
+        k = self.D.shape[0]
         step = SIDES if host else 8 * SIDES
         flops = 2.0 * n * rho * (ny * ny + k * k + r * ny)
         run(work, [slice(t, min(t + step, n)) for t in range(0, n, step)], flops if host else 0, lambda: None)
@@ -404,9 +466,12 @@ class Crossed:
 
     def _small(self, at: Ints) -> Array:
         """(n, 2 k + 2) what ours have beside psi gamma: [own, psi, base, 1]."""
-        k, g, pattern = self.D.shape[0], take(self.gamma, at), self.pattern[at]
+        k = self.D.shape[0]
+        g = take(self.gamma, at)
+        pattern = self.pattern[at]
         out = empty((len(at), 2 * k + 2), g)
-        out[:, k : 2 * k], out[:, 2 * k + 1] = put(self.psi[pattern], out), 1.0
+        out[:, k : 2 * k] = put(self.psi[pattern], out)
+        out[:, 2 * k + 1] = 1.0
         out[:, 2 * k] = take(self.base, at)
 
         def work(of: slice, _: None) -> None:
@@ -430,17 +495,27 @@ class Crossed:
 
         Of the first all but a few functions are in single precision. With `ours`, places of some, `out` has their rows.
         """
-        xp, ny, k, m = namespace(self.M), self.gamma.shape[1], self.D.shape[0], len(theirs)
-        like, pattern = xp.astype(self.M[:0, ...], xp.float32), self._of(b, theirs)
-        small, (g, base) = empty((m, 2 * k + 2), self.M), self._sides(b, theirs, pattern)
-        small[:, :k], small[:, 2 * k], small[:, 2 * k + 1] = put(self.psi[pattern], small), 1.0, base
+        xp = namespace(self.M)
+        ny = self.gamma.shape[1]
+        k = self.D.shape[0]
+        m = len(theirs)
+        like = xp.astype(self.M[:0, ...], xp.float32)
+        pattern = self._of(b, theirs)
+        small = empty((m, 2 * k + 2), self.M)
+        g, base = self._sides(b, theirs, pattern)
+        small[:, :k] = put(self.psi[pattern], small)
+        small[:, 2 * k] = 1.0
+        small[:, 2 * k + 1] = base
         ln = put(self.psi[pattern] @ self.ln / 2, small)
         mine, rows = (self.small, self.rows) if ours is None else (self._small(ours), np.arange(len(ours)))
         place = np.full(len(self.rows), -1)  # of ours, among those
         place[slice(None) if ours is None else ours] = np.arange(len(rows))
-        rights, tiles, step = list[Right](), list[tuple[Right, Ints]](), ROWS if xp is np else 16 * ROWS
+        rights = list[Right]()
+        tiles = list[tuple[Right, Ints]]()
+        step = ROWS if xp is np else 16 * ROWS
         for part in self.parts:
-            C, first = put(part.C, self.M), part.double * ny
+            C = put(part.C, self.M)
+            first = part.double * ny
             rooms = empty((m, first), self.M), empty((m, part.C.shape[1] * ny - first), like)
             halves = C[:, : part.double].T, xp.astype(C[:, part.double :].T, like.dtype)
             rights.append(Right(part, halves, *rooms))
@@ -450,7 +525,8 @@ class Crossed:
         def right(of: slice, _: None) -> None:
             x, own = self._transformed(g[of, :], pattern[of], self.r)
             small[of, k : 2 * k] = own - ln[of, :]
-            single, n = xp.astype(x, like.dtype), of.stop - of.start
+            single = xp.astype(x, like.dtype)
+            n = of.stop - of.start
             for r in rights:
                 r.wide[of, :] = xp.reshape(r.C[0] @ x, (n, r.wide.shape[1]))
                 r.narrow[of, :] = xp.reshape(r.C[1] @ single, (n, r.narrow.shape[1]))
@@ -460,7 +536,9 @@ class Crossed:
 
         def tile(item: tuple[Right, Ints], _: None) -> None:
             (part, _C, wide, narrow), of = item
-            own, gamma, to = put(part.own[of], self.M), take(self.gamma, part.at[of]), place[part.at[of]]
+            own = put(part.own[of], self.M)
+            gamma = take(self.gamma, part.at[of])
+            to = place[part.at[of]]
             block = take(mine, to) @ small.T
             if wide.shape[1]:
                 block += each_times(own[:, : part.double], gamma) @ wide.T

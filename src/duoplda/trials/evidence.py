@@ -48,7 +48,8 @@ class Evidence:
     @reproducible()
     def of(sides: Sides, *more: Sides) -> Evidence:
         """For the sessions of some sides."""
-        types, n = sides.types, sides.counts.sum(axis=0)
+        types = sides.types
+        n = sides.counts.sum(axis=0)
         G = to_numpy(sides.terms.G)
         if more:
             types = np.concatenate([s.types for s in (sides, *more)])
@@ -79,15 +80,19 @@ class Evidence:
         """
         if self.is_diagonal:
             return self.guess(gamma, counts @ self.diagonals)
-        (k, ny), few = gamma.shape, len(self.G) <= FEW_TYPES
-        out, step = np.empty(k), max(1, BATCH // (8 * (ny + 1) ** 2))
+        k, ny = gamma.shape
+        few = len(self.G) <= FEW_TYPES
+        out = np.empty(k)
+        step = max(1, BATCH // (8 * (ny + 1) ** 2))
         for a in range(0, k, step):
-            c, g = counts[a : a + step], gamma[a : a + step]
+            c = counts[a : a + step]
+            g = gamma[a : a + step]
             used = slice(None) if few else np.flatnonzero(c.any(axis=0))
             flat = c[:, used] @ self._bordered[used]  # (k, (ny + 1)^2)
             flat[:, :: ny + 2] += 1.0
             M = flat.reshape(-1, ny + 1, ny + 1)
-            M[:, ny, :ny], M[:, ny, ny] = g, 1.0 + (g * g).sum(axis=1)
+            M[:, ny, :ny] = g
+            M[:, ny, ny] = 1.0 + (g * g).sum(axis=1)
             L = np.linalg.cholesky(M)
             ln = np.log(L.reshape(len(g), -1)[:, : -1 : ny + 2]).sum(axis=1)
             last = L[:, ny, :ny]
@@ -120,7 +125,8 @@ class Evidence:
         for sides in (a, b):
             gamma = to_numpy(sides.gamma) @ self.basis
             sets.append(Binned(gamma, self._counts(sides) @ self.diagonals, self.mean))
-        pairs, out = Pairs(*sets), np.empty((len(a), len(b)))
+        pairs = Pairs(*sets)
+        out = np.empty((len(a), len(b)))
         Q = [self.guess(s.gamma, s.lam) for s in sets]
         for rows in pairs.blocks():
             part = pairs.block(rows) - Q[0][rows[0] : rows[1], None] - Q[1]
@@ -142,7 +148,10 @@ class Binned:
         s = np.maximum(lam.sum(axis=1) / max(float(g.sum()), 1e-300), 1e-12)
         bins = np.floor(np.log2(s)).astype(np.int64)
         self.order = np.argsort(bins, kind="stable")
-        self.gamma, self.lam, self.s, self.g = gamma[self.order], lam[self.order], s[self.order], g
+        self.gamma = gamma[self.order]
+        self.lam = lam[self.order]
+        self.s = s[self.order]
+        self.g = g
         levels, start = np.unique(bins[self.order], return_index=True)
         self.edges = np.append(start, len(s)).tolist()
         t = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
@@ -167,12 +176,15 @@ class Pairs:
     """
 
     def __init__(self, a: Binned, b: Binned):
-        self.a, self.b, self.order = a, b, a.order
+        self.a = a
+        self.b = b
+        self.order = a.order
         self._bin = -1
 
     def blocks(self) -> list[tuple[int, int]]:
         """Ranges of rows, in the order of bins, that are computed at a time."""
-        step, edges = max(1, CELLS // max(len(self.b.s), 1)), self.a.edges
+        step = max(1, CELLS // max(len(self.b.s), 1))
+        edges = self.a.edges
         return [(i, min(i + step, end)) for start, end in pairwise(edges) for i in range(start, end, step)]
 
     @reproducible()
@@ -181,9 +193,11 @@ class Pairs:
         own = int(np.searchsorted(self.a.edges, rows[0], side="right")) - 1
         if self._bin != own:
             found, alone = zip(*(self.b.at(x) for x in self.a.nodes[own]), strict=True)
-            self._bin, self._right = own, np.concatenate([*found, np.stack(alone, axis=1)], axis=1)
+            self._bin = own
+            self._right = np.concatenate([*found, np.stack(alone, axis=1)], axis=1)
         gamma, lam, s = (x[slice(*rows)] for x in (self.a.gamma, self.a.lam, self.a.s))
-        g, nodes = self.a.g, self.a.nodes[own]
+        g = self.a.g
+        nodes = self.a.nodes[own]
         seen = g > 1e-9 * g.max()  # in other directions no session says anything
         worth = np.where(seen, lam / np.where(seen, g, 1.0), s[:, None])
         parts = [x * gamma for x in lagrange(worth, nodes)]

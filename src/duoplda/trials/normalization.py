@@ -111,7 +111,8 @@ class Cohort:
         ids : of models or recordings
         session : names of sessions
         """
-        ids, session = np.asarray(ids).reshape(-1), np.asarray(session).reshape(-1)
+        ids = np.asarray(ids).reshape(-1)
+        session = np.asarray(session).reshape(-1)
         shared = self.sides.rows(ids) >= 0
         if self.speaker is not None:
             shared |= np.array([who in self.speakers for who in self._who(ids)], bool)
@@ -130,7 +131,8 @@ class NoSpread(DuopldaError):
     """The scores of some sides with the cohort are all equal, or not finite."""
 
     def __init__(self, what: str, ids: NDArray[Any]):
-        self.what, self.ids = what, ids
+        self.what = what
+        self.ids = ids
         cause = f"the scores of {len(ids)} {what} with the cohort are all equal, or not finite: {some(ids)}"
         super().__init__(f"{cause}. Give a cohort of different recordings, and of more of them")
 
@@ -163,7 +165,8 @@ class NormalizedScorer(Scorer):
 
     def __init__(self, enrolled: Sides, cohort: Cohort, cosine: bool = False):
         super().__init__(enrolled, cosine)
-        self.cohort, self.against = cohort, Scorer(cohort.sides, cosine)
+        self.cohort = cohort
+        self.against = Scorer(cohort.sides, cosine)
         self._models: tuple[Any, Spread] = None, Spread()
 
     @property
@@ -185,7 +188,8 @@ class NormalizedScorer(Scorer):
         return out
 
     def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
-        out, index = super().pairs(tests, index, expected), to_numpy(index)
+        out = super().pairs(tests, index, expected)
+        index = to_numpy(index)
         order = np.argsort(index[:, 1], kind="stable")
         used, start = np.unique(index[order, 1], return_index=True)
         start = np.append(start, len(order))
@@ -193,7 +197,8 @@ class NormalizedScorer(Scorer):
             tests = tests.select(used)
         for part in self._parts(len(used)):
             which = order[start[part.start] : start[part.stop]]
-            i, j = index[which, 0], np.searchsorted(used[part], index[which, 1])
+            i = index[which, 0]
+            j = np.searchsorted(used[part], index[which, 1])
             set_rows(out, which, self._listed(take(out, which), i, j, tests, part))
         return out
 
@@ -209,7 +214,8 @@ class NormalizedScorer(Scorer):
 
     def _spread(self, sides: Sides, part: slice, what: str) -> Spread:
         """Of some sides, as far as the method needs it."""
-        method, k = self.cohort.normalize, self.cohort.selected
+        method = self.cohort.normalize
+        k = self.cohort.selected
         if method == ("t" if what == "models" else "z"):
             return Spread()
         S = self.against.columns(sides, part)  # (C, n)
@@ -226,14 +232,17 @@ class NormalizedScorer(Scorer):
 
     def _cells(self, scores: Array, tests: Sides, part: slice) -> Array:
         """All enrolled sides against some tests, (M, k)."""
-        ours, theirs = self.models, self._spread(tests, part, "tests")
+        ours = self.models
+        theirs = self._spread(tests, part, "tests")
         if self.cohort.normalize != "as2":
             left = None if ours.mean is None else (ours.mean[:, None], ours.deviation[:, None])
             return _normalized(scores, left, None if theirs.mean is None else (theirs.mean, theirs.deviation))
         out = empty(scores.shape, scores)
         for rows in self._parts(len(self.a)):
             own = ours.of(rows)
-            left, right = _selected(own, theirs.nearest), _selected(theirs, own.nearest)  # (m, k) and (k, m), twice
+            # (m, k) and (k, m), twice
+            left = _selected(own, theirs.nearest)
+            right = _selected(theirs, own.nearest)
             _check(left[1], own.largest[:, None], self.a.ids[rows], "models")
             _check(right[1], theirs.largest[:, None], tests.ids[part], "tests")
             out[rows, :] = _normalized(scores[rows, :], left, (right[0].T, right[1].T))
@@ -241,12 +250,14 @@ class NormalizedScorer(Scorer):
 
     def _listed(self, scores: Array, i: Ints, j: Ints, tests: Sides, part: slice) -> Array:
         """Pairs (n,) of enrolled sides i and of some tests j, counted from the first of these."""
-        ours, theirs = self.models, self._spread(tests, part, "tests")
+        ours = self.models
+        theirs = self._spread(tests, part, "tests")
         if self.cohort.normalize != "as2":
             both = ((ours, i), (theirs, j))
             sides = (None if s.mean is None else (take(s.mean, of), take(s.deviation, of)) for s, of in both)
             return _normalized(scores, *sides)
-        left, right = _gathered(ours.scores, i, theirs.nearest[j]), _gathered(theirs.scores, j, ours.nearest[i])
+        left = _gathered(ours.scores, i, theirs.nearest[j])
+        right = _gathered(theirs.scores, j, ours.nearest[i])
         _check(left[1], take(ours.largest, i), self.a.ids[i], "models")
         _check(right[1], take(theirs.largest, j), tests.ids[part][j], "tests")
         return _normalized(scores, left, right)
@@ -273,14 +284,20 @@ def _selected(side: Spread, nearest: Ints) -> tuple[Array, Array]:
     By products with 0 and 1, of scores and of their squares, from which each side's mean is taken before. Where a
     variance is a small difference of large numbers, it is computed once more, by the members themselves.
     """
-    A, (m, top) = side.scores, nearest.shape
+    A = side.scores
+    m, top = nearest.shape
     xp = namespace(A)
     marks = np.zeros((A.shape[0], m))
     np.put_along_axis(marks, nearest.T, 1.0, axis=0)
-    E, centre = put(marks, A), xp.mean(A, axis=0)  # (C, m)
+    # (C, m)
+    E = put(marks, A)
+    centre = xp.mean(A, axis=0)
     D = A - centre
-    shift, square = D.T @ E / top, (D * D).T @ E / top  # (n, m)
-    mean, variance = shift + centre[:, None], square - shift**2
+    # (n, m)
+    shift = D.T @ E / top
+    square = (D * D).T @ E / top
+    mean = shift + centre[:, None]
+    variance = square - shift**2
     doubtful = variance <= CANCELLED * square
     i, j = np.nonzero(to_numpy(doubtful))
     deviation = xp.sqrt(xp.where(doubtful, xp.zeros_like(variance), variance))
@@ -292,15 +309,20 @@ def _selected(side: Spread, nearest: Ints) -> tuple[Array, Array]:
 
 def _gathered(A: Array, column: Ints, rows: Ints) -> tuple[Array, Array]:
     """Means and deviations (p,) of `A[rows[i], column[i]]`, with `rows` (p, top)."""
-    xp, (C, n), (p, top) = namespace(A), A.shape, rows.shape
-    flat, step = xp.reshape(A, (C * n,)), max(1, CELLS // top)
-    mean, deviation = empty((p,), A), empty((p,), A)
+    xp = namespace(A)
+    C, n = A.shape
+    p, top = rows.shape
+    flat = xp.reshape(A, (C * n,))
+    step = max(1, CELLS // top)
+    mean = empty((p,), A)
+    deviation = empty((p,), A)
     for i in range(0, p, step):
         at = slice(i, min(i + step, p))
         cell = rows[at] * n + column[at, None]
         values = xp.reshape(take(flat, cell.reshape(-1)), cell.shape)
         own = xp.mean(values, axis=1, keepdims=True)
-        mean[at], deviation[at] = own[:, 0], xp.sqrt(xp.mean((values - own) ** 2, axis=1))
+        mean[at] = own[:, 0]
+        deviation[at] = xp.sqrt(xp.mean((values - own) ** 2, axis=1))
     return mean, deviation
 
 

@@ -50,15 +50,24 @@ class Partition:
     """
 
     def __init__(self, evidence: Evidence, items: Items, ln_alpha: float, weight: float):
-        self.evidence, self.ln_alpha, self.weight, n = evidence, ln_alpha, weight, len(items.m)
-        self.counts, self.gamma, self.m = items.counts.copy(), items.gamma.copy(), items.m.copy()
-        self.Q, self.owner = items.Q.copy(), items.owner.copy()
+        self.evidence = evidence
+        self.ln_alpha = ln_alpha
+        self.weight = weight
+        n = len(items.m)
+        self.counts = items.counts.copy()
+        self.gamma = items.gamma.copy()
+        self.m = items.m.copy()
+        self.Q = items.Q.copy()
+        self.owner = items.owner.copy()
         self.lam = self.counts @ evidence.diagonals
         self.guess = evidence.guess(self.gamma, self.lam)
         self.ln_gamma = gammaln(self.m)
-        self.alive, self.version = np.ones(n, bool), np.zeros(n, np.int64)
+        self.alive = np.ones(n, bool)
+        self.version = np.zeros(n, np.int64)
         self.merges: list[Merge] = []
-        self.name, self.next_name = np.arange(n), n  # of clusters in `merges`
+        # Of clusters in `merges`
+        self.name = np.arange(n)
+        self.next_name = n
         self.members: list[list[int]] = [[i] for i in range(n)]
         self.n_items = (items.owner < 0).astype(np.int64)  # of a cluster, known speakers not counted
         self.n_clusters = int(self.n_items.sum())
@@ -119,8 +128,13 @@ class Partition:
 
     def open(self, slot: int) -> None:
         """An empty cluster in a slot where none lives."""
-        self.counts[slot], self.gamma[slot], self.m[slot], self.owner[slot] = 0.0, 0.0, 0.0, -1
-        self.alive[slot], self.members[slot], self.n_items[slot] = True, [], 0
+        self.counts[slot] = 0.0
+        self.gamma[slot] = 0.0
+        self.m[slot] = 0.0
+        self.owner[slot] = -1
+        self.alive[slot] = True
+        self.members[slot] = []
+        self.n_items[slot] = 0
         self.name[slot], self.next_name = self.next_name, self.next_name + 1
 
     def move(self, item: int, a: int, b: int, own: tuple[Floats, Floats, float], Q: tuple[float, float]) -> None:
@@ -157,7 +171,8 @@ class Queue:
     """Pairs of clusters that wait to be merged, most promising first."""
 
     def __init__(self, partition: Partition, slack: float = SLACK):
-        self.p, self.slack = partition, 0.0 if partition.evidence.is_diagonal else slack
+        self.p = partition
+        self.slack = 0.0 if partition.evidence.is_diagonal else slack
         self.near = 1e-9 if partition.evidence.is_diagonal else NEAR
         self.heap: list[tuple[float, int, int, int, int, float]] = []
         self.neighbours: list[set[int]] = [set() for _ in range(len(partition.m))]
@@ -178,7 +193,8 @@ class Queue:
 
     def run(self, fewest: int, most: int) -> None:
         """Merge while that gains, down to `fewest` clusters; on until there are `most`, whether it gains or not."""
-        p, batch = self.p, 1 if self.p.evidence.is_diagonal else 8
+        p = self.p
+        batch = 1 if self.p.evidence.is_diagonal else 8
         while self.heap:
             if -self.heap[0][0] <= -self.near and p.n_clusters <= most:
                 return
@@ -219,7 +235,8 @@ class Queue:
         gains = self.p.guesses(i, others)
         if len(others) > NEIGHBOURS:
             keep = np.sort(np.argsort(-gains, kind="stable")[:NEIGHBOURS])
-            others, gains = others[keep], gains[keep]
+            others = others[keep]
+            gains = gains[keep]
         for x in near[i].difference(others.tolist()):
             near[x].discard(i)
         near[i] = set()
@@ -230,13 +247,16 @@ class Queue:
 
         How many of them are no neighbours yet is returned.
         """
-        p, slots, found = self.p, self.p.slots, 0
+        p = self.p
+        slots = self.p.slots
+        found = 0
         for a, b, gain in best_pairs(p, slots, k):
             for part in range(0, len(a), PAIRS):
                 i, j = (x[part : part + PAIRS][gain[part : part + PAIRS] > worst] for x in (a, b))
                 near = zip(i.tolist(), j.tolist(), strict=True)
                 new = np.array([y not in self.neighbours[x] and p.may(x, y) for x, y in near], bool)
-                i, j = i[new], j[new]
+                i = i[new]
+                j = j[new]
                 if len(i):
                     self.add(i, j, p.guesses(i, j))
                     found += len(i)
@@ -297,10 +317,15 @@ def merge_all(queue: Queue, fewest: int, most: int) -> None:
 def neighbours(rows: Ints, scores: Floats) -> tuple[Ints, Ints, Floats]:
     """Pairs (a < b) among the k best (n, k) of each item, each pair once, with its score."""
     n, k = rows.shape
-    a, b, s = np.repeat(np.arange(n), k), rows.reshape(-1), scores.reshape(-1)
+    a = np.repeat(np.arange(n), k)
+    b = rows.reshape(-1)
+    s = scores.reshape(-1)
     other = a != b
-    a, b, s = a[other], b[other], s[other]
-    low, high = np.minimum(a, b), np.maximum(a, b)
+    a = a[other]
+    b = b[other]
+    s = s[other]
+    low = np.minimum(a, b)
+    high = np.maximum(a, b)
     _, first = np.unique(low * n + high, return_index=True)
     return low[first], high[first], s[first]
 

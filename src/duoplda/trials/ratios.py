@@ -27,7 +27,9 @@ from duoplda.trials.sides import Groups, Sides
 from duoplda.trials.tables import empty
 
 MERGED = 1 << 16  # pairs merged at a time
-MANY, ROOM = 16, 1 << 26  # patterns that are worth a thread each, and bytes that such a thread may take
+# Patterns that are worth a thread each, and bytes that such a thread may take
+MANY = 16
+ROOM = 1 << 26
 HALVES = 128  # forms of one side for which products of its numbers are worth while
 KEEP = 3 << 29  # bytes of factors and inverses that are kept from block to block
 
@@ -38,20 +40,25 @@ class PatternRows:
     def __init__(self, side: Sides, patterns: range, part: slice | None = None):
         part = slice(0, len(side)) if part is None else part
         one = len(side.groups) == 1
-        index, order = side.groups.index[part] - patterns.start, np.arange(part.stop - part.start)
+        index = side.groups.index[part] - patterns.start
+        order = np.arange(part.stop - part.start)
         if not one and not bool((index[1:] >= index[:-1]).all()):
             order = np.argsort(index, kind="stable")
             index = index[order]
         of = slice(*np.searchsorted(index, [0, len(patterns)]).tolist())
-        self.side, self.patterns, self.rows = side, patterns, order[of] + part.start
+        self.side = side
+        self.patterns = patterns
+        self.rows = order[of] + part.start
         self.pattern: Ints = index[of]
         self.start: Ints = np.searchsorted(self.pattern, np.arange(len(patterns) + 1))
         self.present: list[int] = np.flatnonzero(np.diff(self.start)).tolist()
         increase = one or bool((self.rows[1:] > self.rows[:-1]).all())
         if increase and len(self.rows) == part.stop - part.start:  # no need of a copy
-            self.gamma, self.quadratic = side.gamma[part, :], side.quadratic[part]
+            self.gamma = side.gamma[part, :]
+            self.quadratic = side.quadratic[part]
         else:
-            self.gamma, self.quadratic = take(side.gamma, self.rows), take(side.quadratic, self.rows)
+            self.gamma = take(side.gamma, self.rows)
+            self.quadratic = take(side.quadratic, self.rows)
 
     @cached_property
     def order(self) -> Ints:
@@ -66,7 +73,10 @@ class Lambdas:
     """Lambda^-1 of counts (S, C) of sessions by type, made once if they fit and are to be kept; ln|Lambda| (S,)."""
 
     def __init__(self, G: Array, counts: Ints, keep: bool):
-        self.G, self.counts, self.kept, self.ln = G, counts, None, empty((len(counts),), G)
+        self.G = G
+        self.counts = counts
+        self.kept = None
+        self.ln = empty((len(counts),), G)
         size = 8 * len(counts) * G.shape[-1] ** 2
         if keep and namespace(G) is not np and size <= 1 << 28:
             self.kept, self.ln = inverses(G, counts, SpdInverse())
@@ -81,7 +91,8 @@ class Lambdas:
 
     def each(self, which: Ints, use: Callable[[int, Array], None]) -> None:
         """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
-        xp, ny = namespace(self.G), self.G.shape[-1]
+        xp = namespace(self.G)
+        ny = self.G.shape[-1]
         size = at_once(self.G)
 
         def work(t: int, invert: SpdInverse) -> None:
@@ -121,7 +132,9 @@ class Product:
     """
 
     def __init__(self, ours: PatternRows, theirs: Groups, pb: range, flip: bool):
-        self.ours, self.pb, self.flip = ours, pb, flip
+        self.ours = ours
+        self.pb = pb
+        self.flip = flip
         mine = ours.side.groups
         G, of_a, of_b = common(mine, theirs)
         known = [(c[r.start : r.stop], s.ln_Lambda[r.start : r.stop]) for c, s, r in (
@@ -129,8 +142,10 @@ class Product:
         (of_one, self.ln_one), (of_many, self.ln_many) = known[::-1] if flip else known
         counts, table = np.unique((of_one[:, None] + of_many).reshape(-1, G.shape[0]), axis=0, return_inverse=True)
         self.table: Ints = table.reshape(len(of_one), len(of_many))  # equal sums of counts have one Lambda_3
-        self.ny, self.Lambda_3 = G.shape[-1], Lambdas(G, counts, keep=True)
-        self.basis, self.c = np.arange(len(of_many)), eye(len(of_many), G)
+        self.ny = G.shape[-1]
+        self.Lambda_3 = Lambdas(G, counts, keep=True)
+        self.basis = np.arange(len(of_many))
+        self.c = eye(len(of_many), G)
         if len(of_many) > sides.MOST_PATTERNS and self.ny:
             n = put(of_one.mean(axis=0), G)
             self._interpolate(eye(self.ny, G) + namespace(G).tensordot(n, G, axes=1))
@@ -153,7 +168,8 @@ class Product:
     @property
     def size(self) -> int:
         """Bytes that are kept."""
-        n, width = len(self.ours.rows), self.ny + 1
+        n = len(self.ours.rows)
+        width = self.ny + 1
         cells = n * (len(self.table) * width if self.flip else width + len(self.basis)) + int(np.prod(self.c.shape))
         return 8 * (cells + (0 if self.Lambda_3.kept is None else len(self.Lambda_3.counts) * self.ny**2))
 
@@ -166,8 +182,13 @@ class Product:
         """
         from scipy.linalg import qr, solve_triangular
 
-        xp, rng, (P, Q), ny, most = namespace(Lambda), np.random.default_rng(0), self.table.shape, self.ny, 512
-        F, width = xp.linalg.cholesky(Lambda), min(ny, -(-2 * most // (ny * P)))
+        xp = namespace(Lambda)
+        rng = np.random.default_rng(0)
+        P, Q = self.table.shape
+        ny = self.ny
+        most = 512
+        F = xp.linalg.cholesky(Lambda)
+        width = min(ny, -(-2 * most // (ny * P)))
         FR = F @ put(rng.standard_normal((ny, width)), F)
         Y = empty((len(self.Lambda_3.counts), ny, width), F)
 
@@ -183,7 +204,8 @@ class Product:
         r = int(np.sum(size > 1e-13))
         if 2 * r < Q and (r < len(size) or size[-1] < 1e-11):  # else each has a unit vector of its own
             c = np.vstack([np.eye(r), solve_triangular(R[:r, :r], R[:r, r:]).T])
-            self.basis, self.c = pivot[:r], put(c[np.argsort(pivot)], F)
+            self.basis = pivot[:r]
+            self.c = put(c[np.argsort(pivot)], F)
 
     @cached_property
     def own(self) -> Array:
@@ -192,9 +214,12 @@ class Product:
 
     def left(self, one: PatternRows) -> Array:
         """(n, ny + 1 + r) [gamma_1, 1, a_1k]."""
-        xp, ny, g = namespace(one.gamma), self.ny, one.gamma
+        xp = namespace(one.gamma)
+        ny = self.ny
+        g = one.gamma
         out = empty((len(one.rows), ny + 1 + len(self.basis)), g)
-        out[:, :ny], out[:, ny] = g, 1.0
+        out[:, :ny] = g
+        out[:, ny] = 1.0
 
         def work(p: int, _: None) -> None:
             of = one.of(p)
@@ -212,7 +237,10 @@ class Product:
 
     def _forms(self, p: int, g: Array) -> Array:
         """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product."""
-        xp, (n, ny), r, kept = namespace(g), g.shape, len(self.basis), self.Lambda_3.kept
+        xp = namespace(g)
+        n, ny = g.shape
+        r = len(self.basis)
+        kept = self.Lambda_3.kept
         if kept is not None and xp is np:
             return forms(g, kept, self.table[p, self.basis])
         beside = self._beside_of_one if len(self.table) == 1 else self._beside(p)
@@ -224,7 +252,8 @@ class Product:
     def _beside(self, p: int) -> Array:
         """(ny, r ny) the Lambda_3^-1 of all k side by side."""
         stack = take(self.Lambda_3.kept, self.table[p, self.basis])
-        xp, r = namespace(stack), len(self.basis)
+        xp = namespace(stack)
+        r = len(self.basis)
         return xp.reshape(xp.permute_dims(stack, (1, 0, 2)), (self.ny, r * self.ny))
 
     @cached_property
@@ -233,7 +262,9 @@ class Product:
 
     def right(self, p: int, many: PatternRows, out: Array) -> None:
         """(n, ny + 1) [Lambda_3^-1 gamma_2, a_2]."""
-        xp, ny, g = namespace(many.gamma), self.ny, many.gamma
+        xp = namespace(many.gamma)
+        ny = self.ny
+        g = many.gamma
 
         def use(j: int, M: Array) -> None:
             of = many.of(many.present[j])
@@ -254,7 +285,9 @@ class Product:
         sizes = np.diff(many.start)[many.present]
         if len(sizes) < 4 or len(sizes) * sizes.max() > 8 * len(many.rows):
             return False
-        xp, ny, most = namespace(out), self.ny, int(sizes.max())
+        xp = namespace(out)
+        ny = self.ny
+        most = int(sizes.max())
         stack = empty((len(sizes) * most, ny), out)
         place = put(np.flatnonzero((np.arange(most) < sizes[:, None]).reshape(-1)), out)
         set_rows(stack, place, many.gamma)
@@ -271,8 +304,10 @@ class Product:
 
     def fill(self, out: Array, b: Sides, part: slice) -> None:
         """The columns for the sides of b in the slice that have our patterns."""
-        ours, theirs = self.ours, PatternRows(b, self.pb, part)
-        columns, whole = theirs.rows - part.start, slice(0, len(theirs.rows))
+        ours = self.ours
+        theirs = PatternRows(b, self.pb, part)
+        columns = theirs.rows - part.start
+        whole = slice(0, len(theirs.rows))
         if not len(columns):
             return
         if self.flip:
@@ -280,11 +315,13 @@ class Product:
             pieces = [(theirs.of(p), (self.ready[p, ...], self.own), left[theirs.of(p), :]) for p in theirs.present]
             multiply(out, ours.rows[ours.order], columns, pieces)
             return
-        ready, order = self.ready, None if bool((columns[1:] > columns[:-1]).all()) else theirs.order
+        ready = self.ready
+        order = None if bool((columns[1:] > columns[:-1]).all()) else theirs.order
 
         def work(p: int, right: Array) -> None:
             self.right(p, theirs, right)
-            rows, left = ours.rows[ours.of(p)], ready[ours.of(p), :]
+            rows = ours.rows[ours.of(p)]
+            left = ready[ours.of(p), :]
             # Rows of `out` are written whole, and in order, if there are enough of them to pay for sorted columns.
             if len(rows) > left.shape[1] and order is not None:
                 multiply(out, rows, columns[order], [(whole, (left,), take(right, order))])
@@ -298,7 +335,8 @@ class Product:
 
     def gather(self, b: Sides, i: Ints, j: Ints) -> Array:
         """Ratios of pairs of rows of the two sets, all of whose patterns are ours."""
-        ours, theirs = self.ours, PatternRows(b, self.pb)
+        ours = self.ours
+        theirs = PatternRows(b, self.pb)
         out, j, of_a, of_b = empty((len(i),), ours.gamma), theirs.order[j], ours.side.groups.index[i], b.groups.index[j]
         if not self.flip:
             right = self.room(theirs)
@@ -307,7 +345,8 @@ class Product:
                 of = np.flatnonzero(of_a == p)
                 set_rows(out, of, dots(self.ready, right, ours.order[i[of]], j[of]))
             return out
-        left, k = self.left(theirs), self.ny + 1
+        left = self.left(theirs)
+        k = self.ny + 1
         first, rest = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in (left[:, :k], left[:, k:]))
         for p in range(len(self.table)):
             of = np.flatnonzero(of_b == p)
@@ -320,7 +359,8 @@ def forms(g: NDArray[Any], stack: NDArray[Any], which: Ints) -> NDArray[Any]:
 
     Products of two numbers of g, times the upper halves of the matrices: half the work of g'(M g).
     """
-    (n, ny), out = g.shape, np.empty((len(g), len(which)))
+    n, ny = g.shape
+    out = np.empty((len(g), len(which)))
     i, j = np.triu_indices(ny)
     upper = stack.reshape(len(stack), -1)[which[:, None], i * ny + j]
     upper[:, i != j] *= 2
@@ -337,7 +377,8 @@ def forms(g: NDArray[Any], stack: NDArray[Any], which: Ints) -> NDArray[Any]:
 
 def dots(left: Array, right: Array, i: Ints, j: Ints) -> Array:
     """Products of listed pairs of rows, in pieces that stay in the caches."""
-    out, most = empty((len(i),), left), CHUNK_BYTES if isinstance(left, np.ndarray) else 1 << 28
+    out = empty((len(i),), left)
+    most = CHUNK_BYTES if isinstance(left, np.ndarray) else 1 << 28
     step = max(1, most // (32 * left.shape[1]))
     for t in range(0, len(i), step):
         these = np.arange(t, min(t + step, len(i)))
@@ -359,7 +400,8 @@ def common(a: Groups, b: Groups) -> tuple[Array, Ints, Ints]:
 
 def multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tuple[Array, ...], Array]]) -> None:
     """out[rows, columns[of]] = [left ..] right' for pieces (of, left, right), which fill the columns; rows increase."""
-    xp, m = namespace(out), len(columns)
+    xp = namespace(out)
+    m = len(columns)
     natural = len(pieces) == 1 and m == out.shape[1] and bool((columns[1:] > columns[:-1]).all())
     step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
     matrix = natural and (xp is np or is_torch(xp)) and bool((np.diff(rows) == step).all())  # one, with a stride
@@ -370,7 +412,8 @@ def multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tu
         L = left[0] if len(left) == 1 else xp.concat(left, axis=1)
         if getattr(L, "is_cuda", False) and L.shape[1] % 8:  # products of an odd inner size take half as long again
             none = xp.zeros_like(L[:, : -L.shape[1] % 8]), xp.zeros_like(right[:, : -L.shape[1] % 8])
-            L, right = xp.concat([L, none[0]], axis=1), xp.concat([right, none[1]], axis=1)
+            L = xp.concat([L, none[0]], axis=1)
+            right = xp.concat([right, none[1]], axis=1)
         if matrix:
             xp.matmul(L, right.T, out=out[int(rows[0]) : int(rows[-1]) + 1 : step, :])
         elif natural:
@@ -382,11 +425,13 @@ def multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tu
 def _by_tiles(out: NDArray[Any], rows: Ints, columns: Ints, pieces: Iterable[Any], natural: bool) -> None:
     """`multiply` on the host, for rows or columns that are here and there: in tiles that stay in the caches."""
     m = len(columns)
-    inverse, width = np.argsort(columns), 2048 if natural else m
+    inverse = np.argsort(columns)
+    width = 2048 if natural else m
     size = max(16, min(256, CHUNK_BYTES // (8 * width)))
 
     def work(tile: tuple[int, int], scratch: NDArray[Any]) -> None:
-        (t, c), (buffer, ordered) = tile, scratch
+        t, c = tile
+        buffer, ordered = scratch
         these = rows[t : t + size]
         block = buffer[: len(these), : min(width, m - c)]
         for of, left, right in pieces:
@@ -419,12 +464,15 @@ def merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
     met, pair = np.unique(a.groups.index[i] * len(of_b) + b.groups.index[j], return_inverse=True)
     counts, s = np.unique(of_a[met // len(of_b)] + of_b[met % len(of_b)], axis=0, return_inverse=True)
     s = s[pair]
-    order, Lambda_3, out = np.argsort(s, kind="stable"), Lambdas(G, counts, keep=False), empty((len(i),), G)
+    order = np.argsort(s, kind="stable")
+    Lambda_3 = Lambdas(G, counts, keep=False)
+    out = empty((len(i),), G)
     for t in range(0, len(i), MERGED):
         these = order[t : t + MERGED]
         which, first = np.unique(s[these], return_index=True)
         edge = np.append(first, len(these))
-        gamma, mean = take(a.gamma, i[these]) + take(b.gamma, j[these]), empty((len(these), G.shape[-1]), G)
+        gamma = take(a.gamma, i[these]) + take(b.gamma, j[these])
+        mean = empty((len(these), G.shape[-1]), G)
 
         def use(u: int, M: Array, edge: Ints = edge, gamma: Array = gamma, mean: Array = mean) -> None:
             of = slice(int(edge[u]), int(edge[u + 1]))

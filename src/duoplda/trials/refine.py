@@ -22,8 +22,13 @@ class Places:
     """Where items are, and where they might be."""
 
     def __init__(self, p: Partition, items: Items):
-        self.p, self.fixed, self.cannot = p, items.owner >= 0, items.cannot
-        self.counts, self.gamma, self.m, self.Q = items.counts, items.gamma, items.m, items.Q
+        self.p = p
+        self.fixed = items.owner >= 0
+        self.cannot = items.cannot
+        self.counts = items.counts
+        self.gamma = items.gamma
+        self.m = items.m
+        self.Q = items.Q
         self.lam = items.counts @ p.evidence.diagonals
         self.guess = p.evidence.guess(items.gamma, self.lam)
         _, kind = np.unique(np.column_stack([items.counts, items.m]), axis=0, return_inverse=True)
@@ -39,13 +44,18 @@ class Places:
 
     def best(self) -> tuple[Floats, Ints, Floats]:
         """(n,) guesses: the gain of staying, the best other cluster (-1: alone) and the gain there."""
-        p, n, slots = self.p, len(self.m), self.p.slots
-        stay, other, gain = np.zeros(n), np.full(n, -1), np.zeros(n)
+        p = self.p
+        n = len(self.m)
+        slots = self.p.slots
+        stay = np.zeros(n)
+        other = np.full(n, -1)
+        gain = np.zeros(n)
         column = np.full(len(p.m), -1)
         column[slots] = np.arange(len(slots))
         rest = p.m[self.where] - self.m
         lone = rest <= 0
-        A, i = self.where[~lone], np.flatnonzero(~lone)
+        A = self.where[~lone]
+        i = np.flatnonzero(~lone)
         if len(i):
             Q = p.evidence.guess(p.gamma[A] - self.gamma[i], np.maximum(p.lam[A] - self.lam[i], 0.0))
             stay[i] = p.weight * (p.guess[A] - Q - self.guess[i]) + self.prior(i, rest[i])
@@ -62,10 +72,12 @@ class Places:
                 top = value.argmax(axis=1)
                 best = value[np.arange(len(rows)), top]
                 better = best > 0
-                other[rows[better]], gain[rows[better]] = slots[top[better]], best[better]
+                other[rows[better]] = slots[top[better]]
+                gain[rows[better]] = best[better]
                 if len(slots) > 1:  # the runner-up of an item that is best on its own is where it would go else
                     alone = lone[rows] & ~better
-                    other[rows[alone]], gain[rows[alone]] = slots[top[alone]], best[alone]
+                    other[rows[alone]] = slots[top[alone]]
+                    gain[rows[alone]] = best[alone]
         return stay, other, gain
 
     def _barred(self, i: int) -> set[int]:
@@ -74,24 +86,28 @@ class Places:
 
     def exact(self, i: int, slot: int, inside: bool) -> tuple[float, float]:
         """The exact gain of item i in a cluster that has it (`inside`), or not; and the Q of the other state of it."""
-        p, sign = self.p, -1.0 if inside else 1.0
+        p = self.p
+        sign = -1.0 if inside else 1.0
         rest = float(p.m[slot] - self.m[i]) if inside else float(p.m[slot])
         if rest <= 0:
             return 0.0, 0.0
-        counts, gamma = p.counts[slot] + sign * self.counts[i], p.gamma[slot] + sign * self.gamma[i]
+        counts = p.counts[slot] + sign * self.counts[i]
+        gamma = p.gamma[slot] + sign * self.gamma[i]
         Q = float(p.evidence.exact(counts[None], gamma[None])[0])
         ratio = sign * (Q - p.Q[slot]) - self.Q[i]
         return p.weight * ratio + float(self.prior(i, np.array(rest))), Q
 
     def sweep(self, fewest: int, most: int) -> int:
         """Move the items that gain by it; how many did."""
-        p, moved = self.p, 0
+        p = self.p
+        moved = 0
         stay, other, gain = self.known = self.best()
         doubt = np.maximum(gain, 0.0) - stay
         limit = 1e-9 if p.evidence.is_diagonal else -NEAR / 2
         order = np.flatnonzero((doubt > limit) & ~self.fixed)
         for i in order[np.argsort(-doubt[order], kind="stable")].tolist():
-            A, B = int(self.where[i]), int(other[i])
+            A = int(self.where[i])
+            B = int(other[i])
             lone = p.m[A] - self.m[i] <= 0
             fewer = int(p.n_items[A] == 1)  # one cluster, if this item leaves it
             more = int(B < 0 or p.n_items[B] == 0)  # one, if it goes there
@@ -102,7 +118,8 @@ class Places:
             here, without = self.exact(i, A, True)
             there, together = self.exact(i, B, False) if B >= 0 else (0.0, 0.0)
             if B >= 0 and there < 0.0 and not lone and p.n_clusters + 1 - fewer <= most:
-                B, there = -1, 0.0
+                B = -1
+                there = 0.0
             if there - here > 1e-9:
                 self._move(i, A, B, without, together)
                 moved += 1
@@ -113,7 +130,8 @@ class Places:
     def _move(self, i: int, A: int, B: int, without: float, together: float) -> None:
         p = self.p
         if B < 0:
-            B, together = int(np.flatnonzero(~p.alive)[0]), float(self.Q[i])
+            B = int(np.flatnonzero(~p.alive)[0])
+            together = float(self.Q[i])
             p.open(B)
         p.move(i, A, B, (self.counts[i], self.gamma[i], float(self.m[i])), (without, together))
         self.where[i] = B

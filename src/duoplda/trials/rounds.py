@@ -48,7 +48,9 @@ class Rounds:
     def __init__(self, sides: Sides, evidence: Evidence, ln_alpha: float, weight: float):
         import torch
 
-        self.torch, self.ln_alpha, self.weight = torch, ln_alpha, weight
+        self.torch = torch
+        self.ln_alpha = ln_alpha
+        self.weight = weight
         like = sides.gamma
         self.gamma = (like @ put(evidence.basis, like)).float()
         self.counts = put(sides.counts.astype(np.float32), like).float()
@@ -70,7 +72,8 @@ class Rounds:
             counts = self.counts[i] + self.counts[j]
             Q = self.guess(self.gamma[i] + self.gamma[j], counts @ self.diagonals)
             out.append(self.weight * (Q - self.Q[i] - self.Q[j]))
-        m, n = self.m[a].double(), self.m[b].double()
+        m = self.m[a].double()
+        n = self.m[b].double()
         prior = (m + n).lgamma() - m.lgamma() - n.lgamma() - self.ln_alpha
         return self.torch.cat(out) + prior.float()
 
@@ -87,8 +90,10 @@ class Rounds:
         The terms of a alone are columns of the same product, a few for each bin of b. Terms that are the same for all
         b are left out.
         """
-        torch, n = self.torch, len(self.m)
-        k, lam = min(k, n - 1), self.counts @ self.diagonals
+        torch = self.torch
+        n = len(self.m)
+        k = min(k, n - 1)
+        lam = self.counts @ self.diagonals
         s = (lam.sum(dim=1) / self.g.sum()).clamp(min=1e-12)
         order = s.argsort()
         gamma, lam, s, Q, m = (x[order] for x in (self.gamma, lam, s, self.Q, self.m))
@@ -96,7 +101,8 @@ class Rounds:
         edges = np.append(0, np.cumsum(to_numpy(size))).tolist()
         t = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
         nodes = [2.0**x * (1.5 + 0.5 * t) for x in level.tolist()]
-        a, b = [], []
+        a = []
+        b = []
         for own, (start, stop) in enumerate(pairwise(edges)):
             right = self._right(gamma, lam, s, Q, nodes, edges, own)
             step = max(1, BYTES // (4 * len(right)))
@@ -111,7 +117,9 @@ class Rounds:
 
     def _right(self, gamma: Any, lam: Any, s: Any, Q: Any, nodes: Any, edges: Any, own: int) -> Any:
         """Of all b, for the nodes of a's bin; behind them are rows for nobody, to fill the last group."""
-        torch, parts, alone = self.torch, [], []
+        torch = self.torch
+        parts = []
+        alone = []
         for x in nodes[own]:
             D = 1 / (1.0 + float(x) * self.g + lam)
             parts.append(gamma * D)
@@ -154,7 +162,9 @@ class Rounds:
         gain = self.gains(a, b)
         for _ in range(ROUNDS):
             good = gain > 0
-            a, b, gain = a[good], b[good], gain[good]
+            a = a[good]
+            b = b[good]
+            gain = gain[good]
             if not len(a):
                 return
             best = torch.full((n,), -torch.inf, device=gain.device)
@@ -166,7 +176,8 @@ class Rounds:
             first.scatter_reduce_(0, a[where], where, "amin")
             first.scatter_reduce_(0, b[where], where, "amin")
             where = where[(first[a[where]] == where) & (first[b[where]] == where)]
-            i, j = a[where], b[where]
+            i = a[where]
+            j = b[where]
             self.gamma[i] += self.gamma[j]
             self.counts[i] += self.counts[j]
             self.m[i] += self.m[j]
@@ -179,7 +190,9 @@ class Rounds:
             stale = changed[to[a]] | changed[to[b]]
             x, y = self._pairs(to[a[stale]], to[b[stale]], n)
             rest = ~stale
-            a, b, gain = torch.cat([a[rest], x]), torch.cat([b[rest], y]), torch.cat([gain[rest], self.gains(x, y)])
+            a = torch.cat([a[rest], x])
+            b = torch.cat([b[rest], y])
+            gain = torch.cat([gain[rest], self.gains(x, y)])
 
     def _pairs(self, a: Any, b: Any, n: int) -> tuple[Any, Any]:
         """Each pair once, and no cluster with itself."""
@@ -189,13 +202,16 @@ class Rounds:
 
     def places(self, gamma: Any, counts: Any, m: Any, Q: Any) -> tuple[Any, Any, Any]:
         """Of items (n,): the gain of being in their cluster, the best other one, and the gain there."""
-        torch, n, lam = self.torch, len(m), self.counts @ self.diagonals
+        torch = self.torch
+        n = len(m)
+        lam = self.counts @ self.diagonals
         own = self.label
         rest = self.m[own] - m
         without = self.guess(self.gamma[own] - gamma, ((self.counts[own] - counts) @ self.diagonals).clamp(min=0.0))
         stay = self.weight * (self.Q[own] - without - Q) + self._prior(m, rest)
         stay = torch.where(rest > 0, stay, 0.0)
-        other, gain = torch.full((n,), -1, device=Q.device), torch.full((n,), -torch.inf, device=Q.device)
+        other = torch.full((n,), -1, device=Q.device)
+        gain = torch.full((n,), -torch.inf, device=Q.device)
         kinds, which = torch.unique(torch.cat([counts, m[:, None]], dim=1), dim=0, return_inverse=True)
         for kind in range(len(kinds)):
             D = 1 / (1.0 + lam + kinds[kind, :-1] @ self.diagonals)
@@ -206,17 +222,21 @@ class Rounds:
                 value = self.weight * (torch.cat([gamma[rows], gamma[rows] ** 2], dim=1) @ right.T) + alone
                 value[torch.arange(len(rows)), own[rows]] = -torch.inf
                 best = value.max(dim=1)
-                other[rows], gain[rows] = best.indices, best.values - self.weight * Q[rows]
+                other[rows] = best.indices
+                gain[rows] = best.values - self.weight * Q[rows]
         return stay, other, gain
 
     def _prior(self, m: Any, rest: Any) -> Any:
-        a, b = m.double(), rest.double()
+        a = m.double()
+        b = rest.double()
         return ((a + b).lgamma() - a.lgamma() - b.lgamma() - self.ln_alpha).float()
 
     def compact(self) -> None:
         """Forget the clusters that have become part of others."""
         used, self.label = self.torch.unique(self.label, return_inverse=True)
-        self.gamma, self.counts, self.m = self.gamma[used], self.counts[used], self.m[used]
+        self.gamma = self.gamma[used]
+        self.counts = self.counts[used]
+        self.m = self.m[used]
 
 
 def highest(out: Any, k: int) -> Any:
@@ -263,13 +283,17 @@ def find(sides: Sides, evidence: Evidence, ln_alpha: float, weight: float, candi
 
 
 def _answer(r: Rounds, evidence: Evidence, gamma: Any, counts: Any, m: Any, Q: Any) -> Found:
-    torch, K, n = r.torch, len(r.m), len(m)
+    torch = r.torch
+    K = len(r.m)
+    n = len(m)
     inside = torch.zeros(K, device=Q.device, dtype=torch.float64).index_add_(0, r.label, Q.double())
     support = r.Q.double() - inside
-    nearest, merge = torch.full((K,), -1, device=Q.device), torch.full((K,), -torch.inf, device=Q.device)
+    nearest = torch.full((K,), -1, device=Q.device)
+    merge = torch.full((K,), -torch.inf, device=Q.device)
     if K > 1:
         a, b = r.look(1)
-        nearest[a], merge[a] = b, r.gains(a, b)
+        nearest[a] = b
+        merge[a] = r.gains(a, b)
     stay, other, gain = r.places(gamma, counts, m, Q)
     alone = r.m[r.label] == m
     second = torch.where(gain > 0, gain, torch.where(alone, gain, 0.0))

@@ -78,8 +78,11 @@ class Sides(Shown):
 
     def __init__(self, model: Model, types: Ints, people: Table, sessions: Table):
         """`people` has the columns ids, counts and gamma; `sessions`, those with names, has name, side, type and z."""
-        self.model, self.types, self.version = model, types, 0
-        self._people, self._sessions = people, sessions
+        self.model = model
+        self.types = types
+        self.version = 0
+        self._people = people
+        self._sessions = sessions
 
     ids = property(lambda self: self._people["ids"])
     counts = property(lambda self: self._people["counts"])
@@ -92,8 +95,10 @@ class Sides(Shown):
     @classmethod
     def empty(cls, model: Model, ids: Any = ()) -> Self:
         """Sides without recordings, to which recordings are added later."""
-        names, none = as_names(np.asarray(ids)), np.zeros(0, np.int64)
-        gamma, z = zeros((len(names), model.ny), model.V), zeros((0, model.nx), model.V)
+        names = as_names(np.asarray(ids))
+        none = np.zeros(0, np.int64)
+        gamma = zeros((len(names), model.ny), model.V)
+        z = zeros((0, model.nx), model.V)
         people = Table(ids=names, counts=np.zeros((len(names), 0), np.int64), gamma=gamma)
         sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=z)
         out = cls(model, np.zeros((0, model.K), np.int64), people, sessions)
@@ -234,7 +239,8 @@ class Sides(Shown):
         if len(np.unique(rows)) < len(rows):
             raise DuopldaError("an id is there twice among the sides to be added: give each id once")
         own = self._columns_of(other.types)
-        counts, gamma = np.zeros((len(new), len(self.types)), np.int64), zeros((len(new), self.model.ny), self.gamma)
+        counts = np.zeros((len(new), len(self.types)), np.int64)
+        gamma = zeros((len(new), self.model.ny), self.gamma)
         self._people.append(ids=other.ids[new], counts=counts, gamma=gamma)
         self._places.extend(other.ids[new])
         self.counts[rows[:, None], own] += other.counts
@@ -249,7 +255,8 @@ class Sides(Shown):
     def remove(self, ids: Any) -> Self:
         """Remove sides by id, in place."""
         rest = np.setdiff1d(np.arange(len(self)), self.find(ids))
-        version, self.__dict__ = self.version, self.select(rest).__dict__
+        version = self.version
+        self.__dict__ = self.select(rest).__dict__
         self.version = version + 1
         return self
 
@@ -270,12 +277,17 @@ class Sides(Shown):
         """
         if not len(other.session):
             return
-        side, type_ = rows[other.session_side], own[other.session_type]
+        side = rows[other.session_side]
+        type_ = own[other.session_type]
         cell, part = self.named.find(other.session)
         hit = self.session_side[cell] == side[part]
-        cell, part = cell[hit], part[hit]
+        cell = cell[hit]
+        part = part[hit]
         if len(cell):
-            before, after, z1, z2 = self.session_type[cell], type_[part], take(self.z, cell), take(other.z, part)
+            before = self.session_type[cell]
+            after = type_[part]
+            z1 = take(self.z, cell)
+            z2 = take(other.z, part)
             meet = Meeting(self.model, self.types[before], self.types[after])
             whole = self._columns_of(self.types[before] + self.types[after])
             order = np.argsort(side[part], kind="stable")
@@ -314,12 +326,16 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             "that enrolled them, or enroll them again"
         )
     try:
-        ids, session = unpacked(arrays["ids"]), unpacked(arrays["session"])
+        ids = unpacked(arrays["ids"])
+        session = unpacked(arrays["session"])
         types, counts, side, type_ = (arrays[k] for k in ("types", "counts", "session_side", "session_type"))
-        n, h, C = len(ids), len(session), len(types)
+        n = len(ids)
+        h = len(session)
+        C = len(types)
         shapes = {"types": (C, model.K), "counts": (n, C), "gamma": (n, model.ny), "z": (h, model.nx)}
         for name, shape in (shapes | {"session_side": (h,), "session_type": (h,)}).items():
-            array, real = arrays[name], name in ("gamma", "z")
+            array = arrays[name]
+            real = name in ("gamma", "z")
             if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
                 raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
             if not (np.isfinite(array) if real else array >= 0).all():
@@ -361,7 +377,8 @@ class Groups:
             few = len(p)
         used = np.flatnonzero(p.rows.any(axis=0))
         used = used[np.lexsort(side.types[used].T[::-1])]
-        rows, order = p.rows[:, used], np.arange(len(p))
+        rows = p.rows[:, used]
+        order = np.arange(len(p))
         if len(used) and not few:
             order = np.lexsort(rows.T[::-1])
         self.types: Ints = side.types[used]  # (C, K) the types that occur
@@ -381,15 +398,20 @@ class Groups:
 def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any = None) -> Sides:
     """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers."""
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
-    cell, n_cells, names = np.arange(len(side)), len(side), np.zeros(0, "U1")  # a cell: a session of a side
+    # A cell: a session of a side
+    cell = np.arange(len(side))
+    n_cells = len(side)
+    names = np.zeros(0, "U1")
     if session is not None:
         known, name = lab.codes(session, "session", X.shape[0])
         cells, cell = np.unique(side * len(known) + name, return_inverse=True)
-        n_cells, names = len(cells), as_names(known)[cells % len(known)]
+        n_cells = len(cells)
+        names = as_names(known)[cells % len(known)]
     kind = np.zeros(len(side), np.int64) if channel is None else channel
     labels = Labels(side_ids, np.arange(n_cells), model.kinds, side, cell, kind)
     s = sessions(model, X, labels)
-    terms, named = Terms(model, s.types), slice(0, len(names))
+    terms = Terms(model, s.types)
+    named = slice(0, len(names))
     z = zeros((0, model.nx), model.V) if session is None else s.z
     people = Table(ids=as_names(side_ids), counts=s.counts, gamma=s.gamma(terms))
     parts = Table(name=names, side=labels.session_speaker[named], type=s.type[named], z=z)
@@ -403,8 +425,10 @@ class Meeting:
 
     def __init__(self, model: Model, a: Ints, b: Ints):
         both, which = np.unique(np.concatenate([a, b], axis=1), axis=0, return_inverse=True)
-        first, second = both[:, : a.shape[1]], both[:, a.shape[1] :]
-        self.n, self.which = len(both), which
+        first = both[:, : a.shape[1]]
+        second = both[:, a.shape[1] :]
+        self.n = len(both)
+        self.which = which
         self.terms = Terms(model, np.concatenate([first, second, first + second]))
 
     def _three(self, stack: Array) -> tuple[Array, Array, Array]:
@@ -417,7 +441,8 @@ class Meeting:
         out = zeros((za.shape[0], A.shape[-1]), za)
         for t in range(self.n):
             of = np.flatnonzero(self.which == t)
-            x, y = take(za, of), take(zb, of)
+            x = take(za, of)
+            y = take(zb, of)
             add_rows(out, of, x @ A[t, ...] + y @ B[t, ...] - (x + y) @ whole[t, ...])
         return out
 
@@ -449,18 +474,25 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     trial = a.session_side[ca] * len(b) + b.session_side[cb]
     if only is not None:
         listed = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
-        ca, cb, trial = ca[listed], cb[listed], trial[listed]
+        ca = ca[listed]
+        cb = cb[listed]
+        trial = trial[listed]
     if not len(trial):
         return None
     trials, at = np.unique(trial, return_inverse=True)
     order = np.argsort(at, kind="stable")
-    ca, cb, at = ca[order], cb[order], at[order]
-    starts, (i, j) = np.flatnonzero(np.diff(at, prepend=-1)), np.divmod(trials, len(b))
+    ca = ca[order]
+    cb = cb[order]
+    at = at[order]
+    starts = np.flatnonzero(np.diff(at, prepend=-1))
+    i, j = np.divmod(trials, len(b))
     meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
-    za, zb = take(a.z, ca), take(b.z, cb)
+    za = take(a.z, ca)
+    zb = take(b.z, cb)
     gain = segment_sums(meet.gain(za, zb)[:, None], starts)[:, 0]
     gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(meet.shift(za, zb), starts)
-    T, xp = meet.n, namespace(gamma)
+    T = meet.n
+    xp = namespace(gamma)
     met = np.bincount(at * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
     patterns = Patterns(np.concatenate([a.counts[i], b.counts[j], met], axis=1))
     both = speakers(xp.concat([a.terms.G, b.terms.G, meet.G]), patterns, gamma)

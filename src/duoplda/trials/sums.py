@@ -49,7 +49,8 @@ class Sums:
         cell = np.arange(len(side))
         if session is not None:
             cell = np.unique(side * (int(session.max()) + 1) + session, return_inverse=True)[1].reshape(-1)
-        n_sides, n_cells = int(side.max()) + 1, int(cell.max()) + 1
+        n_sides = int(side.max()) + 1
+        n_cells = int(cell.max()) + 1
         labels = Labels(np.arange(n_sides), np.arange(n_cells), np.arange(K), side, cell, kind)
         self.types, type_, _ = labels.types
         C = len(self.types)
@@ -71,7 +72,9 @@ class Sums:
         """(S, ny) under a model with these kinds of channels; our types are at these places among those of `terms`."""
         out = zeros((len(self), model.ny), model.V)
         for k, c, rows in self.parts:
-            WV, WU, PJ = terms.WV[k, ...], terms.WU[k, ...], terms.PJ[int(place[c]), ...]
+            WV = terms.WV[k, ...]
+            WU = terms.WU[k, ...]
+            PJ = terms.PJ[int(place[c]), ...]
             F = self.F[rows, :] - self.n[rows, :] * model.mu[k, ...]
             few = F.shape[0] * (model.d + model.ny) < model.d * model.ny  # two thin products, or one of matrices first
             add_rows(out, self.side[rows], F @ WV - (F @ WU) @ PJ if few else F @ (WV - WU @ PJ))
@@ -100,7 +103,8 @@ class Pairs:
     """
 
     def __init__(self, enrolled: Sums, tests: Sums):
-        self.sums, self.shape = (enrolled, tests), (len(enrolled), len(tests))
+        self.sums = (enrolled, tests)
+        self.shape = (len(enrolled), len(tests))
         self.types, place = np.unique(np.concatenate([s.types for s in self.sums]), axis=0, return_inverse=True)
         self.places = np.split(place.reshape(-1), [len(enrolled.types)])
         rows = [np.zeros((len(s.patterns), len(self.types)), np.int64) for s in self.sums]
@@ -142,16 +146,19 @@ class Pairs:
         found = []
         for q, of in enumerate(self.tests_of):
             where = np.flatnonzero(second.index[test] == q)
-            own, m = j[where] - of.start, of.stop - of.start
+            own = j[where] - of.start
+            m = of.stop - of.start
             found.append(Some(where, i[where], own, first.index[side[where]] * m + own))
         return found
 
     @reproducible()
     def listed(self, model: Model, some: list[Some]) -> Array:
         """(n,) the ratios of some pairs."""
-        xp, out = namespace(model.V), zeros((sum(len(each.where) for each in some),), model.V)
+        xp = namespace(model.V)
+        out = zeros((sum(len(each.where) for each in some),), model.V)
         for (where, i, j, cell), (left, right, of_side, of_test) in zip(some, self._factors(model), strict=True):
-            n, m = left.shape[0], right.shape[0]
+            n = left.shape[0]
+            m = right.shape[0]
             if n * m <= MATRIX or 4 * len(i) > n * m:
                 found = take(xp.reshape(tall_product(left, right.T), (-1,)), i * m + j)
             else:
@@ -164,18 +171,26 @@ class Pairs:
 
         Sides and tests are in the order of their patterns.
         """
-        terms, xp, (P, Q), (n, m) = Terms(model, self.types), namespace(model.V), self.of_both.shape, self.shape
+        terms = Terms(model, self.types)
+        xp = namespace(model.V)
+        P, Q = self.of_both.shape
+        n, m = self.shape
         g1, g2 = (
             take(s.gamma(model, terms, at), s.patterns.speakers) for s, at in zip(self.sums, self.places, strict=True)
         )
-        left, ln = empty((Q, *g1.shape), g1), empty((len(self.counts),), g1)
-        one, two, three = empty((n,), g1), empty((m,), g1), empty((P, m), g1)  # gamma'Lambda^-1 gamma
+        left = empty((Q, *g1.shape), g1)
+        ln = empty((len(self.counts),), g1)
+        # Gamma'Lambda^-1 gamma
+        one = empty((n,), g1)
+        two = empty((m,), g1)
+        three = empty((P, m), g1)
 
         def work(batch: slice, invert: SpdInverse) -> None:
             M, ln[batch] = inverses(terms.G, self.counts[batch], invert)
             for u, uses in enumerate(self.uses[batch]):
                 for p, q in uses:
-                    a, b = self.of[p], self.tests_of[q]
+                    a = self.of[p]
+                    b = self.tests_of[q]
                     if q < 0:
                         one[a] = xp.vecdot(g1[a, :] @ M[u, ...], g1[a, :])
                         continue
@@ -183,7 +198,8 @@ class Pairs:
                     if p < 0:
                         two[b] = form
                     else:
-                        three[p, b], left[q, a, :] = form, g1[a, :] @ M[u, ...]
+                        three[p, b] = form
+                        left[q, a, :] = g1[a, :] @ M[u, ...]
 
         size = at_once(terms.G)
         batches = [slice(s, min(s + size, len(self.counts))) for s in range(0, len(self.counts), size)]

@@ -56,7 +56,8 @@ def _alike(old: NDArray[Any], new: NDArray[Any], n: int) -> tuple[NDArray[Any], 
     if old.dtype == new.dtype or not len(new):
         return old, new
     if n and (old.dtype.kind, new.dtype.kind) != ("U", "U"):
-        old, new = as_text(old[:n]), as_text(new)
+        old = as_text(old[:n])
+        new = as_text(new)
     return old[:n].astype(np.result_type(old, new) if n else new.dtype), new
 
 
@@ -122,7 +123,9 @@ class Index:
 
     def find(self, names: NDArray[Any]) -> tuple[Ints, Ints]:
         """All rows that have one of the names, and which of the names it is."""
-        at, which, found = self.last(names), np.arange(len(names)), [np.zeros((2, 0), np.int64)]
+        at = self.last(names)
+        which = np.arange(len(names))
+        found = [np.zeros((2, 0), np.int64)]
         while len(at):
             at, which = at[at >= 0], which[at >= 0]
             found.append(np.stack([at, which]))

@@ -92,7 +92,8 @@ def latent(X: Any, model: DiagonalModel, n_dimensions: int | None = None) -> tup
     >>> rows.tolist(), phi.tolist()
     ([[3.0]], [5.0])
     """
-    X, d = _rows(X), len(model.mean)
+    X = _rows(X)
+    d = len(model.mean)
     if X.shape[1] != d:
         raise DuopldaError(f"recordings have {X.shape[1]} dimensions, the model has {d}: do its preprocessing first")
     if n_dimensions is not None and not 1 <= n_dimensions <= d:
@@ -133,7 +134,9 @@ def vb_hmm(
     X, phi, g = _inputs(X, phi, start)
     stay = _scales(Fa, Fb, loop, max_iter, tol)
     d = X.shape[1]
-    rho, ratio = X * np.sqrt(phi), Fa / Fb  # (T, d)
+    # (T, d)
+    rho = X * np.sqrt(phi)
+    ratio = Fa / Fb
     own = -0.5 * (np.einsum("td,td->t", X, X) + d * np.log(2 * np.pi))[:, None]  # (T, 1)
     pi = np.full(g.shape[1], 1 / g.shape[1])
     trace: list[float] = []
@@ -171,7 +174,9 @@ def posterior(evidence: Any, priors: Any, loop: float) -> tuple[Floats, Floats, 
     """
     e = np.asarray(evidence, np.float64)
     with np.errstate(divide="ignore"):  # ln 0 = -inf is meant
-        first, stay, draw = np.log(priors), np.log(loop), np.log1p(-loop) + np.log(priors)
+        first = np.log(priors)
+        stay = np.log(loop)
+        draw = np.log1p(-loop) + np.log(priors)
     if loop == 0:
         joint = e + first
         totals = logsumexp(joint, axis=1, keepdims=True)
@@ -179,7 +184,8 @@ def posterior(evidence: Any, priors: Any, loop: float) -> tuple[Floats, Floats, 
         return g, g.sum(axis=0), float(totals.sum())
     # forward: f_t(s) = ln p(z_t = s | x_1 .. x_t), c_t = ln p(x_t | x_1 .. x_{t-1})
     T = len(e)
-    f, c = np.empty_like(e), np.empty(T)
+    f = np.empty_like(e)
+    c = np.empty(T)
     now = e[0] + first
     for t in range(T):
         if t:
@@ -189,7 +195,9 @@ def posterior(evidence: Any, priors: Any, loop: float) -> tuple[Floats, Floats, 
         c[t] = np.logaddexp.reduce(now)
         np.subtract(now, c[t], out=f[t])
     # backward: b_t(s) = ln p(x_{t+1} .. x_T | z_t = s) - sum_{u > t} c_u;  w_t = b_t + ln p_t - c_t
-    b, w, scaled = np.zeros_like(e), np.empty_like(e), e - c[:, None]
+    b = np.zeros_like(e)
+    w = np.empty_like(e)
+    scaled = e - c[:, None]
     for t in range(T - 1, 0, -1):
         np.add(scaled[t], b[t], out=w[t])
         np.logaddexp(stay + w[t], np.logaddexp.reduce(draw + w[t]), out=b[t - 1])
@@ -267,26 +275,33 @@ def threshold_between(similarities: Any, n_rows: int, n_iter: int = 20) -> float
     if s.shape != (n_rows * (n_rows - 1) // 2,) or not len(s):
         raise DuopldaError(f"{s.shape} similarities, and {n_rows} rows have {n_rows * (n_rows - 1) // 2} pairs")
     # of the whole matrix: each pair counts twice, and the diagonal adds n_rows times 1
-    n, total, squares = n_rows**2, n_rows + 2 * float(s.sum()), n_rows + 2 * float(s @ s)
+    n = n_rows**2
+    total = n_rows + 2 * float(s.sum())
+    squares = n_rows + 2 * float(s @ s)
     mean = total / n
     least = 1e-12  # variance of similarities that differ by rounding only
     variance = squares / n - mean**2
     if variance < least:  # all rows point one way: one speaker
         return float(s.min()) - 1e-6
-    low, high = mean - np.sqrt(variance), mean + np.sqrt(variance)
+    low = mean - np.sqrt(variance)
+    high = mean + np.sqrt(variance)
     w = 0.5  # weight of the upper one
     for _ in range(n_iter):
         slope = (high - low) / variance
         offset = np.log(w / (1 - w)) - slope * (low + high) / 2
         own = float(expit(slope + offset))
-        count, upper = n_rows * own, n_rows * own
+        count = n_rows * own
+        upper = n_rows * own
         for i in range(0, len(s), BLOCK):
             part = s[i : i + BLOCK]
             g = expit(slope * part + offset)
-            count, upper = count + 2 * float(g.sum()), upper + 2 * float(g @ part)
+            count = count + 2 * float(g.sum())
+            upper = upper + 2 * float(g @ part)
         if not 1e-9 * n < count < (1 - 1e-9) * n:  # one of the two has died out
             break
-        w, high, low = count / n, upper / count, (total - upper) / (n - count)
+        w = count / n
+        high = upper / count
+        low = (total - upper) / (n - count)
         variance = max(squares / n - w * high**2 - (1 - w) * low**2, least)
     return float((low + high) / 2 - variance * np.log(w / (1 - w)) / (high - low))
 
@@ -340,20 +355,26 @@ def turns(start: Any, end: Any, label: Any) -> Spans:
         raise DuopldaError(
             f"start, end and label must be lists of one length: {start.shape}, {end.shape}, {label.shape}"
         )
-    start, end = start.astype(np.float64), end.astype(np.float64)
+    start = start.astype(np.float64)
+    end = end.astype(np.float64)
     wrong = np.flatnonzero(~(np.isfinite(start) & np.isfinite(end) & (start <= end)))
     if len(wrong):
         raise DuopldaError(f"windows must start before they end, at finite times; rows {some(wrong)} do not")
     if not len(start):
         return Spans(start, end, label)
     order = np.lexsort((end, start))
-    start, end, label = start[order], end[order], label[order]
+    start = start[order]
+    end = end[order]
+    label = label[order]
     inside = np.flatnonzero(np.diff(end) < 0)
     if len(inside):
         raise DuopldaError(f"windows lie within others, rows {some(order[inside + 1])}: give windows of one length")
     new = np.flatnonzero((start[1:] - end[:-1] > TOUCH) | (label[1:] != label[:-1])) + 1
-    firsts, lasts = np.append(0, new), np.append(new - 1, len(start) - 1)
-    start, end, label = start[firsts], end[lasts], label[firsts]
+    firsts = np.append(0, new)
+    lasts = np.append(new - 1, len(start) - 1)
+    start = start[firsts]
+    end = end[lasts]
+    label = label[firsts]
     both = np.flatnonzero(start[1:] < end[:-1])
     end[both] = start[both + 1] = (end[both] + start[both + 1]) / 2
     return Spans(start, end, label)
@@ -378,7 +399,9 @@ def _unit(X: Floats) -> Floats:
 
 
 def _inputs(X: Any, phi: Any, start: Any) -> tuple[Floats, Floats, Floats]:
-    X, phi, start = _rows(X), to_numpy(phi).astype(np.float64), to_numpy(start).astype(np.float64)
+    X = _rows(X)
+    phi = to_numpy(phi).astype(np.float64)
+    start = to_numpy(start).astype(np.float64)
     if phi.shape != (X.shape[1],) or not (np.isfinite(phi) & (phi >= 0)).all():
         cause = f"phi must have {X.shape[1]} between-class variances of 0 or more, one for each dimension"
         raise DuopldaError(f"{cause}; it has shape {phi.shape}" + (f": {some(phi)}" if phi.ndim == 1 else ""))
