@@ -111,12 +111,6 @@ def test_flat_names_are_those_of_the_rooms(flat, room):
     assert all(getattr(flat, name) is getattr(room, name) for name in room.__all__)
 
 
-def test_commands_are_short():
-    files = (graph.SOURCE / "duoplda/cli").glob("[a-z]*.py")
-    lengths = {p.name: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
-    assert {name: n for name, n in lengths.items() if n >= 120} == {}
-
-
 def test_the_two_walks_name_what_there_is():
     """Every step of docs/architecture.md is in the file, and under the name, that stands beside it."""
     text = (Path(__file__).parents[1] / "docs/architecture.md").read_text()
