@@ -22,7 +22,6 @@ from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, channels, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
-from duoplda.estimators.shown import ShownEstimator
 from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import METHODS, AffineCalibration
 from duoplda.model import em, parameters, posteriors
@@ -79,7 +78,7 @@ def moved(model: Model, like: Array) -> Model:
     return copies[place]
 
 
-class ScoresTrials(ShownEstimator):
+class ScoresTrials:
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
     calibration_: Any = None

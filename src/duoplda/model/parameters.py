@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.data.labels import NO_KIND, Ints
-from duoplda.display import Shown
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, some
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model(Shown):
+class Model:
     """Parameters for K kinds of channels; with one kind it is the model of the source."""
 
     mu: Array  # (K, d)
@@ -41,10 +40,9 @@ class Model(Shown):
     W: Array  # (K, d, d) precisions
     kinds: NDArray[Any] = field(default_factory=NO_KIND.copy)  # (K,)
 
-    def _facts(self) -> dict[str, Any]:
-        """Its sizes, for `repr` and notebooks."""
-        sizes: dict[str, Any] = {"dimensions": self.d, "speaker factors": self.ny, "session factors": self.nx}
-        return sizes | ({"kinds of channels": self.kinds} if self.K > 1 else {})
+    def __repr__(self) -> str:
+        kinds = f", kinds of channels {some(self.kinds.tolist())}" if self.K > 1 else ""
+        return f"<Model: {self.d} dimensions, {self.ny} speaker factors, {self.nx} session factors{kinds}>"
 
     @property
     def d(self) -> int:

@@ -42,7 +42,6 @@ from duoplda.arrays import (
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
-from duoplda.display import Shown, plain
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import STREAM_BYTES, Moments, Open, OpenSessions, Sums, TypeBlock, add_scatters
 from duoplda.model.sample import Sample, Sampler
@@ -52,7 +51,7 @@ LARGEST = 1e150  # the square of a larger value, added up, is soon infinite
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics(Shown):
+class Statistics:
     """Sufficient statistics of labelled recordings; `a + b` joins shards, `weight * a` makes them count for less.
 
     Sessions that are cut between shards are kept open (`close=False`), joined by `+`, and squared by `close`.
@@ -182,18 +181,17 @@ class Statistics(Shown):
         whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
         return replace(whole, folds=parts, seed=seed)
 
-    def _facts(self) -> dict[str, Any]:
-        """What it sums up, for `repr` and notebooks."""
-        out: dict[str, Any] = {"recordings": self.n_recordings, "sessions": self.n_sessions}
-        out |= {"speakers": self.n_speakers, "dimensions": self.d}
+    def __repr__(self) -> str:
+        parts = [f"{self.n_recordings:,.0f} recordings", f"{self.n_sessions:,.0f} sessions"]
+        parts += [f"{self.n_speakers:,.0f} speakers", f"{self.d} dimensions"]
         if self.K > 1:
-            counted = zip(self.kinds.tolist(), self.N.tolist(), strict=True)
-            out["kinds of channels"] = [f"{plain(str(kind))} ({plain(n)})" for kind, n in counted]
+            parts.append(f"kinds of channels {some(self.kinds.tolist())}")
         if self.folds:
-            out["folds"] = len(self.folds)
+            parts.append(f"{len(self.folds)} folds")
         if self.is_open:
-            out["open sessions"] = sum(len(s.open) for s in (self, *self.folds) if s.open is not None)
-        return out
+            n_open = sum(len(s.open) for s in (self, *self.folds) if s.open is not None)
+            parts.append(f"{n_open:,} open sessions")
+        return f"<Statistics: {', '.join(parts)}>"
 
     @property
     def d(self) -> int:

@@ -21,7 +21,6 @@ from scipy.special import gammaln
 from duoplda.arrays import is_torch, namespace, reproducible, segment_sums, take, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
-from duoplda.display import Shown, table
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
@@ -39,12 +38,11 @@ CANDIDATES = 10
 CANDIDATES_OF_FEW = 30
 SLACK_OF_FEW = 5.0  # nats by which a guess at a gain may be too low
 CLOSE = 3.0  # nats: smaller margins of items are exact
-SHOWN = 10  # clusters in a notebook
 ROUNDS_FROM = 20_000  # items in tensors: fewer are merged one by one, on the host
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Clustering(Shown):
+class Clustering:
     """Speakers that were found, and how sure that is. Gains are nats of the posterior of the partition.
 
     Attributes
@@ -99,22 +97,11 @@ class Clustering(Shown):
         """How many speakers were found."""
         return len(self.names)
 
-    def _facts(self) -> dict[str, Any]:
-        """What was found, for `repr` and notebooks."""
-        out: dict[str, Any] = {"speakers": len(self), "recordings": len(self.ids), "items": len(self.margin)}
-        out["of one session"] = int((self.sessions == 1).sum())
-        if self.known.any():
-            out["known speakers"] = int(self.known.sum())
-        return out | {"log posterior": f"{self.log_posterior:.4g} nats"}
-
-    def _figures(self) -> list[str]:
-        head = ("cluster", "sessions", "recordings", "support (nats)", "loss if split (nats)")
-        first = slice(0, SHOWN)
-        counts = np.bincount(self.labels, minlength=len(self))
-        columns = [self.names, self.sessions, counts, self.support.round(1), self.split.round(1)]
-        rows = zip(*(column[first].tolist() for column in columns), strict=True)
-        more = f"and {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
-        return [table(head, ([str(name), *rest] for name, *rest in rows), more)]
+    def __repr__(self) -> str:
+        speakers = f"{len(self):,} speakers, {self.known.sum():,} of them known"
+        single = f"{(self.sessions == 1).sum():,} of one session"
+        posterior = f"log posterior {self.log_posterior:.4g} nats"
+        return f"<Clustering: {speakers}, {len(self.ids):,} recordings, {single}, {posterior}>"
 
     def linkage(self) -> Floats:
         """(leaves - 1, 4) the merges as SciPy's `dendrogram` takes them: heights grow, and what is left is joined last.

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from duoplda.arrays import Array, add_rows, add_segments, namespace, put, segment_sums, set_rows, take, to_numpy, zeros
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
-from duoplda.display import Shown
 from duoplda.errors import DuopldaError, some
 from duoplda.io import read_container, write_container
 from duoplda.model.parameters import Model, Terms, same
@@ -55,7 +54,7 @@ class Seen:
         return Seen(self.n + other.n, self.sum + other.sum)
 
 
-class Sides(Shown):
+class Sides:
     """Sets of recordings, each of which is one side of trials.
 
     They are made by `PLDA.enroll` or `Backend.enroll`, and can be added to, removed from, saved, and loaded again by
@@ -108,16 +107,12 @@ class Sides(Shown):
     def __len__(self) -> int:
         return self._people.n
 
-    def _facts(self) -> dict[str, Any]:
-        """What is enrolled, for `repr` and notebooks."""
-        out: dict[str, Any] = {"sides": len(self), "sessions": int(self.counts.sum())}
-        out["recordings"] = int((self.counts @ self.types.sum(axis=1)).sum())
-        out |= {"named sessions": len(self.session), "speaker factors": self.model.ny}
-        if self.model.K > 1:
-            out["kinds of channels"] = self.model.kinds
+    def __repr__(self) -> str:
+        n_recordings = int((self.counts @ self.types.sum(axis=1)).sum())
+        parts = [f"{len(self):,} sides", f"{self.counts.sum():,} sessions", f"{n_recordings:,} recordings"]
         if namespace(self.gamma) is not np:
-            out["on"] = str(self.gamma.device)
-        return out | {"ids": self.ids}
+            parts.append(f"on {self.gamma.device}")
+        return f"<Sides: {', '.join(parts)}, ids {some(self.ids, most=4)}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in ("model", "types", "version", "seen", "_people", "_sessions")}
