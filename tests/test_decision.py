@@ -633,8 +633,8 @@ def test_a_cluster(data, folder, fitted):
 def test_any_number_of_threads_chooses_the_same_bits(monkeypatch):
     made = drawn(40, 48, (2, 4), (1, 3))
     stats = Statistics.from_arrays(made.X, made.speaker, made.session, n_folds=3)
-    monkeypatch.setattr(ar, "FEW_FLOPS", 1e5)
-    monkeypatch.setattr(ar, "ROWS", 32)
+    monkeypatch.setattr(ar.threads, "FEW_FLOPS", 1e5)
+    monkeypatch.setattr(ar.threads, "ROWS_PER_BLOCK", 32)
     found = []
     for threads in (1, 2, 3, 8):
         with threadpool_limits(threads, user_api="blas"), warnings.catch_warnings():

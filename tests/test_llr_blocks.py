@@ -108,7 +108,7 @@ def test_patterns_in_threads_give_the_same_bits(monkeypatch):
         multiply(*arguments)
 
     monkeypatch.setattr(products, "multiply", late)
-    monkeypatch.setattr(arrays, "FEW_FLOPS", 0.0)  # all that can go to threads does
+    monkeypatch.setattr(arrays.threads, "FEW_FLOPS", 0.0)  # all that can go to threads does
     rng = np.random.default_rng(1)
     p = oracle.random_model(rng, 40, 32, 8)
     sides = []

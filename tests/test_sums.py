@@ -93,8 +93,8 @@ def test_equal_counts_are_inverted_once():
 
 
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr(ar, "FEW_FLOPS", 0.0)
-    monkeypatch.setattr(ar, "ROWS", 4)
+    monkeypatch.setattr(ar.threads, "FEW_FLOPS", 0.0)
+    monkeypatch.setattr(ar.threads, "ROWS_PER_BLOCK", 4)
     monkeypatch.setattr(sums, "at_once", lambda G: 1)
     first, second = two_sets(3, 3)
     pairs, (plda,) = Pairs(Sums(*first, 3), Sums(*second, 3)), models(3, 3, 1)

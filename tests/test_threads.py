@@ -150,7 +150,7 @@ class PerThread(threading.local):
 
 def test_blas_with_a_number_for_each_thread(monkeypatch):
     blas = PerThread()
-    monkeypatch.setattr(ar, "_blas", lambda with_scipy: ([], [blas]))
+    monkeypatch.setattr(ar.threads, "_blas", lambda with_scipy: ([], [blas]))
     found = list(ar.in_order(lambda i: (threading.get_ident(), blas.num_threads), range(20), 1e12))
     assert {n for _, n in found} == {1}
     assert threading.get_ident() not in {thread for thread, _ in found}
@@ -167,8 +167,8 @@ def test_training_gives_the_same_bits_on_any_number_of_threads(monkeypatch, case
     stats = Statistics.from_arrays(made.X, made.speaker, made.session, channel, n_folds=3)
     options = {"few session factors": {"n_speaker_factors": 70, "n_session_factors": 20}}.get(case, {})
     shrinkage = "auto" if case == "held-out speakers" else 0.1
-    monkeypatch.setattr(ar, "FEW_FLOPS", 1e6)
-    monkeypatch.setattr(ar, "ROWS", 32)
+    monkeypatch.setattr(ar.threads, "FEW_FLOPS", 1e6)
+    monkeypatch.setattr(ar.threads, "ROWS_PER_BLOCK", 32)
     found, products = [], []
     for threads in (1, 2, 3, 4, 8):
         fresh = replace(stats)  # nothing that was computed from them before

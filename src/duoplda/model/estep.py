@@ -142,7 +142,7 @@ class EStep:
         ny = terms.J.shape[2]
         out = list[Weights | None]()
         for c, b in enumerate(self.stats.blocks):
-            if not b.squared and len(b.n) < min(max(nx, ny), ar.ROWS):
+            if not b.squared and len(b.n) < max(nx, ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1:
                 out.append(None)
                 continue
             every = len(b.present) == K

@@ -120,7 +120,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
             of = slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
             out = None if room is None else room[p.start - first : p.stop - first]
             cov, ln[own] = inverses(G, patterns.rows[own], invert, out)
-            if r > ar.ROWS:  # too many speakers for one thread
+            if len(ar.row_blocks(r, gamma)) > 1:  # too many speakers for one thread
                 kept.update({(of.start + i * r, of.start + (i + 1) * r): cov[i, ...] + 0.0 for i in range(m)})
             else:
                 mean[of, :] = xp.reshape(xp.reshape(ordered[of, :], (m, r, ny)) @ cov, (m * r, ny))

@@ -1,0 +1,163 @@
+"""Inverses, factors and determinants of symmetric positive definite matrices, in any array library."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays.libraries import Array, is_torch, namespace, zeros
+
+
+def symmetric(matrix: Array) -> Array:
+    """The symmetric part, to remove the last digit's asymmetry."""
+    return (matrix + matrix.mT) / 2
+
+
+def logdet_cholesky(factor: Array) -> Array:
+    """ln|CC'| of triangular factors C (..., n, n)."""
+    xp = namespace(factor)
+    return 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)), axis=-1)
+
+
+class NotPositiveDefinite(ArithmeticError):
+    """A matrix that should be symmetric and positive definite is not, or not as far as its digits show."""
+
+
+def _checked(function: Callable[..., Array], *matrices: Array) -> Array:
+    """What a function of linear algebra gives; NotPositiveDefinite where it fails, whatever the library does then."""
+    xp = namespace(*matrices)
+    library = sys.modules["torch"] if is_torch(xp) else np
+    try:
+        result = function(*matrices)
+    except library.linalg.LinAlgError as error:
+        raise NotPositiveDefinite(str(error)) from None
+    if not bool(xp.all(xp.isfinite(result))):  # other libraries return NaN
+        raise NotPositiveDefinite("the result is not finite")
+    return result
+
+
+def cholesky(matrices: Array) -> Array:
+    """Lower triangular C with CC' = A, of symmetric positive definite matrices A (..., n, n)."""
+    return _checked(namespace(matrices).linalg.cholesky, matrices)
+
+
+def solve(matrices: Array, rhs: Array) -> Array:
+    """A^-1 B for regular matrices A (..., n, n) and B (..., n, m)."""
+    return _checked(namespace(matrices, rhs).linalg.solve, matrices, rhs)
+
+
+def spd_inverse(matrices: Array) -> tuple[Array, Array]:
+    """Inverses and ln-determinants of symmetric positive definite matrices (..., n, n)."""
+    xp = namespace(matrices)
+    n = matrices.shape[-1]
+    if n == 0:
+        return matrices, zeros(matrices.shape[:-2], matrices)
+    if xp is np:
+        out = np.array(matrices, dtype=np.float64, order="C")
+        ln = SpdInverse()(out.reshape(-1, n, n))
+        return out, ln.reshape(matrices.shape[:-2])
+    factor = cholesky(matrices)
+    inverse = xp.cholesky_inverse(factor) if is_torch(xp) else symmetric(_checked(xp.linalg.inv, matrices))
+    return inverse, logdet_cholesky(factor)
+
+
+class SpdInverse:
+    """Inverts stacks (m, n, n) of symmetric positive definite matrices in place; returns their ln-determinants.
+
+    By block elimination: with M = [A B'; B C], X = B A^-1 and S = C - X B',
+
+        M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
+
+    down to blocks of 32 or fewer rows, which are inverted by Cholesky factors. Most of the work is then products of
+    stacks, during which Python's other threads run. SciPy's potrf and potri would need fewer operations, but they
+    belong to another BLAS than NumPy's products, and the threads of the two wait for each other (an iteration was five
+    times slower). Buffers are kept between calls: half of the time would go into getting new pages from the system. One
+    object serves one thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
+
+    def buffer(self, use: int, m: int, rows: int, columns: int) -> NDArray[Any]:
+        """A stack (m, rows, columns), at first 0, that is the same memory for each use; own uses are 0 and more."""
+        kept = self._buffers.get((use, rows, columns))
+        if kept is None or len(kept) < m:
+            kept = self._buffers[use, rows, columns] = np.zeros((m, rows, columns))
+        return kept[:m]
+
+    def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
+        return _checked(self._inverted, M)
+
+    def quarters(self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
+        """The same for stacks [A T; B C], T = B', whose blocks are arrays of their own; T is read only.
+
+        What is done to each number of a block is several times as fast in an array of its own as in a part of another.
+        """
+        return _checked(self._inverted, A, B, T, C)
+
+    def _inverted(self, *blocks: NDArray[Any]) -> NDArray[Any]:
+        invert: Callable[..., None] = self._eliminate if len(blocks) > 1 else self._invert
+        n = blocks[0].shape[1] + sum(C.shape[1] for C in blocks[3:])
+        diagonal = self.buffer(0, 1, len(blocks[0]), n)[0]
+        invert(*blocks, diagonal)
+        ln: NDArray[Any] = 2.0 * np.log(diagonal).sum(axis=1)
+        return ln
+
+    def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
+        """Also writes the diagonals (m, n) of Cholesky factors."""
+        m, n = M.shape[:2]
+        h = M.shape[1] // 2
+        if n <= 32:
+            factor = np.linalg.cholesky(M)
+            diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
+            inverse = self._lower(factor) if m >= 8 and n else np.linalg.inv(factor)
+            # Half of it is 0. As a single product it would go to syrk, which is slow for small matrices.
+            np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
+            np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
+            return
+        B = M[:, h:, :h]
+        T = M[:, :h, h:]
+        self._eliminate(M[:, :h, :h], B, T, M[:, h:, h:], diagonal)
+        T[...] = B.mT
+
+    def _eliminate(
+        self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any], diagonal: NDArray[Any]
+    ) -> None:
+        m, k, h = B.shape
+        self._invert(A, diagonal[:, :h])
+        X = np.matmul(B, A, out=self.buffer(1, m, k, h))
+        np.negative(X, out=X)
+        C += np.matmul(X, T, out=self.buffer(2, m, k, k))
+        self._invert(C, diagonal[:, h:])
+        np.matmul(C, X, out=B)
+        A += np.matmul(X.mT, B, out=self.buffer(2, m, h, h))
+
+    def _lower(self, L: NDArray[Any]) -> NDArray[Any]:
+        """L^-1 of lower triangular L (m, n, n): first all blocks of 5 on the diagonal, then the rows of blocks in turn.
+
+        The numbers at one place of all these blocks lie side by side, so that a few calls invert them all. If the last
+        block is smaller, it goes on as an identity. Above the diagonal the buffers stay 0.
+        """
+        m, n = L.shape[:2]
+        b = 5
+        starts = range(0, n, b)
+        D, X, terms = (self.buffer(use, b, b, m * len(starts)) for use in (3, 4, 5))
+        own = D.reshape(b, b, len(starts), m)
+        own[:, :, -1] = np.eye(b)[:, :, None]
+        for j, a in enumerate(starts):
+            e = min(b, n - a)
+            own[:e, :e, j] = L[:, a : a + e, a : a + e].transpose(1, 2, 0)
+        for i in range(b):
+            np.divide(1.0, D[i, i], out=X[i, i])
+            np.multiply(D[i, :i, None], X[:i, :i], out=terms[:i, :i])
+            X[i, :i] = terms[:i, :i].sum(axis=0)
+            X[i, :i] *= -X[i, i]
+        own = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1)
+        out = self.buffer(6, m, n, n)
+        for j, a in enumerate(starts):
+            e = min(a + b, n)
+            out[:, a:e, a:e] = own[j, :, : e - a, : e - a]
+            np.matmul(out[:, a:e, a:e], -L[:, a:e, :a] @ out[:, :a, :a], out=out[:, a:e, :a])
+        return out

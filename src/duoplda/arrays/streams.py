@@ -1,0 +1,181 @@
+"""Rows of the host on their way to a GPU, while it works on those that are already there."""
+
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays.libraries import Array
+
+
+class _Sender:
+    """Copies rows of a host array to a device, in a stream of its own.
+
+    A GPU reads pinned memory only. Rows that lie elsewhere are first copied there by all cores, which takes longer than
+    the way over the bus; three buffers keep both busy.
+    """
+
+    def __init__(self, X: NDArray[Any], rows: int, device: Any):
+        import torch
+
+        self.X = X
+        self.rows = rows
+        self.device = device
+        cuda = device.type == "cuda"
+        known = X.dtype.kind == "f" and X.dtype.itemsize <= 8
+        self.dtype = X.dtype.newbyteorder("=") if known else np.dtype(np.float64)
+        self.tensor: Array = _tensor(X) if X.dtype == self.dtype else None
+        self.pinned = cuda and self.tensor is not None and self.tensor.is_pinned()
+        self.buffers: list[Array] = []
+        self.copied: list[Any] = [None] * 3  # when each buffer has been read
+        self.sent = 0
+        self.side = torch.cuda.Stream(device) if cuda else None
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream(device))  # which may still use memory that we were given
+
+    def room(self, rows: int) -> dict[str, Any]:
+        """The arguments of `torch.empty` for so many rows."""
+        import torch
+
+        return {"size": (rows, self.X.shape[1]), "dtype": torch.from_numpy(np.empty(0, self.dtype)).dtype}
+
+    def __call__(self, part: Any, out: Array, after: Any = None) -> Any:
+        """Copy rows (a slice or indices) to `out`, on the device after an event; the event when they are there."""
+        import torch
+
+        if self.side is None:
+            block = out if out.device.type == "cpu" else torch.empty_like(out, device="cpu")
+            self._gather(part, block)
+            if block is not out:
+                out.copy_(block)
+            return None
+        direct = self.pinned and isinstance(part, slice)
+        i = self.sent % 3
+        self.sent = self.sent + 1
+        if (before := self.copied[i - direct]) is not None:  # one copy at a time without buffers, so that others, of
+            before.synchronize()  # labels and small numbers, get their turn
+        if direct:
+            block = self.tensor[part]
+        else:
+            while len(self.buffers) <= i:
+                self.buffers.append(torch.empty(**self.room(self.rows), pin_memory=True))
+            block = self.buffers[i][: out.shape[0]]
+            self._gather(part, block)
+        with torch.cuda.stream(self.side):
+            if after is not None:
+                self.side.wait_event(after)
+            out.copy_(block, non_blocking=True)
+            self.copied[i] = self.side.record_event()
+        return self.copied[i]
+
+    def _gather(self, part: Any, out: Array) -> None:
+        import torch
+
+        if self.tensor is None:
+            out.numpy()[...] = self.X[part]
+        elif isinstance(part, slice):
+            out.copy_(self.tensor[part])
+        else:
+            torch.index_select(self.tensor, 0, torch.from_numpy(part), out=out)
+
+    def now(self, event: Any) -> None:
+        """What is asked of the device from now on waits for an event."""
+        import torch
+
+        if event is not None:
+            torch.cuda.current_stream(self.device).wait_event(event)
+
+    def done(self) -> Any:
+        """An event: what has been asked of the device until now."""
+        import torch
+
+        return None if self.side is None else torch.cuda.current_stream(self.device).record_event()
+
+    def end(self) -> None:
+        """Nobody gets the memory that was written to before the last copy has arrived."""
+        self.now(None if self.side is None else self.side.record_event())
+
+
+def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
+    """Blocks of rows of a host array (slices or indices) on the device of `like`; while one is used, two others come.
+
+    A block is overwritten when others are asked for.
+    """
+    import torch
+
+    sizes = [p.stop - p.start if isinstance(p, slice) else len(p) for p in parts]
+    send = _Sender(X, max(sizes, default=0), like.device)
+    there = [torch.empty(**send.room(max(sizes, default=0)), device=like.device) for _ in range(3)]
+    used: list[Any] = [None] * 3  # when the work on each of these was done
+
+    def fetch(i: int) -> tuple[Array, Any]:
+        block = there[i % 3][: sizes[i]]
+        return block, send(parts[i], block, used[i % 3])
+
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(fetch, i) for i in range(min(2, len(parts))))
+        try:
+            for i in range(len(parts)):
+                block, event = coming.popleft().result()
+                if i + 2 < len(parts):
+                    coming.append(thread.submit(fetch, i + 2))
+                send.now(event)
+                yield block
+                used[i % 3] = send.done()
+        finally:  # the caller may have stopped early
+            deque((each.exception() for each in coming), maxlen=0)
+            send.end()
+
+
+class Arriving:
+    """A host array on its way to a device that has room for it, in the order of its rows, while other work is done."""
+
+    def __init__(self, X: NDArray[Any], like: Array, size: int):
+        """`size` bytes of rows are copied at a time."""
+        import torch
+
+        n = X.shape[0]
+        step = max(256, size // (X.dtype.itemsize * X.shape[1]))
+        self.step = step
+        self.send = _Sender(X, min(step, n), like.device)
+        self.there = torch.empty(**self.send.room(n), device=like.device)
+        parts = [slice(a, min(a + step, n)) for a in range(0, n, step)]
+        thread = ThreadPoolExecutor(1)
+        self.events = [thread.submit(self.send, p, self.there[p]) for p in parts]
+        thread.shutdown(wait=False)
+
+    @staticmethod
+    def fits(X: NDArray[Any], like: Array) -> bool:
+        """Whether the array, in double precision, takes at most a quarter of the memory of a GPU that is free."""
+        import torch
+
+        return like.device.type != "cuda" or 4 * 8 * X.size <= torch.cuda.mem_get_info(like.device)[0]
+
+    def rows(self, part: slice) -> Array:
+        """Some of the rows, as soon as they are there."""
+        for event in self.events[part.start // self.step : -(-part.stop // self.step)]:
+            self.send.now(event.result())
+        return self.there[part]
+
+    def end(self) -> None:
+        """Nothing more is wanted."""
+        for event in self.events:
+            event.cancel()
+        deque((event.exception() for event in self.events if not event.cancelled()), maxlen=0)
+        self.send.end()
+
+
+def _tensor(X: NDArray[Any]) -> Array | None:
+    """A host array as a tensor that shares its memory, where torch can do that."""
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
+            return torch.from_numpy(X)
+    except ValueError:  # negative strides
+        return None
