@@ -330,7 +330,7 @@ class Task(NamedTuple):
 
 def vb_iterations(given: argparse.Namespace) -> dict[str, Any]:
     """Ten iterations on windows of four speakers, from random labels of twenty; rows are independent."""
-    from duoplda.trials.vbx import smoothed, vb_hmm
+    from duoplda.diarization import smoothed, vb_hmm
 
     found = next(f for f in files("pyannote.audio") or () if f.as_posix() == "pyannote/audio/utils/vbx.py")
     spec = importlib.util.spec_from_file_location("vbx", str(found.locate()))  # without its package, which wants torch

@@ -19,7 +19,6 @@ PAGES = sorted((DOCS / "api").glob("*.rst"))
 FLAT = {
     "duoplda.evaluation.metrics": "duoplda.metrics",
     "duoplda.evaluation.partitions": "duoplda.metrics",
-    "duoplda.evaluation.der": "duoplda.metrics",
     "duoplda.evaluation.calibration": "duoplda.calibration",
     "duoplda.report.plots": "duoplda.plots",
     "duoplda.estimators.preprocessing": "duoplda.preprocessing",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cli_cases import done, duoplda
-from duoplda.io import Turns, write_rttm
-from duoplda.metrics import der, partition_metrics
+from duoplda.diarization import Turns, der, write_rttm
+from duoplda.metrics import partition_metrics
 
 TRUTH = {f"r{i:02}": f"s{i // 4}" for i in range(40)}
 

@@ -8,9 +8,8 @@ import pytest
 
 from cli_cases import done, duoplda, lines
 from duoplda import PLDA, Backend
-from duoplda.estimators.diarization import diarize
-from duoplda.io import read_embeddings, read_rttm, read_segments, write_embeddings
-from duoplda.metrics import der
+from duoplda.diarization import der, diarize, read_rttm, read_segments
+from duoplda.io import read_embeddings, write_embeddings
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "diarization"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")

@@ -9,8 +9,9 @@ from cli_cases import done, duoplda, lines
 from duoplda import PLDA, Backend
 from duoplda.cli._local import by_overlap
 from duoplda.datasets import make_recordings
+from duoplda.diarization import Segments, Turns, read_rttm, write_rttm
 from duoplda.estimators.clustering import unscaled
-from duoplda.io import Coded, Segments, Turns, read_partition, read_rttm, write_embeddings, write_map, write_rttm
+from duoplda.io import Coded, read_partition, write_embeddings, write_map
 
 FILES, SPEAKERS, SECONDS = 4, 5, 2.0
 

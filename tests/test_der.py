@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from duoplda.diarization import Regions, Turns, der, read_rttm
 from duoplda.errors import DuopldaError, MissingIds
-from duoplda.io import Regions, Turns, read_rttm
-from duoplda.metrics import der
 
 VBX = Path(__file__).parents[2] / "shared/data/diarization/vbx"
 Lists = list[tuple[str, float, float]]  # speaker, start, duration

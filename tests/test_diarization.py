@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 
 from duoplda import PLDA, Backend, Recordings
+from duoplda.diarization import Segments, Turns, as_turns, der, diarize, link_speakers, read_rttm, read_segments
+from duoplda.diarization.diarizer import new_share
 from duoplda.errors import DuopldaError, MissingIds
-from duoplda.estimators import diarization
-from duoplda.estimators.diarization import as_turns, diarize, link_speakers, new_share
-from duoplda.io import Coded, Segments, Turns, read_embeddings, read_model, read_rttm, read_segments
-from duoplda.metrics import der
+from duoplda.io import Coded, read_embeddings, read_model
 from duoplda.model.shrinkage import Scales
 
 VBX = Path(__file__).parents[2] / "shared" / "data" / "diarization" / "vbx"
@@ -468,5 +467,5 @@ def test_ratios_before_the_hmm_on_one_real_file():
     assert 0.0705 <= rates["vbx"] < 0.07065
     assert rates["default"] < 0.10
     assert rates["four"] < rates["vbx"]
-    levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in diarization.LEVELS]
+    levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in ("sessions", "recordings")]
     assert levels[0] == levels[1]  # the pair has no sessions

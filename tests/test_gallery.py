@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "examples" / "gallery"
 PAGES = sorted(path.stem for path in GALLERY.glob("plot_*.py"))
 # what a page may import from the package; all of it is in the documentation
-PUBLIC = {"", ".calibration", ".datasets", ".estimators.diarization", ".io", ".metrics", ".plots", ".preprocessing"}
+PUBLIC = {"", ".calibration", ".datasets", ".diarization", ".io", ".metrics", ".plots", ".preprocessing"}
 
 
 @cache

@@ -17,8 +17,8 @@ import pytest
 
 from duoplda.errors import DuopldaError
 from duoplda.io import hdf5, read_embeddings, write_embeddings
-from duoplda.io._common import MAX_DIM, MAX_ID
 from duoplda.io.ark import LARGEST
+from duoplda.io.common import MAX_DIM, MAX_ID
 from io_cases import WRITERS, failure, vectors
 
 

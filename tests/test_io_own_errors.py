@@ -21,7 +21,7 @@ from duoplda.io import (
     write_embeddings,
     write_trials,
 )
-from duoplda.io._common import guarded
+from duoplda.io.common import guarded
 from io_cases import WRITERS, vectors
 
 MODULES = {"npz": npz, "npy": npy, "hdf5": hdf5, "hdf5 each": hdf5, "parquet": parquet}

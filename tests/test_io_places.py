@@ -13,7 +13,7 @@ import pytest
 
 from duoplda.errors import DuopldaError
 from duoplda.io import read_embeddings, read_enrollment, read_labels, read_scores, read_trials, write_embeddings
-from duoplda.io._common import IdLog
+from duoplda.io.common import IdLog
 from io_cases import failure, vectors
 
 READERS: list[Callable] = [lambda p: read_embeddings(p).load(), read_labels, read_trials, read_enrollment, read_scores]

@@ -12,19 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duoplda.diarization import Regions, Segments, Turns, is_rttm, read_rttm, read_segments, read_uem, write_rttm
 from duoplda.errors import DuopldaError
-from duoplda.io import (
-    Coded,
-    Regions,
-    Segments,
-    Turns,
-    is_rttm,
-    read_partition,
-    read_rttm,
-    read_segments,
-    read_uem,
-    write_rttm,
-)
+from duoplda.io import Coded, read_partition
 
 VBX = Path(__file__).parents[2] / "shared/data/diarization/vbx"
 LINE = "SPEAKER f 1 0.50 1.25 <NA> <NA> ann <NA> <NA>\n"

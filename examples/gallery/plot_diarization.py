@@ -18,9 +18,8 @@ import numpy as np
 
 from duoplda import PLDA
 from duoplda.datasets import make_recordings
-from duoplda.estimators.diarization import diarize
-from duoplda.io import Coded, Segments, Turns
-from duoplda.metrics import der
+from duoplda.diarization import Segments, Turns, der, diarize
+from duoplda.io import Coded
 from duoplda.plots import OKABE_ITO
 
 sizes = {"n_speaker_factors": 16, "n_session_factors": 24, "session_variance": 1.5, "channel_variance": 1.0}

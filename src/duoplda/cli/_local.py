@@ -13,7 +13,7 @@ from duoplda.cli._common import missing, say
 from duoplda.errors import DuopldaError, some
 
 if TYPE_CHECKING:
-    from duoplda.io import Segments, Turns
+    from duoplda.diarization import Segments, Turns
 
 TOUCH = 1e-9  # seconds; a segment and a turn that overlap by less only touch
 Local = tuple[str, str]  # a file, and the name of a speaker in it
@@ -21,7 +21,7 @@ Local = tuple[str, str]  # a file, and the name of a speaker in it
 
 def joined(paths: Sequence[Path]) -> Turns:
     """The turns of several RTTM files, which must be about different files."""
-    from duoplda.io import Turns, read_rttm
+    from duoplda.diarization import Turns, read_rttm
 
     parts = [read_rttm(path) for path in paths]
     seen: dict[str, Path] = {}

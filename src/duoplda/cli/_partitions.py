@@ -10,7 +10,7 @@ from duoplda.cli._common import missing, result, result_json, say, usage
 from duoplda.errors import DuopldaError
 
 if TYPE_CHECKING:
-    from duoplda.evaluation.der import DiarizationErrors
+    from duoplda.diarization import DiarizationErrors
 
 Clusters = Annotated[
     Path | None, typer.Option(help="Clusters to evaluate instead of scores: recording, cluster (utt2spk), or RTTM.")
@@ -36,7 +36,7 @@ def evaluate_partition(
     clusters: Path | None, reference: Path | None, *, others: Sequence[object], diarization: dict[str, Any], **more: Any
 ) -> None:
     """Evaluate clusters or turns, whichever the files hold; `others` are options that are about scores."""
-    from duoplda.io import is_rttm
+    from duoplda.diarization import is_rttm
 
     if clusters is None or reference is None or any(others):
         usage("evaluate takes --scores and --trials, or --clusters and --reference, and the options of one of the two")
@@ -97,8 +97,7 @@ def evaluate_turns(
     """Print the diarisation error rate and its parts, of each file and in all."""
     import numpy as np
 
-    from duoplda.evaluation.der import der
-    from duoplda.io import read_rttm, read_uem
+    from duoplda.diarization import der, read_rttm, read_uem
 
     ours = read_rttm(clusters)
     truth = read_rttm(reference)

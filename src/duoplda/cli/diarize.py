@@ -67,9 +67,8 @@ def diarize(
     if cannot_link_within and not link:
         usage("--cannot-link-within is for --link")
 
-    from duoplda import io
+    from duoplda import diarization
     from duoplda.cli.convert import load_model
-    from duoplda.estimators import diarization
 
     check_files(out, force, [embeddings], [ids], model, transform, segments)
     options: dict[str, Any] = {"start": start, "refine": None if no_refine else "gmm" if no_hmm else "vbx"}
@@ -80,11 +79,11 @@ def diarize(
     with ExitStack() as stack:
         chain, _ = load_model(model, transform)
         options["segments_are"] = level_of(segments_are, chain)
-        windows = io.read_segments(segments)
+        windows = diarization.read_segments(segments)
         read, _ = reader(stack, "reading embeddings", "cpu", None)
         absent = partial(missing, allow=allow_missing)
         turns = diarization.diarize(chain, read(embeddings, ids), windows, absent=absent, **options)
-    io.write_rttm(out, turns, force=force)
+    diarization.write_rttm(out, turns, force=force)
     files = {name: turns[turns.file.codes == code] for code, name in enumerate(turns.file.names.tolist())}
     counts = {
         name: {

@@ -59,7 +59,7 @@ def link(
     if cannot_link_within and segments is None:
         usage("--cannot-link-within needs --segments, which say what file a segment is of")
 
-    from duoplda import io
+    from duoplda import diarization, io
     from duoplda.cli import _local
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.clustering import unscaled
@@ -68,7 +68,7 @@ def link(
     domain_check(no_domain_check)
     lists = *(rttm or ()), segments, local, model, sessions, channels, speakers_known
     check_files(out, force, [embeddings], [ids], *lists)
-    cuts = None if segments is None else io.read_segments(segments)
+    cuts = None if segments is None else diarization.read_segments(segments)
     if cuts is not None and discount == 1 and (often := _local.density(cuts)) > 1.5:
         warn(f"a second of speech is in {often:.1f} segments, and counts as often; see --discount {1 / often:.2f}")
     turns = None if not rttm else _local.joined(rttm)
@@ -104,7 +104,8 @@ def link(
         if rest := sorted({*spoken} - {*name}):
             warn(f"{len(rest)} local speakers have no segment, and get names of their own: {some(map('_'.join, rest))}")
         names = [name.get(person) or "_".join(person) for person in spoken]
-        io.write_rttm(out, io.Turns(turns.file, turns.start, turns.duration, io.Coded.of(names)), force=force)
+        named = diarization.Turns(turns.file, turns.start, turns.duration, io.Coded.of(names))
+        diarization.write_rttm(out, named, force=force)
     else:
         listed = {recording: person for recording, person in who.items() if person in name}
         more = {"local": [person[1] for person in listed.values()]}

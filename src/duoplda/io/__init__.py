@@ -15,9 +15,7 @@ from duoplda.io.models import ForeignModel, read_model
 from duoplda.io.partitions import label_columns, read_partition, read_sessions, write_partition
 from duoplda.io.quality import QualityTable, read_quality
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
-from duoplda.io.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
-from duoplda.io.segments import Segments, read_segments
 from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
 from duoplda.io.vbx import Transform, read_transform, write_pair, write_vbx
@@ -31,19 +29,15 @@ __all__ = [
     "ForeignModel",
     "LabelColumns",
     "QualityTable",
-    "Regions",
     "ScoreMatrix",
     "Scores",
-    "Segments",
     "Shard",
     "Transform",
     "Trials",
-    "Turns",
     "atomic_path",
     "check_output",
     "embedding_shards",
     "is_container",
-    "is_rttm",
     "label_columns",
     "read_container",
     "read_embeddings",
@@ -54,14 +48,11 @@ __all__ = [
     "read_partition",
     "read_quality",
     "read_recordings",
-    "read_rttm",
     "read_score_matrix",
     "read_scores",
-    "read_segments",
     "read_sessions",
     "read_transform",
     "read_trials",
-    "read_uem",
     "source_files",
     "write_container",
     "write_embeddings",
@@ -70,7 +61,6 @@ __all__ = [
     "write_map",
     "write_pair",
     "write_partition",
-    "write_rttm",
     "write_scores",
     "write_trials",
     "write_vbx",

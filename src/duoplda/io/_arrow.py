@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._coded import Coded
-from duoplda.io._common import MAX_ID, MAX_PACKED, PathLike, bad, guarded, need, open_binary
 from duoplda.io._source import Part, label
+from duoplda.io.common import MAX_ID, MAX_PACKED, PathLike, bad, guarded, need, open_binary
 
 PARQUET = (".parquet", ".pq")
 # One piece of one row group at a time: without these the whole file is fetched ahead.

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import PathLike, bad, system_error
+from duoplda.io.common import PathLike, bad, system_error
 
 
 @contextmanager

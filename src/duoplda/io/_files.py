@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoplda.io._common import PathLike, bad, system_error
 from duoplda.io._source import Source, check_count
+from duoplda.io.common import PathLike, bad, system_error
 
 
 def natural(name: str) -> tuple[list[str | int], str]:

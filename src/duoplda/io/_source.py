@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import Chunk, PathLike, bad, check_dim, check_float, chunk_rows, open_lines
+from duoplda.io.common import Chunk, PathLike, bad, check_dim, check_float, chunk_rows, open_lines
 
 VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
 ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")

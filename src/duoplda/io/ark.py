@@ -19,8 +19,8 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from duoplda.errors import UNPRINTABLE
-from duoplda.io._common import MAX_ID, Chunk, PathLike, bad, check_dim, open_binary, read_into, shown
 from duoplda.io._source import Source
+from duoplda.io.common import MAX_ID, Chunk, PathLike, bad, check_dim, open_binary, read_into, shown
 
 BLOCK = 1 << 20
 LARGEST = 8 << 20  # no entry within MAX_DIM is longer: 2 MiB binary, and text of up to 31 characters a number

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._coded import Coded
-from duoplda.io._common import ROWS, PathLike, bad, listed, need, shown
+from duoplda.io.common import ROWS, PathLike, bad, listed, need, shown
 from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
 
 ROW_BYTES = 1 << 24

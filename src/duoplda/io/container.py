@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io._common import PathLike, bad, open_binary
+from duoplda.io.common import PathLike, bad, open_binary
 
 KINDS = {  # kind: the newest version, and what it is called in messages
     "duoplda-backend": (2, "model"),

@@ -11,9 +11,9 @@ from duoplda.errors import DuopldaError
 from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path, atomic_paths
-from duoplda.io._common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io._files import files_of, joined
 from duoplda.io._source import Part, Source, check_count
+from duoplda.io.common import ROWS, Chunk, IdLog, PathLike, as_ids, bad, check_ids, content, magic, refuse_repeated
 from duoplda.io.labels import LabelColumns
 from duoplda.io.npy import Ids
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import (
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
+from duoplda.io.common import (
     MAX_FEATURES,
     MAX_ID,
     MAX_PACKED,
@@ -36,7 +37,6 @@ from duoplda.io._common import (
     open_binary,
     shown,
 )
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
 
 INFLATION = 2000  # no filter we know packs better than this; more is a header that lies
 WAIT = 60.0  # seconds for a block of strings

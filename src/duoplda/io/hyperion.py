@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from duoplda.io._common import PathLike, bad, listed, shown
+from duoplda.io.common import PathLike, bad, listed, shown
 from duoplda.io.hdf5 import dataset, floats, opened
 from duoplda.io.kaldi_plda import Floats
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io._common import MAX_FEATURES, PathLike, bad, check_dim, magic, open_binary, read_into, shown
+from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, magic, open_binary, read_into, shown
 
 Floats = NDArray[np.float64]
 MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that

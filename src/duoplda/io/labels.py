@@ -10,8 +10,8 @@ from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, as_ids, bad, check_ids, listed, shown
-from duoplda.io._text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
+from duoplda.io.common import PathLike, as_ids, bad, check_ids, listed, shown
+from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 
 COLUMNS = {
     "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),

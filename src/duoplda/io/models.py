@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from duoplda.io._common import PathLike, bad, content, listed, magic
+from duoplda.io.common import PathLike, bad, content, listed, magic
 from duoplda.io.hdf5 import members, opened
 from duoplda.io.hyperion import read_hyperion
 from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda

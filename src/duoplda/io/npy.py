@@ -9,8 +9,8 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._common import MAX_ID, Chunk, PathLike, as_ids, bad, guarded, open_binary, open_lines, read_into, shown
 from duoplda.io._source import Part, Source, check_matrix, row_parts, whole
+from duoplda.io.common import MAX_ID, Chunk, PathLike, as_ids, bad, guarded, open_binary, open_lines, read_into, shown
 
 Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
 PIECE = 1 << 24

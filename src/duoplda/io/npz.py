@@ -14,8 +14,8 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._common import Chunk, PathLike, as_ids, bad, check_id_type, guarded, listed, open_binary, pick
 from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
+from duoplda.io.common import Chunk, PathLike, as_ids, bad, check_id_type, guarded, listed, open_binary, pick
 from duoplda.io.npy import Ids, are_rows, exactly, header, outside_ids, write_npy
 
 WHAT = "a NumPy .npz file"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, texts_of, write_tables
-from duoplda.io._common import MAX_ID, ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, odd_ids, pick, shown
 from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
+from duoplda.io.common import MAX_ID, ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, odd_ids, pick, shown
 from duoplda.io.labels import COLUMNS, LabelColumns
 
 LABELS = ("speaker", "session", "channel")

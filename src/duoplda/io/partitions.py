@@ -7,9 +7,9 @@ import numpy as np
 
 from duoplda.io._arrow import schema_of
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, check_ids, content
-from duoplda.io._text import header_fields
+from duoplda.io.common import PathLike, bad, check_ids, content
 from duoplda.io.labels import COLUMNS, TABLES, read_labels, read_map, write_map, write_table
+from duoplda.io.text import header_fields
 
 VALUES = {"cluster": ("cluster",), "speaker": COLUMNS["speaker"]}
 

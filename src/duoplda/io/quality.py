@@ -12,9 +12,9 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._arrow import schema_of
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, content, shown
-from duoplda.io._text import header_fields, line_of, read_table
+from duoplda.io.common import PathLike, bad, content, shown
 from duoplda.io.labels import COLUMNS
+from duoplda.io.text import header_fields, line_of, read_table
 
 MAX_COLUMNS = 256  # a table with more of them is taken for something else, such as embeddings
 MISSING = ("", "nan", "na", "n/a", "null")  # cells without a value, in any case

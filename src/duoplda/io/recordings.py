@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from duoplda.data.labels import Ints, Labels, encode, places
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.io._common import PathLike
 from duoplda.io._files import files_of
+from duoplda.io.common import PathLike
 from duoplda.io.embeddings import SUFFIXES, Embeddings, read_embeddings
 from duoplda.io.labels import LabelColumns
 from duoplda.io.shards import Shard, embedding_shards

@@ -15,12 +15,12 @@ import numpy as np
 
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, as_ids, bad, check_ids, content, pick
-from duoplda.io._text import is_table, read_list, read_table, write_columns
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
+from duoplda.io.common import PathLike, as_ids, bad, check_ids, content, pick
 from duoplda.io.embeddings import HDF5
 from duoplda.io.labels import TABLES
 from duoplda.io.npz import load_array, names_in, write_arrays
+from duoplda.io.text import is_table, read_list, read_table, write_columns
 from duoplda.io.trials import COLUMNS as TRIAL_COLUMNS
 
 COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import Chunk, PathLike, bad, check_ids, open_binary, open_lines, read_into, shown
 from duoplda.io._source import Part, Source
 from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
+from duoplda.io.common import Chunk, PathLike, bad, check_ids, open_binary, open_lines, read_into, shown
 
 GAP = 1 << 16  # entries further apart than this are read one by one
 MAX_OPEN = 32

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._common import Chunk, PathLike, bad, open_binary
 from duoplda.io._source import Part, label
+from duoplda.io.common import Chunk, PathLike, bad, open_binary
 from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
 from duoplda.io.labels import LabelColumns
 from duoplda.io.npy import Ids, ids_beside

@@ -17,11 +17,11 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, check_ids, content, shown
-from duoplda.io._text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
+from duoplda.io.common import PathLike, bad, check_ids, content, shown
 from duoplda.io.embeddings import HDF5
 from duoplda.io.labels import TABLES, write_table
+from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 
 COLUMNS = {
     "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),

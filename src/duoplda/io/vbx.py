@@ -24,7 +24,7 @@ import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path, atomic_paths, check_output
-from duoplda.io._common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
+from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
 from duoplda.io.hdf5 import floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays

@@ -6,7 +6,7 @@ does with a vector before; that is no part of the PLDA and is handed on as notes
 
 import numpy as np
 
-from duoplda.io._common import PathLike, bad
+from duoplda.io.common import PathLike, bad
 from duoplda.io.hdf5 import dataset, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, checked
 

@@ -20,11 +20,10 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
+from duoplda.diarization.rttm import Regions, Turns
 from duoplda.errors import DuopldaError, MissingIds, printable, some
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
-from duoplda.io import Coded, Regions, Turns
-
-__all__ = ["DiarizationErrors", "der"]
+from duoplda.io import Coded
 
 TOUCH = 1e-9  # seconds; turns that overlap by less touch, as those whose ends were rounded do
 MOST = 1 << 26  # pairs of speakers, or of a speaker and a stretch, of one file

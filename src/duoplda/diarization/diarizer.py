@@ -1,8 +1,8 @@
 """Who speaks when: the windows of each file become turns of its speakers, and speakers are linked across files.
 
 A file's windows go through the chain (`Backend.transform`) into the space where windows of one speaker differ by I and
-speakers by diag(phi) (`trials.vbx.latent`). There they get their first labels, from which the VB-HMM of `trials.vbx`
-finds speakers and changes; windows of one speaker that follow each other become a turn.
+speakers by diag(phi) (`latent`). There they get their first labels, from which `vb_hmm` finds speakers and
+changes; windows of one speaker that follow each other become a turn.
 
 Which covariances I and diag(phi) stand for depends on what the sessions of the training data were:
 
@@ -29,14 +29,16 @@ from duoplda.arrays import check_finite, check_rows, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
+from duoplda.diarization.rttm import Turns
+from duoplda.diarization.segments import Segments
+from duoplda.diarization.vbhmm import centroid_labels, cosine_labels, latent, smoothed, turns, vb_hmm
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.scoring import chain_of
 from duoplda.evaluation.metrics import named
-from duoplda.io import DiagonalModel, Segments, Turns
-from duoplda.trials.vbx import centroid_labels, cosine_labels, latent, smoothed, turns, vb_hmm
+from duoplda.io import DiagonalModel
 
 Floats = NDArray[np.float64]
 Absent = Callable[[str, NDArray[Any]], Any]  # gets what is missing, in words, and the ids
@@ -57,7 +59,7 @@ class Diarizer:
         (`PLDA.cluster`). "vbx": by cosines and average linkage, as VBx does. "pyannote": by the distances of
         centroids of the embeddings as they were given, as pyannote 4 does
     refine : "vbx": the HMM; "gmm": the same without an order of time, as in pyannote 4; None: the first labels stay
-    Fa, Fb, loop : of the HMM (see `trials.vbx.vb_hmm`); the defaults are those of VBx's own example
+    Fa, Fb, loop : of the HMM (see `vb_hmm`); the defaults are those of VBx's own example
     discount : the share rho of an independent window that a window counts for in "ratios" and in linking; None: the
         share of the windows' time that is new (`new_share`)
     prior : of "ratios": the probability that two windows of a file are of one speaker, such as 1/4 where four people
@@ -210,7 +212,7 @@ def diarize(
     ----------
     model : the chain, or the PLDA
     recordings : embeddings (n, d) of the segments, in their order; or `Recordings` whose ids are those of the segments
-    segments : windows of files, of `duoplda.io.read_segments`. They may overlap, but none may lie within another one
+    segments : windows of files, of `read_segments`. They may overlap, but none may lie within another one
     start : "ratios", "vbx" or "pyannote" (see `Diarizer`), or (n,) first labels of the segments, which count
         within their file
     link : find the same speakers in different files; names are then those of `PLDA.cluster`, and otherwise those of a

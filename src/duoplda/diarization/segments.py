@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duoplda.diarization.rttm import MAX_SECONDS, Regions
 from duoplda.errors import DuopldaError
-from duoplda.io._coded import Coded
-from duoplda.io._common import PathLike, bad, shown
-from duoplda.io._text import line_of, read_list
-from duoplda.io.rttm import MAX_SECONDS, Regions
+from duoplda.io import Coded
+from duoplda.io.common import PathLike, bad, shown
+from duoplda.io.text import line_of, read_list
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,9 @@ from functools import partial
 import numpy as np
 
 from duoplda.errors import UNPRINTABLE, DuopldaError, some
-from duoplda.io._atomic import atomic_path
-from duoplda.io._coded import Coded
-from duoplda.io._common import MAX_ID, PathLike, bad, check_ids, content, open_lines, shown
-from duoplda.io._text import first_line
+from duoplda.io import Coded, atomic_path
+from duoplda.io.common import MAX_ID, PathLike, bad, check_ids, content, open_lines, shown
+from duoplda.io.text import first_line
 
 OTHERS = b"SEGMENT NOSCORE NO_RT_METADATA LEXEME NON-LEX NON-SPEECH FILLER EDIT IP SU CB A/P SPKR-INFO".split()
 LONGEST = 1 << 16  # bytes of a line

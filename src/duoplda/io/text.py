@@ -18,7 +18,7 @@ from duoplda.arrays import in_order
 from duoplda.errors import DuopldaError
 from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, texts_of, write_parquet_table
 from duoplda.io._coded import Coded
-from duoplda.io._common import MAX_ID, PathLike, as_ids, bad, content, listed, odd_ids, open_lines, optional, shown
+from duoplda.io.common import MAX_ID, PathLike, as_ids, bad, content, listed, odd_ids, open_lines, optional, shown
 
 BLOCK = 1 << 23
 Names = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have

@@ -1,0 +1,50 @@
+"""Who speaks when: from embeddings of the windows of audio files to the turns of speakers.
+
+The embeddings come from another tool, as does the choice of what is speech. `diarize` gives every window to one speaker
+and joins windows to turns; `der` measures turns against a reference. RTTM, UEM and segment files are read and written
+here. No other room but the reports and the commands needs this one.
+"""
+
+from duoplda.diarization.diarizer import Diarizer, as_turns, diarize, link_speakers
+from duoplda.diarization.error_rate import DiarizationErrors, der
+from duoplda.diarization.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
+from duoplda.diarization.segments import Segments, read_segments
+from duoplda.diarization.vbhmm import (
+    Diarized,
+    Spans,
+    centroid_labels,
+    cosine_labels,
+    latent,
+    posterior,
+    smoothed,
+    threshold_between,
+    turns,
+    vb_hmm,
+)
+
+__all__ = [
+    "DiarizationErrors",
+    "Diarized",
+    "Diarizer",
+    "Regions",
+    "Segments",
+    "Spans",
+    "Turns",
+    "as_turns",
+    "centroid_labels",
+    "cosine_labels",
+    "der",
+    "diarize",
+    "is_rttm",
+    "latent",
+    "link_speakers",
+    "posterior",
+    "read_rttm",
+    "read_segments",
+    "read_uem",
+    "smoothed",
+    "threshold_between",
+    "turns",
+    "vb_hmm",
+    "write_rttm",
+]
