@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from duoplda import PLDA, Backend, DuopldaError
+from duoplda import PLDA, DuopldaError
 from duoplda.datasets import make_recordings
 from duoplda.io import container
 
@@ -201,59 +201,6 @@ def test_the_format(plda, path):
     np.testing.assert_array_equal(tensors["plda.noise_precision_"], plda.noise_precision_)
 
 
-# -- version 1 ---------------------------------------------------------------------------------------------------------
-
-V1 = Path(__file__).parent / "data"
-"""Models that version 1 wrote, and what it computed with them: v1_expected.npz."""
-
-
-@pytest.fixture(scope="module")
-def expected():
-    with np.load(V1 / "v1_expected.npz") as file:
-        return dict(file)
-
-
-@pytest.mark.parametrize("how", [PLDA, Backend])
-def test_a_plda_of_version_1(expected, how):
-    e, model = expected, how.load(V1 / "v1_plda.safetensors")
-    sides = model.enroll(e["enroll"], e["ids"], e["session"]), model.enroll(e["tests"], range(5))
-    np.testing.assert_allclose(model.llr(*sides), e["plda_llr"], rtol=1e-12, atol=1e-12)
-    plda = model if how is PLDA else model.plda_
-    np.testing.assert_array_equal(plda.mean_, e["mean"])
-    np.testing.assert_array_equal(plda.log_likelihoods_, e["log_likelihoods"])
-    assert (plda.max_iter, plda.shrinkage, plda.n_speaker_factors) == (20, (0.1, 0.1, 0.05), 2)
-    assert plda.shrinkage_ == (0.1, 0.1, 0.05, 0.0)
-    assert (plda.converged_, plda.n_evaluations_) == (False, 26)
-
-
-def test_a_back_end_of_version_1(expected, tmp_path):
-    e, model = expected, Backend.load(V1 / "v1_backend.safetensors")
-    np.testing.assert_allclose(model.transform(e["tests"], e["test_channel"]), e["backend_rows"], rtol=1e-12)
-    for m in (model, rewritten_as_version_2(model, tmp_path / "v2")):
-        sides = (
-            m.enroll(e["enroll"], e["ids"], e["session"], e["channel"]),
-            m.enroll(e["tests"], range(5), None, e["test_channel"]),
-        )
-        np.testing.assert_allclose(m.llr(*sides), e["backend_llr"], rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(m.llr(*sides, calibrated=False), e["backend_raw"], rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(m.plda_.log_likelihoods_, e["backend_log_likelihoods"])
-        assert (m.lda, m.whiten, m.length_norm, m.center_by_channel) == (2, True, True, True)
-        assert (m.plda.max_iter, m.plda.shrinkage, m.plda.random_state) == (20, (0.1, 0.2, 0.05, 0.3), 0)
-        assert m.counts_ == {"speakers": 40, "sessions": 120, "recordings": 240}
-        assert m.provenance_["command"] == "duoplda train --config old"
-        assert m.provenance_["inputs"] == {"train.npz": "abc123"}
-        assert m.plda_.channels_.tolist() == ["mic", "tel"]
-        assert type(m.calibration_).__name__ == "AffineCalibration"
-    with pytest.raises(DuopldaError, match=r"Backend\.load"):
-        PLDA.load(V1 / "v1_backend.safetensors")
-
-
-def rewritten_as_version_2(model, path):
-    model.save(path)
-    assert json.loads(metadata(path)["duoplda"])["version"] == 2
-    return Backend.load(path)
-
-
 def test_no_pickle(plda, path, tmp_path, monkeypatch):
     def forbidden(*args, **kwargs):
         raise AssertionError("pickle was used")
@@ -346,13 +293,9 @@ def test_truncated(path):
     PLDA.load(path)
 
 
-@pytest.mark.parametrize("version", [0, 3, 99, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 1, 3, 99, "2", None, 1.5])
 def test_other_versions(path, version):
-    refused(rewritten(path, version=version), f"format version {version}", "this duoplda reads versions 1 to 2")
-
-
-def test_a_version_that_does_not_fit(path):
-    refused(rewritten(path, version=1), "damaged")
+    refused(rewritten(path, version=version), f"format version {version}", "this duoplda reads version 2")
 
 
 def test_deeply_nested_metadata(path):

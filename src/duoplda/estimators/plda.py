@@ -674,7 +674,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return plda
 
     @classmethod
-    def restored(cls, saved: files.Saved) -> Self:
+    def restored(cls, saved: files.SavedModel) -> Self:
         """The PLDA that a file holds."""
         plda = cls(**saved.parameters)
         plda.__dict__.update(saved.plda, n_features_in_=saved.model.d)

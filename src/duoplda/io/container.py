@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from duoplda.io._atomic import atomic_path
 from duoplda.io.common import PathLike, bad, open_binary
 
-KINDS = {  # kind: the newest version, and what it is called in messages
+KINDS = {  # kind: the version of its layout that is written and read, and what it is called in messages
     "duoplda-backend": (2, "model"),
-    "duoplda-plda": (1, "model"),  # models of a PLDA alone, which are no longer written
     "duoplda-calibration": (1, "calibration"),
     "duoplda-sides": (1, "file of enrolled speakers"),
     "duoplda-resume": (1, "checkpoint"),
@@ -88,9 +87,9 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
             raise bad(path, "", f"is a {KINDS[found][1]} of duoplda, not a {what}", "give another file")
         raise bad(path, "", f"is a safetensors file, but no {what} of duoplda", "give another file")
     version = header.get("version")
-    newest = KINDS[found][0]
-    if type(version) is not int or not 1 <= version <= newest:
-        reads = f"this duoplda reads version {newest}" if newest == 1 else f"this duoplda reads versions 1 to {newest}"
+    ours = KINDS[found][0]
+    if type(version) is not int or version != ours:
+        reads = f"this duoplda reads version {ours}"
         raise bad(path, "", f"has format version {str(version)[:40]}, {reads}", "install the duoplda that wrote it")
     return arrays, header
 
