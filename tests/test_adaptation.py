@@ -15,10 +15,10 @@ import oracle
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import draw
 from duoplda.estimators.adaptation import OFFSET, SLOPE, bounded
-from duoplda.evaluation import decision
 from duoplda.model import adaptation as ad
 from duoplda.model.adaptation import Levels, Shares, Target
 from duoplda.model.parameters import checked
+from duoplda.selection import decision
 from test_statistics import assert_equal_statistics
 
 KINDS = np.array(["mic", "room", "tel"])

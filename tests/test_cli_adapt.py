@@ -16,7 +16,6 @@ from duoplda import PLDA, Backend, Recordings
 from duoplda.cli import _common as common
 from duoplda.datasets import make_recordings
 from duoplda.estimators import adaptation, checkpoint
-from duoplda.evaluation import decision
 from duoplda.io import (
     Coded,
     LabelColumns,
@@ -29,6 +28,7 @@ from duoplda.io import (
     write_trials,
 )
 from duoplda.model.em import State
+from duoplda.selection import decision
 
 D = 12
 STAGES = ["partition source 1", "shares", "calibration source 1"]  # of clusters, in the beginning

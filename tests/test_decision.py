@@ -13,12 +13,13 @@ from duoplda import PLDA, Backend, DuopldaError, Statistics
 from duoplda import arrays as ar
 from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
-from duoplda.evaluation import decision
-from duoplda.evaluation.decision import ByDecision, Search, calibrate, make_trials, scaled, select
 from duoplda.io import LabelColumns, read_labels, read_recordings, write_embeddings, write_labels
 from duoplda.metrics import cllr
 from duoplda.model.sample import Sample
-from duoplda.model.shrinkage import HeldOut, Scales, Shrinkage
+from duoplda.model.shrinkage import Scales, Shrinkage, scaled
+from duoplda.selection import decision
+from duoplda.selection.decision import ByDecision, Search, calibrate, make_trials, select
+from duoplda.selection.held_out import HeldOut
 
 PRIORS = (0.5, 0.01)
 

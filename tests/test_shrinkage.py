@@ -13,6 +13,7 @@ from duoplda.datasets import make_recordings
 from duoplda.model import em
 from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
+from duoplda.selection import held_out
 
 
 def data(n=30, seed=0, **more):
@@ -114,11 +115,11 @@ def test_no_step_on_the_grid_goes_further_up(seed):
     X, speaker, session, _ = data(25, seed)
     stats = Statistics.from_arrays(X, speaker, session, n_folds=5)
     train = PLDA(shrinkage=0.0, tol=1e-4)
-    found = shr.HeldOut(stats, lambda part: train.fit_statistics(part).model_)
+    found = held_out.HeldOut(stats, lambda part: train.fit_statistics(part).model_)
     best = found.shrinkage(("speaker", "session", "noise")).shrinkage
     for name in ("speaker", "session", "noise"):
-        i = shr.GRID.index(getattr(best, name))
-        for near in shr.GRID[max(i - 1, 0) : i + 2]:
+        i = held_out.GRID.index(getattr(best, name))
+        for near in held_out.GRID[max(i - 1, 0) : i + 2]:
             assert found.cost(best._replace(**{name: near})) >= found.cost(best)
 
 
@@ -126,7 +127,7 @@ def test_the_guess_goes_to_none_with_the_number_of_speakers():
     amounts = []
     for n in (5, 50, 500):
         X, speaker, session, _ = data(n)
-        amounts.append(shr.guess(Statistics.from_arrays(X, speaker, session))[:3])
+        amounts.append(held_out.guess(Statistics.from_arrays(X, speaker, session))[:3])
         n_of = [len(np.unique(labels)) for labels in (speaker, session)] + [len(X)]
         want = [12 / (12 + m) for m in np.diff(n_of, prepend=0)]
         assert amounts[-1] == pytest.approx(np.clip(want, 0.005, 0.95), abs=5e-4)

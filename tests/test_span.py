@@ -8,7 +8,7 @@ import oracle
 from duoplda import PLDA, Statistics
 from duoplda.model import em
 from duoplda.model.span import Span
-from duoplda.model.training import Training
+from duoplda.selection.training import Training
 
 FLOOR = 0.05
 

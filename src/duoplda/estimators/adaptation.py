@@ -29,15 +29,15 @@ from duoplda.data.recordings import ROWS, Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.preprocessing import Center, through
-from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import AffineCalibration
 from duoplda.model import adaptation as ad
 from duoplda.model import anova
 from duoplda.model.adaptation import Levels, Shares, Target
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
-from duoplda.model.shrinkage import Scales
+from duoplda.model.shrinkage import Scales, scaled
 from duoplda.model.statistics import Statistics
+from duoplda.selection import decision
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
@@ -148,7 +148,7 @@ class Bare:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A model that has not seen a fold, as `duoplda.evaluation.decision` takes it."""
+    """A model that has not seen a fold, as `duoplda.selection.decision` takes it."""
 
     model: Model
     N: Floats
@@ -448,7 +448,7 @@ class Adaptation:
             for _, rest in _folds(stats, turn):
                 N = self._fitting(rest).N
                 N = N if len(N) == self.levels.model.K else self.levels.priors
-                parts.append((None, Held(decision.scaled(model_of(rest), scales), N)))
+                parts.append((None, Held(scaled(model_of(rest), scales), N)))
             trials = decision.HeldOutTrials(how, folds, HeldOut(parts))  # type: ignore[arg-type]
             if trials.folds:
                 found.append((*trials.scores(lambda held: held()), trials.weight))  # type: ignore[call-arg]

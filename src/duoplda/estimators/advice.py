@@ -19,10 +19,10 @@ from duoplda.data.recordings import ArrayRecordings
 from duoplda.errors import DuopldaError, printable, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
-from duoplda.evaluation.decision import make_trials
 from duoplda.model import anova, simpler
-from duoplda.model.shrinkage import HeldOut
 from duoplda.model.statistics import Statistics
+from duoplda.selection.decision import make_trials
+from duoplda.selection.held_out import HeldOut
 
 THOUSANDS = 1000  # speakers from which on the choice of shrinkage changes nothing on drawn data
 PER_KIND = 10  # recordings of a kind for each dimension, below which its noise leans on that of the other kinds

@@ -10,8 +10,8 @@ from sklearn.utils.validation import validate_data
 from duoplda.arrays import Array, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.evaluation import decision
 from duoplda.model.simpler import MODELS
+from duoplda.selection import decision
 
 SEEDS = 2**32  # what NumPy takes as a seed
 

@@ -20,15 +20,16 @@ from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import adaptation, channels, checks, domain, files
+from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
-from duoplda.evaluation import decision
 from duoplda.evaluation.calibration import METHODS, AffineCalibration
 from duoplda.model import em, parameters, posteriors
 from duoplda.model.parameters import Model
-from duoplda.model.shrinkage import Choice, Scales
+from duoplda.model.shrinkage import Scales, scaled
 from duoplda.model.statistics import Statistics
-from duoplda.model.training import Training
+from duoplda.selection import channels, decision
+from duoplda.selection.held_out import Choice
+from duoplda.selection.training import Training
 from duoplda.trials import sides
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.clustering import Clustering
@@ -276,7 +277,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         choose how far. Shrunk covariances are of full rank.
     criterion : {"decision", "likelihood"}
         What "auto" goes by. "decision": the cost of trials between held-out speakers, which also chooses scales of VV'
-        and UU' and a calibration of the ratios (see `duoplda.evaluation.decision`); where no speaker has two sessions,
+        and UU' and a calibration of the ratios (see `duoplda.selection.decision`); where no speaker has two sessions,
         the likelihood, with a warning. "likelihood": the likelihood of held-out speakers.
     enrolment : None or ((sessions, recordings), ...)
         What enrolments will look like in use: sessions, and recordings of each (None: all that there are), for the
@@ -388,7 +389,9 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         checks.plda_parameters(self)
         if self.learns_channels:
-            recordings, self.channel_costs_ = channels.learn(self, recordings, transform)
+            recordings, self.channel_costs_ = channels.learn(
+                self, recordings, transform, checks.seed(self.random_state)
+            )
         return Statistics.of(recordings, transform, device=device, **self.folds(recordings))
 
     @property
@@ -470,7 +473,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             return self.model_
         key = (self.model_, self.scales_)
         if self.__dict__.get("_scaled", (None,))[0] != key:
-            self._scaled = (key, decision.scaled(*key))
+            self._scaled = (key, scaled(*key))
         return self._scaled[1]
 
     def to_host(self) -> Self:

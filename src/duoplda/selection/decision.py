@@ -29,11 +29,11 @@ from scipy.special import entr, expit, logit
 
 from duoplda.arrays import Array, in_order, put, reproducible, take, to_numpy
 from duoplda.data.labels import Ints, codes_among, order_of
-from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.posteriors import kind_log_posterior
 from duoplda.model.sample import Sample
-from duoplda.model.shrinkage import Choice, HeldOut, Scales, Shrinkage, Shrinker
+from duoplda.model.shrinkage import Scales, Shrinkage, Shrinker, scaled, truncate
+from duoplda.selection.held_out import Choice, HeldOut, best_ranks
 from duoplda.trials.sums import Pairs, Some, Sums
 
 Floats = NDArray[np.float64]
@@ -435,11 +435,6 @@ class Search:
 # -- the choice
 
 
-def scaled(model: Model, scales: Scales) -> Model:
-    """The model with VV' and UU' scaled."""
-    return replace(model, V=model.V * scales.speaker**0.5, U=model.U * scales.session**0.5)
-
-
 @dataclass(frozen=True, eq=False)
 class ByDecision:
     """Chooses what lowers the cost of held-out trials.
@@ -586,7 +581,7 @@ class HeldOutTrials:
 
         def value(r: tuple[int, int]) -> float:
             if r not in self.path:
-                self.path[r] = self.value(lambda fold: shr.truncate(fold.model, *r))[0]
+                self.path[r] = self.value(lambda fold: truncate(fold.model, *r))[0]
             return -self.path[r]
 
-        return shr.best_ranks(ny, nx, full, value)
+        return best_ranks(ny, nx, full, value)

@@ -1,7 +1,7 @@
 """Training: from statistics to a model, with what has to be chosen on the way.
 
 Models, numbers of factors and shrinkage that are "auto" are chosen by held-out speakers: by the cost of their trials
-(`duoplda.evaluation.decision`) or by their likelihood (`duoplda.model.shrinkage`). A floor keeps the noise regular
+(`duoplda.selection.decision`) or by their likelihood (`duoplda.selection.held_out`). A floor keeps the noise regular
 where data are few, and EM does the rest.
 """
 
@@ -23,6 +23,7 @@ from duoplda.model import shrinkage as shr
 from duoplda.model.parameters import Model
 from duoplda.model.span import Span
 from duoplda.model.statistics import Statistics
+from duoplda.selection.held_out import START, Choice, HeldOut
 
 Ranks = tuple[int, int]  # numbers of speaker and of session factors
 FLOOR = 1e-4  # of the mean variance, for noise that data leave singular, before it is shrunk
@@ -33,7 +34,7 @@ NOTHING = 0.99  # a cost that says so
 class Trained(NamedTuple):
     model: Model  # shrunk
     shares: NDArray[np.float64]  # (K,) of the kinds of channels among the recordings
-    choice: shr.Choice
+    choice: Choice
     path: dict[Any, float]  # log-likelihood per recording of held-out speakers, or cost, for each choice that was tried
     fit: em.Fit
     costs: dict[
@@ -45,7 +46,7 @@ class _Chosen(NamedTuple):
     """What held-out speakers chose for one model."""
 
     ranks: Ranks
-    choice: shr.Choice
+    choice: Choice
     path: dict[Any, float]
 
 
@@ -64,7 +65,7 @@ class Training:
     minimum_divergence: bool = True
     callback: Callable[[int, float, Model], Any] | None = None
     random: Callable[[], np.random.Generator] | None = None  # for random loadings; None: start from moments
-    by_trials: Any = None  # chooses by held-out trials (`duoplda.evaluation.decision`); None: by likelihood
+    by_trials: Any = None  # chooses by held-out trials (`duoplda.selection.decision`); None: by likelihood
 
     def __call__(self, stats: Statistics, state: em.State | None = None) -> Trained:
         """Train a model; with `state`, EM goes on from there."""
@@ -73,7 +74,7 @@ class Training:
             stats = simpler.of(self.model, stats)
             return own._train(stats, own._chosen(stats), state)
         names = simpler.possible(stats)
-        if len(names) == 1 or not shr.HeldOut.possible(stats):
+        if len(names) == 1 or not HeldOut.possible(stats):
             if len(names) > 1:
                 _warn(f"too few speakers ({len(stats.speaker_ids)}) to hold some out: model set to {names[0]!r}")
             return replace(self, model=names[0])(stats, state)
@@ -182,10 +183,10 @@ class Training:
         if not stats.folds:
             remedy = "gather them with n_folds=5, or give numbers"
             raise DuopldaError(f"held-out speakers can choose {what} only from statistics with folds: {remedy}")
-        if not shr.HeldOut.possible(stats):
+        if not HeldOut.possible(stats):
             raise DuopldaError(f"too few speakers ({len(stats.speaker_ids)}) to hold some out for {what}: give numbers")
         show = getattr(self.callback, "held_out", None)  # progress, for a callback that can show it
-        held_out = shr.HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
+        held_out = HeldOut(stats, lambda part: self._em(part, ranks, max(self.tol, 1e-4)).model, show)
         if self.by_trials is None:
             return held_out
         trials = self.by_trials(stats, held_out, getattr(self.callback, "trials", None))
@@ -195,28 +196,28 @@ class Training:
         _warn(f"{cause}: their likelihood chooses {what}, and the ratios are not calibrated")
         return held_out
 
-    def _choice(self, stats: Statistics, ranks: Ranks) -> tuple[shr.Choice, dict[Any, float]]:
+    def _choice(self, stats: Statistics, ranks: Ranks) -> tuple[Choice, dict[Any, float]]:
         """How far to shrink, as given or as held-out speakers choose, and what was tried."""
         several = ("channel",) if stats.K > 1 else ()
-        possible = shr.HeldOut.possible(stats)
+        possible = HeldOut.possible(stats)
         if isinstance(self.shrinkage, tuple):  # one number for all; of three, that of the noise for kinds of channels
             given = self.shrinkage * 3 if len(self.shrinkage) == 1 else self.shrinkage
-            return shr.Choice(shr.Shrinkage(*given, *(given[2:] if len(given) == 3 and several else ()))), {}
+            return Choice(shr.Shrinkage(*given, *(given[2:] if len(given) == 3 and several else ()))), {}
         if self.shrinkage is None:
             if not _few(stats):
-                return shr.Choice(shr.Shrinkage()), {}
+                return Choice(shr.Shrinkage()), {}
             free: tuple[str, ...] = several
             if not possible:
                 cause = f"a kind of channels has fewer than {10 * stats.d} recordings, and no speakers can be held out"
                 _warn(f"{cause}: the noise of each kind is moved halfway towards the mean")
-                return shr.Choice(shr.Shrinkage(channel=0.5)), {}
+                return Choice(shr.Shrinkage(channel=0.5)), {}
         else:
             free = ("speaker", *(("session",) if ranks[1] else ()), "noise", *several)
             if not possible and stats.folds:
-                amount = shr.Shrinkage(**{name: getattr(shr.START, name) for name in free})
+                amount = shr.Shrinkage(**{name: getattr(START, name) for name in free})
                 few = f"too few speakers ({len(stats.speaker_ids)}) to hold some out"
                 _warn(f"{few}: shrinkage set to {tuple(amount)}")
-                return shr.Choice(amount), {}
+                return Choice(amount), {}
         chooser = self if self.shrinkage is not None else replace(self, by_trials=None)
         held_out = chooser._held_out(stats, ranks, "the shrinkage")
         choice = held_out.shrinkage(free)

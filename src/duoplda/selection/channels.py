@@ -15,12 +15,11 @@ from duoplda.arrays import to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.recordings import ArrayRecordings
-from duoplda.estimators import checks
 from duoplda.model import kinds
 from duoplda.model.parameters import Model
 from duoplda.model.sample import Sample
-from duoplda.model.shrinkage import START, HeldOut
 from duoplda.model.statistics import Statistics
+from duoplda.selection.held_out import START, HeldOut
 
 LIMITS = {
     "size": 1 << 28,
@@ -31,7 +30,7 @@ MOST = 8  # kinds, where their number is to be found
 FOLDS = 2  # of speakers, for that
 
 
-def learn(plda: Any, recordings: Recordings, transform: Any) -> tuple[Recordings, dict[int, float]]:
+def learn(plda: Any, recordings: Recordings, transform: Any, seed: int) -> tuple[Recordings, dict[int, float]]:
     """Recordings with kinds of channels, and the cost of each number of kinds that was tried.
 
     They stay as they are where they have labels of their kinds, or where one kind is the best choice.
@@ -42,7 +41,7 @@ def learn(plda: Any, recordings: Recordings, transform: Any) -> tuple[Recordings
     X = sample.X if transform is None else transform(sample.X, sample.kind)
     rows = to_numpy(X).astype(np.float64, copy=False)
     labels = lab.encode(sample.speaker, sample.session, None, len(rows))
-    learner = _Learner(plda, rows, labels)
+    learner = _Learner(plda, rows, labels, seed)
     costs: dict[int, float] = {}
     if plda.n_channels != "auto":
         best = learner.kinds(plda.n_channels)
@@ -61,7 +60,7 @@ def learn(plda: Any, recordings: Recordings, transform: Any) -> tuple[Recordings
 class _Learner:
     """Rough models of the sample."""
 
-    def __init__(self, plda: Any, rows: NDArray[np.float64], labels: lab.Labels):
+    def __init__(self, plda: Any, rows: NDArray[np.float64], labels: lab.Labels, seed: int):
         factors = {name: getattr(plda, name) for name in ("n_speaker_factors", "n_session_factors")}
         given: dict[str, Any] = {name: None if n == "auto" else n for name, n in factors.items()}
         given |= {"max_iter": 10, "callback": None, "n_channels": None, "model": None, "criterion": "likelihood"}
@@ -69,7 +68,7 @@ class _Learner:
         self.rough = replace(plda, **given)
         self.rows = rows
         self.labels = labels
-        self.seed = checks.seed(plda.random_state)
+        self.seed = seed
 
     def kinds(self, K: int) -> lab.Ints:
         """The kind of each recording of the sample."""
