@@ -1,4 +1,4 @@
-"""`advise`: what it says of labels is what training does with them, and its figures are those of docs/choosing.md."""
+"""`advise`: what it says of labels is what training does with them, and it leads to the leaves of docs/choosing.md."""
 
 import re
 import warnings
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from duoplda import PLDA, Backend, DuopldaError, Recordings, advise
 from duoplda.data.labels import encode
 from duoplda.datasets import make_recordings
-from duoplda.estimators import advice
 
 PAGE = (Path(__file__).parents[1] / "docs/choosing.md").read_text(encoding="utf-8")
 
@@ -105,8 +104,9 @@ def test_what_is_said_of_any_labels_is_what_training_does(shape, kinds, named):
     compare(advise(speaker, session, kind, dimensions=2), speaker, session, kind)
 
 
-def test_every_leaf_is_reached():
-    assert {*advice.LEAVES} == set("".join(row[2] for row in SHAPES.values()))
+def test_every_leaf_stands_on_the_page():
+    for letter in set("".join(row[2] for row in SHAPES.values())):
+        assert re.search(rf"^ *- \*\*{letter}\. ", PAGE, re.MULTILINE)
 
 
 def test_what_model_auto_compares_is_what_the_leaf_says():
@@ -200,37 +200,3 @@ def test_names_cannot_steer_the_terminal():
 def test_the_page_is_narrow():
     speaker, session, kind = labels_of([[2, 2]] * 6, 2)
     assert max(map(len, str(advise(speaker, session, kind, dimensions=100)).splitlines())) <= 100
-
-
-# -- the figures
-
-
-def figures(text):
-    return [figure.lstrip("0") for figure in re.findall(r"\d*\.\d+", text)]
-
-
-def pairs(text):
-    return [tuple(figures(pair)) for pair in re.findall(r"\d+\.\d+/\d?\.\d+", text)]
-
-
-def leaf_of_page(letter):
-    """What stands in docs/choosing.md under a letter."""
-    return re.search(rf"^ *- \*\*{letter}\. (.*?)(?=^ *- |^#)", PAGE, re.DOTALL | re.MULTILINE)[1]
-
-
-@pytest.mark.parametrize("letter", advice.LEAVES)
-def test_figures_are_those_of_the_page(letter):
-    texts = " ".join(advice.LEAVES[letter]) + (advice.UNNAMED if letter == "C" else "")
-    page = leaf_of_page(letter)
-    assert [pair for pair in pairs(texts) if pair not in pairs(page)] == []
-    assert [figure for figure in figures(texts) if figure not in figures(page)] == []
-    assert letter == "A" or figures(texts)
-    for option in re.findall(r"--[a-z-]+", texts):
-        assert option in page
-
-
-def test_so_are_the_numbers_of_speakers():
-    for n in ("150", "36"):
-        assert re.search(rf"\b{n} (and 36 )?training speakers", advice.FOOT)
-        assert re.search(rf"\b{n}\b( and 36 training)?\s+(training )?speakers", PAGE)
-    assert f"with {advice.THOUSANDS:,} speakers .0070" in leaf_of_page("H")

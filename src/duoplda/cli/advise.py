@@ -28,8 +28,8 @@ def advise(
 ) -> None:
     """Say what labels can teach a model, what `duoplda train` will choose for them and why, and which options pay.
 
-    The reasons are those of docs/choosing.md, with what was measured. The last line is a command to paste. Some limits
-    depend on the number of dimensions: give --embeddings to hear of them.
+    docs/choosing.md has the same chart, with what was measured. The last line is a command to paste. Some limits depend
+    on the number of dimensions: give --embeddings to hear of them.
     """
     labels_or_speakers(labels, speakers, sessions, channels)
     if embeddings is None and ids is not None:

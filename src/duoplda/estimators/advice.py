@@ -1,7 +1,7 @@
 """What labels can teach a model, what training will choose for them, and what to do: docs/choosing.md for own data.
 
-Nothing of training is repeated here. Random numbers stand in for the recordings, which then go where recordings go: how
-many factors there are, whether speakers can be held out and whether trials can be made of them depends on labels alone.
+No rule of training is repeated here. Random numbers stand in for the recordings and pass through the code of training:
+how many factors there are, and whether speakers and trials can be held out, depends on the labels alone.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from textwrap import TextWrapper
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from duoplda.arrays import to_numpy
 from duoplda.data import Labels, Recordings
-from duoplda.data.labels import encode
+from duoplda.data.labels import Ints, encode
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.errors import DuopldaError, printable, some
 from duoplda.estimators.backend import Backend
@@ -24,69 +25,48 @@ from duoplda.model.statistics import Statistics
 from duoplda.selection.decision import make_trials
 from duoplda.selection.held_out import HeldOut
 
-THOUSANDS = 1000  # speakers from which on the choice of shrinkage changes nothing on drawn data
-PER_KIND = 10  # recordings of a kind for each dimension, below which its noise leans on that of the other kinds
-
-# The leaves of the chart of docs/choosing.md that labels lead to: what to do, and what we measured. A pair such as
-# 4.17/.160 is the EER in % and Cllr in bits; tests/test_advice.py compares the figures with those of the page.
+# The leaves of the chart of docs/choosing.md to which labels lead: what to do, and why. The page has what was measured.
 LEAVES = {
     "A": (
-        "Take another training set, or a model from elsewhere that you adapt.",
+        "Take another training set, or adapt a model from elsewhere.",
         "Speakers and sessions cannot be told apart: another day would look like another speaker, and ratios are not "
         "calibrated. If recordings of a speaker were made on several days, these are sessions: label them.",
     ),
     "B": (
-        "Simplified PLDA, which comes by itself: any other PLDA will do as well.",
-        "One recording against one, drawn data: 4.10/0.153 with the session level, 4.22/0.169 without. What is left to "
-        "gain is shrinkage.",
+        "Simplified PLDA, which is chosen by itself.",
+        "Every session has one recording, so that the session level has little to add. Shrinkage still helps.",
     ),
     "C": (
-        "Two sources, speakers and sessions, which come by themselves.",
-        "so762, chosen for the decision: 5.44/.246 if copies count as sessions, 4.74/.190 with the session level; "
-        "amnist 2.85/.120 and 2.36/.097. It repairs calibration more than it lowers the EER.",
+        "Two sources, speakers and sessions, which are chosen by themselves.",
+        "Copies of a recording no longer count as new evidence. That repairs calibration more than it lowers the EER.",
     ),
     "D": (
-        "A noise for each kind of channel, which comes by itself. Kinds need not be known in trials.",
-        "so762 4.17/.160, where two sources have 4.74/.190; amnist 2.05/.081, where they have 2.36/.097. Inferred in "
-        "trials: 4.26/.164 and 2.06/.081.",
+        "A noise for each kind of channel, which is chosen by itself. Kinds need not be known in trials.",
+        "Recordings of a poor channel then count for less than those of a good one.",
     ),
     "E": (
         "If channels differ a lot and you can name their kinds, add a column `channel`; if not, learn them: "
         "--learn-channels auto, PLDA(n_channels='auto').",
-        "so762 4.32/.169 without any label of a channel, 4.17/.160 with them.",
+        "Learnt kinds bring most of what named kinds bring.",
     ),
     "F": (
-        "If you are not sure what pays: --model-type auto, PLDA(model='auto', shrinkage='auto').",
-        "Plain, two sources and kinds, as far as they are labelled, are compared by held-out trials: costs .309, .273 "
-        "and .252 on so762, .218, .193 and .181 on amnist. It takes as long as training all of them.",
+        "If you are not sure which model is best: --model-type auto, PLDA(model='auto', shrinkage='auto').",
+        "Plain PLDA, two sources and kinds of channels are compared by held-out trials, as far as they are labelled. "
+        "This takes as long as training all of them.",
     ),
     "G": (
-        "Keep shrinkage='auto', which `duoplda train` and Backend() have, and a plain PLDA() has not.",
-        "amnist, 36 speakers, kinds: 4.88/.355 by maximum likelihood, 3.01/.242 chosen by likelihood, 2.05/.081 chosen "
-        "for the decision; so762, 150 speakers: 5.00/.261, 4.36/.205, 4.17/.160.",
+        "Keep shrinkage='auto', the default of `duoplda train` and Backend(); a plain PLDA() has none.",
+        "With hundreds of speakers or fewer, maximum likelihood overfits, and its ratios are badly calibrated.",
     ),
     "H": (
         "With so many speakers any shrinkage will do, and shrinkage='auto' costs time.",
-        "Drawn data, Cllr: with 1,000 speakers .0070 for none, likelihood and decision alike. On real speech its "
-        "calibration may still matter.",
+        "On drawn data it changes nothing here. On real speech its calibration may still matter.",
     ),
     "L": (
         "Name the sessions of enrolments, too (--sessions), where these have several recordings.",
-        "Five against five of one session, drawn data: 0.72/0.036; 2.84/6.367 if copies count as sessions, 1.87/0.104 "
-        "if they are averaged.",
+        "Otherwise copies of one recording count as independent evidence for the speaker.",
     ),
 }
-# What is lost where labels of sessions are not there, with the figures of leaf C.
-UNNAMED = (
-    "no sessions are given, so that each recording counts as a session. If some are copies of one conversation, or its "
-    "channels, name the sessions: so762 6.01/.442 if copies count as sessions, 5.36/.288 with the session level"
-)
-
-
-FOOT = (
-    "Letters are those of docs/choosing.md. 4.17/.160 is the EER in % and Cllr in bits. so762 and amnist are "
-    "embeddings of real speech through five channels, of 150 and 36 training speakers."
-)
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,7 @@ class Level:
 
     name: str  # speakers, sessions, noise, kinds
     learnt: bool
-    differences: int  # that tell of it: degrees of freedom
+    differences: int  # the degrees of freedom from which it is learnt
     why: str
 
 
@@ -105,12 +85,14 @@ class Leaf:
 
     letter: str
     advice: str
-    reason: str  # with what was measured
+    reason: str
 
 
 @dataclass(frozen=True)
 class Advice:
     """What labels allow, what training will choose, and what to do. `print` shows it as a page.
+
+    It speaks of labels only. Whether recordings are good, or like those that will be scored, is not looked at.
 
     Attributes
     ----------
@@ -125,12 +107,12 @@ class Advice:
     calibrated : whether ratios will be
     chosen : the same in words, with the reasons
     cautions : what to look at before training
-    leaves : of the chart of docs/choosing.md, as far as labels lead
+    leaves : those of the chart of docs/choosing.md to which the labels lead
 
     Example
     -------
-    >>> found = advise(["ann", "ann", "bob", "bob"], ["1", "1", "2", "3"])
-    >>> found.counts["speakers"], found.sessions_per_speaker, found.kinds
+    >>> advice = advise(["ann", "ann", "bob", "bob"], ["1", "1", "2", "3"])
+    >>> advice.counts["speakers"], advice.sessions_per_speaker, advice.kinds
     (2, (1, 1.5, 2), {})
     """
 
@@ -156,7 +138,13 @@ class Advice:
         return printable("\n".join(_page(self)), keep="\n")
 
 
-def advise(speaker: Any, session: Any = None, channel: Any = None, *, dimensions: int | None = None) -> Advice:
+def advise(
+    speaker: ArrayLike | Recordings | Labels,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
+    *,
+    dimensions: int | None = None,
+) -> Advice:
     """What the labels of recordings allow, what `Backend()` and `duoplda train` will choose, and what to do.
 
     Parameters
@@ -168,8 +156,8 @@ def advise(speaker: Any, session: Any = None, channel: Any = None, *, dimensions
     --------
     >>> from duoplda.datasets import make_recordings
     >>> X, speaker, session, _ = make_recordings(60, sessions=(1, 4), recordings=(1, 3), seed=0)
-    >>> found = advise(speaker, session, dimensions=X.shape[1])
-    >>> found.model, found.chosen_by, [leaf.letter for leaf in found.leaves]
+    >>> advice = advise(speaker, session, dimensions=X.shape[1])
+    >>> advice.model, advice.chosen_by, [leaf.letter for leaf in advice.leaves]
     ('two-source', 'trials', ['C', 'E', 'F', 'G', 'L'])
     >>> advise(speaker).model
     'plain'
@@ -184,70 +172,61 @@ def advise(speaker: Any, session: Any = None, channel: Any = None, *, dimensions
         raise DuopldaError(f"dimensions={dimensions!r} must be a whole number from 1 on, or None")
     if not labels.n_recordings:
         raise DuopldaError("there are no labels: give those of the training data")
-    return _Look(labels, None if dimensions is None else int(dimensions)).advice()
+    return LabelSurvey(labels, None if dimensions is None else int(dimensions)).advice()
 
 
-class _Look:
+class LabelSurvey:
     """Labels, and what training would see of them."""
 
     def __init__(self, labels: Labels, d: int | None):
         self.labels = labels
         self.d = d
-        self.M = len(labels.speaker_ids)
-        self.H = labels.n_sessions
-        self.N = labels.n_recordings
-        self.per_speaker = np.bincount(to_numpy(labels.session_speaker), minlength=self.M)
+        self.n_speakers = len(labels.speaker_ids)
+        self.n_sessions = labels.n_sessions
+        self.n_recordings = labels.n_recordings
+        self.per_speaker = np.bincount(to_numpy(labels.session_speaker), minlength=self.n_speakers)
         self.per_session = to_numpy(labels.counts).sum(axis=1)
-        kind = to_numpy(labels.kind)
-        K = len(labels.kinds)
-        self.kinds = dict(zip(map(str, labels.kinds.tolist()), np.bincount(kind, minlength=K).tolist(), strict=True))
-        who = np.unique(to_numpy(labels.speaker) * K + kind) % K
-        self.speakers_of_kind = np.bincount(who, minlength=K)
         self.backend = Backend()
         self.plda: PLDA = self.backend.pipeline["plda"]
-        X = np.random.default_rng(0).normal(size=(self.N, 1))
+        X = np.random.default_rng(0).normal(size=(self.n_recordings, 1))
         self.stats: Statistics = self.plda.statistics(ArrayRecordings(X, labels=labels))
+        kind = to_numpy(labels.kind)
+        n_kinds = len(labels.kinds)
+        names = map(str, labels.kinds.tolist())
+        self.kinds = dict(zip(names, np.bincount(kind, minlength=n_kinds).tolist(), strict=True))
+        self.has_session_factors = anova.session_rank(self.stats) > 0
+        # In the words of `PLDA(model=...)`; two sources without session factors are the plain model.
+        richest = simpler.possible(self.stats)[0]
+        self.model = "plain" if richest == "two-source" and not self.has_session_factors else richest
 
     def advice(self) -> Advice:
-        several = {"speakers": int((self.per_speaker > 1).sum()), "sessions": int((self.per_session > 1).sum())}
-        counts = {"speakers": self.M, "sessions": self.H, "recordings": self.N}
-        counts |= {f"{name} with several {of}": several[name] for name, of in _PARTS.items()}
+        counts = {
+            "speakers": self.n_speakers,
+            "sessions": self.n_sessions,
+            "recordings": self.n_recordings,
+            "speakers with several sessions": int((self.per_speaker > 1).sum()),
+            "sessions with several recordings": int((self.per_session > 1).sum()),
+        }
         refusal = self.refusal()
-        by = "nothing" if refusal else self.chooser()
+        chosen_by = "nothing" if refusal else self.chooser()
         return Advice(
             counts,
-            _spread(self.per_speaker),
-            _spread(self.per_session),
-            self.kinds if self.named else {},
+            _least_median_most(self.per_speaker),
+            _least_median_most(self.per_session),
+            self.kinds if [*self.kinds] != [""] else {},
             self.d,
             self.levels(),
             None if refusal else self.model,
-            self.nx and not refusal,
-            by,
-            by == "trials",
-            (refusal,) if refusal else self.chosen(by),
+            self.has_session_factors and not refusal,
+            chosen_by,
+            chosen_by == "trials",
+            (refusal,) if refusal else self.chosen(chosen_by),
             self.cautions(),
             tuple(Leaf(letter, *LEAVES[letter]) for letter in self.letters()),
         )
 
-    @property
-    def named(self) -> bool:
-        """Whether kinds of channels are named."""
-        return [*self.kinds] != [""]
-
-    @property
-    def nx(self) -> bool:
-        """Whether there will be session factors."""
-        return anova.session_rank(self.stats) > 0
-
-    @property
-    def model(self) -> str:
-        """The model in the words of `PLDA(model=...)`; without session factors and kinds it is the plain one."""
-        richest = simpler.possible(self.stats)[0]
-        return "plain" if richest == "two-source" and not self.nx else richest
-
     def refusal(self) -> str | None:
-        """Why training will refuse."""
+        """Why training will refuse; None: it will not."""
         try:
             anova.check_identifiable(self.stats, self.stats.d, anova.session_rank(self.stats))
         except DuopldaError as error:
@@ -255,7 +234,7 @@ class _Look:
         return None
 
     def chooser(self) -> str:
-        """What will choose: trials of held-out speakers, where any can be made."""
+        """What will choose the shrinkage: trials of held-out speakers, where any can be made."""
         if not HeldOut.possible(self.stats):
             return "nothing"
         how = self.plda.by_trials()
@@ -271,153 +250,183 @@ class _Look:
 
     def levels(self) -> tuple[Level, ...]:
         """What can be told apart, as in the table of docs/choosing.md."""
-        M = self.M
-        H = self.H
-        N = self.N
-        what = {"speakers": M - 1, "sessions": H - M, "noise": N - H if N > H else N - M}
+        M = self.n_speakers
+        H = self.n_sessions
+        N = self.n_recordings
+        K = self.stats.K
         if N == M:
             speakers = "no speaker has two recordings, so that speakers and noise cannot be told apart"
         elif H == M:
             speakers = "together with sessions: no speaker has two, so that both count as speakers"
         else:
-            speakers = f"{_n(M - 1, 'difference')} between speakers"
+            speakers = f"{_counted(M - 1, 'difference')} between speakers"
         if N == H:
             sessions = "no session has two recordings: sessions and noise are one"
         elif H == M:
             sessions = "no speaker has two sessions: sessions and speakers are one"
         else:
-            sessions = f"{_n(H - M, 'difference')} between sessions of a speaker"
-        noise = f"{_n(N - H, 'difference')} between recordings of a session"
-        if N == H:
-            noise = f"together with sessions: {_n(N - M, 'difference')} between recordings of a speaker"
-        kinds = "none are named, and only sessions with several recordings tell them apart"
-        if self.stats.K > 1:
-            kinds = f"{_n(self.stats.K, 'kind')} of channels, {min(self.kinds.values()):,} recordings of the rarest"
-        elif self.named:
+            sessions = f"{_counted(H - M, 'difference')} between sessions of a speaker"
+        if N == M:
+            noise = speakers
+        elif N == H:
+            noise = f"together with sessions: {_counted(N - M, 'difference')} between recordings of a speaker"
+        else:
+            noise = f"{_counted(N - H, 'difference')} between recordings of a session"
+        if K > 1:
+            kinds = f"{_counted(K, 'kind')} of channels, {min(self.kinds.values()):,} recordings of the rarest"
+        elif [*self.kinds] != [""]:
             kinds = "one kind of channel is named, which is as good as none"
         elif N > H:
             kinds = "none are named; --learn-channels can find them in sessions with several recordings"
-        found = (M > 1 and N > M, N > H > M, N > M, self.stats.K > 1)
-        whys = (speakers, sessions, noise if N > M else speakers, kinds)
-        differences = (*what.values(), self.stats.K - 1)
-        return tuple(map(Level, (*what, "kinds"), found, differences, whys))
+        else:
+            kinds = "none are named, and only sessions with several recordings tell them apart"
+        return (
+            Level("speakers", M > 1 and N > M, M - 1, speakers),
+            Level("sessions", N > H > M, H - M, sessions),
+            Level("noise", N > M, N - H if N > H else N - M, noise),
+            Level("kinds", K > 1, K - 1, kinds),
+        )
 
-    def chosen(self, by: str) -> tuple[str, ...]:
+    def chosen(self, chosen_by: str) -> tuple[str, ...]:
         """What training will choose, with the reasons."""
         K = self.stats.K
-        H = self.H
-        M = self.M
-        N = self.N
+        between_speakers = self.n_speakers - 1
+        between_sessions = self.n_sessions - self.n_speakers
         steps = " -> ".join(name for name, _ in self.backend.pipeline.steps)
         noise = f"a noise for each of the {K} kinds of channels" if K > 1 else "one noise"
-        if self.nx:
+        directions = f"at most {min(between_speakers, self.d or between_speakers):,} directions of speakers"
+        amounts = ["speaker"]
+        if self.has_session_factors:
             factors = "speaker and session factors"
             why = "sessions have several recordings, and speakers several sessions"
+            directions += f" and {min(between_sessions, self.d or between_sessions):,} of sessions"
+            amounts.append("session")
         else:
             factors = "speaker factors, no session factors"
-            why = "no session has two recordings" if N == H else "no speaker has two sessions"
-        lines = [f"steps: {steps}", f"model: {self.model}, with {factors} and {noise}, as {why}"]
-        most = f"the data tell of at most {min(M - 1, self.d or M):,} directions of speakers"
-        if self.nx:
-            most += f" and {min(H - M, self.d or H):,} of sessions"
-        lines.append(f"numbers of factors: as many as dimensions. Of these {most}; shrinkage fills the others")
-        free = ["speaker", *(["session"] if self.nx else []), "noise", *(["channel"] if K > 1 else [])]
-        what = f"shrinkage ({', '.join(free)})"
+            single = self.n_recordings == self.n_sessions
+            why = "no session has two recordings" if single else "no speaker has two sessions"
+        amounts += ["noise", "channel"] if K > 1 else ["noise"]
+        shrinkage = f"shrinkage ({', '.join(amounts)})"
         folds = f"speakers are held out in {sum(len(f.speaker_ids) > 0 for f in self.stats.folds)} folds"
-        lines += {
-            "trials": [f"{what}, scales and calibration: by trials of held-out speakers; {folds}"],
-            "likelihood": [
-                f"{what}: by the likelihood of held-out speakers, as too few of them have two sessions; {folds}",
+        choice = {
+            "trials": (f"{shrinkage}, scales and calibration: by trials of held-out speakers; {folds}",),
+            "likelihood": (
+                f"{shrinkage}: by the likelihood of held-out speakers, as too few of them have two sessions; {folds}",
                 "calibration: none, as no trials can be held out: ratios are not calibrated",
-            ],
-            "nothing": [f"{what}: fixed amounts, as there are too few speakers to hold some out; no calibration"],
-        }[by]
-        return tuple(lines)
+            ),
+            "nothing": (f"{shrinkage}: fixed amounts, as too few speakers are there to hold some out; no calibration",),
+        }[chosen_by]
+        return (
+            f"steps: {steps}",
+            f"model: {self.model}, with {factors} and {noise}, as {why}",
+            f"numbers of factors: as many as dimensions. The data tell of {directions}; shrinkage fills the others",
+            *choice,
+        )
 
     def cautions(self) -> tuple[str, ...]:
         """What to look at before training."""
-        K = self.stats.K
-        H = self.H
-        M = self.M
-        N = self.N
-        d = self.d
-        out = []
+        M = self.n_speakers
+        H = self.n_sessions
+        N = self.n_recordings
+        cautions = []
         if self.labels.session_ids is None and N > M:
-            out.append(UNNAMED)
+            cautions.append(
+                "no sessions are given, so that each recording counts as a session. If some are copies of one "
+                "conversation, or its channels, name the sessions: otherwise the ratios will be badly calibrated"
+            )
         single = int((self.per_speaker < 2).sum())
         if H > M and 2 * single > M:
-            out.append(f"{single:,} of {M:,} speakers have one session, and tell nothing of how sessions differ")
-        lonely = [name for name, n in zip(self.kinds, self.speakers_of_kind, strict=True) if n < 2]
-        if K > 1 and lonely:
-            cause = "cannot be told from that speaker. Is this column the kind of channel, such as phone or headset?"
-            out.append(f"kinds of channels with one speaker ({some(lonely, 4)}): what is the channel's {cause}")
-        if d is None:
-            return tuple(out)
-        df, where = (N - H, "sessions") if self.nx else (N - M, "speakers")
-        if df < d:
-            rest = "`duoplda train` warns and goes on by shrinkage, PLDA() refuses. Or reduce the dimensions (--lda)"
-            out.append(f"{_n(df, 'difference')} within {where} for a noise of {d:,} dimensions: {rest}")
-        if self.nx and d > H - M:
-            out.append(f"{_n(H - M, 'difference')} between sessions for {d:,} dimensions: shrinkage fills the others")
-        few = [name for name, n in self.kinds.items() if n < PER_KIND * d]
-        if K > 1 and few:
-            rest = "their noise leans on that of the others, as far as held-out speakers choose"
-            out.append(f"kinds of channels with fewer than {PER_KIND * d:,} recordings ({some(few, 4)}): {rest}")
-        return tuple(out)
+            cautions.append(f"{single:,} of {M:,} speakers have one session, and tell nothing of how sessions differ")
+        if self.stats.K > 1:
+            cautions += self.cautions_of_kinds()
+        if self.d is None:
+            return tuple(cautions)
+        df, where = (N - H, "sessions") if self.has_session_factors else (N - M, "speakers")
+        if df < self.d:
+            cautions.append(
+                f"{_counted(df, 'difference')} within {where} for a noise of {self.d:,} dimensions: `duoplda train` "
+                "warns and goes on by shrinkage, PLDA() refuses. Or reduce the dimensions (--lda)"
+            )
+        if self.has_session_factors and self.d > H - M:
+            differences = f"{_counted(H - M, 'difference')} between sessions"
+            cautions.append(f"{differences} for {self.d:,} dimensions: shrinkage fills the others")
+        return tuple(cautions)
+
+    def cautions_of_kinds(self) -> list[str]:
+        """What to look at where kinds of channels are named."""
+        cautions = []
+        K = self.stats.K
+        pairs = np.unique(to_numpy(self.labels.speaker) * K + to_numpy(self.labels.kind))
+        speakers = np.bincount(pairs % K, minlength=K)
+        lonely = [name for name, n in zip(self.kinds, speakers.tolist(), strict=True) if n < 2]
+        if lonely:
+            cautions.append(
+                f"kinds of channels with one speaker ({some(lonely, 4)}): what is the channel's cannot be told from "
+                "that speaker. Is this column the kind of channel, such as phone or headset?"
+            )
+        # A covariance of d dimensions is known well from about ten times as many recordings.
+        enough = 10 * (self.d or 0)
+        rare = [name for name, n in self.kinds.items() if n < enough]
+        if rare:
+            cautions.append(
+                f"kinds of channels with fewer than {enough:,} recordings ({some(rare, 4)}): their noise leans on that "
+                "of the others, as far as held-out speakers choose"
+            )
+        return cautions
 
     def letters(self) -> str:
-        """The leaves of the chart that the labels lead to."""
-        if self.M < 2 or self.H == self.M:
+        """The leaves of the chart to which the labels lead."""
+        if self.n_speakers < 2 or self.n_sessions == self.n_speakers:
             return "A"
-        first = "B" if self.N == self.H else "DF" if self.stats.K > 1 else "CEF"
-        return first + ("H" if self.M >= THOUSANDS else "G") + "L" * (self.N > self.H)
+        model = "DF" if self.stats.K > 1 else "CEF"
+        if self.n_recordings == self.n_sessions:
+            model = "B"
+        # From a thousand speakers on, the choice of shrinkage changes nothing on drawn data (examples/few_speakers.py).
+        shrinkage = "H" if self.n_speakers >= 1000 else "G"
+        return model + shrinkage + "L" * (self.n_recordings > self.n_sessions)
 
 
-_PARTS = {"speakers": "sessions", "sessions": "recordings"}
-
-
-def _spread(n: Any) -> tuple[int, float, int]:
+def _least_median_most(n: Ints) -> tuple[int, float, int]:
     return int(n.min()), float(np.median(n)), int(n.max())
 
 
-def _n(n: int, noun: str) -> str:
+def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def _page(found: Advice) -> list[str]:
+def _page(advice: Advice) -> list[str]:
     """Lines for people, no longer than 100 columns."""
-    counts = found.counts
+    counts = advice.counts
     lines = list[str]()
 
-    def item(mark: str, text: str) -> None:
+    def add(mark: str, text: str) -> None:
         lines.extend(TextWrapper(100, f"  {mark}", " " * (2 + len(mark)), break_long_words=False).wrap(text))
 
-    def spread(n: tuple[int, float, int]) -> str:
-        return f"{n[0]:,}" if n[0] == n[2] else f"{n[0]:,} to {n[2]:,}, median {n[1]:g}"
-
-    size = f", of {_n(found.dimensions, 'dimension')}" if found.dimensions else ""
-    numbers = [_n(counts[f"{name}s"], name) for name in ("speaker", "session", "recording")]
+    size = f", of {_counted(advice.dimensions, 'dimension')}" if advice.dimensions else ""
+    numbers = [_counted(counts[f"{name}s"], name) for name in ("speaker", "session", "recording")]
     lines.append(f"Labels: {', '.join(numbers)}{size}")
-    each = {"speakers": found.sessions_per_speaker, "sessions": found.recordings_per_session}
-    for name, of in _PARTS.items():
-        have = counts[f"{name} with several {of}"]
-        item("", f"{of} of a {name[:-1]}: {spread(each[name])}; {have:,} of {counts[name]:,} {name} have several")
-    most = list(found.kinds.items())[:12]
-    text = ", ".join(f"{name} {n:,}" for name, n in most) + ", ..." * (len(found.kinds) > len(most))
-    item("", f"kinds of channels: {f'{len(found.kinds)} ({text})' if found.kinds else 'none are named'}")
+    for whole, part, (least, median, most) in (
+        ("speaker", "sessions", advice.sessions_per_speaker),
+        ("session", "recordings", advice.recordings_per_session),
+    ):
+        spread = f"{least:,}" if least == most else f"{least:,} to {most:,}, median {median:g}"
+        several = f"{counts[f'{whole}s with several {part}']:,} of {counts[f'{whole}s']:,} {whole}s have several"
+        add("", f"{part} of a {whole}: {spread}; {several}")
+    first = list(advice.kinds.items())[:12]
+    text = ", ".join(f"{name} {n:,}" for name, n in first) + ", ..." * (len(advice.kinds) > len(first))
+    add("", f"kinds of channels: {f'{len(advice.kinds)} ({text})' if advice.kinds else 'none are named'}")
     lines += ["", "What can be learnt"]
-    for level in found.levels:
-        item(f"{level.name + ':':<10}", f"{'yes' if level.learnt else 'no'}, {level.why}")
+    for level in advice.levels:
+        add(f"{level.name + ':':<10}", f"{'yes' if level.learnt else 'no'}, {level.why}")
     lines += ["", "What `duoplda train` and Backend() will choose"]
-    for text in found.chosen:
-        item("- ", text)
-    if found.cautions:
+    for text in advice.chosen:
+        add("- ", text)
+    if advice.cautions:
         lines += ["", "Look at"]
-        for text in found.cautions:
-            item("- ", text)
-    lines += ["", "What to do, with what we measured"]
-    for leaf in found.leaves:
-        item(f"{leaf.letter}. ", leaf.advice)
-        item("   ", leaf.reason)
-    item("", FOOT)
+        for text in advice.cautions:
+            add("- ", text)
+    lines += ["", "What to do"]
+    for leaf in advice.leaves:
+        add(f"{leaf.letter}. ", f"{leaf.advice} {leaf.reason}")
+    add("", "Letters are those of docs/choosing.md, which has what was measured on real speech.")
     return lines
