@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import oracle
-from duoplda import PLDA, Backend, DuopldaError, arrays
+from duoplda import PLDA, Backend, DuopldaError
 from duoplda.trials import blocks as llr
 from duoplda.trials import ratios as products
 from duoplda.trials import sides as grouping
@@ -108,11 +108,10 @@ def test_patterns_in_threads_give_the_same_bits(monkeypatch):
         multiply(*arguments)
 
     monkeypatch.setattr(products, "multiply", late)
-    monkeypatch.setattr(arrays.threads, "FEW_FLOPS", 0.0)  # all that can go to threads does
     rng = np.random.default_rng(1)
     p = oracle.random_model(rng, 40, 32, 8)
     sides = []
-    for n in (400, 500):  # of one session each, with 1 to 20 recordings
+    for n in (1200, 1500):  # enough to be worth threads; of one session each, with 1 to 20 recordings
         side = np.repeat(np.arange(n), np.arange(n) % 20 + 1)
         data = oracle.Data(rng.normal(p.mu[0], 3.0, (len(side), 40)), side, side + 1000 * len(sides), 0 * side)
         sides.append(enrolled(p, data))

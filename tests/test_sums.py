@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 import oracle
 from duoplda import PLDA
@@ -90,20 +89,6 @@ def test_equal_counts_are_inverted_once():
     first = Sums(rng.normal(size=(3, 5)), np.array([0, 0, 1]), None, np.zeros(3, np.int64), 1)
     test = Sums(rng.normal(size=(1, 5)), np.zeros(1, np.int64), None, np.zeros(1, np.int64), 1)
     assert Pairs(first, test).counts.tolist() == [[1], [2], [3]]
-
-
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr(ar.threads, "FEW_FLOPS", 0.0)
-    monkeypatch.setattr(ar.threads, "ROWS_PER_BLOCK", 4)
-    monkeypatch.setattr(sums, "at_once", lambda G: 1)
-    first, second = two_sets(3, 3)
-    pairs, (plda,) = Pairs(Sums(*first, 3), Sums(*second, 3)), models(3, 3, 1)
-    found = []
-    for threads in (1, 2, 5):
-        with threadpool_limits(threads, user_api="blas"):
-            found.append(pairs.matrix(plda.model_))
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("library", ["array_api_strict", "torch"])

@@ -1,4 +1,8 @@
-"""Threads that do not show in the results: the cores share the work, and no bit of what comes out changes."""
+"""Threads that do not show in the results: the cores share the work, and no bit of what comes out changes.
+
+The last digits of a product of matrices depend on the number of threads of BLAS. So BLAS is held to one thread, and
+our own threads take whole items of work, whose results are put together in the order of the items.
+"""
 
 import sys
 from collections import deque
@@ -11,73 +15,88 @@ from threading import RLock, local
 from typing import Any
 
 import numpy as np
-from threadpoolctl import OpenBLASController, ThreadpoolController
+from threadpoolctl import LibController, OpenBLASController, ThreadpoolController
 
 from duoplda.arrays.libraries import Array, namespace
 
-FEW_FLOPS = 1e8  # work of fewer is not worth a pool of threads
-ROWS_PER_BLOCK = 1024  # of a tall matrix, for one thread at a time
-
-_lock = RLock()
-_holders = 0  # callers that hold BLAS to one thread
-_before: list[tuple[Any, int]] = []  # the libraries that they hold, and the numbers of threads from before
-_allowed = 1  # the largest of these
-_alone: ContextVar[bool] = ContextVar("alone", default=False)  # the cores are in use: no threads of our own
+Libraries = tuple[list[LibController], list[LibController]]
 
 
 @cache
-def _blas(with_scipy: bool) -> tuple[list[Any], list[Any]]:
-    """BLAS libraries with one number of threads for the process, and those with one for each of its threads."""
-    found = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
-    own = [c for c in found if getattr(c, "threading_layer", None) == "openmp"]
-    return [c for c in found if c not in own], own
+def _blas_libraries(with_scipy: bool) -> Libraries:
+    """BLAS libraries with one number of threads for the process, and those with one for each of its threads.
+
+    They are looked up again once SciPy, which brings a BLAS of its own, has been imported.
+    """
+    libraries = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
+    per_thread = [c for c in libraries if getattr(c, "threading_layer", None) == "openmp"]
+    return [c for c in libraries if c not in per_thread], per_thread
 
 
-def _set_threads(numbers: list[tuple[Any, int]]) -> None:
-    # threadpoolctl lets only one thread of the process change a shared number, and says nothing to the others.
-    release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
-    for library, n in numbers:
-        release(force=True)
-        library.set_num_threads(n)
-        release(force=True)
+class BlasThreads:
+    """How many threads BLAS may use: held to one while any caller is inside `held`, restored by the last to leave."""
+
+    def __init__(self, libraries: Callable[[], Libraries]):
+        self.libraries = libraries
+        self.allowed = 1  # the largest number from before
+        self._lock = RLock()
+        self._callers = 0
+        self._before: list[tuple[LibController, int]] = []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        of_process, of_thread = self.libraries()
+        mine = [(library, library.num_threads) for library in of_thread]
+        self._set([(library, 1) for library in of_thread])
+        with self._lock:
+            self._callers += 1
+            if self._callers == 1:
+                self._before = [(library, library.num_threads) for library in of_process]
+                self.allowed = max([n for _, n in self._before + mine], default=1)
+                self._set([(library, 1) for library in of_process])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers -= 1
+                if not self._callers:
+                    self._set(self._before)
+            self._set(mine)
+
+    @staticmethod
+    def _set(numbers: list[tuple[LibController, int]]) -> None:
+        # threadpoolctl lets only one thread of the process change a shared number, and says nothing to the others.
+        release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
+        for library, n in numbers:
+            release(force=True)
+            library.set_num_threads(n)
+            release(force=True)
+
+
+# The only instance: the number of threads of BLAS is itself one setting of the process, which all callers share.
+blas = BlasThreads(lambda: _blas_libraries("scipy.linalg" in sys.modules))
+_cores_in_use: ContextVar[bool] = ContextVar("cores_in_use", default=False)  # then we start no threads of our own
 
 
 @contextmanager
 def reproducible() -> Iterator[None]:
     """Hold BLAS to one thread while any caller is inside; the last one to leave restores the number from before.
 
-    The last digits of a product of matrices depend on the number of threads of BLAS. Held to one, the same data always
-    give the same bits; `in_order` brings the other cores to work.
+    The same data then always give the same bits; `in_order` brings the other cores to work.
     """
-    global _holders, _allowed, _before
-    shared, own = _blas("scipy.linalg" in sys.modules)  # SciPy brings a BLAS of its own
-    mine = [(c, c.num_threads) for c in own]
-    _set_threads([(c, 1) for c in own])
-    with _lock:
-        _holders += 1
-        if _holders == 1:
-            _before = [(c, c.num_threads) for c in shared]
-            _allowed = max([n for _, n in _before + mine], default=1)
-            _set_threads([(c, 1) for c in shared])
-    try:
+    with blas.held():
         yield
-    finally:
-        with _lock:
-            _holders -= 1
-            if not _holders:
-                _set_threads(_before)
-        _set_threads(mine)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """As `reproducible`, and `in_order` starts no threads: for tasks of an engine that has given out the cores."""
-    before = _alone.set(True)
+    before = _cores_in_use.set(True)
     try:
         with reproducible():
             yield
     finally:
-        _alone.reset(before)
+        _cores_in_use.reset(before)
 
 
 def in_order(
@@ -92,21 +111,22 @@ def in_order(
     >>> list(in_order(lambda n: n * n, [3, 1, 2], flops=1e12))
     [9, 1, 4]
     """
-    own = local()
+    kept = local()
 
     def work(item: Any) -> Any:
         if scratch is None:
             return function(item)
-        if not hasattr(own, "scratch"):
-            own.scratch = scratch()
-        return function(item, own.scratch)
+        if not hasattr(kept, "scratch"):
+            kept.scratch = scratch()
+        return function(item, kept.scratch)
 
-    def alone(item: Any) -> Any:
+    def work_in_thread(item: Any) -> Any:
         with one_blas_thread():
             return work(item)
 
     with reproducible():
-        threads = 1 if flops < FEW_FLOPS or _alone.get() else _allowed
+        worth_threads = flops >= 1e8  # less takes some milliseconds, about as long as a pool of threads to start
+        threads = blas.allowed if worth_threads and not _cores_in_use.get() else 1
         if threads == 1 or (isinstance(items, Sized) and len(items) < 2):
             yield from map(work, items)
             return
@@ -114,7 +134,7 @@ def in_order(
         with ThreadPoolExecutor(threads) as pool:
             try:
                 for item in items:
-                    coming.append(pool.submit(copy_context().run, alone, item))
+                    coming.append(pool.submit(copy_context().run, work_in_thread, item))
                     if len(coming) == 2 * threads:
                         yield coming.popleft().result()
                 while coming:
@@ -126,7 +146,8 @@ def in_order(
 
 def row_blocks(n: int, like: Array) -> list[slice]:
     """Slices of n rows, for one thread at a time; a single one where `like` is not NumPy's."""
-    step = ROWS_PER_BLOCK if namespace(like) is np else max(n, 1)
+    # A product of 1,024 rows runs at the full speed of BLAS, and a few thousand rows already give every core a block.
+    step = 1024 if namespace(like) is np else max(n, 1)
     return [slice(a, min(a + step, n)) for a in range(0, n, step)]
 
 
@@ -135,7 +156,8 @@ def tall_product(X: Array, M: Array) -> Array:
     if namespace(X) is not np:
         return X @ M
     out = np.empty((len(X), M.shape[1]))
-    deque(in_order(lambda s: np.matmul(X[s], M, out=out[s]), row_blocks(len(X), X), 2.0 * X.size * M.shape[1]), 0)
+    products = in_order(lambda s: np.matmul(X[s], M, out=out[s]), row_blocks(len(X), X), 2.0 * X.size * M.shape[1])
+    deque(products, maxlen=0)
     return out
 
 
