@@ -137,7 +137,7 @@ def greedy(evidence, items, ln_alpha):
 def test_the_queue_reaches_what_the_dense_algorithm_reaches(recordings, seed):
     data = drawn(60, (1, 19), recordings, seed=seed, n_dimensions=12, n_speaker_factors=9, n_session_factors=9)
     plda = fitted(data, 9, 9)
-    sides = clustering.unnamed(plda.enroll(data.X, data.session, data.session))
+    sides = plda.enroll(data.X, data.session, data.session).unnamed()
     sides = sides.select(slice(0, 600)) if len(sides) > 600 else sides
     assert len(sides) > 500
     found = clustering.cluster(sides, refine=False)

@@ -1,5 +1,6 @@
 """Sides that change: added to, removed from, saved and loaded again; and models that change under them."""
 
+import copy
 import pickle
 import tracemalloc
 
@@ -421,3 +422,26 @@ def test_patterns_are_in_an_order_of_their_own(monkeypatch):
     ragged = some_tests(rng, p, [3, 1, 1, 2])
     assert np.diff(ragged.groups.multiplicity).min() >= 0
     assert ragged.groups.parts == [(range(3), True)]
+
+
+def test_a_copy_is_changed_alone():
+    """What is added to a copy, or removed from it, is not seen in the original."""
+    plda = PLDA.from_parameters([0.0], [[1.0]], [[0.5]], [[1.0]])
+    sides = plda.enroll([[1.0], [2.0]], ["a", "b"], ["s", "t"])
+    before = sides.gamma.copy(), sides.counts.copy(), sides.z.copy()
+    other = copy.copy(sides)
+    other.add(plda.enroll([[4.0], [5.0]], ["a", "c"], ["s", "u"]))
+    other.remove(["b"])
+    assert sides.ids.tolist() == ["a", "b"]
+    for old, new in zip(before, (sides.gamma, sides.counts, sides.z), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_sides_of_a_group_are_summed_up():
+    plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+    X = np.array([[1.0], [2.0], [4.0], [8.0]])
+    found = plda.enroll(X, ["a", "b", "c", "d"]).grouped(np.array([1, 0, 1, 1]))
+    want = plda.enroll(X, [1, 0, 1, 1])
+    np.testing.assert_array_equal(found.counts, want.counts)
+    np.testing.assert_allclose(found.gamma, want.gamma)
+    assert not len(found.session)

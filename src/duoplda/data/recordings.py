@@ -210,7 +210,7 @@ class Relabelled(Recordings):
     def labels(self) -> Labels:
         labels = self.recordings.labels()
         if labels.session_ids is None:
-            raise DuopldaError("these sessions have no names")
+            raise DuopldaError("the sessions have no names, by which they are put into clusters: label the sessions")
         place = np.searchsorted(self.sessions, labels.session_ids)[to_numpy(labels.session)]
         speaker_ids, speaker = np.unique(self.speakers[place], return_inverse=True)
         return replace(labels, speaker_ids=speaker_ids, speaker=speaker.reshape(-1))

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from duoplda.arrays import put, to_numpy
-from duoplda.data.recordings import ROWS, Recordings, Relabelled, as_recordings
+from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.preprocessing import Center, through
+from duoplda.estimators.sessions import SessionSides
 from duoplda.evaluation.calibration import AffineCalibration
 from duoplda.model import adaptation as ad
 from duoplda.model import anova
@@ -107,27 +108,6 @@ class Adapted:
     n_speakers: int  # or clusters
     shares: dict[str, float]
     covered: float = 1.0  # the share of sessions that are not alone in their cluster
-
-
-@dataclass(frozen=True, eq=False)
-class SumUp:
-    """Sums up the named sessions of recordings as sides; it can be sent to the workers of a cluster."""
-
-    chain: Any
-    device: Any
-
-    def __call__(self, part: Recordings) -> Iterator[Sides]:
-        labels = part.labels()
-        if labels.session_ids is None:
-            raise DuopldaError(
-                "sessions are clustered by their names, and have none: give the session of each recording"
-            )
-        session, kind = (to_numpy(a) for a in (labels.session, labels.kind))
-        for chunk in part.chunks(ROWS):
-            checks.finite(chunk.X, chunk.names)
-            names = labels.session_ids[session[chunk.index]]
-            kinds = labels.kinds[kind[chunk.index]]
-            yield self.chain.enroll(chunk.X, names, names, kinds, device=self.device)
 
 
 @dataclass(eq=False)
@@ -364,7 +344,9 @@ class Adaptation:
 
         def compute() -> dict[str, Any]:
             sides: Any = None
-            for part in self.target.map(SumUp(self.chain(model, steps), self.device)):
+            for _, _, part in self.target.map(
+                SessionSides(self.chain(model, steps), labelled=True, device=self.device)
+            ):
                 sides = part if sides is None else sides.add(part)
             found = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(found.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import namespace, put, to_numpy
+from duoplda.arrays import to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import checks, domain
+from duoplda.estimators import domain
+from duoplda.estimators.sessions import SessionSides
 from duoplda.model.collapse import in_common
 from duoplda.model.shrinkage import Scales
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared, unnamed
+from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared
 from duoplda.trials.sides import Sides
 
 
@@ -56,34 +57,6 @@ def of_one_session(chain: Any) -> Any:
         chain.plda_ = inside
         return chain
     return inside
-
-
-@dataclass(frozen=True, eq=False)
-class SumUp:
-    """Sums up the sessions of recordings: yields ids of recordings, the names of their sessions, and these as sides.
-
-    It can be sent to the workers of a cluster.
-    """
-
-    chain: Any
-    session: Mapping[Any, Any] | None
-    channel: Mapping[Any, Any] | None
-    device: Any
-
-    def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], NDArray[Any], Sides]]:
-        for chunk in part.chunks(ROWS):
-            ids = chunk.names
-            checks.finite(chunk.X, ids)
-            names = np.array([self._name(i) for i in ids.tolist()])
-            kinds = None
-            if self.channel is not None:
-                kinds = np.fromiter((self.channel.get(i) for i in ids.tolist()), object, len(ids))
-            yield ids, names, self.chain.enroll(chunk.X, names, names, kinds, device=self.device)
-
-    def _name(self, recording: Any) -> str:
-        """Of its session; a recording without one is a session of its own."""
-        found = None if self.session is None else self.session.get(recording)
-        return f"recording {recording}" if found is None else f"session {found}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +114,7 @@ def cluster_recordings(
                 raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(given).__name__}")
         sides = None
         found = []
-        for *own, part in X.map(SumUp(chain, session, channel, device)):
+        for *own, part in X.map(SessionSides(chain, session, channel, device=device)):
             sides = part if sides is None else sides.add(part)
             found.append(own)
         if sides is None:
@@ -170,11 +143,11 @@ def cluster_recordings(
     seen = sides.seen
     if known is not None and len(known):
         refuse_shared(np.asarray(named), known)
-        sides = _moved(sides, known)
+        sides = sides.moved_to(known.model)
     for name in ("must_link", "cannot_link"):
         options[name] = _of_sessions(options.get(name), ids, row, name)
     of_sides = sides.ids if isinstance(X, Recordings) else names
-    clusters = cluster(unnamed(sides, of_sides), **options)
+    clusters = cluster(sides.unnamed(of_sides), **options)
     if not within_session:
         domain.check(source, seen, len(clusters), fewest=1)
     return _of_recordings(clusters, ids, row)
@@ -191,16 +164,6 @@ def _sides(chain: Any, sides: Sides, session: Any, channel: Any, options: dict[s
             f"{some(names[n > 1].tolist())}; cluster recordings instead, or give each session to one side"
         )
     return cluster(sides, **options)
-
-
-def _moved(sides: Sides, known: Sides) -> Sides:
-    """The sides where the known speakers are."""
-    if namespace(sides.gamma) is namespace(known.gamma):
-        return sides
-    moved = unnamed(sides)
-    moved.model = known.model
-    moved._people.columns["gamma"] = put(moved.gamma, known.gamma)
-    return moved
 
 
 def _twice(ids: NDArray[Any]) -> None:

@@ -8,7 +8,7 @@ With sides and scores come the sums of what was seen, which tell in the end whet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -26,13 +26,13 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
+from duoplda.estimators.sessions import ById, enroll_sides, known_labels
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.normalization import TOP, Cohort, NormalizedScorer, NoSpread
 from duoplda.trials.sides import Seen, Sides, seen_together
 
 PAIRS = 1 << 17  # listed trials that are scored at a time
-ById = Mapping[Any, Any] | None  # of recordings by id
 Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
 
 
@@ -154,27 +154,14 @@ class Job:
             X = xp.concat([X for _, X in held])
         checks.finite(X, ids)
         X = on_device(X, self.device)
-        kinds = _values(self.channel, ids)
+        kinds = known_labels(self.channel, ids)
         Z = self.chain.transform(X, kinds)
         return ids, Z, domain.see(self.chain, X, Z, kinds) if self.watch else None
 
     def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
-        """Sides of recordings. One whose session is not known is a session of its own, which has no name."""
-        kinds = _values(self.channel, ids)
-        names = _values(self.session, ids)
-        known = np.zeros(len(ids), bool) if names is None else np.array([name is not None for name in names])
-        parts = []
-        for rows in filter(len, (np.flatnonzero(known), np.flatnonzero(~known))):
-            named = names[rows].tolist() if names is not None and known[rows[0]] else None
-            kind = None if kinds is None else kinds[rows]
-            own = Z if len(rows) == len(ids) else take(Z, rows)
-            parts.append(self.chain.plda_.enroll(own, side[rows], named, kind))
-        return reduce(Sides.add, parts)
-
-
-def _values(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
-    """The labels of recordings, None where one is not known."""
-    return None if labels is None else np.fromiter((labels.get(i) for i in ids.tolist()), object, len(ids))
+        """Sides of recordings."""
+        sessions = known_labels(self.session, ids)
+        return enroll_sides(self.chain.plda_, Z, side, sessions, known_labels(self.channel, ids))
 
 
 def _refuse(ids: NDArray[Any]) -> None:

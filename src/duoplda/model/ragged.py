@@ -24,7 +24,7 @@ from duoplda.data.labels import Ints
 class Patterns:
     """Speakers with the same counts of sessions by type have the same Lambda: each is inverted once."""
 
-    def __init__(self, counts: Ints, sizes: Ints | None = None):
+    def __init__(self, counts: NDArray[Any], sizes: Ints | None = None):
         rows, index, multiplicity = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
         recordings = rows @ (np.zeros(rows.shape[1], np.int64) if sizes is None else sizes)
         order = np.argsort(multiplicity, kind="stable")

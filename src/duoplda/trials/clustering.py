@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaln
 
-from duoplda.arrays import is_torch, namespace, reproducible, segment_sums, take, to_numpy
+from duoplda.arrays import is_torch, namespace, reproducible, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
@@ -156,7 +156,7 @@ def cluster(
     every, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
     item, cannot = _constraints(sides, must_link, cannot_link)
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
-    every = _grouped(every, item)
+    every = every.grouped(item)
     owner = owner[np.unique(item, return_index=True)[1]]
     evidence = Evidence.of(every)
     ln_alpha = math.log((1 - prior) / prior)
@@ -167,7 +167,7 @@ def cluster(
     items = _items(evidence, every, owner, cannot, discount)
     if fewest == 1 and not cannot and (twin := _twins(evidence, items, weight, ln_alpha)) is not None:
         item = twin[item]
-        every = _grouped(every, twin)
+        every = every.grouped(twin)
         owner = owner[np.unique(twin, return_index=True)[1]]
         items = _items(evidence, every, owner, cannot, discount)
     n_known = int((items.owner >= 0).sum())
@@ -269,8 +269,8 @@ def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
         raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
     refuse_shared(sides.session, known)
     names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
-    first = unnamed(sides, names[: len(sides)])
-    second = unnamed(known, names[len(sides) :])
+    first = sides.unnamed(names[: len(sides)])
+    second = known.unnamed(names[len(sides) :])
     return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
 
 
@@ -284,36 +284,13 @@ def refuse_shared(session: NDArray[Any], known: Sides) -> None:
         )
 
 
-def unnamed(sides: Sides, ids: Any = None) -> Sides:
-    """A copy of the sides whose sessions have no names, under other ids if these are given."""
-    plain = Sides.empty(sides.model, sides.ids if ids is None else ids)
-    plain.types = sides.types.copy()
-    plain._people.columns["counts"] = sides.counts.copy()
-    plain._people.columns["gamma"] = sides.gamma + 0.0
-    return plain
-
-
 # -- items
-
-
-def _grouped(sides: Sides, item: Ints) -> Sides:
-    """Items as sides: those of one item are summed up; no session has a name."""
-    n = int(item.max()) + 1
-    out = unnamed(sides)
-    if n < len(sides):
-        order = np.argsort(item, kind="stable")
-        starts = np.flatnonzero(np.diff(item[order], prepend=-1))
-        out = Sides.empty(sides.model, np.arange(n))
-        out.types = sides.types
-        out._people.columns["counts"] = segment_sums(sides.counts[order], starts)
-        out._people.columns["gamma"] = segment_sums(take(sides.gamma, order), starts)
-    return out
 
 
 def _items(evidence: Evidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float) -> Items:
     gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
     counts = discount * sides.counts.astype(np.float64)
-    Q = to_numpy(sides.Q).copy() if discount == 1 else _by_pattern(evidence, counts, gamma)
+    Q = to_numpy(sides.Q).copy() if discount == 1 else evidence.exact(counts, gamma)
     return Items(counts, gamma, sides.counts.sum(axis=1).astype(np.float64), Q, owner, cannot)
 
 
@@ -333,20 +310,6 @@ def _twins(evidence: Evidence, items: Items, weight: float, ln_alpha: float) -> 
     apart = (gain <= 0)[same] | (items.owner >= 0)
     key = np.where(apart, np.arange(len(whole)), first[same])
     return np.unique(key, return_inverse=True)[1].reshape(-1)
-
-
-def _by_pattern(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
-    """Exact Q; each Lambda is factored once."""
-    patterns, which = np.unique(counts, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    if evidence.is_diagonal or 2 * len(patterns) > len(counts):
-        return evidence.exact(counts, gamma)
-    Q = np.empty(len(gamma))
-    for k, n in enumerate(patterns):
-        of = np.flatnonzero(which == k)
-        L = np.linalg.cholesky(np.eye(gamma.shape[1]) + np.tensordot(n, evidence.G, axes=1))
-        Q[of] = (np.linalg.solve(L, gamma[of].T) ** 2).sum(axis=0) / 2 - np.log(np.diagonal(L)).sum()
-    return Q
 
 
 def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: Top) -> None:

@@ -15,7 +15,6 @@ is exact where all sessions are of one type, and else a good guess which pairs d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -24,11 +23,10 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import reproducible, to_numpy
 from duoplda.data.labels import Ints
+from duoplda.trials.exact import log_evidence
 from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
-BATCH = 1 << 23  # bytes of Lambdas at a time
-FEW_TYPES = 8  # all of which are summed up, whether they occur or not
 NODES = 3  # of the interpolation in a bin
 CELLS = 1 << 22  # of a block of the matrix of all pairs
 
@@ -73,36 +71,10 @@ class Evidence:
 
     @reproducible()
     def exact(self, counts: Floats, gamma: Floats) -> Floats:
-        """(k,) Q of clusters with counts (k, C) and gamma (k, ny).
-
-        One Cholesky factor serves both terms: the last row of that of [[Lambda, gamma], [gamma', 1 + gamma'gamma]] is
-        gamma' times the inverse of Lambda's.
-        """
+        """(k,) Q of clusters with counts (k, C) and gamma (k, ny)."""
         if self.is_diagonal:
             return self.guess(gamma, counts @ self.diagonals)
-        k, ny = gamma.shape
-        few = len(self.G) <= FEW_TYPES
-        out = np.empty(k)
-        step = max(1, BATCH // (8 * (ny + 1) ** 2))
-        for a in range(0, k, step):
-            c = counts[a : a + step]
-            g = gamma[a : a + step]
-            used = slice(None) if few else np.flatnonzero(c.any(axis=0))
-            flat = c[:, used] @ self._bordered[used]  # (k, (ny + 1)^2)
-            flat[:, :: ny + 2] += 1.0
-            M = flat.reshape(-1, ny + 1, ny + 1)
-            M[:, ny, :ny] = g
-            M[:, ny, ny] = 1.0 + (g * g).sum(axis=1)
-            L = np.linalg.cholesky(M)
-            ln = np.log(L.reshape(len(g), -1)[:, : -1 : ny + 2]).sum(axis=1)
-            last = L[:, ny, :ny]
-            out[a : a + step] = (last * last).sum(axis=1) / 2 - ln
-        return out
-
-    @cached_property
-    def _bordered(self) -> Floats:
-        """(C, (ny + 1)^2) the G_c with a row and a column of zeros behind them."""
-        return np.ascontiguousarray(np.pad(self.G, ((0, 0), (0, 1), (0, 1)))).reshape(len(self.G), -1)
+        return log_evidence(self.G, counts, gamma)
 
     # -- of all pairs, by products
 

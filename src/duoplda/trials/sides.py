@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, add_rows, add_segments, namespace, put, segment_sums, set_rows, take, to_numpy, zeros
 from duoplda.data import labels as lab
@@ -32,6 +32,7 @@ from duoplda.io import read_container, write_container
 from duoplda.model.parameters import Model, Terms, same
 from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
+from duoplda.trials.exact import log_evidence
 from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
 
 MOST_PATTERNS = 64  # that stand side by side in a product, each with a unit vector of its own
@@ -192,6 +193,39 @@ class Sides:
         sessions.columns["side"] = np.repeat(np.arange(len(rows)), n)
         out = type(self)(self.model, self.types, self._people.take(rows), sessions)
         out.seen = self.seen
+        return out
+
+    def __copy__(self) -> Self:
+        """Sides that can be changed without changing these."""
+        return self.select(slice(None))
+
+    def unnamed(self, ids: ArrayLike | None = None) -> Self:
+        """A copy whose sessions have no names, so that none is found again elsewhere; under other ids if given."""
+        names = self.ids if ids is None else as_names(np.asarray(ids))
+        sums = Table(ids=names, counts=self.counts, gamma=self.gamma).take(np.arange(len(self)))
+        return self._plain(self.model, sums)
+
+    def grouped(self, group: Ints) -> Self:
+        """Groups (n,), 0 .. k - 1, as sides: the sums of their sides. No session has a name."""
+        k = int(group.max()) + 1
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        counts = segment_sums(self.counts[order], starts)
+        gamma = segment_sums(take(self.gamma, order), starts)
+        return self._plain(self.model, Table(ids=np.arange(k), counts=counts, gamma=gamma))
+
+    def moved_to(self, model: Model) -> Self:
+        """The sides in the array library and on the device of the same model there. No session has a name."""
+        if namespace(self.gamma) is namespace(model.V):
+            return self
+        sums = Table(ids=self.ids.copy(), counts=self.counts.copy(), gamma=put(to_numpy(self.gamma), model.V))
+        return self._plain(model, sums)
+
+    def _plain(self, model: Model, sums: Table) -> Self:
+        """Sides with our types of sessions and with these sums, none of whose sessions has a name."""
+        out = type(self).empty(model)
+        out.types = self.types
+        out._people = sums
         return out
 
     def save(self, path: str | os.PathLike[str], *, force: bool = True) -> None:
@@ -487,9 +521,7 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     gain = segment_sums(meet.gain(za, zb)[:, None], starts)[:, 0]
     gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(meet.shift(za, zb), starts)
     T = meet.n
-    xp = namespace(gamma)
     met = np.bincount(at * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
-    patterns = Patterns(np.concatenate([a.counts[i], b.counts[j], met], axis=1))
-    both = speakers(xp.concat([a.terms.G, b.terms.G, meet.G]), patterns, gamma)
-    Q3 = (xp.sum(gamma * both.mean, axis=1) - take(both.ln_Lambda, patterns.index)) / 2
+    G = namespace(gamma).concat([a.terms.G, b.terms.G, meet.G])
+    Q3 = log_evidence(G, np.concatenate([a.counts[i], b.counts[j], met], axis=1), gamma)
     return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)
