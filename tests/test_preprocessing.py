@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, through
+from duoplda.estimators.preprocessing import LDA, Center, Covariances, LengthNorm, Whiten, through
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_spread_from_chunks_is_that_of_the_whole(data):
 
     chunks = [X[i : i + 17] for i in range(0, len(X), 17)]
     for stats in (of(*chunks), of(*chunks[:3]) + of(chunks[3]) + of(*chunks[4:])):
-        spread = Spread.of(stats)
+        spread = Covariances.of(stats)
         np.testing.assert_allclose(spread.mean, X.mean(axis=0), rtol=1e-12)
         np.testing.assert_allclose(spread.total(), np.cov(X.T, bias=True), rtol=1e-8)
         assert stats.n_recordings == len(X)
@@ -313,7 +313,7 @@ def test_what_is_learnt_does_not_depend_on_the_number_of_threads():
     stats, found = Statistics.from_arrays(X, speaker), []
     for threads in (1, 4):
         with threadpool_limits(threads):
-            spread = Spread.of(stats)
+            spread = Covariances.of(stats)
             whiten = Whiten().fit_statistics(spread)
             lda = LDA(20).fit_statistics(spread.mapped(whiten.matrix_))
             steps = {"center": Center().fit_statistics(spread), "whiten": whiten, "norm": LengthNorm().fit(X)}

@@ -18,7 +18,7 @@ from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.plda import PLDA, ScoresTrials
-from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Spread, Whiten, folded, through, unfolded
+from duoplda.estimators.preprocessing import LDA, Center, Covariances, LengthNorm, Whiten, folded, through, unfolded
 from duoplda.io import DiagonalModel, ForeignModel, Transform
 from duoplda.model.collapse import Loss, collapse
 from duoplda.model.statistics import Statistics
@@ -86,7 +86,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         without: list[dict[str, Any]] = []  # the steps as they are without each fold
         if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
-            steps = self._fit_steps(Spread.of(stats), 0)
+            steps = self._fit_steps(Covariances.of(stats), 0)
             matrices = [step.matrix_ for step in steps.values() if hasattr(step, "matrix_")]
             stats = stats.mapped(steps["center"].channel_means_, reduce(np.matmul, matrices, np.eye(stats.d)))
         else:
@@ -98,7 +98,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
                     found = Statistics.unlabelled(recordings, **options)
                 else:
                     found = Statistics.of(recordings, partial(through, before) if before else None, **options)
-                steps = before | self._fit_steps(Spread.of(found), i)
+                steps = before | self._fit_steps(Covariances.of(found), i)
             if plda.criterion == "decision":
                 without = [before | own for own in self._fit_without(found, i)]
             del found
@@ -117,7 +117,11 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are about all data too
             try:
-                return [self._fit_steps(Spread.of(Statistics.sum(parts)), stage) for parts in rest] if all(rest) else []
+                return (
+                    [self._fit_steps(Covariances.of(Statistics.sum(parts)), stage) for parts in rest]
+                    if all(rest)
+                    else []
+                )
             except DuopldaError:  # LDA to more dimensions than a fold's absence leaves
                 return []
 
@@ -145,15 +149,15 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             return [{**first, "length_norm": LengthNorm()}, second]
         return [first | linear | ({"length_norm": LengthNorm()} if self.length_norm else {})]
 
-    def _fit_steps(self, spread: Spread, stage: int) -> dict[str, Any]:
+    def _fit_steps(self, covariances: Covariances, stage: int) -> dict[str, Any]:
         """The transformers of a stage, fitted one after another."""
-        if self.center_by_channel and spread.kinds.tolist() == NO_KIND.tolist():
+        if self.center_by_channel and covariances.kinds.tolist() == NO_KIND.tolist():
             raise DuopldaError("center_by_channel=True needs channel: the kind of each recording")
         steps = self._stages()[stage]
         for step in steps.values():
-            step.fit_statistics(spread)
+            step.fit_statistics(covariances)
             if hasattr(step, "matrix_"):
-                spread = spread.mapped(step.matrix_)
+                covariances = covariances.mapped(step.matrix_)
         return steps
 
     # -- another domain

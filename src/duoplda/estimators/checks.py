@@ -1,10 +1,14 @@
 """What the estimators ask of their input and of their parameters."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from duoplda.arrays import Array, check_rows, namespace, to_numpy
@@ -13,7 +17,8 @@ from duoplda.errors import DuopldaError, some
 from duoplda.model.simpler import MODELS
 from duoplda.selection import decision
 
-SEEDS = 2**32  # what NumPy takes as a seed
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import PLDA
 
 
 class NeedsSpeakers:
@@ -24,13 +29,18 @@ class NeedsSpeakers:
         tags.target_tags.required = True
         return tags
 
-    def _check_speakers(self, y: Any) -> None:
-        if y is None:
-            name = type(self).__name__
-            remedy = "give the speaker of each row"
-            raise DuopldaError(f"{name} requires y to be passed, but the target y is None: {remedy}")
+    def _check_speakers(self, y: ArrayLike | None) -> None:
+        if y is None:  # the first part of the message is what scikit-learn's own checks look for
+            what = f"{type(self).__name__} requires y to be passed, but the target y is None"
+            raise DuopldaError(f"{what}: give the speaker of each row")
 
-    def _recordings(self, X: Any, y: Any, session: Any, channel: Any) -> Recordings:
+    def _recordings(
+        self,
+        X: ArrayLike | Recordings,
+        y: ArrayLike | None,
+        session: ArrayLike | None,
+        channel: ArrayLike | None,
+    ) -> Recordings:
         """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
         if isinstance(X, Recordings):
             vars(self).pop("feature_names_in_", None)
@@ -40,7 +50,7 @@ class NeedsSpeakers:
         return as_recordings(X, y, session, channel)
 
 
-def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
+def rows(estimator: BaseEstimator, X: ArrayLike, reset: bool = False) -> Array:
     """Check that `X` is a matrix (N, d) of real numbers, in any array library, and return it there.
 
     With `reset` the estimator notes the width and the names of the columns; without it they must be those it knows.
@@ -48,18 +58,18 @@ def rows(estimator: Any, X: Any, reset: bool = False) -> Array:
     if namespace(X) is np:
         X = to_numpy(X) if isinstance(X, np.ma.MaskedArray) else X
         try:
-            X = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+            matrix = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
         except ValueError as error:
             raise DuopldaError(str(error)) from None
-        return check_rows(X)[0]
-    X, _ = check_rows(X)
+        return check_rows(matrix)[0]
+    matrix, _ = check_rows(X)
+    d = matrix.shape[1]
     if reset:
-        width(estimator, X.shape[1])
-    elif X.shape[1] != estimator.n_features_in_:
-        name = type(estimator).__name__
-        d = estimator.n_features_in_
-        raise DuopldaError(f"X has {X.shape[1]} features, but {name} is expecting {d} features as input")
-    return X
+        width(estimator, d)
+    elif d != estimator.n_features_in_:
+        expected = f"{type(estimator).__name__} is expecting {estimator.n_features_in_} features as input"
+        raise DuopldaError(f"X has {d} features, but {expected}")
+    return matrix
 
 
 def finite(X: Array, ids: NDArray[Any]) -> None:
@@ -70,7 +80,7 @@ def finite(X: Array, ids: NDArray[Any]) -> None:
         raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
 
 
-def width(estimator: Any, d: int) -> None:
+def width(estimator: BaseEstimator, d: int) -> None:
     """Note that the training data had d columns without names."""
     estimator.n_features_in_ = d
     vars(estimator).pop("feature_names_in_", None)
@@ -81,33 +91,35 @@ def whole(value: Any, low: int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
 
 
-def seed(random_state: Any) -> int:
+def seed(random_state: int | np.random.RandomState | None) -> int:
     """The seed of the folds and of random starts: that of an int, otherwise 0."""
     if random_state is None or isinstance(random_state, np.random.RandomState):
         return 0
-    if not whole(random_state, 0) or random_state >= SEEDS:
-        allowed = f"None, a whole number from 0 to {SEEDS - 1}, or a RandomState"
+    largest = 2**32 - 1  # the largest seed that NumPy takes
+    if not whole(random_state, 0) or random_state > largest:
+        allowed = f"None, a whole number from 0 to {largest}, or a RandomState"
         raise DuopldaError(f"random_state={random_state!r} must be {allowed}")
     return int(random_state)
 
 
-def shrinkage(value: Any) -> Any:
+def shrinkage(value: str | ArrayLike | None) -> str | tuple[float, ...] | None:
     """The parameter `shrinkage`: None, "auto", or the numbers that were given, as a tuple of 1, 3 or 4."""
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     try:
-        a = to_numpy(value)
-        good = a.dtype.kind in "fiu" and a.shape in ((), (3,), (4,)) and bool(((a >= 0) & (a <= 1)).all())
+        amounts = to_numpy(value)
+        numeric = amounts.dtype.kind in "fiu" and amounts.shape in ((), (3,), (4,))
+        good = numeric and bool(((amounts >= 0) & (amounts <= 1)).all())
     except (TypeError, ValueError):
         good = False
     if not good:
         names = "(speaker, session, noise) or (speaker, session, noise, channel)"
         raise DuopldaError(f"shrinkage={value!r} must be None, 'auto', a number from 0 to 1, or three or four: {names}")
-    return tuple(a.reshape(-1).tolist())
+    return tuple(amounts.reshape(-1).tolist())
 
 
-def enrolment(value: Any) -> decision.Enrolment:
-    """The parameter `enrolment`: forms of enrolment as pairs, or the usual mixture."""
+def enrolment(value: Sequence[tuple[int, int | None]] | None) -> decision.Enrolment:
+    """The parameter `enrolment`: pairs of numbers of sessions and of recordings in each, or the usual mixture."""
     if value is None:
         return decision.ENROLMENT
     try:
@@ -115,25 +127,23 @@ def enrolment(value: Any) -> decision.Enrolment:
     except (TypeError, ValueError):
         pairs = []
     if not pairs or not all(whole(s, 1) and (r is None or whole(r, 1)) for s, r in pairs):
-        form = (
-            "pairs (sessions, recordings of each), such as ((1, 1), (3, None)); None recordings are all that there are"
-        )
-        raise DuopldaError(f"enrolment={value!r} must be None, or {form}")
+        form = "pairs (sessions, recordings of each), such as ((1, 1), (3, None))"
+        raise DuopldaError(f"enrolment={value!r} must be None, or {form}; None recordings are all of a session")
     return tuple((int(s), None if r is None else int(r)) for s, r in pairs)
 
 
-def priors(value: Any) -> tuple[float, ...]:
+def priors(value: ArrayLike) -> tuple[float, ...]:
     """The parameter `priors`: one or more probabilities."""
     try:
-        found = np.atleast_1d(np.asarray(() if isinstance(value, str) else value, float))
+        numbers = np.atleast_1d(np.asarray(() if isinstance(value, str) else value, float))
     except (TypeError, ValueError):
-        found = np.zeros(0)
-    if found.ndim != 1 or not len(found) or not ((found > 0) & (found < 1)).all():
+        numbers = np.zeros(0)
+    if numbers.ndim != 1 or not len(numbers) or not ((numbers > 0) & (numbers < 1)).all():
         raise DuopldaError(f"priors={value!r} must be probabilities between 0 and 1, such as (0.5, 0.01)")
-    return tuple(found.tolist())
+    return tuple(numbers.tolist())
 
 
-def plda_parameters(plda: Any) -> None:
+def plda_parameters(plda: PLDA) -> None:
     """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
     if not isinstance(plda.criterion, str) or plda.criterion not in ("decision", "likelihood"):
         raise DuopldaError(f"criterion={plda.criterion!r} must be 'decision' or 'likelihood'")
@@ -143,14 +153,16 @@ def plda_parameters(plda: Any) -> None:
     priors(plda.priors)
     seed(plda.random_state)
     shrinkage(plda.shrinkage)
-    limits = {"n_speaker_factors": 1, "n_session_factors": 0, "n_channels": 1, "n_folds": 2, "max_iter": 0}
-    words = {"n_speaker_factors": (None, "auto"), "n_session_factors": (None, "auto"), "n_channels": (None, "auto")}
-    for name, low in limits.items():
+    for name, least in (("n_speaker_factors", 1), ("n_session_factors", 0), ("n_channels", 1)):
         value = getattr(plda, name)
-        others = words.get(name, ())
-        if not whole(value, low) and not any(value is o or (isinstance(value, str) and value == o) for o in others):
-            said = "".join({None: ", None for the default", "auto": ", or 'auto'"}[o] for o in others)
-            raise DuopldaError(f"{name}={value!r} must be a whole number from {low} on{said}")
+        automatic = value is None or (isinstance(value, str) and value == "auto")
+        if not automatic and not whole(value, least):
+            allowed = f"a whole number from {least} on, None for the default, or 'auto'"
+            raise DuopldaError(f"{name}={value!r} must be {allowed}")
+    for name, least in (("n_folds", 2), ("max_iter", 0)):
+        value = getattr(plda, name)
+        if not whole(value, least):
+            raise DuopldaError(f"{name}={value!r} must be a whole number from {least} on")
     for name in ("tol", "noise_floor"):
         value = getattr(plda, name)
         if not (isinstance(value, Real) and float(value) >= 0 and (name == "tol" or float(value) < np.inf)):

@@ -2,20 +2,19 @@
 
     x <- x - mean         x <- L'x,  L'(within) L = I         x <- T^(-1/2) x         x <- sqrt(d) x / |x|
 
-All but the last are affine, and all they need are means and covariances: a `Spread`, from one pass over the data.
+All but the last are affine, and what they learn follows from means and covariances, which one pass over the data gives.
 Recordings are transformed in their own array library, on their own device; what is learnt stays on the host.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -44,35 +43,38 @@ __all__ = ["LDA", "Center", "LengthNorm", "Whiten"]
 Floats = NDArray[np.float64]
 
 
-def through(steps: Mapping[str, Any], X: Any, channel: Any = None) -> Array:
+def through(steps: Mapping[str, BaseEstimator], X: ArrayLike, channel: ArrayLike | None = None) -> Array:
     """(N, k) recordings `X` (N, d) after the fitted steps; `channel` (N,) matters where they are centred by it."""
+    rows = check_rows(X)[0]
     if not steps:
-        return check_rows(X)[0]
-    X = checks.rows(next(iter(steps.values())), check_rows(X)[0])
-    check_finite(X)
+        return rows
+    rows = checks.rows(next(iter(steps.values())), rows)
+    check_finite(rows)
     kinds = None if channel is None else to_numpy(channel)
-    if namespace(X) is not np or (kinds is not None and kinds.shape != (len(X),)):
-        return _applied(steps, X, kinds)
-    out: Array = None
+    if namespace(rows) is not np or (kinds is not None and kinds.shape != (len(rows),)):
+        return _applied(steps, rows, kinds)
 
-    def work(own: slice) -> None:
-        nonlocal out
-        rows = _applied(steps, X[own], None if kinds is None else kinds[own])
-        if out is None:
-            out = np.empty((len(X), rows.shape[1]))
-        out[own] = rows
+    def block(part: slice) -> Array:
+        return _applied(steps, rows[part], None if kinds is None else kinds[part])
 
-    try:  # in blocks that stay in the caches, and give the same bits for any number of threads
-        first, *others = row_blocks(len(X), X)
+    def fill(part: slice) -> None:
+        out[part] = block(part)
+
+    # Blocks stay in the caches. As they do not depend on the number of threads, neither do the bits of the result.
+    first, *others = row_blocks(len(rows), rows)
+    try:
         with reproducible():
-            work(first)
-            deque(in_order(work, others, 2.0 * X.size * X.shape[1]), 0)
+            start = block(first)
+            out = np.empty((len(rows), start.shape[1]))
+            out[first] = start
+            for _ in in_order(fill, others, 2.0 * rows.size * rows.shape[1]):
+                pass
     except DuopldaError:
-        return _applied(steps, X, kinds)  # which names the rows of X, not those of a block
+        return _applied(steps, rows, kinds)  # raises again, and names the rows of X, not those of a block
     return out
 
 
-def _applied(steps: Mapping[str, Any], X: Array, channel: NDArray[Any] | None) -> Array:
+def _applied(steps: Mapping[str, BaseEstimator], X: Array, channel: NDArray[Any] | None) -> Array:
     xp = namespace(X)
     out = np.array(X, np.float64) if xp is np else to_float(X, xp)  # a copy, which steps may change
     for step in steps.values():
@@ -80,16 +82,16 @@ def _applied(steps: Mapping[str, Any], X: Array, channel: NDArray[Any] | None) -
     return out
 
 
-def folded(steps: Mapping[str, Any]) -> Transform:
-    """The fitted steps as VBx and pyannote keep them: two centrings and length normalisations, a matrix between them.
+def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
+    """The fitted steps as VBx and pyannote keep them: centre, normalise lengths, multiply, centre, normalise lengths.
 
         x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )
 
-    With two length normalisations, everything between them is one affine map, and only a mean may come before them.
-    With one, mean2 is 0: the length that the first normalisation gives does then not matter, as the second undoes it,
-    and all matrices (LDA, whitening) multiply to one. Both are exact; whatever else is there is an error.
+    With two length normalisations, everything between them is one affine map, and only a mean may come before the
+    first. With one, mean2 is 0: the second normalisation undoes what the first did to the length, and all matrices
+    (LDA, whitening) multiply to one. Both are exact. Any other chain is refused.
     """
-    parts: list[list[Any]] = [[]]  # the affine steps between length normalisations
+    parts: list[list[tuple[str, BaseEstimator]]] = [[]]  # the affine steps between length normalisations
     for name, step in steps.items():
         if isinstance(step, Center) and step.by_channel and len(step.channels_) > 1:
             kinds = f"means of {len(step.channels_)} kinds of channels"
@@ -118,7 +120,7 @@ def folded(steps: Mapping[str, Any]) -> Transform:
     return Transform(mean1, lda, mean2)
 
 
-def _affine(steps: list[tuple[str, Any]], d: int) -> tuple[Floats, Floats]:
+def _affine(steps: list[tuple[str, BaseEstimator]], d: int) -> tuple[Floats, Floats]:
     """The shift b (k,) and the matrix A (d, k) of steps that together are x -> x A - b."""
     A = np.eye(d)
     b = np.zeros(d)
@@ -135,26 +137,22 @@ def unfolded(transform: Transform) -> dict[str, Any]:
     """The five steps of a transform, fitted."""
     d, k = transform.lda.shape
     lda = LDA(k)
-    # Another tool's file does not tell the ratios
     lda.matrix_ = transform.lda
-    lda.ratios_ = np.zeros(0)
-    steps: dict[str, Any] = {"center": _center(transform.mean1), "length_norm": LengthNorm(), "lda": lda}
-    steps |= {"center_2": _center(transform.mean2), "length_norm_2": LengthNorm()}
+    lda.ratios_ = np.zeros(0)  # another tool's file does not tell them
+    steps: dict[str, Any] = {
+        "center": Center().set_mean(transform.mean1),
+        "length_norm": LengthNorm(),
+        "lda": lda,
+        "center_2": Center().set_mean(transform.mean2),
+        "length_norm_2": LengthNorm(),
+    }
     for step, width in zip(steps.values(), (d, d, d, k, k), strict=True):
         step.n_features_in_ = width
     return steps
 
 
-def _center(mean: Floats) -> Center:
-    center = Center()
-    center.mean_ = mean
-    center.channels_ = lab.NO_KIND
-    center.channel_means_ = mean[None, :]
-    return center
-
-
 @dataclass(frozen=True, eq=False)
-class Spread:
+class Covariances:
     """Means and covariances of recordings, and how the covariance divides between speakers, sessions and channels.
 
     With several kinds of channels, `pooled` and the three parts are about the means of the kinds.
@@ -181,7 +179,7 @@ class Spread:
         return self.pooled if by_channel else self.pooled + self.between_kinds
 
     @reproducible()
-    def mapped(self, A: Floats) -> Spread:
+    def mapped(self, A: Floats) -> Covariances:
         """Of recordings A'x; A is (d, k)."""
         names = ("pooled", "noise", "session", "speaker")
         parts: dict[str, Any] = {name: symmetric(A.T @ getattr(self, name) @ A) for name in names}
@@ -189,8 +187,8 @@ class Spread:
 
     @classmethod
     @reproducible()
-    def of(cls, stats: Statistics) -> Spread:
-        """From statistics: the variance is divided as in an analysis of variance."""
+    def of(cls, stats: Statistics) -> Covariances:
+        """From statistics, by an analysis of variance (method of moments)."""
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         N = stats.N
@@ -200,7 +198,7 @@ class Spread:
             noise = within / s.df[0]
             sessions = (session - s.df[1] * noise) / s.a if s.df[1] > 0 and s.a > 0 else 0 * noise
             sizes, E = np.linalg.eigh(symmetric(sessions))
-            sessions = (E * np.maximum(sizes, 0.0)) @ E.T  # the nearest covariance, where data are few
+            sessions = (E * np.maximum(sizes, 0.0)) @ E.T  # with few data a difference of covariances may be negative
         else:  # no session has two recordings: noise and sessions are one
             noise = session / s.df[1] if s.df[1] > 0 else 0 * session
             sessions = 0 * noise
@@ -213,31 +211,35 @@ class Spread:
 class _Step(TransformerMixin, BaseEstimator):
     """What the transformers share."""
 
-    def _rows(self, X: Any, reset: bool = False) -> Array:
+    def _rows(self, X: ArrayLike, reset: bool = False) -> Array:
         if not reset:
             check_is_fitted(self)
         X = checks.rows(self, X, reset)
         check_finite(X)
         return to_float(X, namespace(X))
 
-    def _own(self, X: Any) -> Array:
-        """The rows of `X`, a copy if they are NumPy's, in which a step may write."""
+    def transform(self, X: ArrayLike) -> Array:
+        """(N, k) recordings after this step; `X` (N, d) does not change."""
         rows = self._rows(X)
-        return np.array(rows) if isinstance(rows, np.ndarray) else rows
+        return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows)
 
-    def _channel(self, channel: Any) -> Any:
+    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
+        """The same of checked rows (N, d), which may be overwritten if they are NumPy's."""
+        raise NotImplementedError
+
+    def _channel(self, channel: ArrayLike | None) -> ArrayLike | None:
         """The kinds of the recordings, where they matter."""
         if self.by_channel and channel is None:
             raise DuopldaError(f"{type(self).__name__}(by_channel=True) needs channel: the kind of each recording")
         return channel if self.by_channel else None
 
-    def fit_statistics(self, stats: Statistics | Spread) -> Self:
+    def fit_statistics(self, stats: Statistics | Covariances) -> Self:
         """Learn from statistics of recordings what `fit` learns from recordings."""
-        spread = Spread.of(stats) if isinstance(stats, Statistics) else stats
-        checks.width(self, len(spread.mean))
-        return self._learn(spread)
+        covariances = Covariances.of(stats) if isinstance(stats, Statistics) else stats
+        checks.width(self, len(covariances.mean))
+        return self._learn(covariances)
 
-    def _learn(self, spread: Spread) -> Self:
+    def _learn(self, covariances: Covariances) -> Self:
         return self
 
 
@@ -246,12 +248,7 @@ class _Linear(_Step):
 
     matrix_: Floats
 
-    def transform(self, X: Any) -> Array:
-        """(N, k) recordings times the matrix (d, k)."""
-        return self._applied(self._rows(X))
-
-    def _applied(self, X: Array, channel: Any = None) -> Array:
-        """The same of checked rows (N, d)."""
+    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
         return X @ put(self.matrix_, X)
 
 
@@ -275,33 +272,35 @@ class Center(OneToOneFeatureMixin, _Step):
 
     by_channel: bool = False
 
-    def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None, channel: ArrayLike | None = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X = to_numpy(self._rows(X, reset=True))
+        rows = to_numpy(self._rows(X, reset=True))
         channel = self._channel(channel)
-        self.mean_ = X.mean(axis=0)
-        self.channels_ = lab.NO_KIND
-        self.channel_means_ = self.mean_[None, :]
-        if channel is not None:
-            self.channels_, kind = lab.codes(channel, "channel", len(X))
-            self.channel_means_ = np.stack([X[kind == k].mean(axis=0) for k in range(len(self.channels_))])
-        return self
+        if channel is None:
+            return self.set_mean(rows.mean(axis=0))
+        kinds, kind = lab.codes(channel, "channel", len(rows))
+        return self.set_mean(
+            rows.mean(axis=0), kinds, np.stack([rows[kind == k].mean(axis=0) for k in range(len(kinds))])
+        )
 
-    def _learn(self, spread: Spread) -> Self:
-        self.mean_ = spread.mean
-        self.channels_ = lab.NO_KIND
-        self.channel_means_ = spread.mean[None, :]
+    def _learn(self, covariances: Covariances) -> Self:
         if self.by_channel:
-            self.channels_ = spread.kinds
-            self.channel_means_ = spread.kind_means
+            return self.set_mean(covariances.mean, covariances.kinds, covariances.kind_means)
+        return self.set_mean(covariances.mean)
+
+    def set_mean(self, mean: Floats, channels: NDArray[Any] = lab.NO_KIND, channel_means: Floats | None = None) -> Self:
+        """Take a mean (d,) that is known, and those of kinds of channels (K, d), instead of learning them."""
+        self.mean_ = mean
+        self.channels_ = channels
+        self.channel_means_ = mean[None, :] if channel_means is None else channel_means
         return self
 
-    def transform(self, X: Any, channel: Any = None) -> Array:
+    def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """(N, d) recordings less the mean."""
-        return self._applied(self._own(X), channel)
+        rows = self._rows(X)
+        return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows, channel)
 
-    def _applied(self, X: Array, channel: Any = None) -> Array:
-        """The same of checked rows (N, d), which are overwritten if they are NumPy's."""
+    def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
         mean = put(self.mean_, X)
         if self.by_channel and channel is not None:
             kind = lab.codes_among(channel, self.channels_, X.shape[0])
@@ -332,22 +331,25 @@ class Whiten(OneToOneFeatureMixin, _Linear):
     floor: float = 1e-6
     by_channel: bool = False
 
-    def fit(self, X: Any, y: Any = None, channel: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None, channel: ArrayLike | None = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        X = self._rows(X, reset=True)
-        channel = self._channel(channel)
-        return self._learn(Spread.of(Statistics.from_arrays(X, np.zeros(X.shape[0]), None, channel)))
+        rows = self._rows(X, reset=True)
+        one_speaker = np.zeros(rows.shape[0])
+        return self._learn(Covariances.of(Statistics.from_arrays(rows, one_speaker, None, self._channel(channel))))
 
     @reproducible()
-    def _learn(self, spread: Spread) -> Self:
-        s, E = np.linalg.eigh(symmetric(spread.total(self.by_channel)))
+    def _learn(self, covariances: Covariances) -> Self:
+        s, E = np.linalg.eigh(symmetric(covariances.total(self.by_channel)))
         least = self.floor * s.mean()
         if not s.mean() > 0:
             raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
         if low := int((s < least).sum()):
-            said = f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening"
-            cause = "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out"
-            warnings.warn(f"{said}: {cause}", UserWarning, stacklevel=4)
+            warnings.warn(
+                f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening: "
+                "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out",
+                UserWarning,
+                stacklevel=4,
+            )
         self.matrix_ = (E / np.sqrt(np.maximum(s, least))) @ E.T
         return self
 
@@ -385,31 +387,38 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
     session_nuisance: bool = True
     by_channel: bool = False
 
-    def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+    ) -> Self:
         """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
         self._check_speakers(y)
-        X = self._rows(X, reset=True)
-        return self._learn(Spread.of(Statistics.from_arrays(X, y, session, channel)))
+        rows = self._rows(X, reset=True)
+        return self._learn(Covariances.of(Statistics.from_arrays(rows, y, session, channel)))
 
     @reproducible()
-    def _learn(self, spread: Spread) -> Self:
-        d = len(spread.mean)
-        most = int(min(d, spread.n_speakers - 1))
+    def _learn(self, covariances: Covariances) -> Self:
+        d = len(covariances.mean)
+        most = int(min(d, covariances.n_speakers - 1))
         if most < 1:
             raise DuopldaError("LDA needs two speakers or more, there is only one class")
         n = most if self.n_components is None else self.n_components
         if not checks.whole(n, 1) or n > most:
-            there = f"there are {spread.n_speakers:g} speakers and {d} dimensions"
-            raise DuopldaError(f"n_components={n!r} must lie between 1 and {most}: {there}")
-        within = spread.noise + spread.session * self.session_nuisance
+            sizes = f"there are {covariances.n_speakers:g} speakers and {d} dimensions"
+            raise DuopldaError(f"n_components={n!r} must lie between 1 and {most}: {sizes}")
+        within = covariances.noise + covariances.session * self.session_nuisance
         if not self.by_channel:
-            within = within + spread.between_kinds
+            within = within + covariances.between_kinds
         size = np.trace(within) / d
         if not size > 0:
             raise DuopldaError("LDA needs speakers with two recordings or more: nothing varies within speakers")
         s, E = np.linalg.eigh(within)
+        # With few recordings some directions have no nuisance: the floor, as of `Whiten`, keeps their ratios finite.
         root = (E / np.sqrt(np.maximum(s, 1e-6 * size))) @ E.T
-        ratios, V = np.linalg.eigh(symmetric(root @ spread.speaker @ root))
+        ratios, V = np.linalg.eigh(symmetric(root @ covariances.speaker @ root))
         order = np.argsort(-ratios)[: int(n)]
         L = root @ V[:, order]
         largest = L[np.abs(L).argmax(axis=0), np.arange(int(n))]
@@ -430,25 +439,21 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
     [[0.8485, 1.1314]]
     """
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Nothing is learnt."""
         self._rows(X, reset=True)
         return self
 
-    def transform(self, X: Any) -> Array:
-        """(N, d) recordings of length sqrt(d)."""
-        return self._applied(self._own(X))
-
-    def _applied(self, X: Array, channel: Any = None) -> Array:
-        """The same of checked rows (N, d), which are overwritten if they are NumPy's."""
+    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
         xp = namespace(X)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = xp.vecdot(X, X)
+        # Between these limits neither squares nor their sums overflow or vanish, which is nearly always so.
         if bool(xp.all((squares > 1e-200) & (squares < 1e200))):
             scale = xp.sqrt(X.shape[1] / squares)[:, None]
             return np.multiply(X, scale, out=X) if isinstance(X, np.ndarray) else X * scale
-        check_finite(X)  # what the steps before have made of finite ones
-        scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # so that no square overflows or vanishes
+        check_finite(X)  # the steps before may have made infinite values of finite ones
+        scale = xp.max(xp.abs(X), axis=1, keepdims=True)
         zero = np.flatnonzero(to_numpy(scale)[:, 0] == 0)
         if len(zero):
             remedy = "remove them, or look at what the extractor did with them (empty or silent audio?)"
