@@ -371,7 +371,7 @@ def test_names_of_sessions_of_any_type(well, how):
     assert len(made["sessions"]) == len(set(session))
     assert len(set(made["speakers"].tolist())) == SPEAKERS
     names = NAMES[how](code)
-    again = Relabelled(Recordings.from_arrays(X, names, names), made["sessions"], made["speakers"]).labels()
+    again = Relabelled(Recordings.from_arrays(X, None, names), made["sessions"], made["speakers"]).labels()
     pairs = set(zip(again.speaker.tolist(), speaker.tolist(), strict=True))
     assert len(pairs) == SPEAKERS  # clusters are speakers
 
@@ -381,8 +381,8 @@ def test_relabelled_recordings():
     sessions, first = np.unique(session, return_index=True)
     plain = Statistics.from_arrays(X, speaker, session, n_folds=4)
     ways = {
-        "arrays": Recordings.from_arrays(X, session, session),
-        "chunks": Recordings.from_chunks(lambda: [X[:7], X[7:30], X[30:]], session, session),
+        "arrays": Recordings.from_arrays(X, None, session),
+        "chunks": Recordings.from_chunks(lambda: [X[:7], X[7:30], X[30:]], None, session),
     }
     for recordings in ways.values():
         again = Relabelled(recordings, sessions, speaker[first])
@@ -412,9 +412,8 @@ def test_chunks_give_the_same(well, cleared):
     def chunks():
         return np.split(X, cuts)
 
-    for names, known in ((speaker, "speakers"), (session, "sessions"), (np.arange(len(X)), "nothing")):
-        sessions = session if known != "nothing" else None
-        assert_same(well.adapt(Recordings.from_chunks(chunks, names, sessions)), cleared(known))
+    for labels, known in (((speaker, session), "speakers"), ((None, session), "sessions"), ((), "nothing")):
+        assert_same(well.adapt(Recordings.from_chunks(chunks, *labels)), cleared(known))
 
 
 def test_a_cluster_of_processes_gives_the_same(well, cleared):
@@ -431,16 +430,17 @@ def test_a_cluster_of_processes_gives_the_same(well, cleared):
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
 
-        def shards(*columns):
-            chunks = [delayed(tuple(c[i : i + size] for c in columns)) for i in range(0, len(X), size)]
+        def shards(**columns):
+            chunks = [
+                delayed({name: column[i : i + size] for name, column in columns.items()})
+                for i in range(0, len(X), size)
+            ]
             return engine.recordings(chunks, client=client)
 
-        for known, names in (("speakers", speaker), ("sessions", session)):
-            found = well.adapt(shards(X, names, session), known=known)
-            assert_same(found, cleared(known))
-        with pytest.raises(DuopldaError, match="say what is known of them: known='speakers'"):
-            well.adapt(shards(X, session, session))
-        relabelled = Relabelled(shards(X, session, session), *first_of(session, speaker))
+        assert_same(well.adapt(shards(X=X, speaker=speaker, session=session)), cleared("speakers"))
+        assert_same(well.adapt(shards(X=X, session=session)), cleared("sessions"))
+        assert_same(well.adapt(shards(X=X)), cleared("nothing"))
+        relabelled = Relabelled(shards(X=X, session=session), *first_of(session, speaker))
         assert_equal_statistics(Statistics.of(relabelled), Statistics.from_arrays(X, speaker, session), 1e-9)
         told = [ids for part in relabelled.map(speaker_ids) for ids in part]
         assert set(told) == set(speaker.tolist())
@@ -610,7 +610,6 @@ BAD = {
     "text": (None, {"method": "total", "weights": "much"}, "must be numbers from 0 to 1"),
     "too far": (None, {"centre": 1.1}, "centre=1.1 must be None, or a number from 0 to 1"),
     "no way": (None, {"centre": "half"}, "centre='half' must be None, or a number"),
-    "known to nobody": (None, {"known": "names"}, "known='names' must be None, 'speakers', 'sessions', 'nothing'"),
     "no source": (None, {"method": "pooled"}, "method='pooled' needs source"),
     "a source": (None, {"source": 1}, "method='pooled' needs source, .* and no other takes it"),
     "a wrong source": (None, {"method": "pooled", "source": 1}, "source must be Statistics or Recordings, got int"),
@@ -629,22 +628,18 @@ def test_what_is_refused(backend, case):
 
 
 def test_what_is_known_and_what_is_not(backend, plda, well, adapted, cleared):
-    X, speaker, session = ADAPT
-    for known in ("speakers", "sessions"):
-        with pytest.raises(DuopldaError, match=f"known='{known}', and no {known[:-1]} is given"):
-            backend.adapt(X, known=known)
-    too_little = {"labels": "sessions", "pooled": "sessions", "clusters": "nothing", "sessions": "nothing"}
-    for method, known in too_little.items():
+    X, _, session = ADAPT
+    too_little = {"labels": (None, session), "pooled": (None, session), "clusters": (), "sessions": ()}
+    for method, labels in too_little.items():
         source = {"source": Recordings.from_arrays(*TRAIN)} if method == "pooled" else {}
         with pytest.raises(DuopldaError, match=rf"method='{method}' needs \w+ of the target's recordings"):
-            backend.adapt(X, speaker, session, method=method, known=known, **source)
+            backend.adapt(X, *labels, method=method, **source)
     for known, told in (("speakers", "labels"), ("sessions", "clusters"), ("nothing", "total")):
         assert adapted("backend", known).adapted_["method"] == told
-    assert backend.adapt(X, speaker, session, known="nothing").adapted_["method"] == "total"
-    X, speaker, session = clear()
-    sessions_only = Recordings.from_arrays(X, session, session)  # a speaker for each session tells nothing of speakers
-    for again in (well.adapt(X, speaker, session, known="sessions"), well.adapt(sessions_only)):
-        assert_same(again, cleared("sessions"))
+    X, _, session = clear()
+    assert_same(well.adapt(Recordings.from_arrays(X, None, session)), cleared("sessions"))
+    named_alike = well.adapt(Recordings.from_arrays(X, session, session))  # speakers who have one session each
+    assert named_alike.adapted_["method"] == "labels"
     assert backend.adapt(Recordings.from_arrays(X)).adapted_["method"] == "total"
     with pytest.raises(DuopldaError, match="statistics are of the PLDA's space"):
         backend.adapt(Statistics.from_arrays(*ADAPT))
@@ -664,7 +659,7 @@ def test_statistics_suffice(plda, adapted, by_labels):
     half = np.arange(len(X)) % 2 == 0  # shards that cut sessions
     shards = [Statistics.from_arrays(X[h], speaker[h], session[h], n_folds=16, close=False) for h in (half, ~half)]
     assert_same(plda.adapt(sum(shards).close()), by_labels)
-    alone = Statistics.from_arrays(X, session, session, n_folds=16)
+    alone = Statistics.from_arrays(X, None, session, n_folds=16)
     sessions = plda.adapt(alone)
     assert sessions.adapted_["method"] == "sessions"
     assert "statistics cannot be clustered: their sessions alone are used" in sessions.adapted_["notes"]
@@ -673,7 +668,7 @@ def test_statistics_suffice(plda, adapted, by_labels):
         options = {"method": "sessions", "weights": weights}
         assert_same(plda.adapt(alone, **options), plda.adapt(X, session=session, **options))
     for method in ("total", "coral", "coral+", "kaldi"):
-        assert_same_model(plda.adapt(stats, method=method, known="nothing"), adapted("plda", "nothing", method))
+        assert_same_model(plda.adapt(stats, method=method), adapted("plda", "nothing", method))
     assert_same_model(plda.adapt(stats, method="centre"), adapted("plda", "speakers", "centre"))
 
 
@@ -685,7 +680,7 @@ def test_statistics_without_folds(plda, by_labels):
     assert "scale" not in adapted.adapted_["calibration"]
     assert "scale" in by_labels.adapted_["calibration"]
     assert_same_model(adapted, by_labels)
-    alone = Statistics.from_arrays(ADAPT[0], ADAPT[2], ADAPT[2])
+    alone = Statistics.from_arrays(ADAPT[0], None, ADAPT[2])
     with pytest.raises(DuopldaError, match="gather statistics with n_folds=16, or give weights"):
         plda.adapt(alone)
     assert_sound(plda.adapt(alone, method="sessions", weights=(0.3, 0.1)))

@@ -37,24 +37,24 @@ def opener(stack: ExitStack, show: Callable[..., None], dask: str | None, allow_
 
 def read_known(
     embeddings: Path, speakers: Path | None, sessions: Path | None, channels: Path | None, labels: Path | None
-) -> tuple[Any, str]:
-    """Labels as `opener` takes them, and what they tell: "speakers", "sessions" or "nothing"."""
+) -> LabelColumns | bool | None:
+    """Labels as `opener` takes them, as far as they are known."""
     from duoplda.io import label_columns, read_labels, read_map, read_sessions, source_files
 
     if speakers is not None:
-        return read_labels(speakers, sessions, channels), "speakers"
+        return read_labels(speakers, sessions, channels)
     if sessions is not None:
-        return _sessions_alone([(read_map(sessions, "session") or {}, read_map(channels, "channel"))]), "sessions"
+        return _sessions_alone([(read_map(sessions, "session") or {}, read_map(channels, "channel"))])
     if labels is None:
-        return None, "nothing"
+        return None
     own = labels == embeddings
     files = source_files(labels) if own else [labels]
     there = set[str]()
     with suppress(DuopldaError) if own else nullcontext():  # a format without room for labels, of which `opener` tells
         there = label_columns(files[0])
     if "session" in there and "speaker" not in there:
-        return _sessions_alone([read_sessions(file) for file in files]), "sessions"
-    return True if own else read_labels(labels), "speakers"
+        return _sessions_alone([read_sessions(file) for file in files])
+    return True if own else read_labels(labels)
 
 
 def marks(path: Path) -> list[tuple[int, int]]:
@@ -65,7 +65,7 @@ def marks(path: Path) -> list[tuple[int, int]]:
 
 
 def _sessions_alone(parts: Any) -> LabelColumns:
-    """Labels in which each session is a speaker of its own, of mappings from ids to sessions and kinds of channels."""
+    """Labels of sessions whose speakers are unknown, of mappings from ids to sessions and kinds of channels."""
     import numpy as np
 
     from duoplda.io import LabelColumns
@@ -83,4 +83,4 @@ def _sessions_alone(parts: Any) -> LabelColumns:
     ids, own, kind = (np.array(column, str) for column in columns)
     if len(kind) not in (0, len(ids)):
         raise DuopldaError("some of the files have a column of the channel, and some have none")
-    return LabelColumns(ids, own, own, kind if len(kind) else None)
+    return LabelColumns(ids, None, own, kind if len(kind) else None)

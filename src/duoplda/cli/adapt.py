@@ -78,9 +78,9 @@ def adapt(
     check_output(out, force, inputs=[*read, *lists])
     state = Path(f"{out}.resume")
     backend = Backend.load(model)
-    table, known = read_known(embeddings, speakers, sessions, channels, labels)
+    table = read_known(embeddings, speakers, sessions, channels, labels)
     hashes = common.files_hash(lists)
-    options: dict[str, Any] = {"method": method, "weights": given, "centre": centre, "prior": prior, "known": known}
+    options: dict[str, Any] = {"method": method, "weights": given, "centre": centre, "prior": prior}
     with ExitStack() as stack:
         show = stack.enter_context(common.progress("adapting"))
         read_recordings = opener(stack, show, dask, allow_missing)

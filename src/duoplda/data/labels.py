@@ -3,59 +3,81 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
 from duoplda.errors import DuopldaError, some
 
 Ints = NDArray[np.int64]
 
-
-def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
-    """A fold of each speaker, from a hash of its id: shards agree on it without talking. None (n = 0): all in one."""
-    if not n:
-        return np.zeros(len(speaker_ids), np.int64)
-    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 64:
-        raise DuopldaError(f"seed={seed!r} must be a whole number from 0 on")
-    salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-    return (_mix(keys(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
+KNOWN = ("speakers", "sessions", "nothing")  # what labels may say of recordings, from the most to the least
+NO_KIND = np.array([""])
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Who speaks in each of N recordings, in which session, through which kind of channel.
+    """What is known of N recordings: who speaks, in which session, through which kind of channel.
 
-    The ids are sorted as by `numpy.unique`. The integers index into them; they may be on a device, like recordings.
+    A level that nobody labelled is None, in `speaker` and `speaker_ids` or in `session` and `session_ids`; where the
+    mathematics needs it nevertheless, `filled` has it. The ids are sorted as by `numpy.unique`. The integers index into
+    them; they may be on a device, like recordings.
 
     >>> labels = encode(["b", "a", "b"], ["s1", "s2", "s1"])
     >>> labels.speaker_ids.tolist(), labels.speaker.tolist(), labels.session.tolist()
     (['a', 'b'], [1, 0, 1], [0, 1, 0])
+    >>> encode(None, ["s1", "s2", "s1"]).speaker is None
+    True
     """
 
-    speaker_ids: NDArray[Any]  # (M,)
-    session_ids: NDArray[Any] | None  # (H,); None: every recording is a session of its own, without a name
+    speaker_ids: NDArray[Any]  # (M,), or None
+    session_ids: NDArray[Any] | None  # (H,); None: nobody named the sessions
     kinds: NDArray[Any]  # (K,) labels of the kinds of channels; one nameless kind where none are given
-    speaker: Array  # (N,)
-    session: Array  # (N,)
+    speaker: Array  # (N,), or None
+    session: Array  # (N,), or None
     kind: Array  # (N,)
     open: NDArray[np.bool_] | None = None  # (H,) which sessions have further recordings elsewhere; None: none has
 
-    def rows(self, index: NDArray[Any]) -> Labels:
+    @property
+    def known(self) -> str:
+        """One of `KNOWN`: "speakers" (perhaps with their sessions), "sessions" of unknown speakers, or "nothing"."""
+        return "speakers" if self.speaker is not None else "sessions" if self.session is not None else "nothing"
+
+    @cached_property
+    def filled(self) -> Labels:
+        """The same labels with a speaker and a session for every recording, as statistics and posteriors need them.
+
+        Where nobody named the sessions, each recording is a session of its own, without a name. Where nobody named the
+        speakers, each session is a speaker of its own. No other code makes up a level.
+        """
+        if self.speaker is not None and self.session is not None:
+            return self
+        session = arange(self.n_recordings, self.kind) if self.session is None else self.session
+        if self.speaker is not None:
+            return replace(self, session=session)
+        ids = np.arange(self.n_recordings) if self.session_ids is None else self.session_ids
+        return replace(self, session=session, speaker=session, speaker_ids=ids)
+
+    def rows(self, index: NDArray[np.integer]) -> Labels:
         """The labels of some recordings, with the speakers and sessions that these have; all kinds stay."""
-        speakers, speaker, _ = ranked(self.speaker[index])
-        sessions, session, _ = ranked(self.session[index])
-        names = None if self.session_ids is None else self.session_ids[sessions]
-        further = None if self.open is None else self.open[sessions]
-        return Labels(self.speaker_ids[speakers], names, self.kinds, speaker, session, self.kind[index], further)
+        changes: dict[str, Any] = {"kind": self.kind[index]}
+        if self.speaker is not None:
+            speakers, changes["speaker"], _ = ranked(self.speaker[index])
+            changes["speaker_ids"] = self.speaker_ids[speakers]
+        if self.session is not None:
+            sessions, changes["session"], _ = ranked(self.session[index])
+            changes["session_ids"] = None if self.session_ids is None else self.session_ids[sessions]
+            changes["open"] = None if self.open is None else self.open[sessions]
+        return replace(self, **changes)
 
     @property
     def n_recordings(self) -> int:
-        return len(self.speaker)
+        return len(self.kind)
 
     @property
     def n_sessions(self) -> int:
@@ -91,35 +113,64 @@ class Labels:
         return to_numpy(counts[example, :]).astype(np.int64), type_, to_numpy(n)
 
 
-NO_KIND = np.array([""])
+def least_known(known: Sequence[str]) -> str:
+    """What is known of all parts of some recordings, of each of which `known` says it.
+
+    >>> least_known(["speakers", "sessions"])
+    'sessions'
+    """
+    return max(known, key=KNOWN.index)
 
 
 def encode(
-    speaker: Any, session: Any = None, channel: Any = None, n: Any = None, like: Any = None, *, by_speaker: bool = False
+    speaker: ArrayLike | None,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
+    n: int | None = None,
+    like: Array = None,
+    *,
+    by_speaker: bool = False,
 ) -> Labels:
     """Check labels (n of each, if n is given) and turn them into integers, on the device of `like` if that is a tensor.
 
-    A session is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In
-    lists and tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
+    None says that nobody labelled this level; of recordings without any label, `n` says how many there are. A session
+    is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In lists and
+    tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
     """
-    speaker_ids, speakers = codes(speaker, "speaker", n, like)
-    n = len(speakers)
-    session_ids, sessions = codes(session, "session", n, like) if session is not None else (None, arange(n, speakers))
-    kind_ids, kind = codes(channel, "channel", n, like) if channel is not None else (NO_KIND, 0 * arange(n, speakers))
-    if by_speaker and session_ids is not None:
+    speaker_ids, speakers, n = _level(speaker, "speaker", n, like)
+    session_ids, sessions, n = _level(session, "session", n, like)
+    kinds, kind, n = _level(channel, "channel", n, like)
+    if kind is None:
+        if n is None:
+            raise DuopldaError("there are no labels: give those of the speakers, the sessions or the channels")
+        kinds = NO_KIND
+        kind = 0 * arange(n, like if is_torch(namespace(like)) else None)
+    if speakers is None or sessions is None:
+        return Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind)
+    if by_speaker:
         pairs, sessions, _ = ranked(speakers * len(session_ids) + sessions)
         who, what = np.divmod(to_numpy(pairs), len(session_ids))
         names = zip(speaker_ids[who].tolist(), session_ids[what].tolist(), strict=True)
-        session_ids = np.array([f"{a} {b}" for a, b in names], dtype=str)
-    labels = Labels(speaker_ids, session_ids, kind_ids, speakers, sessions, kind)
-    if session_ids is None or not bool((wrong := labels.session_speaker[sessions] != speakers).any()):
-        return labels
-    sessions = to_numpy(sessions)
-    speakers = to_numpy(speakers)
-    torn = np.unique(sessions[to_numpy(wrong)])
-    rows = np.flatnonzero(sessions == torn[0])
-    who = speaker_ids[np.unique(speakers[rows])]
-    raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
+        session_ids = np.array([f"{speaker_name} {name}" for speaker_name, name in names], dtype=str)
+    labels = Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind)
+    wrong = labels.session_speaker[sessions] != speakers
+    if bool(wrong.any()):
+        sessions = to_numpy(sessions)
+        torn = np.unique(sessions[to_numpy(wrong)])
+        rows = np.flatnonzero(sessions == torn[0])
+        who = speaker_ids[np.unique(to_numpy(speakers)[rows])]
+        raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
+    return labels
+
+
+def _level(
+    values: ArrayLike | None, name: str, n: int | None, like: Array
+) -> tuple[NDArray[Any] | Any, Array, int | None]:
+    """The ids of a level, the integers and how many these are; ids and integers are None where nobody labelled it."""
+    if values is None:
+        return None, None, n
+    ids, integers = codes(values, name, n, like)
+    return ids, integers, len(integers)
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
@@ -130,26 +181,27 @@ def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> 
     return DuopldaError(f"{cause}: a session is one conversation of one speaker. If session {remedy}")
 
 
-def codes(values: Any, name: str, n: int | None = None, like: Any = None) -> tuple[NDArray[Any], Array]:
-    """Sorted distinct ids, and the index of each value among them; on a device of torch where `like` is there."""
+def codes(values: Any, name: str, n: int | None = None, like: Array = None) -> tuple[NDArray[Any], Array]:
+    """Sorted distinct ids, and the index of each value among them; on the device of `like` if that is a tensor."""
     torch = is_torch(namespace(like))
-    there = torch and getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
-    there = there and "int" in str(values.dtype)
-    array = values.long() if there else as_ids(values, name, n)
-    if there or (array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62):
-        whole = array if there else put(array, like) if torch else array.astype(np.int64)
+    on_device = torch and getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
+    on_device = on_device and "int" in str(values.dtype)
+    array = values.long() if on_device else as_ids(values, name, n)
+    # Differences of integers that are further apart would overflow.
+    if on_device or (array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62):
+        whole = array if on_device else put(array, like) if torch else array.astype(np.int64)
         low = whole.min()
         ids, index, _ = ranked(whole - low)
-        return to_numpy(ids + low).astype(np.int64 if there else array.dtype, copy=False), index
+        return to_numpy(ids + low).astype(np.int64 if on_device else array.dtype, copy=False), index
     if array.dtype.kind in "biuf":
         ids, index = np.unique(array, return_inverse=True)
         index = index.reshape(-1).astype(np.int64)
     else:  # a dictionary is several times faster than sorting a million strings
-        found: dict[Any, int] = {}
+        numbers: dict[Any, int] = {}
         first = np.flatnonzero(np.append(True, array[1:] != array[:-1])[: len(array)])  # of runs of equal ones
-        runs = np.fromiter((found.setdefault(v, len(found)) for v in array[first].tolist()), np.int64, len(first))
+        runs = np.fromiter((numbers.setdefault(v, len(numbers)) for v in array[first].tolist()), np.int64, len(first))
         index = np.repeat(runs, np.diff(np.append(first, len(array))))
-        ids = np.array(list(found), dtype=array.dtype)
+        ids = np.array(list(numbers), dtype=array.dtype)
         order = np.argsort(ids)
         ids = ids[order]
         index = np.argsort(order)[index]
@@ -181,7 +233,7 @@ def order_of(whole: NDArray[Any]) -> Ints:
     return order
 
 
-def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
+def codes_among(values: ArrayLike, ids: NDArray[Any], n: int) -> Ints:
     """The index of each of n values among given ids; -1 where it is not one of them, or missing (None, NaN)."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != n:
@@ -191,6 +243,7 @@ def codes_among(values: Any, ids: NDArray[Any], n: int) -> Ints:
 
 
 def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
+    """Labels as an array (n,) of one type; refused are missing ones, those of mixed types, and more than one column."""
     array = to_numpy(values)
     if isinstance(values, (list, tuple)) and array.ndim == 1 and array.dtype.kind in "US":
         array = np.fromiter(values, object, len(values))  # NumPy made text of whatever was among it, NaN too
@@ -221,6 +274,19 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     if array.dtype.kind not in "biufUS":
         raise DuopldaError(f"{name} labels must be strings or numbers, got dtype {array.dtype}")
     return array
+
+
+# -- hashes of ids
+
+
+def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
+    """A fold of each speaker, from a hash of its id: shards agree on it without talking. With n = 0 all are in one."""
+    if not n:
+        return np.zeros(len(speaker_ids), np.int64)
+    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 64:
+        raise DuopldaError(f"seed={seed!r} must be a whole number from 0 on")
+    salt = _mix(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return (_mix(keys(speaker_ids) ^ salt) % np.uint64(n)).astype(np.int64)
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:

@@ -69,6 +69,11 @@ class Recordings(ABC):
     def labels(self) -> Labels:
         """The labels of all recordings; chunks say which of them they bring."""
 
+    @property
+    def known(self) -> str:
+        """What the labels say of the recordings: "speakers", "sessions" or "nothing"."""
+        return self.labels().known
+
     @abstractmethod
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """The recordings, in chunks of `rows` (the last one is shorter)."""
@@ -99,15 +104,19 @@ class Recordings(ABC):
     def from_arrays(
         X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None
     ) -> ArrayRecordings:
-        """Recordings `X` (N, d) in memory with their labels (N,); without `speaker`, each is a speaker of its own."""
+        """Recordings `X` (N, d) in memory with their labels (N,), as far as these are known."""
         return ArrayRecordings(X, speaker, session, channel, ids)
 
     @staticmethod
     def from_chunks(
-        chunks: Callable[[], Iterable[Any]], speaker: Any, session: Any = None, channel: Any = None
+        chunks: Callable[[], Iterable[Any]], speaker: Any = None, session: Any = None, channel: Any = None
     ) -> ChunkRecordings:
-        """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order."""
-        return ChunkRecordings(chunks, encode(speaker, session, channel))
+        """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order.
+
+        Labels are given as far as they are known; without any, the recordings may be of any number.
+        """
+        unlabelled = speaker is None and session is None and channel is None
+        return ChunkRecordings(chunks, None if unlabelled else encode(speaker, session, channel))
 
     @staticmethod
     def from_frame(
@@ -153,7 +162,7 @@ class ArrayRecordings(Recordings):
         if self._labels is None:
             speaker, session, channel = self._given
             n = self.X.shape[0]
-            self._labels = encode(np.arange(n) if speaker is None else speaker, session, channel, n, like)
+            self._labels = encode(speaker, session, channel, n, like)
         return self._labels
 
     def relabelled(self, labels: Labels) -> ArrayRecordings:
@@ -169,30 +178,37 @@ class ArrayRecordings(Recordings):
 class ChunkRecordings(Recordings):
     """Matrices of rows that come one after another."""
 
-    def __init__(self, chunks: Callable[[], Iterable[Any]], labels: Labels):
+    def __init__(self, chunks: Callable[[], Iterable[Any]], labels: Labels | None):
         if not callable(chunks):
             raise DuopldaError("chunks must be a function that gives the matrices anew at each call, not an iterator")
         self._chunks = chunks
         self._labels = labels
 
     def labels(self) -> Labels:
+        if self._labels is None:
+            raise DuopldaError("these recordings have no labels")
         return self._labels
 
+    @property
+    def known(self) -> str:
+        return "nothing" if self._labels is None else self._labels.known
+
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
-        at = 0
-        n = self._labels.n_recordings
+        start = 0
+        n = None if self._labels is None else self._labels.n_recordings
         d = None
-        for given in self._chunks():
-            X = check_rows(given)[0]
+        for matrix in self._chunks():
+            X = check_rows(matrix)[0]
             d = X.shape[1] if d is None else d
+            end = start + X.shape[0]
             if X.shape[1] != d:
-                raise DuopldaError(f"a chunk that begins at row {at} has {X.shape[1]} columns, the first had {d}")
-            if at + X.shape[0] > n:
+                raise DuopldaError(f"a chunk that begins at row {start} has {X.shape[1]} columns, the first had {d}")
+            if n is not None and end > n:
                 raise DuopldaError(f"the chunks bring more rows than the {n} that have labels")
-            yield Chunk(X, slice(at, at + X.shape[0]))
-            at += X.shape[0]
-        if at < n:
-            raise DuopldaError(f"the chunks brought {at} rows, {n} have labels")
+            yield Chunk(X, slice(start, end))
+            start = end
+        if n is not None and start < n:
+            raise DuopldaError(f"the chunks brought {start} rows, {n} have labels")
 
 
 class Relabelled(Recordings):
@@ -203,17 +219,23 @@ class Relabelled(Recordings):
         self.recordings = recordings
         self.sessions = sessions
         self.speakers = speakers
+        self._labels: Labels | None = None
 
     buckets = property(lambda self: self.recordings.buckets)
     may_have_kinds = property(lambda self: self.recordings.may_have_kinds)
 
     def labels(self) -> Labels:
-        labels = self.recordings.labels()
-        if labels.session_ids is None:
-            raise DuopldaError("the sessions have no names, by which they are put into clusters: label the sessions")
-        place = np.searchsorted(self.sessions, labels.session_ids)[to_numpy(labels.session)]
-        speaker_ids, speaker = np.unique(self.speakers[place], return_inverse=True)
-        return replace(labels, speaker_ids=speaker_ids, speaker=speaker.reshape(-1))
+        if self._labels is None:
+            labels = self.recordings.labels()
+            if labels.session_ids is None:
+                raise DuopldaError(
+                    "the sessions have no names, by which they are put into clusters: label the sessions"
+                )
+            speakers = self.speakers[np.searchsorted(self.sessions, labels.session_ids)]
+            speaker_ids, speaker = np.unique(speakers, return_inverse=True)  # of sessions, which are fewer
+            session = to_numpy(labels.session)
+            self._labels = replace(labels, speaker_ids=speaker_ids, speaker=speaker.reshape(-1)[session])
+        return self._labels
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.chunks(rows)
@@ -230,7 +252,8 @@ class Relabelled(Recordings):
         return self.recordings.reduce(partial(self._part, make), join, tie, n)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"recordings": None, "sessions": self.sessions, "speakers": self.speakers}  # a part has its own
+        # A worker has a part of the recordings of its own.
+        return {"recordings": None, "sessions": self.sessions, "speakers": self.speakers, "_labels": None}
 
     def _part(self, function: Callable[[Recordings], Any], part: Recordings) -> Any:
         return function(Relabelled(part, self.sessions, self.speakers))

@@ -129,9 +129,11 @@ def _of_table(what: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
         rows = rows[keep]
     labels = index.labels.rows(rows)
     whole = index.labels
-    sessions = np.unique(whole.session[rows])
-    further = labels.counts.sum(axis=1) < whole.counts[sessions].sum(axis=1)
-    return ArrayRecordings(X, ids=ids, labels=replace(labels, open=further if further.any() else None))
+    if whole.session is not None:
+        sessions = np.unique(whole.session[rows])
+        further = labels.counts.sum(axis=1) < whole.counts[sessions].sum(axis=1)
+        labels = replace(labels, open=further if further.any() else None)
+    return ArrayRecordings(X, ids=ids, labels=labels)
 
 
 def _of_own_columns(shard: Shard) -> ArrayRecordings:
@@ -180,13 +182,16 @@ def _report(part: ArrayRecordings, index: LabelIndex | None) -> tuple[str | None
         return digest.value(), None if index is None else index.find(part.ids)
 
 
-def _find(name: str, what: Any, opener: Opener) -> tuple[int, int, int, Split]:
-    """A first pass: numbers of recordings, dimensions (0: not known) and kinds of a part, and keys of its sessions."""
+def _find(name: str, what: Any, opener: Opener) -> tuple[int, int, int, str, Split]:
+    """A first pass: numbers of recordings, dimensions (0: not known) and kinds of a part, and keys of its sessions.
+
+    Before the keys comes what the labels say: "speakers", "sessions" or "nothing".
+    """
     with _named(name):
         part = None if isinstance(what, Shard) else opener(what)  # a shard gives labels without its vectors
         labels = _own_labels(what) if part is None else part.labels()
         keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
-        return labels.n_recordings, 0 if part is None else part.X.shape[1], len(labels.kinds), keys
+        return labels.n_recordings, 0 if part is None else part.X.shape[1], len(labels.kinds), labels.known, keys
 
 
 def _make(name: str, opener: Opener, what: Any, split: Split, make: Any, n: int, buckets: int, first: bool) -> Any:
@@ -256,6 +261,7 @@ class ClusterRecordings(Recordings):
         if not len(self.parts):
             raise DuopldaError("there are no shards")
         self._buckets = 1
+        self._known = "nothing"
         if self.index is not None:
             sent = _send(self.client, self.index)
             self.parts = [(part, sent) for part in self.parts]
@@ -264,6 +270,13 @@ class ClusterRecordings(Recordings):
         if self.index is None:
             raise DuopldaError("the labels of these recordings lie on the cluster, or there are none")
         return self.index.labels
+
+    @property
+    def known(self) -> str:
+        """What the labels say; where they lie on the cluster, a pass over them finds it."""
+        if self.index is not None:
+            return self.index.labels.known
+        return self._known if self.split else "nothing"
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         raise DuopldaError("recordings on a cluster are not read by the client: use map or reduce")
@@ -275,7 +288,8 @@ class ClusterRecordings(Recordings):
             return [None] * len(self.parts)
         task = delayed(_find, pure=False)
         with self._computing([task(n, p, self.opener) for n, p in zip(self.names, self.parts, strict=True)]) as futures:
-            n, dims, n_kinds, found = zip(*self._watch(futures, "labels"), strict=True)
+            n, dims, n_kinds, known, found = zip(*self._watch(futures, "labels"), strict=True)
+        self._known = lab.least_known([what for what, size in zip(known, n, strict=True) if size] or known)
         if len({k is None for k, size in zip(found, n, strict=True) if size}) > 1:
             raise DuopldaError("some shards have names of sessions and some have none")
         keys = [np.zeros(0, np.uint64) if k is None else k for k in found]

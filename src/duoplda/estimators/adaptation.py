@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from duoplda.arrays import put, to_numpy
+from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
@@ -58,7 +59,6 @@ METHODS = {  # and the number of weights that each takes
     "pooled": (1,),
     "interpolation": (3,),
 }
-KNOWN = ("speakers", "sessions", "nothing")
 WHY_METHOD = {"speakers": "the target's speakers are known", "sessions": "the target's sessions are known"}
 WHY_METHOD["nothing"] = "nothing is known of the target's recordings"
 WHY_SHARES = dict.fromkeys(("labels", "clusters"), "by the numbers of speakers, sessions and recordings")
@@ -163,7 +163,6 @@ def adapt(
     centre: float | None,
     source: Any,
     prior: float,
-    known: str | None,
     device: Any,
     remember: Remember = _compute,
 ) -> Any:
@@ -173,15 +172,13 @@ def adapt(
     numbers = _weights(method, weights)
     if centre is not None and not (isinstance(centre, Real) and 0 <= float(centre) <= 1):
         raise DuopldaError(f"centre={centre!r} must be None, or a number from 0 to 1")
-    if known is not None and known not in KNOWN:
-        raise DuopldaError(f"known={known!r} must be None, {', '.join(map(repr, KNOWN))}")
     if (source is not None) != (method == "pooled"):
         raise DuopldaError("method='pooled' needs source, the statistics of the training data, and no other takes it")
-    target, known = _target(X, speaker, session, channel, known)
+    target = _target(X, speaker, session, channel)
     if isinstance(target, Statistics) and backend.steps_:
         raise DuopldaError("statistics are of the PLDA's space: adapt the PLDA, or give recordings to the back-end")
     options = {"weights": numbers, "fixed": centre, "source": source, "prior": prior, "device": device}
-    return Adaptation(backend, target, known, method, **options, remember=remember)()
+    return Adaptation(backend, target, target.known, method, **options, remember=remember)()
 
 
 def _weights(method: str, weights: Any) -> tuple[float, ...]:
@@ -205,31 +202,13 @@ def _weights(method: str, weights: Any) -> tuple[float, ...]:
     return found
 
 
-def _target(X: Any, speaker: Any, session: Any, channel: Any, known: str | None) -> tuple[Any, str]:
-    """Recordings or statistics, and what is known of them."""
+def _target(X: Any, speaker: Any, session: Any, channel: Any) -> Recordings | Statistics:
+    """Recordings or statistics, which say what is known of them."""
     if isinstance(X, Statistics):
         if X.is_open:
             raise DuopldaError("the statistics have open sessions: join all shards, and close them")
-        return X, known or _told(X.n_speakers, X.n_sessions, X.n_recordings)
-    if not isinstance(X, Recordings):
-        known = known or ("speakers" if speaker is not None else "sessions" if session is not None else "nothing")
-        if (known == "speakers" and speaker is None) or (known == "sessions" and session is None):
-            raise DuopldaError(f"known={known!r}, and no {known[:-1]} is given")
-        return Recordings.from_arrays(X, session if speaker is None else speaker, session, channel), known
-    recordings = as_recordings(X, speaker, session, channel)
-    if known is None:
-        try:
-            labels = recordings.labels()
-        except DuopldaError as error:
-            remedy = "say what is known of them: known='speakers', 'sessions' or 'nothing'"
-            raise DuopldaError(f"{error}; {remedy}") from None
-        known = _told(len(labels.speaker_ids), labels.n_sessions, labels.n_recordings)
-    return recordings, known
-
-
-def _told(speakers: float, sessions: float, recordings: float) -> str:
-    """What labels can tell: a speaker for each session says nothing of speakers."""
-    return "speakers" if sessions > speakers else "sessions" if recordings > sessions else "nothing"
+        return X
+    return as_recordings(X, speaker, session, channel)
 
 
 @dataclass(eq=False)

@@ -179,7 +179,9 @@ class LabelSurvey:
     """Labels, and what training would see of them."""
 
     def __init__(self, labels: Labels, d: int | None):
-        self.labels = labels
+        self.sessions_named = labels.session_ids is not None
+        self.labels = labels.filled
+        labels = self.labels
         self.d = d
         self.n_speakers = len(labels.speaker_ids)
         self.n_sessions = labels.n_sessions
@@ -329,7 +331,7 @@ class LabelSurvey:
         H = self.n_sessions
         N = self.n_recordings
         cautions = []
-        if self.labels.session_ids is None and N > M:
+        if not self.sessions_named and N > M:
             cautions.append(
                 "no sessions are given, so that each recording counts as a session. If some are copies of one "
                 "conversation, or its channels, name the sessions: otherwise the ratios will be badly calibrated"

@@ -174,7 +174,6 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         centre: float | None = None,
         source: Any = None,
         prior: float = 0.02,
-        known: str | None = None,
         device: Any = None,
         remember: Any = None,
     ) -> Self:
@@ -197,8 +196,6 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         centre : how far the mean goes, from 0 to 1; None: as far as the number of speakers allows
         source : for "pooled", the `Statistics` of the training data behind the steps, or its `Recordings`
         prior : for clusters, the probability that two random sessions are of one speaker
-        known : what the labels of `Recordings` tell: "speakers", "sessions" or "nothing". None: what they can tell; a
-            speaker for each session tells nothing of speakers.
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
 
         `adapted_` of the result tells what was done, and why: method, numbers of the target, its distance, how far the
@@ -218,7 +215,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """
         check_is_fitted(self)
         options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "source": source}
-        options |= {"prior": prior, "known": known, "device": device}
+        options |= {"prior": prior, "device": device}
         if remember is not None:
             options["remember"] = remember
         return adaptation.adapt(self, X, speaker, session, channel, **options)

@@ -537,7 +537,6 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         centre: float | None = None,
         source: Any = None,
         prior: float = 0.02,
-        known: str | None = None,
         device: Any = None,
     ) -> Self:
         """The model for another domain: see `Backend.adapt`. `X` may be `Statistics` of the target, too.
@@ -554,7 +553,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         check_is_fitted(self)
         options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "source": source}
-        options |= {"prior": prior, "known": known, "device": device}
+        options |= {"prior": prior, "device": device}
         return adaptation.adapt(adaptation.Bare(self), X, speaker, session, channel, **options).plda_
 
     # -- densities and posteriors

@@ -27,8 +27,8 @@ FORMS = ("auto", "utt2spk", "spk2utt", "table")
 class LabelColumns:
     """Labels of n recordings, all (n,) arrays of str.
 
-    `session` is None where no sessions were given: each recording is then a session of its own, which
-    the caller should say. Session names are as in the file; two speakers may use the same ones.
+    `speaker` or `session` is None where nobody labelled it. Names of sessions are as in the file: two speakers may use
+    the same ones.
 
     >>> labels = LabelColumns(np.array(["a", "a-noise"]), np.array(["ann", "ann"]), np.array(["1", "1"]))
     >>> len(labels), labels.channel is None
@@ -36,7 +36,7 @@ class LabelColumns:
     """
 
     ids: np.ndarray
-    speaker: np.ndarray
+    speaker: np.ndarray | None
     session: np.ndarray | None = None
     channel: np.ndarray | None = None
 

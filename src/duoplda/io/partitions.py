@@ -37,6 +37,7 @@ def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
     if parquet or header or Path(path).suffix.lower() == ".csv":
         return read_map(path, value) or {}
     labels = read_labels(path, form="utt2spk" if Path(path).suffix.lower() == ".tsv" else "auto")
+    assert labels.speaker is not None  # a list of speakers has them
     return dict(zip(labels.ids.tolist(), labels.speaker.tolist(), strict=True))
 
 

@@ -60,10 +60,11 @@ class LabelIndex:
 def coded(table: LabelColumns, note: Note = lambda message: None) -> Labels:
     """The labels of a table, in which the name of a session counts within its speaker: two speakers may use the same.
 
-    Where each session is given as a speaker of its own, since speakers are not known, names stay as they are.
+    Where speakers are not known, names of sessions stay as they are.
     """
-    by_speaker = table.session is not None and not np.array_equal(table.speaker, table.session)
-    labels = encode(table.speaker, table.session, table.channel, by_speaker=by_speaker)
+    labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
+    if table.speaker is None:
+        return labels
     if table.session is None:
         note("no sessions given: each recording is taken for a session of its own")
         return labels
@@ -146,6 +147,10 @@ class FileRecordings(Recordings):
         if self._labels is None:
             raise DuopldaError(f"{self.source.path}: these recordings have no labels; give a list or a table of them")
         return self._labels
+
+    @property
+    def known(self) -> str:
+        return "nothing" if self._labels is None else self._labels.known
 
     def forget(self) -> None:
         """Let go of the labels, tens of megabytes for a million recordings, when these will not be read again."""

@@ -177,7 +177,7 @@ class Sampler:
 
 def _gather(part: Recordings, limits: dict[str, int]) -> tuple[list[Sample], list[Any]]:
     sampler = None
-    labels = part.labels()
+    labels = part.labels().filled
     for chunk in part.chunks():
         sampler = Sampler(labels, chunk.X.shape[1], 1, 0, **limits) if sampler is None else sampler
         sampler.add(chunk.X, chunk.index)

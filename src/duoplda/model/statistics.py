@@ -78,6 +78,7 @@ class Statistics:
     open: OpenSessions | None = None
     folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
     seed: int = 0  # of the folds
+    known: str = "speakers"  # what the labels said: see `duoplda.data.labels.KNOWN`
     sample: Sample | None = None  # of a fold: some of its recordings, as they were read, for held-out trials
 
     @classmethod
@@ -142,8 +143,8 @@ class Statistics:
 
         With `close=False` all sessions stay open, as other shards may have further recordings of them.
         """
-        if speaker is None:
-            raise DuopldaError("speaker is None: give the speaker of each row of X")
+        if speaker is None and session is None:
+            raise DuopldaError("speaker is None: give the speaker of each row of X, or at least the session")
         recordings = ArrayRecordings(X, speaker, session, channel)
         if close:
             return cls.of(recordings, **options)
@@ -179,7 +180,7 @@ class Statistics:
         weights = np.concatenate([f.weights for f in folds])[order]
         within = _total([f.within for f in folds])
         whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
-        return replace(whole, folds=parts, seed=seed)
+        return replace(whole, folds=parts, seed=seed, known=lab.least_known([f.known for f in folds]))
 
     def __repr__(self) -> str:
         parts = [f"{self.n_recordings:,.0f} recordings", f"{self.n_sessions:,.0f} sessions"]
@@ -310,7 +311,8 @@ class Statistics:
         joined = tuple(one_block(blocks[t]) for t in sorted(blocks))
         samples = [p.sample for p in parts if p.sample is not None]
         sample = Sample.join(samples) if samples else None
-        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, sample=sample)
+        known = lab.least_known([p.known for p in parts])
+        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, known=known, sample=sample)
 
     @property
     def is_open(self) -> bool:
@@ -333,7 +335,7 @@ class Statistics:
         add_rows(rows, o.session * K + o.kind, o.F)
         sums = Sums(labels, self.offset[None, :], offset=self.offset)
         sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
-        return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0])])
+        return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0], known=self.known)])
 
     def _nothing(self) -> Statistics:
         """Statistics of no recordings, to which these can be added."""
@@ -503,7 +505,8 @@ def _gather(
     sums, sampler = whole or _by_chunks(part, transform, device, options)
     samples: Any = repeat(None) if sampler is None else sampler.result()
     results = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
-    found = [Statistics(**g, sample=sample) for g, sample in results]
+    known = part.labels().known
+    found = [Statistics(**g, sample=sample, known=known) for g, sample in results]
     loose = []
     empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
     empty |= {"within": None, "sessions": None, "sample": None}
@@ -523,7 +526,7 @@ def _at_once(
     moves = namespace(like) is not namespace(X) and Arriving.fits(X, like)
     rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # which come while labels are sorted
     try:
-        labels = part.labels(like)
+        labels = part.labels(like).filled
         if transform is not None:
             if namespace(like) is np or labels.open is not None:
                 return None
@@ -555,7 +558,7 @@ def _by_chunks(
 ) -> tuple[Sums, Sampler | None]:
     sums = None
     sampler = None
-    labels = part.labels()
+    labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     for chunk in part.vectors(_rows(device)):
         X = on_device(chunk.X, device)
@@ -584,7 +587,7 @@ def _rows(device: str | None) -> int:
 def _gather_unlabelled(
     part: Recordings, transform: Any, n_folds: int, seed: int, device: str | None
 ) -> tuple[list[Statistics], list[Any]]:
-    labels = part.labels() if n_folds else None
+    labels = part.labels().filled if n_folds else None
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
     sums = None
     step = _rows(device)
@@ -603,7 +606,9 @@ def _gather_unlabelled(
             sums.add(X[own, :], None if fold is None else fold[own])
     if sums is None:
         raise DuopldaError("there are no recordings")
-    results = [None if own is None else Statistics(**own) for own in sums.result(partial(_name_rows, part))]
+    results = [
+        None if own is None else Statistics(**own, known="nothing") for own in sums.result(partial(_name_rows, part))
+    ]
     empty = next(own for own in results if own is not None)._nothing()
     return [own or empty for own in results], []
 
