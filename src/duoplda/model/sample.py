@@ -51,6 +51,10 @@ class Sample:
         """Some of the recordings."""
         return replace(self, **{name: getattr(self, name)[index] for name in COLUMNS})
 
+    def without_kinds(self) -> Sample:
+        """The same recordings, as if all were of one kind of channel."""
+        return replace(self, kind=np.zeros_like(self.kind))
+
     @staticmethod
     def of(recordings: Recordings, **limits: int) -> Sample:
         """One pass for a sample alone; the limits are those of `Sampler`."""

@@ -46,12 +46,20 @@ def learn(plda: Any, recordings: Recordings, transform: Any, seed: int) -> tuple
     if plda.n_channels != "auto":
         best = learner.kinds(plda.n_channels)
     else:
-        for K in range(1, MOST + 1):
+        best = learner.kinds(1)
+        lowest = learner.costs(1, best)
+        costs[1] = float(lowest.sum())
+        for K in range(2, MOST + 1):
             kind = learner.kinds(K)
-            costs[K] = learner.cost(K, kind)
-            if costs[K] > min(costs.values()):
+            by_speaker = learner.costs(K, kind)
+            costs[K] = float(by_speaker.sum())
+            # One kind more has to gain more than chance would give it: a standard error over the held-out speakers.
+            # Without this rule the last digits of the data decided where kinds bring next to nothing.
+            gains = lowest - by_speaker
+            if gains.sum() <= np.sqrt(len(gains)) * gains.std():
                 break
             best = kind
+            lowest = by_speaker
     if not best.any():
         return recordings, costs
     return ArrayRecordings(sample.X, labels=replace(labels, kinds=np.arange(int(best.max()) + 1), kind=best)), costs
@@ -76,13 +84,18 @@ class _Learner:
             return np.zeros(len(self.rows), np.int64)
         return kinds.learn(self.rows, self.labels, K, lambda kind: self._train(self._statistics(kind)), self.seed)
 
-    def cost(self, K: int, kind: lab.Ints) -> float:
-        """Of held-out trials whose kinds are inferred, or minus the likelihood where no trials can be made."""
+    def costs(self, K: int, kind: lab.Ints) -> NDArray[np.float64]:
+        """The cost of held-out trials whose kinds are inferred, as the share of each speaker.
+
+        Where no trials can be made it is minus the log-likelihood of held-out speakers, as a single number.
+        """
         stats = self._statistics(kind, n_folds=FOLDS)
-        how = self.plda.by_trials(infer=K > 1)
+        how = self.plda.by_trials(infer=True)
         held_out = HeldOut(stats, lambda part: self._train(part, 0.0))
         trials = None if how is None else how(stats, held_out)
-        return (trials if trials is not None and trials.folds else held_out).cost(START)
+        if trials is not None and trials.folds:
+            return trials.cost_by_speaker(START)
+        return np.array([held_out.cost(START)])
 
     def _statistics(self, kind: lab.Ints, n_folds: int = 0) -> Statistics:
         labels = replace(self.labels, kinds=np.arange(int(kind.max()) + 1), kind=kind)

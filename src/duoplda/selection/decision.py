@@ -83,6 +83,7 @@ class Trials:
     cells: NDArray[np.int32]  # (n,) set * t + test of each pair, targets first
     n_targets: int
     weight: Floats  # of the non-targets among them
+    speaker: Ints  # (sets,) whose recordings each set holds, as a number from 0 on
 
     @property
     def pairs(self) -> Ints:
@@ -132,7 +133,8 @@ def make_trials(sample: Sample | None, enrolment: Enrolment = ENROLMENT) -> Tria
     row = np.array([row for rows in rows_of for row in rows])
     side = np.repeat(np.arange(len(rows_of)), [len(rows) for rows in rows_of])
     cells = np.concatenate([tar, non])
-    return Trials(row, side, session[row], np.concatenate(tests), cells, len(tar), np.ones(len(non)))
+    speaker = np.array(owner)[kept]
+    return Trials(row, side, session[row], np.concatenate(tests), cells, len(tar), np.ones(len(non)), speaker)
 
 
 def select(trials: Trials, scores: Floats, most: int) -> tuple[Trials, Floats]:
@@ -285,6 +287,13 @@ def _cost(both: Sequence[Floats], v: Floats, priors: Sequence[float], weight: Fl
             z *= rest
             curvature += (F * (own * (w @ z))) @ F.T
     return value, gradient, curvature
+
+
+def _losses(scores: Floats, sign: float, priors: Sequence[float]) -> Floats:
+    """What each trial costs, averaged over priors: of targets if `sign` is -1, of non-targets if it is 1."""
+    p = np.asarray(priors)[:, None]
+    weight = (p if sign < 0 else 1 - p) / (entr(p) + entr(1 - p))
+    return (weight * np.logaddexp(0.0, sign * (scores + logit(p)))).mean(axis=0)
 
 
 def _newton(at: Callable[[Floats], Expansion], v: Floats, most: int = 60) -> tuple[Floats, float]:
@@ -491,7 +500,9 @@ class HeldOutTrials:
             if model.K > 1 and sample is not None and not how.infer:  # of a kind in this fold alone nothing is known
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (shrinker.N[kind] > 0)))
-            trials = make_trials(sample, how.enrolment)
+            # Trials are made by kinds that are known. Those that are inferred must not shape them, or models with other
+            # kinds would be compared on other trials, and by no fair measure (it cost each further kind about .01).
+            trials = make_trials(sample.without_kinds() if how.infer and sample is not None else sample, how.enrolment)
             if sample is None or trials is None:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
@@ -575,6 +586,25 @@ class HeldOutTrials:
     def cost(self, a: Shrinkage) -> float:
         """The cost at given amounts."""
         return self.value(lambda fold: fold(a))[0]
+
+    def cost_by_speaker(self, a: Shrinkage) -> Floats:
+        """(speakers,) what the trials of each enrolled speaker add to the cost at given amounts."""
+        targets, nontargets = self.scores(lambda fold: fold(a))
+        _, affine = calibrate(targets, nontargets, self.how.priors, self.weight)
+        losses = [
+            _losses(affine[0] * targets + affine[1], -1.0, self.how.priors) / len(targets),
+            _losses(affine[0] * nontargets + affine[1], 1.0, self.how.priors) * self.weight / self.weight.sum(),
+        ]
+        by_speaker = []
+        starts = [0, 0]
+        for fold in self.folds:
+            trials = fold.trials
+            who = trials.speaker[trials.pairs[:, 0]]
+            ends = [starts[0] + trials.n_targets, starts[1] + len(trials.weight)]
+            shares = np.concatenate([loss[a:b] for loss, a, b in zip(losses, starts, ends, strict=True)])
+            by_speaker.append(np.bincount(who, shares, minlength=int(trials.speaker.max()) + 1))
+            starts = ends
+        return np.concatenate(by_speaker)
 
     def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
