@@ -31,7 +31,6 @@ from benchmarks.common import save
 from duoplda import PLDA
 from duoplda.metrics import b_cubed
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.clustering import unnamed
 from duoplda.trials.sides import Sides
 
 SHARES = (0.18, 0.32, 0.50)  # of the variance: speaker, session, noise
@@ -126,7 +125,7 @@ def drawn(plda: PLDA, place: Host, factor: np.ndarray, speaker: np.ndarray, seed
         session = np.repeat(rows, sizes[rows])
         x = y[place.array(speaker[rows])] + place.normal(len(rows), U.shape[1]) @ U.T
         X = x[place.array(session - a)] + place.normal(len(session), len(V)) @ L.T
-        piece = unnamed(plda.enroll(X, session, session))  # names of sessions would only take memory
+        piece = plda.enroll(X, session, session).unnamed()  # names of sessions would only take memory
         sides = piece if sides is None else sides.add(piece)
     assert sides is not None
     return sides, int(sizes.sum())

@@ -13,7 +13,7 @@ from duoplda import PLDA, Backend, Recordings
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError
 from duoplda.trials import clustering, queue
-from duoplda.trials.evidence import Binned, Evidence, Pairs
+from duoplda.trials.evidence import BinnedSets, DiagonalEvidence, GuessedPairs
 
 SIZES = {"n_dimensions": 24, "n_speaker_factors": 12, "n_session_factors": 20}
 
@@ -60,7 +60,7 @@ def test_the_evidence_is_the_ratio(K, nx):
     p, plda = plda_of(rng, nx=nx, K=K)
     data = oracle.random_data(rng, p, 9, (1, 4), (1, 4))
     sides = plda.enroll(data.X, data.speaker, data.session, data.kind if K > 1 else None)
-    e = Evidence.of(sides)
+    e = DiagonalEvidence.of(sides)
     counts, gamma = sides.counts.astype(float), sides.gamma @ e.basis
     Q = e.exact(counts, gamma)
     np.testing.assert_allclose(Q, sides.Q, rtol=1e-10, atol=1e-9)
@@ -72,7 +72,7 @@ def test_the_evidence_is_the_ratio(K, nx):
 def test_one_type_of_session_needs_no_guess():
     data = drawn(8, 5, 3)
     plda = fitted(data)
-    e = Evidence.of(plda.enroll(data.X, data.session, data.session))
+    e = DiagonalEvidence.of(plda.enroll(data.X, data.session, data.session))
     assert e.is_diagonal
     full = replace(e, is_diagonal=False)
     rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def test_the_queue_reaches_what_the_dense_algorithm_reaches(recordings, seed):
     sides = sides.select(slice(0, 600)) if len(sides) > 600 else sides
     assert len(sides) > 500
     found = clustering.cluster(sides, refine=False)
-    e = Evidence.of(sides)
+    e = DiagonalEvidence.of(sides)
     items = queue.Items(
         sides.counts.astype(float), sides.gamma @ e.basis, sides.counts.sum(axis=1).astype(float), sides.Q.copy(),
         np.full(len(sides), -1), {},
@@ -195,7 +195,7 @@ def test_guesses_of_all_pairs_are_near_the_guess_of_one():
     n = np.exp(rng.uniform(0, np.log(60), 80))
     lam = n[:, None] * g * rng.uniform(0.9, 1.1, (80, 20))
     gamma = rng.normal(size=(80, 20)) * np.sqrt(lam + lam**2)
-    pairs = Pairs(Binned(gamma, lam, g), Binned(gamma, lam, g))
+    pairs = GuessedPairs(BinnedSets(gamma, lam, g), BinnedSets(gamma, lam, g))
     found = np.concatenate([pairs.block(rows) for rows in pairs.blocks()])
     gamma, lam = gamma[pairs.order], lam[pairs.order]
     s = 1 + lam[:, None] + lam[None]
@@ -211,7 +211,7 @@ def test_ratios_of_ragged_sides_are_about_right_where_that_is_asked_for():
     plda = fitted(data)
     odd = np.unique(data.session, return_inverse=True)[1] % 2 == 1  # speakers are on both sides, sessions are not
     one, two = (plda.enroll(data.X[of], data.speaker[of], data.session[of]) for of in (odd, ~odd))
-    e, found = Evidence.of(one, two), plda.llr(one, two, approximate=True)
+    e, found = DiagonalEvidence.of(one, two), plda.llr(one, two, approximate=True)
     place = {tuple(t): c for c, t in enumerate(e.types.tolist())}
     gamma, lam = [], []
     for sides in (one, two):
@@ -354,7 +354,7 @@ def test_a_discount_is_the_evidence_of_part_of_a_session():
     twice = plda.enroll(np.repeat(X, 2, axis=0), np.repeat(np.arange(12), 2))
     once = plda.enroll(X, np.arange(12))
     a = clustering.cluster(once, discount=2.0, prior=0.3, refine=False)
-    e = Evidence.of(twice)
+    e = DiagonalEvidence.of(twice)
     Q = e.exact(twice.counts.astype(float), twice.gamma @ e.basis)
     np.testing.assert_allclose(Q, twice.Q, atol=1e-9)
     i, j, gain, _ = a.merges[0]

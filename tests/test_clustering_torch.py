@@ -59,7 +59,7 @@ def test_the_highest_of_groups_are_the_highest():
 def test_products_of_all_pairs_are_gains(monkeypatch):
     data, plda = drawn((1, 5), 30)
     sides = plda.enroll(torch.as_tensor(data.X), data.session, data.session).unnamed()
-    evidence = clustering.Evidence.of(sides)
+    evidence = clustering.DiagonalEvidence.of(sides)
     r = rounds.Rounds(sides, evidence, 4.0, 1.0)
     r.refresh()
     n = len(r.m)

@@ -16,7 +16,7 @@ from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import ratios
 from duoplda.trials.crossed import Crossed
-from duoplda.trials.evidence import Evidence
+from duoplda.trials.evidence import DiagonalEvidence
 from duoplda.trials.ratios import PatternRows, Product, dots, merged, put_cells
 from duoplda.trials.sides import Sides, shared
 from duoplda.trials.tables import empty
@@ -170,7 +170,7 @@ class Scorer:
         """`columns`, or `pairs`, about right, by the products of `duoplda.trials.evidence`."""
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
             raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")
-        found = put(Evidence.of(self.a, tests).ratios(self.a, tests), self.a.gamma)
+        found = put(DiagonalEvidence.of(self.a, tests).ratios(self.a, tests), self.a.gamma)
         return found if index is None else found[tuple(_checked(index, (len(self.a), len(tests))).T)]
 
     def _unshared(self, tests: Sides, index: Ints, expected: int) -> Array:

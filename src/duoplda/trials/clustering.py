@@ -24,7 +24,7 @@ from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.evidence import Evidence, Floats
+from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
 from duoplda.trials.refine import Places, refine
 from duoplda.trials.sides import MOST_PATTERNS, Sides
@@ -158,7 +158,7 @@ def cluster(
     item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
     every = every.grouped(item)
     owner = owner[np.unique(item, return_index=True)[1]]
-    evidence = Evidence.of(every)
+    evidence = DiagonalEvidence.of(every)
     ln_alpha = math.log((1 - prior) / prior)
     candidates = candidates or (CANDIDATES_OF_FEW if len(every) <= FEW else CANDIDATES)
     free = known is None and not cannot and (fewest, most) == _numbers(None, None, None) and discount == 1
@@ -287,14 +287,16 @@ def refuse_shared(session: NDArray[Any], known: Sides) -> None:
 # -- items
 
 
-def _items(evidence: Evidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float) -> Items:
+def _items(
+    evidence: DiagonalEvidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float
+) -> Items:
     gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
     counts = discount * sides.counts.astype(np.float64)
     Q = to_numpy(sides.Q).copy() if discount == 1 else evidence.exact(counts, gamma)
     return Items(counts, gamma, sides.counts.sum(axis=1).astype(np.float64), Q, owner, cannot)
 
 
-def _twins(evidence: Evidence, items: Items, weight: float, ln_alpha: float) -> Ints | None:
+def _twins(evidence: DiagonalEvidence, items: Items, weight: float, ln_alpha: float) -> Ints | None:
     """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
 
     Thousands of equal items would all be each other's best neighbours.
@@ -385,7 +387,7 @@ def _of_rounds(sides: Sides, item: Ints, found: rounds.Found) -> Clustering:
     )  # fmt: skip
 
 
-def _mean(evidence: Evidence, counts: Floats, gamma: Floats) -> Floats:
+def _mean(evidence: DiagonalEvidence, counts: Floats, gamma: Floats) -> Floats:
     if evidence.is_diagonal:
         return gamma / (1 + counts @ evidence.diagonals)
     Lambda = np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1)

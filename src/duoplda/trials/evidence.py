@@ -32,7 +32,7 @@ CELLS = 1 << 22  # of a block of the matrix of all pairs
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class DiagonalEvidence:
     """What the types of sessions of a model say, in the eigenvectors of their mean."""
 
     basis: Floats  # (ny, ny)
@@ -44,7 +44,7 @@ class Evidence:
 
     @staticmethod
     @reproducible()
-    def of(sides: Sides, *more: Sides) -> Evidence:
+    def of(sides: Sides, *more: Sides) -> DiagonalEvidence:
         """For the sessions of some sides."""
         types = sides.types
         n = sides.counts.sum(axis=0)
@@ -60,7 +60,7 @@ class Evidence:
         diagonals = np.maximum(np.diagonal(G, axis1=1, axis2=2), 0.0)
         off = G - diagonals[:, :, None] * np.eye(G.shape[-1])
         alone = bool(np.abs(off).max(initial=0.0) <= 1e-11 * diagonals.max(initial=0.0))
-        return Evidence(E, G, diagonals, n @ diagonals, alone, types)
+        return DiagonalEvidence(E, G, diagonals, n @ diagonals, alone, types)
 
     # -- of single clusters
 
@@ -85,10 +85,10 @@ class Evidence:
         own = ((gamma * gamma) * D + np.log(D)).sum(axis=1) / 2
         return own[:, None] + (gamma * D) @ other.T + D @ (other * other).T / 2
 
-    def pairs(self, gamma: Floats, lam: Floats) -> Pairs:
+    def pairs(self, gamma: Floats, lam: Floats) -> GuessedPairs:
         """The guesses at Q(a + b) of all pairs of clusters, in blocks."""
-        own = Binned(gamma, lam, self.mean)
-        return Pairs(own, own)
+        own = BinnedSets(gamma, lam, self.mean)
+        return GuessedPairs(own, own)
 
     @reproducible()
     def ratios(self, a: Sides, b: Sides) -> Floats:
@@ -96,8 +96,8 @@ class Evidence:
         sets = []
         for sides in (a, b):
             gamma = to_numpy(sides.gamma) @ self.basis
-            sets.append(Binned(gamma, self._counts(sides) @ self.diagonals, self.mean))
-        pairs = Pairs(*sets)
+            sets.append(BinnedSets(gamma, self._counts(sides) @ self.diagonals, self.mean))
+        pairs = GuessedPairs(*sets)
         out = np.empty((len(a), len(b)))
         Q = [self.guess(s.gamma, s.lam) for s in sets]
         for rows in pairs.blocks():
@@ -113,7 +113,7 @@ class Evidence:
         return counts
 
 
-class Binned:
+class BinnedSets:
     """Clusters in bins by s, the number of sessions that their lambda is worth; within a bin it at most doubles."""
 
     def __init__(self, gamma: Floats, lam: Floats, g: Floats):
@@ -135,7 +135,7 @@ class Binned:
         return self.gamma * D, (self.gamma * self.gamma * D + np.log(D)).sum(axis=1) / 2
 
 
-class Pairs:
+class GuessedPairs:
     """Q(a + b) of clusters with ragged counts, by matrix products.
 
     1 / (1 + lambda_a + lambda_b) is interpolated in lambda_a. With l_k the polynomials of Lagrange for the Chebyshev
@@ -147,7 +147,7 @@ class Pairs:
     The terms of b alone are interpolated likewise, and those of a in the bins of b.
     """
 
-    def __init__(self, a: Binned, b: Binned):
+    def __init__(self, a: BinnedSets, b: BinnedSets):
         self.a = a
         self.b = b
         self.order = a.order

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from duoplda.data.labels import Ints
-from duoplda.trials.evidence import Evidence, Floats
+from duoplda.trials.evidence import DiagonalEvidence, Floats
 
 Merge = tuple[int, int, float, float]  # the names of two clusters, the gain, and the sessions of both
 
@@ -49,7 +49,7 @@ class Partition:
     items does not count as a cluster (`n_clusters`).
     """
 
-    def __init__(self, evidence: Evidence, items: Items, ln_alpha: float, weight: float):
+    def __init__(self, evidence: DiagonalEvidence, items: Items, ln_alpha: float, weight: float):
         self.evidence = evidence
         self.ln_alpha = ln_alpha
         self.weight = weight

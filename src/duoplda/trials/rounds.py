@@ -17,7 +17,7 @@ import numpy as np
 
 from duoplda.arrays import put, to_numpy
 from duoplda.data.labels import Ints
-from duoplda.trials.evidence import NODES, Evidence, Floats, lagrange
+from duoplda.trials.evidence import NODES, DiagonalEvidence, Floats, lagrange
 from duoplda.trials.sides import Sides
 
 SHARE = 0.3  # of the best gain that a merge must have to be in a round
@@ -45,7 +45,7 @@ def _tensor_cores() -> Iterator[None]:
 class Rounds:
     """Clusters in tensors: gamma and lambda (n, ny) in the basis of the evidence, m (n,) sessions."""
 
-    def __init__(self, sides: Sides, evidence: Evidence, ln_alpha: float, weight: float):
+    def __init__(self, sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float):
         import torch
 
         self.torch = torch
@@ -85,7 +85,7 @@ class Rounds:
     # -- neighbours
 
     def look(self, k: int) -> tuple[Any, Any]:
-        """Pairs of each cluster and the k with which it gains most, by the products of `evidence.Pairs`.
+        """GuessedPairs of each cluster and the k with which it gains most, by the products of `evidence.GuessedPairs`.
 
         The terms of a alone are columns of the same product, a few for each bin of b. Terms that are the same for all
         b are left out.
@@ -266,7 +266,7 @@ class Found:
     means: Floats  # (k, ny) of the speaker factors
 
 
-def find(sides: Sides, evidence: Evidence, ln_alpha: float, weight: float, candidates: int) -> Found:
+def find(sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float, candidates: int) -> Found:
     """Merge sides, the items, in rounds until no pair of clusters gains."""
     with _tensor_cores():
         rounds = Rounds(sides, evidence, ln_alpha, weight)
@@ -282,7 +282,7 @@ def find(sides: Sides, evidence: Evidence, ln_alpha: float, weight: float, candi
         return _answer(rounds, evidence, *items)
 
 
-def _answer(r: Rounds, evidence: Evidence, gamma: Any, counts: Any, m: Any, Q: Any) -> Found:
+def _answer(r: Rounds, evidence: DiagonalEvidence, gamma: Any, counts: Any, m: Any, Q: Any) -> Found:
     torch = r.torch
     K = len(r.m)
     n = len(m)
