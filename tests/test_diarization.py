@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 
 from duoplda import PLDA, Backend, Recordings
-from duoplda.diarization import Segments, Turns, as_turns, der, diarize, link_speakers, read_rttm, read_segments
-from duoplda.diarization.diarizer import new_share
+from duoplda.diarization import (
+    Segments,
+    Turns,
+    as_turns,
+    der,
+    diarize,
+    link_speakers,
+    new_share,
+    read_rttm,
+    read_segments,
+)
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io import Coded, read_embeddings, read_model
 from duoplda.model.shrinkage import Scales
@@ -385,9 +394,10 @@ def test_kinds_of_channels_are_linked():
         ({"discount": float("nan")}, "discount=nan must be"),
         ({"prior": 1.0}, "file f: prior=1.0 must be a number between 0 and 1"),
         ({"Fa": -1.0}, "file f: Fa=-1.0 must be a positive number"),
-        ({"n_speakers": 2, "max_speakers": 3}, "n_speakers says it all"),
+        ({"n_speakers": 2, "max_speakers": 3}, "give either n_speakers, or min_speakers and max_speakers"),
         ({"min_speakers": 3, "max_speakers": 2}, "at least 3 and at most 2 speakers"),
         ({"n_speakers": 0}, "at least 0 and at most 0 speakers"),
+        ({"cannot_link_within": True}, "has a meaning only with link=True"),
         ({"n_speakers": 9}, "file f: at least 9 speakers are asked for"),
     ],
 )
@@ -412,7 +422,11 @@ def test_wrong_data_are_named():
         (Recordings.from_arrays(X), segments, "have no ids"),
         (Recordings.from_arrays(X, ids=np.arange(8)), segments, "have no ids, or numbers"),
         (Recordings.from_arrays(X, ids=[f"g{i}" for i in range(8)]), segments, "segments have no embedding: 'f0000'"),
-        (Recordings.from_arrays(np.tile(X, (2, 1)), ids=np.tile(segments.ids, 2)), segments, "there twice: 'f0000'"),
+        (
+            Recordings.from_arrays(np.tile(X, (2, 1)), ids=np.tile(segments.ids, 2)),
+            segments,
+            "two embeddings have the same id: 'f0000'",
+        ),
     ]
     for rows, given_, message in cases:
         with pytest.raises(DuopldaError) as caught:

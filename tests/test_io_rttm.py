@@ -154,7 +154,7 @@ def test_rttm_is_told_from_other_lists(tmp_path: Path) -> None:
         (lambda: Turns.of(["f"], [0, 1], [1], ["a"]), r"start is int64 of shape \(2,\) for 1 files"),
         (lambda: Turns.of(["f"], ["0"], [1], ["a"]), "start is <U1"),
         (lambda: Turns.of(["f"], [0], [1], ["a", "b"]), "2 speakers for 1 turns"),
-        (lambda: Regions.of(["f", "f"], [0, 2], [1, 2]), "end before they start, or there, at rows 1"),
+        (lambda: Regions.of(["f", "f"], [0, 2], [1, 2]), "do not end after they start, at rows 1"),
         (lambda: Segments(np.array(["a", "b"]), Coded.of(["f"]), np.zeros(1), np.ones(1)), "2 ids for 1 segments"),
     ],
 )
@@ -201,7 +201,7 @@ def test_segments(tmp_path: Path) -> None:
         ("s1 f 0 1\n\ns2 f 2 2\n", "line 3: goes from 2 to 2"),
         ("s1 f 0 -1\n", "line 1: goes from 0 to -1"),
         ("s1 f nan 1\n", "line 1: goes from nan to 1"),
-        ("s1 f 0 1\ns1 f 1 2\n", "line 2: segment 's1' is there already"),
+        ("s1 f 0 1\ns1 f 1 2\n", "line 2: segment 's1' has a line already"),
         ("s1 f 0 1\ns2 f 1\n", "line 2: has 3 fields"),
         ("s1 f 0 one\n", "line 1: 'one' is not a number"),
         ("s1 s2\n", "line 1: has 2 fields; lines have 4"),

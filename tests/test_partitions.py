@@ -180,7 +180,7 @@ def test_a_million_items_take_seconds() -> None:
 
 
 def test_the_flat_module_has_them() -> None:
-    for room in ("metrics", "partitions", "der"):
+    for room in ("metrics", "partitions"):
         module = __import__(f"duoplda.evaluation.{room}", fromlist=["__all__"])
         assert set(module.__all__) <= set(duoplda.metrics.__all__)
         assert all(getattr(duoplda.metrics, name) is getattr(module, name) for name in module.__all__)

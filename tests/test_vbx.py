@@ -14,10 +14,19 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from duoplda import diarization as vbx
-from duoplda.diarization import centroid_labels, cosine_labels, latent, posterior, smoothed, threshold_between, vb_hmm
+from duoplda.diarization import (
+    Segments,
+    as_turns,
+    centroid_labels,
+    cosine_labels,
+    latent,
+    posterior,
+    smoothed,
+    threshold_between,
+    vb_hmm,
+)
 from duoplda.errors import DuopldaError
-from duoplda.io import DiagonalModel, read_embeddings
+from duoplda.io import Coded, DiagonalModel, read_embeddings
 from duoplda.io.kaldi_plda import read_kaldi_plda
 from duoplda.io.vbx import read_vbx
 
@@ -288,6 +297,12 @@ def test_latent_space_has_the_covariances_that_it_promises():
 # -- turns
 
 
+def turns(start, end, label):
+    """The turns of windows of one file."""
+    ids = np.array([f"w{i}" for i in range(len(start))], dtype=str)
+    return as_turns(Segments(ids, Coded.of(["f"] * len(ids)), np.asarray(start), np.asarray(end)), label)
+
+
 def frame_owner(start, end, label, at):
     """Labels of the windows over an instant."""
     return {k for s, e, k in zip(start, end, label, strict=True) if s <= at < e}
@@ -300,29 +315,31 @@ def test_turns_cover_what_windows_cover(steps, seed):
     start = np.cumsum([s for s, _ in steps]) / 10
     end, label = start + 1.44, np.array([k for _, k in steps])
     order = np.random.default_rng(seed).permutation(len(start))
-    found = vbx.turns(start[order], end[order], label[order])
+    found = turns(start[order], end[order], np.array(list("abc"))[label[order]])
     assert (found.start < found.end).all()
     assert (found.end[:-1] <= found.start[1:] + 1e-12).all()
     touching = found.start[1:] - found.end[:-1] < 1e-9
-    assert (found.label[1:] != found.label[:-1])[touching].all()
+    who = found.speaker.values
+    assert (who[1:] != who[:-1])[touching].all()
     for at in np.arange(0, end[-1] + 1, 0.0437):
-        windows, owners = frame_owner(start, end, label, at), frame_owner(*found, at)
+        windows = {"abc"[k] for k in frame_owner(start, end, label, at)}
+        owners = frame_owner(found.start, found.end, who, at)
         assert len(owners) == bool(windows)
         assert owners <= windows
 
 
 def test_overlaps_are_cut_in_the_middle_and_pauses_stay():
-    found = vbx.turns([0.0, 0.24, 0.48, 5.0, 6.44], [1.44, 1.68, 1.92, 6.44, 7.0], ["a", "b", "b", "b", "b"])
+    found = turns([0.0, 0.24, 0.48, 5.0, 6.44], [1.44, 1.68, 1.92, 6.44, 7.0], ["a", "b", "b", "b", "b"])
     np.testing.assert_allclose(found.start, [0, 0.84, 5.0])
     np.testing.assert_allclose(found.end, [0.84, 1.92, 7.0])
-    assert found.label.tolist() == ["a", "b", "b"]
-    assert [len(a) for a in vbx.turns([], [], [])] == [0, 0, 0]
-    with pytest.raises(DuopldaError, match="within others, rows 1"):
-        vbx.turns([0.0, 1.0], [5.0, 2.0], [0, 1])
-    with pytest.raises(DuopldaError, match="rows 1 do not"):
-        vbx.turns([0.0, 3.0], [5.0, 2.0], [0, 1])
-    with pytest.raises(DuopldaError, match="one length"):
-        vbx.turns([0.0], [5.0, 2.0], [0, 1])
+    assert found.speaker.values.tolist() == ["a", "b", "b"]
+    assert len(turns([], [], [])) == 0
+    with pytest.raises(DuopldaError, match="segments lie within others: 'w1'"):
+        turns([0.0, 1.0], [5.0, 2.0], [0, 1])
+    with pytest.raises(DuopldaError, match="do not end after they start, at rows 1"):
+        turns([0.0, 3.0], [5.0, 2.0], [0, 1])
+    with pytest.raises(DuopldaError, match="2 speaker labels for 1"):
+        turns([0.0], [5.0], [0, 1])
 
 
 # -- what VBx and pyannote computed
@@ -351,12 +368,12 @@ def test_vbx_finds_the_turns_of_its_own_example():
     segments = [line.split() for line in (SHARED / "vbx" / "ES2005a.seg").read_text().splitlines()]
     assert [s[0] for s in segments] == ids.tolist()
     times = np.array([[float(t) for t in s[2:]] for s in segments])
-    turns = vbx.turns(times[:, 0], times[:, 1], found.labels)
+    ours = turns(times[:, 0], times[:, 1], found.labels)
     theirs = [line.split() for line in (SHARED / "vbx" / "ES2005a.vbx-output.rttm").read_text().splitlines()]
-    assert len(theirs) == len(turns.start)
-    np.testing.assert_allclose(turns.start, [float(t[3]) for t in theirs], atol=1e-6)
-    np.testing.assert_allclose(turns.end - turns.start, [float(t[4]) for t in theirs], atol=1e-6)
-    assert partition(turns.label) == partition([t[7] for t in theirs])
+    assert len(theirs) == len(ours)
+    np.testing.assert_allclose(ours.start, [float(t[3]) for t in theirs], atol=1e-6)
+    np.testing.assert_allclose(ours.duration, [float(t[4]) for t in theirs], atol=1e-6)
+    assert partition(ours.speaker.values) == partition([t[7] for t in theirs])
     assert (np.diff(found.elbo) > 0).all()
 
 

@@ -1,6 +1,8 @@
 """The errors that a user's mistake raises, a warning, and how their messages show what came from the user."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # Control characters (C0, DEL, C1), marks that turn the direction of writing, line separators, lone surrogates.
@@ -57,3 +59,18 @@ def some(items: Any, most: int = 10) -> str:
     items = list(items)
     text = ", ".join(printable(repr(i.item() if hasattr(i, "item") else i)) for i in items[:most])
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
+
+
+@contextmanager
+def error_prefix(name: str) -> Iterator[None]:
+    """Put a name, such as that of a file or a system, in front of the errors of the block.
+
+    >>> with error_prefix("file a"):
+    ...     raise DuopldaError("is empty")
+    Traceback (most recent call last):
+    duoplda.errors.DuopldaError: file a: is empty
+    """
+    try:
+        yield
+    except DuopldaError as error:
+        raise type(error)(f"{name}: {error}") from None

@@ -9,7 +9,7 @@ import typer
 
 from duoplda.cli._common import missing, say, usage
 from duoplda.cli._systems import read_matched, read_sides
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 
 Table = Annotated[Path | None, typer.Option(help="Side information: a table, a row for each recording of both sides.")]
 Speakers = Annotated[Path | None, typer.Option(help="Speakers of the recordings (utt2spk), for cross-validation.")]
@@ -65,7 +65,6 @@ class Side:
         """The rows of trials that the table describes, and what it says of them."""
         import numpy as np
 
-        from duoplda.evaluation.metrics import named
         from duoplda.evaluation.quality import described, trial_quality
         from duoplda.io import Trials, read_enrollment, read_quality
 
@@ -80,7 +79,7 @@ class Side:
             pairs = zip(trials.enroll[left_out].values, trials.test[left_out].values, strict=True)
             missing("trials with a recording that the table lacks", [f"{e} {t}" for e, t in pairs], True)
         target = None if trials.target is None else trials.target[rows]
-        with named(str(self.quality)):
+        with error_prefix(str(self.quality)):
             return rows, trial_quality(Trials(trials.enroll[rows], trials.test[rows], target), table, models)
 
     def learn(
@@ -90,7 +89,7 @@ class Side:
         from dataclasses import replace
 
         from duoplda.evaluation.calibration import QualityCalibration
-        from duoplda.evaluation.metrics import cllr, named
+        from duoplda.evaluation.metrics import cllr
         from duoplda.evaluation.quality import linked_sides
         from duoplda.io import Trials
 
@@ -102,7 +101,7 @@ class Side:
         symmetric = self.enroll is None if self.symmetric is None else self.symmetric
         options: dict[str, Any] = {"p_target": p_target, "symmetric": symmetric}
         options |= {} if ridge is None else {"ridge": ridge}
-        with named(str(files[0])):
+        with error_prefix(str(files[0])):
             fitted = QualityCalibration(**options).fit(s, y, quality=quality)
             sides = read_sides(replace(data, trials=kept), self.speakers, self.enroll) or linked_sides(kept)
             held = fitted.held_out(s, y, quality=quality, speakers=sides)
@@ -131,12 +130,11 @@ class Side:
 
     def apply(self, fitted: Any, systems: Mapping[str, Any], *, allow_missing: bool) -> Any:
         """Calibrate all scores of one system."""
-        from duoplda.evaluation.metrics import named
         from duoplda.io import Scores, Trials
 
         (scores,) = systems.values()
         rows, quality = self.of(Trials(scores.enroll, scores.test), allow_missing)
-        with named(str(self.quality)):
+        with error_prefix(str(self.quality)):
             ratios = fitted.transform(scores.score[rows], quality)
         return Scores(scores.enroll[rows], scores.test[rows], ratios)
 

@@ -10,7 +10,7 @@ import typer
 from duoplda.cli import _quality as side_information
 from duoplda.cli._common import AllowMissing, Force, Json, Quiet, result, result_json, say, usage
 from duoplda.cli._systems import read_matched
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 
 EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
 duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
@@ -94,7 +94,7 @@ def learn(files: Sequence[Path], trials: Any, method: Any, p_target: float, ridg
     columns = list(data.systems.values())
     x = np.stack(columns, axis=1) if method == "fusion" else columns[0]
     options: dict[str, Any] = {} if method == "pav" else {"p_target": p_target, "ridge": ridge or 0.0}
-    with metrics.named(str(trials if len(files) > 1 else files[0])):
+    with error_prefix(str(trials if len(files) > 1 else files[0])):
         fitted: Any = calibration.METHODS[method](**options).fit(x, data.target)
         bits = {} if method == "fusion" else {"before": metrics.cllr(x, data.target)}
         bits["after"] = metrics.cllr(fitted.transform(x), data.target)

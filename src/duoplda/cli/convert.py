@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from duoplda.cli._common import Force, Quiet, command_line, files_hash, result, say, usage, warn
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 
 EXAMPLES = """duoplda convert plda model.safetensors
 duoplda convert plda.npz model.safetensors --transform xvec_transform.npz
@@ -70,7 +70,6 @@ def load_model(path: Path, transform: Path | None = None) -> tuple[Any, Any]:
     The latter has no preprocessing, but for the steps that a second file `transform` holds.
     """
     from duoplda.estimators.backend import Backend
-    from duoplda.evaluation.metrics import named
     from duoplda.io import is_container, read_model
 
     if is_container(path):
@@ -78,7 +77,7 @@ def load_model(path: Path, transform: Path | None = None) -> tuple[Any, Any]:
             raise DuopldaError(f"{path}: is a model of duoplda, which has its preprocessing: leave out {transform}")
         return Backend.load(path), None
     found = read_model(path, transform)
-    with named(str(path)):
+    with error_prefix(str(path)):
         return Backend.from_foreign(found), found
 
 
@@ -97,10 +96,9 @@ def _write_diagonal(out: Path, to: Format, backend: Any, one_session: bool, text
 
 def _write_pair(out: Path, to: Format, backend: Any, one_session: bool, force: bool, inputs: list[Any]) -> None:
     """Write PLDA and preprocessing as two files of a folder, and say what is lost."""
-    from duoplda.evaluation.metrics import named
     from duoplda.io import write_pair
 
-    with named(str(out)):
+    with error_prefix(str(out)):
         transform = backend.folded()
         model, loss = backend.collapsed(one_session=one_session)
         if to is Format.pyannote and (n := len(model.mean)) > 128:

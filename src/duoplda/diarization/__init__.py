@@ -5,22 +5,14 @@ and joins windows to turns; `der` measures turns against a reference. RTTM, UEM 
 here. No other room but the reports and the commands needs this one.
 """
 
-from duoplda.diarization.diarizer import Diarizer, as_turns, diarize, link_speakers
+from duoplda.diarization.diarizer import Diarizer, diarize
 from duoplda.diarization.error_rate import DiarizationErrors, der
+from duoplda.diarization.first_labels import centroid_labels, cosine_labels, ratio_labels, threshold_between
+from duoplda.diarization.linking import link_speakers
 from duoplda.diarization.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
 from duoplda.diarization.segments import Segments, read_segments
-from duoplda.diarization.vbhmm import (
-    Diarized,
-    Spans,
-    centroid_labels,
-    cosine_labels,
-    latent,
-    posterior,
-    smoothed,
-    threshold_between,
-    turns,
-    vb_hmm,
-)
+from duoplda.diarization.vbhmm import Diarized, latent, posterior, smoothed, vb_hmm
+from duoplda.diarization.windows import as_turns, new_share
 
 __all__ = [
     "DiarizationErrors",
@@ -28,7 +20,6 @@ __all__ = [
     "Diarizer",
     "Regions",
     "Segments",
-    "Spans",
     "Turns",
     "as_turns",
     "centroid_labels",
@@ -38,13 +29,14 @@ __all__ = [
     "is_rttm",
     "latent",
     "link_speakers",
+    "new_share",
     "posterior",
+    "ratio_labels",
     "read_rttm",
     "read_segments",
     "read_uem",
     "smoothed",
     "threshold_between",
-    "turns",
     "vb_hmm",
     "write_rttm",
 ]

@@ -4,7 +4,7 @@ RTTM    SPEAKER file channel start duration <NA> <NA> speaker <NA> [<NA>]
 UEM     file channel start end
 
 Times are in seconds. Lines that start with ;; are comments, and RTTM lines of other types (LEXEME, SPKR-INFO, ...) are
-skipped. A file of these lists has one channel, whatever its name.
+skipped. A file must have one channel in them, under any name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from duoplda.io import Coded, atomic_path
 from duoplda.io.common import MAX_ID, PathLike, bad, check_ids, content, open_lines, shown
 from duoplda.io.text import first_line
 
-OTHERS = b"SEGMENT NOSCORE NO_RT_METADATA LEXEME NON-LEX NON-SPEECH FILLER EDIT IP SU CB A/P SPKR-INFO".split()
-LONGEST = 1 << 16  # bytes of a line
-MAX_SECONDS = 1e9  # 30 years; a later time is taken for damage
+MAX_SECONDS = 1e9  # about 30 years; a later time is taken for damage
+OTHER_TYPES = b"SEGMENT NOSCORE NO_RT_METADATA LEXEME NON-LEX NON-SPEECH FILLER EDIT IP SU CB A/P SPKR-INFO".split()
+NamesSeen = dict[bytes, tuple[int, int]]  # name as in the file -> its number, and the line where it came first
 
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Turns of speakers: n times, `speaker` speaks in `file` from `start` for `duration` seconds.
+    """Turns of speakers: in turn i, `speaker[i]` speaks in `file[i]` from `start[i]` for `duration[i]` seconds.
 
     Example
     -------
@@ -69,7 +69,7 @@ class Turns:
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Stretches of files: n times, `file` from `start` to `end`, which comes later.
+    """Stretches of files: region i is `file[i]` from `start[i]` to `end[i]` seconds. They may overlap.
 
     >>> regions = Regions(Coded.of(["f", "f"]), np.array([0.0, 5.0]), np.array([3.0, 6.0]))
     >>> (regions.end - regions.start).tolist()
@@ -78,13 +78,13 @@ class Regions:
 
     file: Coded
     start: np.ndarray  # (n,) float64, at least 0
-    end: np.ndarray  # (n,) float64
+    end: np.ndarray  # (n,) float64, later than the start
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):
             object.__setattr__(self, name, _times(getattr(self, name), name, len(self.file)))
         if len(rows := np.flatnonzero(self.end <= self.start)):
-            raise DuopldaError(f"regions end before they start, or there, at rows {some(rows)}: give start < end")
+            raise DuopldaError(f"regions do not end after they start, at rows {some(rows)}: give start < end")
 
     @classmethod
     def of(cls, file: Iterable[str], start: Iterable[float], end: Iterable[float]) -> Regions:
@@ -96,6 +96,7 @@ class Regions:
 
 
 def _times(values: np.ndarray, name: str, n: int) -> np.ndarray:
+    """Check n times in seconds and return them as float64."""
     times = np.asarray(values)
     if times.shape != (n,) or (times.dtype.kind not in "fiu" and n):
         raise DuopldaError(f"{name} is {times.dtype} of shape {times.shape} for {n} files: give one number for each")
@@ -106,7 +107,7 @@ def _times(values: np.ndarray, name: str, n: int) -> np.ndarray:
 
 
 def is_rttm(path: PathLike) -> bool:
-    """Does a file start as RTTM does, with a comment (;;) or with a line of nine fields and a type that RTTM knows?
+    """Whether a file starts as RTTM does, with a comment (;;) or with a line of nine fields and a type of RTTM.
 
     Example
     -------
@@ -120,13 +121,13 @@ def is_rttm(path: PathLike) -> bool:
     if content(path):
         return False
     fields = first_line(path).encode().split()
-    return fields[0].startswith(b";;") or (len(fields) >= 9 and fields[0] in (b"SPEAKER", *OTHERS))
+    return fields[0].startswith(b";;") or (len(fields) >= 9 and fields[0] in (b"SPEAKER", *OTHER_TYPES))
 
 
 def read_rttm(path: PathLike) -> Turns:
     """Read the turns of an RTTM file, in the order of its lines.
 
-    Lines have nine or ten fields; a speaker who is `<NA>` is an error, and so are two channels of one file.
+    Lines have nine or ten fields. A speaker who is `<NA>` is an error, and so are two channels of one file.
 
     Example
     -------
@@ -136,28 +137,29 @@ def read_rttm(path: PathLike) -> Turns:
     ...     read_rttm(folder + "/a.rttm").end
     array([2.75])
     """
-    files = _Names(path)
-    speakers = _Names(path)
-    rows = []
+    files: NamesSeen = {}
+    speakers: NamesSeen = {}
     channels: dict[bytes, bytes] = {}
+    rows = []
     for number, fields in _lines(path):
         if fields[0] != b"SPEAKER":
-            if fields[0] not in OTHERS:
+            if fields[0] not in OTHER_TYPES:
                 cause = f"type {shown(fields[0].decode('utf-8', 'replace'))} is not one of RTTM"
                 raise bad(path, f"line {number}", cause, "lines are `SPEAKER file channel start duration ...`")
             continue
         if len(fields) not in (9, 10):
             remedy = "RTTM is `SPEAKER file channel start duration <NA> <NA> speaker <NA> <NA>`"
             raise bad(path, f"line {number}", f"has {len(fields)} fields, not 9 or 10", remedy)
-        if fields[7] == b"<NA>":
+        _, file, channel, start, duration, _, _, speaker, *_ = fields
+        if speaker == b"<NA>":
             raise bad(path, f"line {number}", "has no speaker (<NA>)", "name the speaker")
-        file = files.code(number, fields[1])
-        if channels.setdefault(fields[1], fields[2]) != fields[2]:
-            raise _second_channel(path, number, fields[1])
-        times = _seconds(path, number, "start", fields[3]), _seconds(path, number, "duration", fields[4])
-        rows.append((file, *times, speakers.code(number, fields[7])))
+        _check_channel(path, number, channels, file, channel)
+        file_code, _ = files.setdefault(file, (len(files), number))
+        speaker_code, _ = speakers.setdefault(speaker, (len(speakers), number))
+        times = _seconds(path, number, "start", start), _seconds(path, number, "duration", duration)
+        rows.append((file_code, *times, speaker_code))
     table = np.array(rows, np.float64).reshape(-1, 4)
-    return Turns(files.coded(table[:, 0]), table[:, 1], table[:, 2], speakers.coded(table[:, 3]))
+    return Turns(_coded(path, files, table[:, 0]), table[:, 1], table[:, 2], _coded(path, speakers, table[:, 3]))
 
 
 def read_uem(path: PathLike) -> Regions:
@@ -172,24 +174,23 @@ def read_uem(path: PathLike) -> Regions:
     ...     read_uem(folder + "/a.uem").end
     array([60.])
     """
-    files = _Names(path)
-    rows = []
+    files: NamesSeen = {}
     channels: dict[bytes, bytes] = {}
+    rows = []
     for number, fields in _lines(path):
         if len(fields) != 4:
             raise bad(path, f"line {number}", f"has {len(fields)} fields, not 4", "UEM is `file channel start end`")
-        file = files.code(number, fields[0])
-        if channels.setdefault(fields[0], fields[1]) != fields[1]:
-            raise _second_channel(path, number, fields[0])
+        _check_channel(path, number, channels, fields[0], fields[1])
+        code, _ = files.setdefault(fields[0], (len(files), number))
         start = _seconds(path, number, "start", fields[2])
         end = _seconds(path, number, "end", fields[3])
         if end <= start:
             raise bad(path, f"line {number}", f"ends at {end:g} s and starts at {start:g} s", "give start < end")
-        rows.append((file, start, end))
+        rows.append((code, start, end))
     if not rows:
         raise bad(path, "", "has no regions", "UEM is `file channel start end`")
     table = np.array(rows, np.float64)
-    return Regions(files.coded(table[:, 0]), table[:, 1], table[:, 2])
+    return Regions(_coded(path, files, table[:, 0]), table[:, 1], table[:, 2])
 
 
 def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
@@ -206,66 +207,57 @@ def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
     for column in (turns.file, turns.speaker):
         check_ids(path, np.ascontiguousarray(column.names), token=True)
     if "<NA>" in turns.speaker.names.tolist():
-        raise bad(path, "", "a speaker is called <NA>, which says in RTTM that there is none", "name the speaker")
+        raise bad(path, "", "a speaker is called <NA>, which means in RTTM that there is none", "name the speaker")
     file, speaker = (np.argsort(np.argsort(c.names))[c.codes] for c in (turns.file, turns.speaker))
-    order = np.lexsort((speaker, turns.duration, turns.start, file))
-    start, end = (np.rint(times[order] * 1e6) for times in (turns.start, turns.end))
-    columns = turns.file[order].values.tolist(), start.tolist(), (end - start).tolist(), turns.speaker[order].values
+    ordered = turns[np.lexsort((speaker, turns.duration, turns.start, file))]
+    start = np.rint(ordered.start * 1e6)
+    duration = np.rint(ordered.end * 1e6) - start  # of rounded ends, and not a rounded duration
+    columns = ordered.file.values.tolist(), start.tolist(), duration.tolist(), ordered.speaker.values
     lines = (
-        f"SPEAKER {f} 1 {s / 1e6:.6f} {d / 1e6:.6f} <NA> <NA> {who} <NA> <NA>\n"
-        for f, s, d, who in zip(*columns, strict=True)
+        f"SPEAKER {file} 1 {micro / 1e6:.6f} {length / 1e6:.6f} <NA> <NA> {who} <NA> <NA>\n"
+        for file, micro, length, who in zip(*columns, strict=True)
     )
     with atomic_path(path, force=force) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
         out.writelines(lines)
 
 
-class _Names:
-    """Names of one column, numbered as they come; an odd one is an error with its line."""
-
-    def __init__(self, path: PathLike):
-        self.path = path
-        self.codes = dict[bytes, int]()
-        self.names = list[str]()
-
-    def code(self, number: int, raw: bytes) -> int:
-        found = self.codes.get(raw)
-        if found is None:
-            found = self.codes[raw] = len(self.names)
-            self.names.append(self._text(number, raw))
-        return found
-
-    def coded(self, codes: np.ndarray) -> Coded:
-        return Coded(np.array(self.names, dtype=str), codes.astype(np.int32))
-
-    def _text(self, number: int, raw: bytes) -> str:
+def _coded(path: PathLike, seen: NamesSeen, codes: np.ndarray) -> Coded:
+    """The column with these codes; a name that does not print or is too long is an error with its line."""
+    names = []
+    for raw, (_, number) in seen.items():
         try:
             text = raw.decode()
         except UnicodeDecodeError as e:
-            raise bad(self.path, f"line {number}", f"{shown(raw)} is not UTF-8", "write the file in UTF-8") from e
+            raise bad(path, f"line {number}", f"{shown(raw)} is not UTF-8", "write the file in UTF-8") from e
         if len(text) > MAX_ID or UNPRINTABLE.search(text):
             cause = f"the name {shown(text)} is too long or has control characters in it"
-            raise bad(self.path, f"line {number}", cause, f"names are printable, of at most {MAX_ID} characters")
-        return text
+            raise bad(path, f"line {number}", cause, f"names are printable, of at most {MAX_ID} characters")
+        names.append(text)
+    return Coded(np.array(names, dtype=str), codes.astype(np.int32))
 
 
 def _lines(path: PathLike) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the fields of each line that is neither blank nor a comment, with its number."""
-    first_line(path)  # or an error that says why it is no text
+    longest = 1 << 16  # bytes; a longer line is that of a binary file, which must not fill the memory
+    first_line(path)  # raises the error that says why a file is no text
     with open_lines(path) as f:
-        for number, line in enumerate(iter(partial(f.readline, LONGEST), b""), 1):
-            if len(line) == LONGEST:
-                raise bad(path, f"line {number}", f"is longer than {LONGEST >> 10} kB", "not a text list")
+        for number, line in enumerate(iter(partial(f.readline, longest), b""), 1):
+            if len(line) == longest:
+                raise bad(path, f"line {number}", f"is longer than {longest >> 10} kB", "not a text list")
             fields = line.split()
             if fields and not fields[0].startswith(b";;"):
                 yield number, fields
 
 
-def _second_channel(path: PathLike, number: int, file: bytes) -> DuopldaError:
-    cause = f"{shown(file.decode())} has a second channel"
-    return bad(path, f"line {number}", cause, "give each channel a file name of its own")
+def _check_channel(path: PathLike, number: int, channels: dict[bytes, bytes], file: bytes, channel: bytes) -> None:
+    """Refuse a second channel of a file: its turns would be scored as if they were of the first."""
+    if channels.setdefault(file, channel) != channel:
+        cause = f"{shown(file.decode('utf-8', 'replace'))} has a second channel"
+        raise bad(path, f"line {number}", cause, "give each channel a file name of its own")
 
 
 def _seconds(path: PathLike, number: int, what: str, text: bytes) -> float:
+    """Read a time in seconds from a field of line `number`."""
     try:
         value = float(text)
     except ValueError:

@@ -15,7 +15,9 @@ from duoplda.io.text import line_of, read_list
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Regions that have names: n segments `ids`, each from `start` to `end` of `file`.
+    """Stretches of audio files that have names: segment `ids[i]` is `file[i]` from `start[i]` to `end[i]` seconds.
+
+    They may overlap, as the windows do that a network takes embeddings of.
 
     >>> segments = Segments(np.array(["w1", "w2"]), Coded.of(["f", "f"]), np.array([0.0, 0.24]), np.array([1.44, 1.68]))
     >>> len(segments), segments.file.values.tolist()
@@ -28,20 +30,20 @@ class Segments:
     end: np.ndarray  # (n,) float64, later than the start
 
     def __post_init__(self) -> None:
-        if np.shape(self.ids) != (len(self.regions),):
+        Regions(self.file, self.start, self.end)  # checks the times
+        if np.shape(self.ids) != (len(self.file),):
             raise DuopldaError(f"{np.size(self.ids)} ids for {len(self.file)} segments: give one for each segment")
-
-    @property
-    def regions(self) -> Regions:
-        """The segments without their names, which may overlap."""
-        return Regions(self.file, self.start, self.end)
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getitem__(self, rows: slice | np.ndarray) -> Segments:
+        """Return some of the segments."""
+        return Segments(self.ids[rows], self.file[rows], self.start[rows], self.end[rows])
+
 
 def read_segments(path: PathLike) -> Segments:
-    """Read segments: lines `segment file start end`, times in seconds.
+    """Read segments: lines `segment file start end`, times in seconds. No two segments may have the same name.
 
     Example
     -------
@@ -62,5 +64,5 @@ def read_segments(path: PathLike) -> Segments:
     if len(ids.names) != len(ids):
         code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
         place = line_of(path, int(np.flatnonzero(ids.codes == code)[1]))
-        raise bad(path, place, f"segment {shown(str(ids.names[code]))} is there already", "ids must differ")
+        raise bad(path, place, f"segment {shown(str(ids.names[code]))} has a line already", "ids must differ")
     return Segments(ids.values, file, start, end)

@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, to_numpy
-from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, named, pool, real_numbers, refuse_rows, tally
+from duoplda.errors import DuopldaError, error_prefix
+from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, refuse_rows, tally
 from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, folds
 from duoplda.io import read_container, write_container
 
@@ -413,7 +413,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     arrays, header = read_container(path, [KIND])
     texts = {name: header[name] for name in QualityCalibration._texts if name in header}
-    with named(os.fspath(path)):
+    with error_prefix(os.fspath(path)):
         return restore(str(header.get("class")), {**arrays, **texts})
 
 

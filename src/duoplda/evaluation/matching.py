@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from duoplda.data.labels import places
-from duoplda.errors import DuopldaError, MissingIds
+from duoplda.errors import DuopldaError, MissingIds, error_prefix
 from duoplda.evaluation.calibration import Fusion
-from duoplda.evaluation.metrics import Booleans, Floats, Indices, named
+from duoplda.evaluation.metrics import Booleans, Floats, Indices
 from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
 
 __all__ = ["Matched", "calibrate_scores", "lookup", "match_files", "match_scores", "speaker_sides"]
@@ -57,7 +57,7 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
     missing = {}
     unused = {}
     for name, scores in systems.items():
-        with named(name):
+        with error_prefix(name):
             places[name] = at = lookup(scores, trials.enroll, trials.test)
             absent = np.flatnonzero(at < 0)
             if len(absent) and not allow_missing:
@@ -93,7 +93,7 @@ def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missi
     if names is None:
         raise DuopldaError("the same score file is given twice; give each system once")
     key = read_trials(trials)
-    with named(str(trials)):
+    with error_prefix(str(trials)):
         _truth(key)
     found = match_scores(key, {str(path): read_scores(path) for path in paths}, allow_missing=allow_missing)
     return replace(found, systems=dict(zip(names, found.systems.values(), strict=True)))
@@ -176,7 +176,7 @@ def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missin
         found = match_scores(pairs, systems, allow_missing=allow_missing)
         pairs = found.trials
         x = np.stack(list(found.systems.values()), axis=1)
-    with named(name):
+    with error_prefix(name):
         return Scores(pairs.enroll, pairs.test, fitted.transform(x))
 
 

@@ -12,8 +12,8 @@ Scores may be infinite; a NaN is refused.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import expit
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 
 __all__ = ["BayesError", "BootstrapResult", "DetCurve", "act_dcf", "bayes_error", "bootstrap"]
 __all__ += ["calibration_loss", "cllr", "det_curve", "eer", "measure", "measure_systems", "metric_names"]
@@ -293,7 +293,7 @@ def measure_systems(
     metric: Callable[..., Any] = partial(measure, **options)
     found = {}
     for name, scores in systems.items():
-        with named(f"system {name!r}"):
+        with error_prefix(f"system {name!r}"):
             if speakers is None or not n_resamples:
                 found[name] = BootstrapResult(metric(scores, labels), None, None, np.empty(0))
             else:
@@ -355,15 +355,6 @@ def bootstrap(
 
 
 # From here to `pool`: shared with `calibration`, the report and the plots.
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """Put a name, such as that of a system or a file, in front of the errors about its scores."""
-    try:
-        yield
-    except DuopldaError as error:
-        raise type(error)(f"{name}: {error}") from None
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:

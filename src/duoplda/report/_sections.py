@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation import metrics
 from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._html import bdi, facts, number, table, template, text
@@ -44,7 +44,7 @@ def checked(
     scores = {}
     y = np.empty(0, dtype=bool)
     for name, given in systems.items():
-        with metrics.named(f"system {name!r}"):
+        with error_prefix(f"system {name!r}"):
             scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
     metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
     ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation import metrics
 from duoplda.evaluation.calibration import PAVCalibration
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
@@ -481,7 +481,7 @@ def _looks(systems: Systems, styles: Iterable[Any]) -> list[tuple[str, Floats, B
     for (name, trials), color, style in zip(systems.items(), cycle(OKABE_ITO), cycle(styles), strict=False):
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
             raise DuopldaError(f"system {name!r} must be a pair (scores, labels)")
-        with metrics.named(f"system {name!r}"):
+        with error_prefix(f"system {name!r}"):
             scores, labels, _ = metrics.check_trials(*trials, None)
         looks.append((name, scores, labels, color, style))
     return looks

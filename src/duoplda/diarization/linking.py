@@ -1,0 +1,96 @@
+"""The same speakers in different files: speakers who are known within their files are put into clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from duoplda.arrays import check_rows, to_numpy
+from duoplda.data import labels as lab
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, some
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.clustering import unscaled
+from duoplda.estimators.plda import PLDA
+from duoplda.estimators.scoring import chain_of
+
+SEGMENT_LEVELS = ("sessions", "recordings")  # what a segment of a file can have been in training
+
+
+def link_speakers(
+    model: Backend | PLDA,
+    Z: ArrayLike,
+    local: ArrayLike,
+    *,
+    file: ArrayLike | None = None,
+    discount: ArrayLike = 1.0,
+    segments_are: str = "sessions",
+    prior: float = 0.02,
+) -> NDArray[Any]:
+    """(n,) names of speakers that hold in all files, for segments whose speakers are known within their files.
+
+    Each local speaker is clustered as one item, by y: with segments that are recordings as one session (V, U, W), with
+    segments that are sessions as independent sessions, V and a noise of UU' + W^-1. Of its n segments, rho n count:
+    the item has that many recordings (rounded, at least one), all at the mean of the n.
+
+    Parameters
+    ----------
+    model : the chain, or the PLDA
+    Z : (n, k) segments after preprocessing (`Backend.transform`)
+    local : (n,) their speakers, under names that differ from file to file
+    file : (n,) their files, where two speakers of one file must not be linked. With None they may be: if diarisation
+        has split a speaker of a file into two, linking is what joins them again
+    discount : rho, a number or (n,)
+    segments_are : as for `Diarizer`
+    prior : the probability that two local speakers are one person
+
+    Examples
+    --------
+    >>> plda = PLDA.from_parameters(np.zeros(2), 9 * np.eye(2), None, np.eye(2))
+    >>> link_speakers(plda, [[9.0, 9.0], [-9.0, 9.0], [9.5, 8.5]], ["a-1", "a-2", "b-1"]).tolist()
+    ['spk1', 'spk2', 'spk1']
+    """
+    if segments_are not in SEGMENT_LEVELS:
+        raise DuopldaError(f"segments_are={segments_are!r} must be one of {some(SEGMENT_LEVELS)}")
+    plda = chain_of(model).plda_
+    rows = to_numpy(check_rows(Z)[0]).astype(np.float64)
+    n = len(rows)
+    K = len(plda.channels_)
+    names, side = lab.codes(local, "speaker", n)
+    kind = to_numpy(plda.channel_posterior(rows)).argmax(axis=1) if K > 1 else np.zeros(n, np.int64)
+    # A cell is a local speaker on one kind of channel: kinds have noise of their own, so their means stay apart.
+    cells, cell, size = np.unique(side * K + kind, return_inverse=True, return_counts=True)
+    mean = np.zeros((len(cells), rows.shape[1]))
+    np.add.at(mean, cell, rows)
+    times = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
+    vectors = np.repeat(mean / size[:, None], times, axis=0)
+    speaker = np.repeat(names[cells // K], times)
+    channel = np.repeat(plda.channels_[cells % K], times)
+    pairs = None if file is None else _pairs_within(names, side, lab.codes(file, "file", n)[1])
+    voices = _without_sessions(plda) if segments_are == "sessions" else unscaled(plda)
+    linked = voices.cluster(voices.enroll(vectors, speaker, speaker, channel), prior=prior, cannot_link=pairs)
+    return linked.names[linked.labels][np.searchsorted(linked.ids, names)][side]
+
+
+def _pairs_within(names: NDArray[Any], side: Ints, file: Ints) -> NDArray[Any]:
+    """(k, 2) the pairs of local speakers of one file; `side` and `file` (n,) are those of the segments."""
+    home = np.empty(len(names), np.int64)
+    home[side] = file
+    pairs = [names[:0].reshape(0, 2)]
+    for code in np.unique(home):
+        cast = names[home == code]
+        first, second = np.triu_indices(len(cast), 1)
+        pairs.append(np.stack([cast[first], cast[second]], axis=1))
+    return np.concatenate(pairs)
+
+
+def _without_sessions(plda: PLDA) -> PLDA:
+    """The model for segments that are sessions: UU' becomes a part of the noise of each segment."""
+    U = to_numpy(plda.session_loadings_)
+    W = np.linalg.inv(U @ U.T + np.linalg.inv(to_numpy(plda.noise_precision_)))
+    W = (W + np.swapaxes(W, -1, -2)) / 2
+    kinds = {"channels": plda.channels_, "channel_priors": plda.channel_priors_} if len(plda.channels_) > 1 else {}
+    mean = plda.channel_means_ if kinds else plda.mean_
+    return PLDA.from_parameters(to_numpy(mean), to_numpy(plda.speaker_loadings_), None, W, **kinds)
