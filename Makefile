@@ -11,7 +11,7 @@ JOBS    ?= 2
 # One thread in each process: the tests' problems are small (tests of threads set their own number).
 pytest   = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: demo test lint bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
+.PHONY: demo test lint mutants bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
 
 demo: $(VENV)/$(STAMP)
 	$(BIN)/duoplda demo --out demo --force
@@ -47,6 +47,10 @@ test-package: .venv-package/$(STAMP)
 	.venv-package/bin/python -m build --outdir dist .
 	.venv-package/bin/python -m twine check --strict dist/*
 	.venv-package/bin/python .ci/package.py dist
+
+# The code is broken on purpose, one line at a time: do the tests notice?
+mutants: $(VENV)/$(STAMP)
+	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/$(STAMP)
 	$(BIN)/python -m benchmarks
