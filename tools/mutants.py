@@ -5,8 +5,8 @@
     python tools/mutants.py --list                 their names
 
 Each mutant replaces a piece of text, which must occur exactly once in its file, in a copy of the package, and runs the
-tests that should notice. A mutant that survives is a hole in the tests. `tests/test_mutants.py` checks that every piece of
-text is still there, so that the list stays current; it does not run them.
+tests that should notice. A mutant that survives is a hole in the tests. `tests/test_mutants.py` checks that every piece
+of text is still there, so that the list stays current; it does not run them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def is_noticed(mutant: Mutant) -> bool:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split()]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 1):  # 1: tests failed, as they should; others: pytest could not run them
-        raise RuntimeError(f"{mutant.name}: pytest exits with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        said = done.stdout[-2000:] + done.stderr[-2000:]
+        raise RuntimeError(f"{mutant.name}: pytest exits with {done.returncode}\n{said}")
     return done.returncode == 1
 
 
