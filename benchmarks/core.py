@@ -49,23 +49,6 @@ def one_pass() -> Iterator[Row]:
             yield Row("(a) one pass over the data / X'X and F'F", what, ours, floor, 1.5)
 
 
-def single_precision() -> Iterator[Row]:
-    """Single precision: differences within sessions are squared in single; how much faster, and how exact, that is."""
-    X, speaker, session = balanced(2500, 10, 4, 512, "float32")
-    F = X[: len(X) // 4].astype(float)
-    fast, exact, floor = interleaved(
-        lambda: Statistics.from_arrays(X, speaker, session, precision="single"),
-        lambda: Statistics.from_arrays(X, speaker, session),
-        lambda: (X.T @ X, F.T @ F),
-    )
-    size = f"{len(X) // 1000}k x 512 single, sessions of 4"
-    yield Row("one pass in single / X'X in single and F'F", size, fast, floor, 1.2)
-    yield Row("one pass in single / in double", size, fast, exact, None)
-    a = Statistics.from_arrays(X, speaker, session, precision="single").within
-    b = Statistics.from_arrays(X, speaker, session).within
-    yield Row("error of the scatter in single / its largest entry", size, abs(a - b).max(), abs(b).max(), None, "")
-
-
 def iteration_size() -> Iterator[Row]:
     """An EM iteration does not depend on the number of recordings."""
     model = a_model(512, 150, 100)
@@ -311,7 +294,6 @@ def auto_shrinkage() -> Iterator[Row]:
 
 ALL = (
     one_pass,
-    single_precision,
     iteration_size,
     acceleration,
     score_matrix,

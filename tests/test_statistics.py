@@ -1,5 +1,7 @@
 """One pass over the data: direct sums, shards in any order, weights, chunks cut anywhere."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from chunked import accumulate
 from duoplda import DuopldaError, Recordings, Statistics
 from duoplda.data import labels
 from duoplda.model import em
+from duoplda.model.accumulate import SessionSums
 from duoplda.model.parameters import Model
 
 exhaust = settings(max_examples=30, derandomize=True, deadline=None, database=None)
@@ -120,8 +123,6 @@ def test_from_arrays_is_the_direct_sums(seed, K):
     assert stats.n_recordings == len(data)
     assert stats.n_sessions == len(np.unique(data.session))
     assert stats.n_speakers == len(np.unique(data.speaker))
-    sums = [(data.X[data.speaker == i] - stats.offset).sum(axis=0) for i in stats.speaker_ids]
-    np.testing.assert_allclose(stats.speaker_sums, sums, rtol=1e-12, atol=1e-12)
     for b in stats.blocks:
         assert (np.diff(b.speaker) > 0).all()
         assert b.size == b.counts.sum()
@@ -154,12 +155,18 @@ def test_a_recording_alone_of_its_kind_has_nothing_within(K):
     assert not stats.within.any()  # exactly: no difference of large numbers is ever taken
 
 
-def test_chunks_of_the_pass_do_not_show(monkeypatch):
-    _, data = make(3, n_speakers=40)
-    whole = gather(data)
-    monkeypatch.setattr("duoplda.model.accumulate.CHUNK_BYTES", 8)  # 256 rows at a time
-    assert len(data) > 256 * 2
-    assert_equal_statistics(gather(data), whole)
+def test_a_pass_over_more_recordings_than_one_block_holds():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((12000, 400))
+    sessions = X.reshape(4000, 3, 400)
+    for order in (np.arange(len(X)), rng.permutation(len(X))):
+        session = np.repeat(np.arange(4000), 3)[order]
+        stats = Statistics.from_arrays(X[order], session // 8, session)
+        residuals = (sessions - sessions.mean(axis=1, keepdims=True)).reshape(-1, 400)
+        np.testing.assert_allclose(stats.within[0], residuals.T @ residuals, atol=1e-8)
+        sums = (sessions - stats.offset).sum(axis=1)
+        np.testing.assert_allclose(stats.blocks[0].T, sums.T @ sums, atol=1e-8)
+        np.testing.assert_allclose(stats.blocks[0].A, sums.reshape(500, 8, 400).sum(axis=1), atol=1e-10)
 
 
 def same_bits(a, b):
@@ -493,21 +500,19 @@ def test_recordings_one_by_one():
     assert_equal_statistics(accumulate(chunks, (data.speaker, data.session, data.kind)), whole)
 
 
-def test_closed_sessions_are_dropped_from_memory(monkeypatch):
-    """At any time only the sessions that go on in a later chunk are held."""
-    from duoplda.model.accumulate import Sums
-
-    _, data = make(21)
-    data = data.rows(np.argsort(data.session, kind="stable"))
-    add, held = Sums.add, []
-
-    def spy(self, *args):
-        add(self, *args)
-        held.append(len(self.open or ()))
-
-    monkeypatch.setattr(Sums, "add", spy)
-    accumulate([row[None] for row in data.X], (data.speaker, data.session))
-    assert held == [*(data.session[1:] == data.session[:-1]).astype(int).tolist(), 0]
+def test_memory_is_held_for_sessions_that_are_open_only():
+    """4,000 sessions of two recordings that lie in different chunks; four of them are open at a time."""
+    d = 128
+    session = np.repeat(np.arange(4000).reshape(-1, 1, 4), 2, axis=1).reshape(-1)
+    X = np.random.default_rng(0).standard_normal((len(session), d))
+    sums = SessionSums(labels.encode(0 * session, session), X[:100])
+    tracemalloc.start()
+    for i in range(0, len(X), 4):
+        sums.add(X[i : i + 4], slice(i, i + 4))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sums.result()[0]["open"] is None
+    assert peak < 1e6 < 4000 * d * 8 / 4
 
 
 def test_chunks_that_do_not_fit_the_labels():
@@ -542,33 +547,6 @@ def test_values_too_large_to_square_are_refused():
     X[3] *= 1e200
     with pytest.raises(DuopldaError, match="too large"):
         Statistics.from_arrays(X, data.speaker, data.session)
-
-
-@pytest.mark.parametrize("shift", [0.0, 1e3])
-@pytest.mark.parametrize("chunked", [False, True])
-def test_single_precision_changes_only_the_last_digits_within(shift, chunked):
-    _, data = make(25)
-    X = (data.X + shift).astype(np.float32)
-    labels = (data.speaker, data.session)
-    if chunked:
-        exact, fast = (accumulate([X[:7], X[7:]], labels, precision=p) for p in ("double", "single"))
-    else:
-        exact, fast = (Statistics.from_arrays(X, *labels, precision=p) for p in ("double", "single"))
-    error = np.abs(fast.within - exact.within).max() / np.abs(exact.within).max()
-    assert 0 < error < 1e-6
-    for a, b in zip(fast.blocks, exact.blocks, strict=True):  # sums are double all the way
-        np.testing.assert_allclose(a.A, b.A, rtol=1e-12, atol=1e-9)
-        np.testing.assert_allclose(a.T, b.T, rtol=1e-12, atol=1e-7)
-
-
-def test_single_precision_is_for_single_precision_input_only():
-    _, data = make(26)
-    fast = Statistics.from_arrays(data.X, data.speaker, data.session, precision="single")
-    np.testing.assert_allclose(
-        fast.within, Statistics.from_arrays(data.X, data.speaker, data.session).within, rtol=1e-12
-    )
-    with pytest.raises(DuopldaError, match="precision='half' must be one of double, single"):
-        Statistics.from_arrays(data.X, data.speaker, data.session, precision="half")
 
 
 # -- without labels

@@ -197,14 +197,6 @@ def test_a_device_that_is_not_there():
         Statistics.from_arrays(X, speaker, session, device="cuda:99")
 
 
-def test_single_precision_there(device):
-    X, speaker, session, _ = data()
-    X = X.astype(np.float32)
-    whole = Statistics.from_arrays(X, speaker, session)
-    fast = Statistics.from_arrays(torch.asarray(X, device=device), speaker, session, precision="single")
-    equal(fast, whole, 1e-5)
-
-
 def test_the_chain_on_a_device(device):
     X, speaker, session, _ = data()
     here = Backend(lda=4).fit(X, speaker, session)

@@ -9,7 +9,19 @@ from duoplda.arrays.inverses import (
     spd_inverse,
     symmetric,
 )
-from duoplda.arrays.libraries import Array, arange, eye, is_torch, namespace, on_device, put, to_float, to_numpy, zeros
+from duoplda.arrays.libraries import (
+    Array,
+    Device,
+    arange,
+    eye,
+    is_torch,
+    namespace,
+    on_device,
+    put,
+    to_float,
+    to_numpy,
+    zeros,
+)
 from duoplda.arrays.rows import (
     add_rows,
     add_segments,
@@ -34,6 +46,7 @@ from duoplda.arrays.threads import (
 __all__ = [
     "Array",
     "Arriving",
+    "Device",
     "NotPositiveDefinite",
     "SpdInverse",
     "add_rows",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from duoplda.errors import DuopldaError, some
 
 Array = Any  # an array of NumPy, torch or another library of the array API standard
+Device = Any  # a device of torch, or its name ("cuda:1"); None: arrays stay where they are
 
 
 def namespace(*arrays: Any) -> Any:
@@ -86,7 +87,7 @@ def put(host: Any, like: Array) -> Array:
     return host if xp is np else xp.asarray(host, device=like.device)
 
 
-def on_device(X: Any, device: Any) -> Array:
+def on_device(X: Array, device: Device) -> Array:
     """Rows of the host as a tensor on a device of torch; where that is None or "cpu", or for tensors, as they are."""
     if device is None or str(device) == "cpu" or namespace(X) is not np:
         return X

@@ -3,7 +3,7 @@
 A session's sum F must be complete before it is squared. Sessions that a chunk holds whole are taken by type, in blocks
 that fit into the caches (or a device's memory): their sums, and the scatter about their means. A session that is cut
 stays *open*: its parts are added up until it is complete. The joint scatter of two parts of n and m recordings with
-means p and q is the sum of their scatters plus nm / (n + m) (p - q)(p - q)' (see `Open.add`).
+means p and q is the sum of their scatters plus nm / (n + m) (p - q)(p - q)' (see `OpenTable.add`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ from duoplda.data.labels import NO_KIND, Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
 
-CHUNK_BYTES = 1 << 24  # a block of rows that stays in the caches
-DEVICE_BYTES = 1 << 30  # a block of rows on a device
-STREAM_BYTES = 1 << 27  # a block on its way there
+CHUNK_BYTES = 1 << 24  # a block of rows in the work of one core: 16 MB stay in the caches of most machines
+STREAM_BYTES = 1 << 27  # a block of rows on its way to a device: smaller ones cost it more time to start than to copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +105,15 @@ class OpenSessions:
         return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
-Task = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows in order, and the pair of each
-Found = tuple[int, Ints, Array, Array | None, dict[int, Array]]  # what they add: the arguments of `Sums._close`
+class Batch(NamedTuple):
+    """Whole sessions of one bin, which are summed up together."""
+
+    bin: int
+    rows: slice  # of all rows in order
+    pairs: Ints  # (h,) the pair of each session, in rising order
 
 
-class Sums:
+class SessionSums:
     """Sums of complete sessions by type, fold and speaker, and of parts of sessions that are open.
 
     A *bin* is a type of sessions in one fold of speakers; a *pair* is a bin and a speaker that has sessions in it.
@@ -123,62 +126,52 @@ class Sums:
         offset: Array = None,
         n_folds: int = 0,
         seed: int = 0,
-        single: bool = False,
         transform: Callable[[Array, NDArray[Any]], Array] | None = None,
     ):
         """`transform` is a function of rows (k, .) and their kinds that `add_all` applies on the device of `like`."""
+        xp = ar.namespace(like)
         self.labels = labels
-        self.xp = ar.namespace(like)
-        self.single = single
+        self.xp = xp
         self.transform = transform
-        self.n_folds = F = max(n_folds, 1)
-        self._choose_offset(like, offset)
-        M = max(len(labels.speaker_ids), 1)
+        self.n_folds = max(n_folds, 1)
         self.d = like.shape[1]
-        K = len(labels.kinds)
-        self.types, type_, _ = labels.types
-        self.fold = folds(labels.speaker_ids, n_folds, seed)
-        speaker = labels.session_speaker
-        bin_ = type_ if F == 1 else type_ * F + ar.put(self.fold, speaker)[speaker]
-        n_bins = len(self.types) * F
-        # The rows of A: pairs in the order of bins and, in these, of speakers.
-        pairs, self.session_pair, pair_n = ar.ranked(bin_ * M + speaker)
-        pairs = ar.to_numpy(pairs)
-        self.bin = bin_
-        self.pair_n_all = ar.to_numpy(pair_n)
-        self.pair_speaker = pairs % M
-        self.pair_start = np.searchsorted(pairs // M, np.arange(n_bins + 1)).tolist()
-        self.pair_n = np.zeros(len(pairs), np.int64)  # sessions that are complete
-        self.bin_n = ar.to_numpy(ar.bincount(bin_, n_bins)).tolist()  # sessions in all
-        widths = [int((self.types[b // F] > 0).sum()) * self.d for b in range(n_bins)]
-        edges = zip(self.pair_start[:-1], self.pair_start[1:], widths, strict=True)
-        self.A = [ar.zeros((b - a, w), self.offset) for a, b, w in edges]
-        # T_c, or where a bin has fewer sessions than columns, their rows F, of which `rows_kept` are there already.
-        self.T = [ar.zeros((min(h, w), w), self.offset) for h, w in zip(self.bin_n, widths, strict=True)]
-        self.rows_kept = [0] * n_bins
-        self.within = ar.zeros((F, K, self.d, self.d), self.offset)
-        self.open = Open(labels.n_sessions, K, self.offset)
-
-    def _choose_offset(self, like: Array, offset: Array | None) -> None:
-        """The point about which rows are summed: near the mean of all rows, which is that of some of them."""
-        xp = self.xp
+        first = ar.to_float(like[: min(4096, like.shape[0]), :], xp)
+        self.offset = near_mean(first) if offset is None else offset
         with np.errstate(all="ignore"):
-            first = ar.to_float(like[: min(4096, like.shape[0]), :], xp)
-            mean = xp.mean(first, axis=0) if offset is None else offset
-            self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
-            # Rows are summed as they are, unless they lie so far from 0 that digits would be lost.
+            # Rows are summed as they are, about a base of 0, unless they lie so far from it that digits would be lost.
             self.far = not bool(xp.all(xp.abs(self.offset) < 100 * xp.std(first, axis=0)))
         self.base = self.offset if self.far else xp.zeros_like(self.offset)
-        if self.single:  # a number that single precision has too
-            self.base = xp.astype(xp.astype(self.base, xp.float32), xp.float64)
+        self.types, session_type, _ = labels.types
+        self.fold = folds(labels.speaker_ids, n_folds, seed)
+        speaker = labels.session_speaker
+        self.bin = session_type * self.n_folds + ar.put(self.fold, speaker)[speaker] if n_folds > 1 else session_type
+        n_bins = len(self.types) * self.n_folds
+        # The rows of A: pairs in the order of bins and, in these, of speakers.
+        M = max(len(labels.speaker_ids), 1)
+        pairs, self.session_pair, sessions_of_pair = ar.ranked(self.bin * M + speaker)
+        pairs = ar.to_numpy(pairs)
+        self.pair_size = ar.to_numpy(sessions_of_pair)  # all sessions of each pair
+        self.pair_n = np.zeros(len(pairs), np.int64)  # those that are complete
+        self.pair_speaker = pairs % M
+        self.pair_start = np.searchsorted(pairs // M, np.arange(n_bins + 1)).tolist()
+        self.bin_size = ar.to_numpy(ar.bincount(self.bin, n_bins)).tolist()  # all sessions of each bin
+        widths = [int((self.types[b // self.n_folds] > 0).sum()) * self.d for b in range(n_bins)]
+        edges = zip(self.pair_start[:-1], self.pair_start[1:], widths, strict=True)
+        self.A = [ar.zeros((b - a, w), self.offset) for a, b, w in edges]
+        # T_c, or where a bin has fewer sessions than columns, their rows F, of which `rows_kept` are filled in already.
+        self.T = [ar.zeros((min(h, w), w), self.offset) for h, w in zip(self.bin_size, widths, strict=True)]
+        self.rows_kept = [0] * n_bins
+        K = len(labels.kinds)
+        self.within = ar.zeros((self.n_folds, K, self.d, self.d), self.offset)
+        self.open = OpenTable(labels.n_sessions, K, self.offset)
 
     def add_all(self, X: Array | ar.Arriving) -> None:
         """All recordings at once, so that no session is ever open."""
         ip = ar.namespace(self.labels.session)
         key = self._order(self.labels.session, self.labels.kind)
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
-        self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_n_all), self.bin_n)
-        self.pair_n += self.pair_n_all
+        self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_size), self.bin_size)
+        self.pair_n += self.pair_size
 
     def _order(self, session: Array, kind: Array) -> Array:
         """Integers by which recordings are sorted by pair (and so by bin), session and kind."""
@@ -189,16 +182,16 @@ class Sums:
         rows = places_of(index)
         session = self.labels.session[rows]
         kind = self.labels.kind[rows]
-        sessions, inverse, have = np.unique(session, return_inverse=True, return_counts=True)
-        whole = have == self._complete[sessions]
+        sessions, inverse, present = np.unique(session, return_inverse=True, return_counts=True)
+        whole = present == self._complete[sessions]
         if whole.any():
             place = np.flatnonzero(whole[inverse])
             chosen = sessions[whole]
             order = np.argsort(self._order(session[place], kind[place]), kind="stable")
-            pair = np.sort(self.session_pair[chosen])
+            pairs = np.sort(self.session_pair[chosen])
             n = np.bincount(self.bin[chosen], minlength=len(self.A))
-            self._add_whole(X, place[order], pair, n.tolist())
-            np.add.at(self.pair_n, pair, 1)
+            self._add_whole(X, place[order], pairs, n.tolist())
+            np.add.at(self.pair_n, pairs, 1)
         part = np.flatnonzero(~whole[inverse])
         if len(part):
             self._add_open(X, part, rows[part])
@@ -209,118 +202,130 @@ class Sums:
         size = self.labels.counts.sum(axis=1)
         return size if self.labels.open is None else np.where(self.labels.open, -1, size)
 
-    def _add_whole(self, X: Array, rows: Array | None, pair: Ints, n_sessions: list[int]) -> None:
-        """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind."""
-        tasks: list[Task] = []
-        there = STREAM_BYTES if isinstance(X, np.ndarray) else DEVICE_BYTES
-        if isinstance(X, ar.Arriving) and rows is None:  # few, so that little is left to do when the last one is there
-            there = 4 * STREAM_BYTES
-        rows_each = max(256, (CHUNK_BYTES if self.xp is np else there) // (8 * self.d))
-        row = at = 0
-        for b, h in enumerate(n_sessions):
-            L = int(self.types[b // self.n_folds].sum())
-            step = max(1, rows_each // L)
-            for i in range(at, at + h, step):
-                j = min(i + step, at + h)
-                tasks.append((b, slice(row, row + (j - i) * L), pair[i:j]))
-                row += (j - i) * L
-            at += h
-        found = self._work(X, rows, tasks, (None, None))
-        if self.xp is np:  # whose sums and copies are not threaded: each core gets blocks of its own
-            most = max((p.stop - p.start for _, p, _ in tasks), default=0)
-            dtype = np.float32 if self.single and X.dtype == np.float32 else np.float64
-            buffers = partial(np.empty, (2, most, self.d), dtype)
-            flops = row * self.d**2
-            found = ar.in_order(lambda task, own: next(self._work(X, rows, [task], own)), tasks, flops, buffers)
-        for block in found:
+    def _add_whole(self, X: Array, rows: Array | None, pairs: Ints, n_sessions: list[int]) -> None:
+        """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind.
+
+        X is an array of the host or of a device, or one that is `Arriving` there.
+        """
+        if self.xp is np:
+            size = CHUNK_BYTES
+        elif isinstance(X, np.ndarray):
+            size = STREAM_BYTES
+        elif isinstance(X, ar.Arriving) and rows is None:
+            size = 4 * STREAM_BYTES  # not more, so that little is left to do when the last row has arrived
+        else:
+            size = 1 << 30  # all is on the device: large products keep it busy
+        batches = self._batches(pairs, n_sessions, max(256, size // (8 * self.d)))
+        if self.xp is not np:
+            blocks = self._device_blocks(X, rows, [batch.rows for batch in batches])
+            for batch, block in zip(batches, blocks, strict=True):
+                self._close(batch.bin, batch.pairs, *self._squared(batch, block, None))
+            return
+
+        def work(batch: Batch, buffers: NDArray[np.float64]) -> tuple[Any, ...]:
+            block = self._host_block(X, rows, batch.rows, buffers[0])
+            return batch.bin, batch.pairs, *self._squared(batch, block, buffers[1])
+
+        # NumPy's sums and copies are not threaded: each core gets blocks of its own.
+        longest = max((batch.rows.stop - batch.rows.start for batch in batches), default=0)
+        buffers = partial(np.empty, (2, longest, self.d))
+        flops = batches[-1].rows.stop * self.d**2 if batches else 0
+        for block in ar.in_order(work, batches, flops, buffers):
             self._close(*block)
 
-    def _blocks(self, X: Array, rows: Array | None, parts: list[slice], out: Array | None) -> Iterator[Array]:
-        """Rows of X about `self.base`, in a buffer that is used again, or as they are."""
-        if self.xp is not np and isinstance(X, np.ndarray):
-            order = None if rows is None else ar.to_numpy(rows)
-            wanted = parts if order is None else [order[p] for p in parts]
-            for own, block in zip(wanted, ar.streamed(X, wanted, self.offset), strict=True):
-                yield self._precise(self._transformed(block, own))
-            return
-        if isinstance(X, ar.Arriving):
-            for p in parts:
-                block = X.rows(p) if rows is None else ar.take(X.rows(slice(0, self.labels.n_recordings)), rows[p])
-                yield self._precise(self._transformed(block, p if rows is None else rows[p]))
-            return
-        for p in parts:
-            index: Any = None if rows is None else rows[p]
-            if self.xp is np and index is not None and (np.diff(index) == 1).all():  # consecutive
-                index, p = None, slice(int(index[0]), int(index[-1]) + 1)
-            if out is None:
-                block = X[p, :] if index is None else ar.take(X, index)
-                yield self._precise(self._transformed(block, p if index is None else index))
-            elif index is None and X.dtype == out.dtype and not self.far:
-                yield X[p]
-            elif index is None:
-                yield np.subtract(X[p], self.base, out=out[: p.stop - p.start], casting="same_kind")
-            else:
-                block = out[: len(index)]
-                if X.dtype == out.dtype:
-                    np.take(X, index, axis=0, out=block, mode="clip")
-                else:
-                    block[...] = X[index]
-                if self.far:
-                    block -= self.base.astype(out.dtype)
-                yield block
+    def _batches(self, pairs: Ints, n_sessions: list[int], most: int) -> list[Batch]:
+        """Sessions of one bin, of about so many rows together."""
+        batches = []
+        row = 0
+        first = 0
+        for b, h in enumerate(n_sessions):
+            size = int(self.types[b // self.n_folds].sum())
+            step = max(1, most // size)
+            for i in range(first, first + h, step):
+                j = min(i + step, first + h)
+                batches.append(Batch(b, slice(row, row + (j - i) * size), pairs[i:j]))
+                row += (j - i) * size
+            first += h
+        return batches
 
-    def _transformed(self, block: Array, index: Any) -> Array:
-        """Rows with the labels at `index` behind the transform, if there is one."""
-        if self.transform is None:
-            return block
-        kind = self.labels.kind[index] if len(self.labels.kinds) > 1 else np.zeros(block.shape[0], np.int64)
-        return self.transform(block, self.labels.kinds[ar.to_numpy(kind)])
+    def _host_block(
+        self, X: NDArray[Any], rows: Ints | None, part: slice, out: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Some rows of an array of NumPy about `self.base`, in a buffer that is used again, or as they are."""
+        index = None if rows is None else rows[part]
+        if index is not None and (np.diff(index) == 1).all():
+            part = slice(int(index[0]), int(index[-1]) + 1)
+            index = None
+        block = out[: part.stop - part.start]
+        if index is None:
+            if X.dtype == block.dtype and not self.far:
+                return X[part]
+            return np.subtract(X[part], self.base, out=block)
+        if X.dtype == block.dtype:
+            np.take(X, index, axis=0, out=block, mode="clip")  # without "clip" NumPy would make a copy first
+        else:
+            block[...] = X[index]
+        if self.far:
+            block -= self.base
+        return block
 
-    def _precise(self, block: Array) -> Array:
-        if not (self.single and block.dtype == self.xp.float32):
+    def _device_blocks(self, X: Array, rows: Array | None, parts: list[slice]) -> Iterator[Array]:
+        """Parts of the rows on a device, behind the transform and about `self.base`."""
+        if isinstance(X, np.ndarray) and rows is not None:
+            rows = ar.to_numpy(rows)
+        wanted: list[Any] = parts if rows is None else [rows[part] for part in parts]  # slices or indices
+        if isinstance(X, np.ndarray):
+            blocks = ar.streamed(X, wanted, self.offset)
+        elif rows is None:
+            blocks = (X.rows(part) if isinstance(X, ar.Arriving) else X[part, :] for part in parts)
+        else:
+            every = X.rows(slice(0, self.labels.n_recordings)) if isinstance(X, ar.Arriving) else X
+            blocks = (ar.take(every, index) for index in wanted)
+        for index, block in zip(wanted, blocks, strict=True):
+            if self.transform is not None:
+                kind = self.labels.kind[index] if len(self.labels.kinds) > 1 else np.zeros(block.shape[0], np.int64)
+                block = self.transform(block, self.labels.kinds[ar.to_numpy(kind)])
             block = ar.to_float(block, self.xp)
-        return block - self.xp.astype(self.base, block.dtype) if self.far else block
+            yield block - self.base if self.far else block
 
-    def _work(self, X: Array, index: Array | None, tasks: list[Task], buffers: Any) -> Iterator[Found]:
-        """Sums and scatters of the tasks, one after the other; two buffers (rows, d) are used again for each."""
-        blocks = self._blocks(X, index, [p for _, p, _ in tasks], buffers[0])
-        for (b, _, pair), block in zip(tasks, blocks, strict=True):
-            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found at the end
-                G = self.xp.reshape(block, (len(pair), -1, self.d))
-                counts = self.types[b // self.n_folds]
-                F, within = self._squared(G, counts, buffers[1])
-                yield b, pair, F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
+    @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
+    def _squared(self, batch: Batch, block: Array, spare: Array | None) -> tuple[Array, Array | None, dict[int, Array]]:
+        """Of the rows of a batch: sums F (h, K_c d), F'F if that is wanted, and the scatter by kind about F / n.
 
-    def _squared(self, G: Array, counts: Ints, spare: Array | None) -> tuple[Array, dict[int, Array]]:
-        """Sums F (h, K_c d) of sessions G (h, L, d) of one type, and by kind the scatter about the session's mean."""
+        `spare` is a buffer as large as the block.
+        """
         xp = self.xp
-        h, _, d = G.shape
+        h = len(batch.pairs)
+        d = self.d
+        rows = xp.reshape(block, (h, -1, d))
+        counts = self.types[batch.bin // self.n_folds]
         sums = []
         within = {}
-        at = 0
+        first = 0
         for k in np.flatnonzero(counts).tolist():
             n = int(counts[k])
-            part = G[:, at : at + n, :]
-            at += n
+            part = rows[:, first : first + n, :]
+            first += n
             if n == 1:
-                sums.append(ar.to_float(part[:, 0, :], xp) - (self.offset - self.base))
+                sums.append(part[:, 0, :] - (self.offset - self.base))
                 continue
-            whole = xp.sum(part, axis=1, dtype=xp.float64)
+            total = xp.sum(part, axis=1)
             if n <= 8 and spare is not None:  # n - 1 orthonormal contrasts hold what n residuals do, at less cost
-                rows = spare[: h * (n - 1)].reshape(h, n - 1, d)
-                rest = np.matmul(helmert(n).astype(spare.dtype), part, out=rows)
-            elif ar.is_torch(xp) and part.dtype == whole.dtype:
-                rest = part.sub(whole[:, None, :], alpha=1 / n)  # in one go
+                contrasts = spare[: h * (n - 1)].reshape(h, n - 1, d)
+                residuals = np.matmul(helmert(n), part, out=contrasts)
+            elif ar.is_torch(xp):
+                residuals = part.sub(total[:, None, :], alpha=1 / n)  # in one go
             else:
-                rest = part - xp.astype(whole / n, part.dtype, copy=False)[:, None, :]
-            whole -= n * (self.offset - self.base)
-            sums.append(whole)
-            flat = xp.reshape(rest, (-1, d))
-            within[k] = ar.to_float(flat.T @ flat, xp)  # NumPy sees that both are one array, and does half the work
-        return sums[0] if len(sums) == 1 else xp.concat(sums, axis=1), within
+                residuals = part - (total / n)[:, None, :]
+            total -= n * (self.offset - self.base)
+            sums.append(total)
+            flat = xp.reshape(residuals, (-1, d))
+            within[k] = flat.T @ flat  # NumPy sees that both are one array, and does half the work
+        F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
+        return F, F.T @ F if self.T[batch.bin].shape[0] == F.shape[1] else None, within
 
     @np.errstate(invalid="ignore", over="ignore")
-    def _close(self, b: int, pair: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
+    def _close(self, b: int, pairs: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
         """Give the sums F (h, K_c d) of complete sessions of bin b, sorted by pair (h,), and F'F to their speakers."""
         if T is not None:
             self.T[b] += T
@@ -330,22 +335,22 @@ class Sums:
             self.T[b][first : first + F.shape[0], :] = F
         for k, scatter in within.items():
             self.within[b % self.n_folds, k, ...] += scatter
-        ar.add_segments(self.A[b], pair - self.pair_start[b], F)
+        ar.add_segments(self.A[b], pairs - self.pair_start[b], F)
 
     @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
         """Rows of sessions that have rows in other chunks too; they are summed by cell (session * K + kind)."""
-        lb = self.labels
-        K = len(self.labels.kinds)
-        cell = lb.session[rows] * K + lb.kind[rows]
+        labels = self.labels
+        K = len(labels.kinds)
+        cell = labels.session[rows] * K + labels.kind[rows]
         order = np.argsort(cell, kind="stable")
         cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
         G = ar.to_float(ar.put(ar.take(X, place[order]), self.offset), self.xp) - self.offset
         F = ar.segment_sums(G, starts)
         mean = F / ar.put(n.astype(float), F)[:, None]
-        fold = self.fold[lb.session_speaker[cells // K]]
-        rest = G - ar.take(mean, np.repeat(np.arange(len(n)), n))
-        _add_by_bin(self.within, np.repeat(fold * K + cells % K, n), rest)
+        fold = self.fold[labels.session_speaker[cells // K]]
+        residuals = G - ar.take(mean, np.repeat(np.arange(len(n)), n))
+        _add_scatter(self.within, np.repeat(fold * K + cells % K, n), residuals)
         self.open.add(cells, n, F, fold, self.within)
         sessions = np.unique(cells // K)
         self.close_sums(*self.open.take_out(sessions, self._complete[sessions]))
@@ -363,139 +368,157 @@ class Sums:
             self._close(b, self.session_pair[sessions[chosen]], F, T, {})
         np.add.at(self.pair_n, self.session_pair[sessions], 1)
 
-    def result(self, again: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
-        """The sums by fold, as fields of `Statistics`; `again` names the recordings that are not finite, if any are."""
-        check_sums([*self.A, *self.T, self.within, self.open.sums], again)
-        lb = self.labels
-        done = self.pair_n > 0
-        left = self._left_open()
-        who = np.zeros(len(lb.speaker_ids), bool)
-        who[self.pair_speaker[done]] = True
-        out: list[dict[str, Any]] = []
+    def result(self, name_rows: Callable[[], None] | None = None) -> list[dict[str, Any]]:
+        """The sums by fold, as fields of `Statistics`.
+
+        `name_rows` is called if any sum is not finite: it raises an error that names the recordings to blame.
+        """
+        check_sums([*self.A, *self.T, self.within, self.open.sums], name_rows)
+        labels = self.labels
+        complete = self.pair_n > 0
+        open_sessions = self.open.sessions()
+        open_fold = self.fold[ar.to_numpy(labels.session_speaker)[open_sessions]]
+        still_open = self._still_open(open_sessions)
+        heard = np.zeros(len(labels.speaker_ids), bool)
+        heard[self.pair_speaker[complete]] = True
+        parts: list[dict[str, Any]] = []
         for f in range(self.n_folds):
-            own = who & (self.fold == f)
-            place = np.cumsum(own) - 1
-            blocks = [self._block(c, f, done, place) for c in range(len(self.types))]
-            rest = None if left is None else left.select((self.fold == f)[lb.session_speaker[self.open.sessions()]])
-            found = {"speaker_ids": lb.speaker_ids[own], "weights": np.ones(int(own.sum())), "open": rest or None}
-            found |= {"offset": self.offset, "kinds": lb.kinds, "blocks": tuple(b for b in blocks if b is not None)}
-            out.append({**found, "within": self.within[f, ...], "sessions": self._names(f)})
-        return out
+            members = heard & (self.fold == f)
+            place = np.cumsum(members) - 1
+            blocks = [self._block(c, f, complete, place) for c in range(len(self.types))]
+            fields = {
+                "offset": self.offset,
+                "kinds": labels.kinds,
+                "speaker_ids": labels.speaker_ids[members],
+                "weights": np.ones(int(members.sum())),
+                "blocks": tuple(b for b in blocks if b is not None),
+                "within": self.within[f, ...],
+                "sessions": self._names(f),
+                "open": None if still_open is None else still_open.select(open_fold == f) or None,
+            }
+            parts.append(fields)
+        return parts
 
     def _names(self, f: int) -> NDArray[Any] | None:
         """Keys of the complete sessions of a fold; of 64-bit integers the ids, which are hashed when asked for."""
-        lb = self.labels
-        if lb.session_ids is None:
+        labels = self.labels
+        if labels.session_ids is None:
             return None
-        closed = np.ones(lb.n_sessions, bool)
+        closed = np.ones(labels.n_sessions, bool)
         closed[self.open.sessions()] = False
         if self.n_folds > 1:
-            closed &= (self.fold == f)[ar.to_numpy(lb.session_speaker)]
-        ids = lb.session_ids[closed]
+            closed &= (self.fold == f)[ar.to_numpy(labels.session_speaker)]
+        ids = labels.session_ids[closed]
         return ids if ids.dtype == np.int64 else keys(ids)
 
-    def _block(self, c: int, f: int, done: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
-        """The sessions of type c in fold f that are complete."""
+    def _block(self, c: int, f: int, complete: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
+        """The sessions of type c in fold f that are complete; `place` is the row of each speaker in the result."""
         b = c * self.n_folds + f
         pairs = slice(self.pair_start[b], self.pair_start[b + 1])
-        there = np.flatnonzero(done[pairs])
-        if not len(there):
+        rows = np.flatnonzero(complete[pairs])
+        if not len(rows):
             return None
         A = self.A[b]
         T = self.T[b]
-        if len(there) < A.shape[0]:
-            A = ar.take(A, there)
+        if len(rows) < A.shape[0]:
+            A = ar.take(A, rows)
         if T.shape[0] < T.shape[1]:
             T = T[: self.rows_kept[b], :]
-        speaker = place[self.pair_speaker[pairs][there]]
-        return TypeBlock(self.types[c], speaker, self.pair_n[pairs][there], A, T)
+        speaker = place[self.pair_speaker[pairs][rows]]
+        return TypeBlock(self.types[c], speaker, self.pair_n[pairs][rows], A, T)
 
-    def _left_open(self) -> OpenSessions | None:
-        """Sessions that are not complete at the end."""
-        lb = self.labels
-        at = self.open.sessions()
-        if lb.session_ids is None or not len(at):
+    def _still_open(self, sessions: Ints) -> OpenSessions | None:
+        """The sessions that are not complete at the end, with their names."""
+        labels = self.labels
+        if labels.session_ids is None or not len(sessions):
             return None
-        names = lb.session_ids[at]
-        speakers = lb.speaker_ids[lb.session_speaker[at]]
+        names = labels.session_ids[sessions]
+        speakers = labels.speaker_ids[labels.session_speaker[sessions]]
         cells, n, F = self.open.cells()
         session, kind = np.divmod(cells, self.open.K)
-        return OpenSessions(keys(names), names, speakers, np.searchsorted(at, session), kind, n, F)
+        return OpenSessions(keys(names), names, speakers, np.searchsorted(sessions, session), kind, n, F)
 
 
-class Moments:
+class UnlabelledSums:
     """Sums and scatters of rows by fold, without labels: a speaker for each fold, a session for each recording."""
 
     def __init__(self, like: Array, n_folds: int):
-        xp = ar.namespace(like)
-        self.n_folds = n_folds
-        with np.errstate(all="ignore"):
-            mean = xp.mean(ar.to_float(like, xp), axis=0)
-            self.offset = xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
         d = like.shape[1]
+        self.n_folds = n_folds
+        self.offset = near_mean(ar.to_float(like, ar.namespace(like)))
         self.n = np.zeros(n_folds, np.int64)
-        self.f = ar.zeros((n_folds, d), mean)
-        self.T = ar.zeros((n_folds, d, d), mean)
+        self.f = ar.zeros((n_folds, d), self.offset)
+        self.T = ar.zeros((n_folds, d, d), self.offset)
 
     @ar.reproducible()
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, X: Array, fold: Ints | None) -> None:
-        """Add rows X (k, d) of these folds (k,); None: all are of fold 0. One thread: each has buffers of its BLAS."""
+        """Add rows X (k, d) of these folds (k,); None: all are of fold 0."""
         xp = ar.namespace(X)
-        n = [X.shape[0]]
+        sizes = [X.shape[0]]
         if fold is not None:
-            n = np.bincount(fold, minlength=self.n_folds).tolist()
-            X = X if max(n) == X.shape[0] else ar.take(X, np.argsort(fold, kind="stable"))
+            sizes = np.bincount(fold, minlength=self.n_folds).tolist()
+            X = X if max(sizes) == X.shape[0] else ar.take(X, np.argsort(fold, kind="stable"))
         G = ar.to_float(X, xp)
-        at = 0
-        own_memory = xp is np and G is not X  # new memory takes longer than the sums
-        G = np.subtract(G, self.offset, out=G) if own_memory else G - self.offset
-        for k, h in enumerate(n):
-            own = G[at : at + h, :]
-            at += h
+        is_copy = xp is np and G is not X  # it may be written to: getting new memory takes longer than the sums
+        G = np.subtract(G, self.offset, out=G) if is_copy else G - self.offset
+        first = 0
+        for k, h in enumerate(sizes):
+            rows = G[first : first + h, :]
+            first += h
             if h:
                 self.n[k] += h
-                self.f[k, ...] += xp.sum(own, axis=0)
-                self.T[k, ...] += own.T @ own
+                self.f[k, ...] += xp.sum(rows, axis=0)
+                self.T[k, ...] += rows.T @ rows
 
-    def result(self, again: Callable[[], Any]) -> list[dict[str, Any] | None]:
-        """The sums by fold, as fields of `Statistics`, None where a fold is empty; `again` as for `Sums.result`."""
-        xp = ar.namespace(self.offset)
-        check_sums([self.f, self.T], again)
+    def result(self, name_rows: Callable[[], None]) -> list[dict[str, Any] | None]:
+        """The sums by fold, as fields of `Statistics`, None for an empty fold; `name_rows` as in `SessionSums`."""
+        check_sums([self.f, self.T], name_rows)
         one = np.ones(1, np.int64)
         d = self.offset.shape[0]
-        found: list[dict[str, Any] | None] = []
+        parts: list[dict[str, Any] | None] = []
         for k, n in enumerate(self.n.tolist()):
-            block = TypeBlock(one, 0 * one, n * one, xp.reshape(self.f[k, ...], (1, d)), self.T[k, ...])
-            own: dict[str, Any] = {
+            A = ar.namespace(self.offset).reshape(self.f[k, ...], (1, d))
+            fields = {
                 "offset": self.offset,
                 "kinds": NO_KIND,
                 "speaker_ids": k * one,
                 "weights": np.ones(1),
+                "blocks": (TypeBlock(one, 0 * one, n * one, A, self.T[k, ...]),),
+                "within": ar.zeros((1, d, d), self.offset),
+                "sessions": None,
+                "known": "nothing",
             }
-            own |= {"blocks": (block,), "within": ar.zeros((1, d, d), self.offset), "sessions": None}
-            found.append(own if n else None)
-        return found
+            parts.append(fields if n else None)
+        return parts
 
 
-def check_sums(sums: list[Array], again: Callable[[], Any] | None) -> None:
-    """A NaN or an infinity anywhere in the data has spread into the sums; `again` names where."""
+@np.errstate(all="ignore")
+def near_mean(rows: Array) -> Array:
+    """(d,) the mean of some rows, 0 where that is not finite: a point about which sums lose no digits."""
+    xp = ar.namespace(rows)
+    mean = xp.mean(rows, axis=0)
+    return xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
+
+
+def check_sums(sums: list[Array], name_rows: Callable[[], None] | None) -> None:
+    """A NaN or an infinity anywhere in the data has spread into the sums; `name_rows` raises an error that names it."""
     xp = ar.namespace(*sums)
     if bool(xp.all(xp.stack([xp.all(xp.isfinite(A)) for A in sums]))):
         return
-    if again is not None:
-        again()
+    if name_rows is not None:
+        name_rows()
     raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
 
 
-def _add_by_bin(within: Array, bins: Ints, rows: Array) -> None:
+def _add_scatter(within: Array, bins: Ints, rows: Array) -> None:
     """Add the scatter of rows to `within` (folds, K, d, d); `bins` are fold * K + kind of each row."""
     K = within.shape[1]
     for b in np.unique(bins).tolist():
         within[b // K, b % K, ...] += ar.gram(ar.take(rows, np.flatnonzero(bins == b)))
 
 
-class Open:
+class OpenTable:
     """A table of sums of sessions 0 .. n-1 that are not complete; a session takes a slot while it is open."""
 
     def __init__(self, n_sessions: int, K: int, like: Array):
@@ -506,46 +529,46 @@ class Open:
         self.counts = np.zeros((0, K), np.int64)
         self.sums = ar.zeros((0, self.d), like)  # (slots * K, d)
 
-    def __len__(self) -> int:
-        return int((self.slot >= 0).sum())
-
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, cell: Ints, n: Ints, F: Array, fold: Ints, within: Array) -> None:
         """Add sums F of n recordings to distinct cells (session * K + kind); scatter between parts goes to `within`."""
         xp = ar.namespace(F)
         self._open(np.unique(cell // self.K))
-        at = self.slot[cell // self.K] * self.K + cell % self.K
-        m = self.counts.reshape(-1)[at]
-        of = np.flatnonzero(m > 0)
-        if len(of):
-            n_, m_ = (ar.put(a[of].astype(float), F)[:, None] for a in (n, m))
-            jump = ar.take(F, of) / n_ - ar.take(self.sums, at[of]) / m_
-            _add_by_bin(within, fold[of] * self.K + cell[of] % self.K, jump * xp.sqrt(n_ * m_ / (n_ + m_)))
-        self.counts.reshape(-1)[at] += n
-        ar.add_rows(self.sums, at, F)
+        place = self.slot[cell // self.K] * self.K + cell % self.K
+        before = self.counts.reshape(-1)[place]
+        joined = np.flatnonzero(before > 0)
+        if len(joined):
+            n_new, n_old = (ar.put(a[joined].astype(float), F)[:, None] for a in (n, before))
+            jump = ar.take(F, joined) / n_new - ar.take(self.sums, place[joined]) / n_old
+            bins = fold[joined] * self.K + cell[joined] % self.K
+            _add_scatter(within, bins, jump * xp.sqrt(n_new * n_old / (n_new + n_old)))
+        self.counts.reshape(-1)[place] += n
+        ar.add_rows(self.sums, place, F)
 
     def _open(self, sessions: Ints) -> None:
+        """Give a slot to each of the sessions that has none."""
         new = sessions[self.slot[sessions] < 0]
         if len(new) > len(self.free):  # twice as many slots
-            have = len(self.counts)
-            more = max(len(new) - len(self.free), have)
-            self.free = np.concatenate([self.free, np.arange(have, have + more)])
+            size = len(self.counts)
+            more = max(len(new) - len(self.free), size)
+            self.free = np.concatenate([self.free, np.arange(size, size + more)])
             self.counts = np.concatenate([self.counts, np.zeros((more, self.K), np.int64)])
             xp = ar.namespace(self.sums)
             self.sums = xp.concat([self.sums, ar.zeros((more * self.K, self.d), self.sums)], axis=0)
-        self.slot[new], self.free = self.free[: len(new)], self.free[len(new) :]
+        self.slot[new] = self.free[: len(new)]
+        self.free = self.free[len(new) :]
 
-    def _cells(self, at: Ints) -> Ints:
-        """The cells of each of the sessions, or of the slots, at `at`."""
-        return (at[:, None] * self.K + np.arange(self.K)).reshape(-1)
+    def _cells(self, places: Ints) -> Ints:
+        """The cells of sessions, or of slots."""
+        return (places[:, None] * self.K + np.arange(self.K)).reshape(-1)
 
     def take_out(self, sessions: Ints, sizes: Ints) -> tuple[Ints, Array]:
         """Take out the sessions (h,) of which as many recordings have come as `sizes` says; with sums (h, K, d)."""
         sessions = sessions[self.counts[self.slot[sessions]].sum(axis=1) == sizes]
         slots = self.slot[sessions]
-        at = self._cells(slots)
-        sums = ar.namespace(self.sums).reshape(ar.take(self.sums, at), (len(sessions), self.K, self.d))
-        ar.set_rows(self.sums, at, ar.zeros((len(at), self.d), self.sums))
+        cells = self._cells(slots)
+        sums = ar.namespace(self.sums).reshape(ar.take(self.sums, cells), (len(sessions), self.K, self.d))
+        ar.set_rows(self.sums, cells, ar.zeros((len(cells), self.d), self.sums))
         self.counts[slots] = 0
         self.slot[sessions] = -1
         self.free = np.concatenate([self.free, slots])
@@ -558,7 +581,7 @@ class Open:
     def cells(self) -> tuple[Ints, Ints, Array]:
         """The cells (session * K + kind) that have recordings, how many, and their sums."""
         sessions = self.sessions()
-        at = self._cells(self.slot[sessions])
-        n = self.counts.reshape(-1)[at]
-        there = np.flatnonzero(n > 0)
-        return self._cells(sessions)[there], n[there], ar.take(self.sums, at[there])
+        slots = self._cells(self.slot[sessions])
+        n = self.counts.reshape(-1)[slots]
+        filled = np.flatnonzero(n > 0)
+        return self._cells(sessions)[filled], n[filled], ar.take(self.sums, slots[filled])

@@ -17,7 +17,7 @@ they are fewer, so that many types cost little), and K_c d for each pair of a sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
@@ -25,11 +25,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import (
     Array,
     Arriving,
+    Device,
     add_rows,
     check_finite,
     gram,
@@ -41,13 +42,20 @@ from duoplda.arrays import (
 )
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
-from duoplda.data.recordings import ROWS, ArrayRecordings, Recordings
+from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.model.accumulate import STREAM_BYTES, Moments, Open, OpenSessions, Sums, TypeBlock, add_scatters
+from duoplda.model.accumulate import (
+    STREAM_BYTES,
+    OpenSessions,
+    OpenTable,
+    SessionSums,
+    TypeBlock,
+    UnlabelledSums,
+    add_scatters,
+)
 from duoplda.model.sample import Sample, Sampler
 
-PRECISIONS = ("double", "single")
-LARGEST = 1e150  # the square of a larger value, added up, is soon infinite
+Transform = Callable[[Array, NDArray[Any]], Array]  # of rows (k, d) and the names of their kinds of channels (k,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,12 +93,11 @@ class Statistics:
     def of(
         cls,
         recordings: Recordings,
-        transform: Any = None,
+        transform: Transform | None = None,
         *,
         n_folds: int = 0,
         seed: int = 0,
-        device: str | None = None,
-        precision: str = "double",
+        device: Device = None,
         close: bool = True,
     ) -> Statistics:
         """One pass over recordings, wherever they lie.
@@ -103,15 +110,10 @@ class Statistics:
         n_folds, seed : split speakers by a hash of their ids, and keep the parts too, for held-out speakers
         device : a device of torch ("cuda") through which recordings of the host are streamed in blocks, so that they
             need not fit there; tensors are used where they are
-        precision : "single": differences within sessions of float32 recordings are squared in single precision, block
-            by block, and only added in double: faster, and exact to about 1e-7 of the variances. Not for embeddings
-            with directions of (nearly) no variance.
         close : False: sessions that have further recordings elsewhere stay open
         """
-        if precision not in PRECISIONS:
-            raise DuopldaError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
-        options: dict[str, Any] = {"n_folds": n_folds, "seed": seed, "device": device, "single": precision == "single"}
-        make = partial(_gather, transform=transform, buckets=recordings.buckets, **options)
+        pass_options = {"transform": transform, "device": device, "n_folds": n_folds, "seed": seed}
+        make = partial(_gather, buckets=recordings.buckets, **pass_options)
         tie = (lambda loose: [s.close() for s in loose]) if close else list
         parts = recordings.reduce(make, _join, tie, max(n_folds, 1))
         return cls.from_folds(parts, seed) if n_folds else parts[0]
@@ -120,11 +122,11 @@ class Statistics:
     def unlabelled(
         cls,
         recordings: Recordings,
-        transform: Any = None,
+        transform: Callable[[Array], Array] | None = None,
         *,
         n_folds: int = 0,
         seed: int = 0,
-        device: str | None = None,
+        device: Device = None,
     ) -> Statistics:
         """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session.
 
@@ -137,7 +139,14 @@ class Statistics:
 
     @classmethod
     def from_arrays(
-        cls, X: Any, speaker: Any, session: Any = None, channel: Any = None, *, close: bool = True, **options: Any
+        cls,
+        X: Array,
+        speaker: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        *,
+        close: bool = True,
+        **options: Any,
     ) -> Statistics:
         """The same of recordings `X` (N, d) in memory with their labels (N,); the options are those of `of`.
 
@@ -165,18 +174,19 @@ class Statistics:
         place = np.argsort(order)
         start = np.cumsum([0, *(len(f.speaker_ids) for f in folds)])
         blocks: list[TypeBlock] = []
-        own: list[list[TypeBlock]] = [[] for _ in folds]
+        fold_blocks: list[list[TypeBlock]] = [[] for _ in folds]
         for t in sorted({tuple(b.counts.tolist()) for f in folds for b in f.blocks}):
-            of = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
-            A = namespace(folds[0].offset).concat([b.A for _, b in of], axis=0)
-            speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of])
-            n = np.concatenate([b.n for _, b in of])
-            at = 0
-            for i, b in of:
-                own[i].append(replace(b, A=A[at : at + len(b.n), :]))
-                at += len(b.n)
-            blocks.append(TypeBlock(of[0][1].counts, speaker, n, A, add_scatters([b for _, b in of])))
-        parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, own, strict=True))
+            of_type = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
+            A = namespace(folds[0].offset).concat([b.A for _, b in of_type], axis=0)
+            speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of_type])
+            n = np.concatenate([b.n for _, b in of_type])
+            row = 0
+            for i, b in of_type:
+                fold_blocks[i].append(replace(b, A=A[row : row + len(b.n), :]))
+                row += len(b.n)
+            scatter = add_scatters([b for _, b in of_type])
+            blocks.append(TypeBlock(of_type[0][1].counts, speaker, n, A, scatter))
+        parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, fold_blocks, strict=True))
         weights = np.concatenate([f.weights for f in folds])[order]
         within = _total([f.within for f in folds])
         whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
@@ -239,8 +249,9 @@ class Statistics:
         """(K, d, d) scatter of the recordings of each kind about the offset."""
         out = self.within + 0.0
         for b in self.blocks:
-            for k, n, of in b.parts:
-                out[k, ...] += (b.scatter[of, of] if b.squared else gram(b.scatter[:, of])) / n
+            for k, n, columns in b.parts:
+                squares = b.scatter[columns, columns] if b.squared else gram(b.scatter[:, columns])
+                out[k, ...] += squares / n
         return out
 
     @cached_property
@@ -249,14 +260,6 @@ class Statistics:
         out = np.zeros((len(self.speaker_ids), len(self.blocks)), np.int64)
         for c, b in enumerate(self.blocks):
             out[b.speaker, c] = b.n
-        return out
-
-    @cached_property
-    def speaker_sums(self) -> Array:
-        """(M, d) sum of all recordings of each speaker about the offset, whatever their kind."""
-        out = zeros((len(self.speaker_ids), self.d), self.offset)
-        for b in self.blocks:
-            add_rows(out, b.speaker, sum(b.A[:, of] for _, _, of in b.parts))
         return out
 
     @cached_property
@@ -325,27 +328,22 @@ class Statistics:
             return Statistics.from_folds([f.close() for f in self.folds], self.seed)
         if self.open is None:
             return self
-        o = self.open
+        parts = self.open
         K = self.K
-        speaker_ids, speaker = lab.codes(o.speakers, "speaker")
-        session = np.repeat(o.session, o.n)
-        kind = np.repeat(o.kind, o.n)
-        labels = Labels(speaker_ids, o.names, self.kinds, speaker[session], session, kind)
-        rows = zeros((len(o) * K, self.d), self.offset)
-        add_rows(rows, o.session * K + o.kind, o.F)
-        sums = Sums(labels, self.offset[None, :], offset=self.offset)
-        sums.close_sums(np.arange(len(o)), namespace(rows).reshape(rows, (len(o), K, self.d)))
+        speaker_ids, speaker = lab.codes(parts.speakers, "speaker")
+        session = np.repeat(parts.session, parts.n)
+        kind = np.repeat(parts.kind, parts.n)
+        labels = Labels(speaker_ids, parts.names, self.kinds, speaker[session], session, kind)
+        rows = zeros((len(parts) * K, self.d), self.offset)
+        add_rows(rows, parts.session * K + parts.kind, parts.F)
+        sums = SessionSums(labels, self.offset[None, :], offset=self.offset)
+        sums.close_sums(np.arange(len(parts)), namespace(rows).reshape(rows, (len(parts), K, self.d)))
         return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0], known=self.known)])
 
-    def _nothing(self) -> Statistics:
-        """Statistics of no recordings, to which these can be added."""
-        none: dict[str, Any] = {
-            "speaker_ids": self.speaker_ids[:0],
-            "weights": self.weights[:0],
-            "blocks": (),
-            "sessions": None,
-        }
-        return replace(self, within=0.0 * self.within, open=None, sample=None, **none)
+    def _without_sessions(self, within: Array, opened: OpenSessions | None = None) -> Statistics:
+        """Statistics of no complete session, to which these can be added."""
+        nobody = replace(self, speaker_ids=self.speaker_ids[:0], weights=self.weights[:0], blocks=())
+        return replace(nobody, within=within, sessions=None, open=opened, sample=None)
 
     def __radd__(self, other: Any) -> Statistics:
         return self if other == 0 else NotImplemented  # so that sum(shards) works
@@ -357,33 +355,37 @@ class Statistics:
         return self._relabel(self.speaker_ids, kinds)
 
     def regrouped(self, n: int, turn: int = 0) -> Statistics:
-        """The same with the folds joined to at most n that have about as many speakers each, in several ways."""
+        """The same with the folds joined to at most n that have about as many speakers each.
+
+        Another `turn` joins them in another way.
+        """
         size = [len(fold.speaker_ids) for fold in self.folds]
         groups: list[list[int]] = [[] for _ in range(n)]
         for i in sorted(range(len(size)), key=lambda i: (-size[i], i * (2 * turn + 1) % len(size), i)):
             if size[i]:
-                min(groups, key=lambda own: sum(size[j] for j in own)).append(i)
-        folds = [Statistics.sum([self.folds[i] for i in sorted(own)]) for own in groups if own]
+                min(groups, key=lambda group: sum(size[j] for j in group)).append(i)
+        folds = [Statistics.sum([self.folds[i] for i in sorted(group)]) for group in groups if group]
         return Statistics.from_folds(folds, self.seed)
 
     def _relabel(self, speaker_ids: NDArray[Any], kinds: NDArray[Any]) -> Statistics:
+        """The same with indices into longer, sorted lists of speakers and kinds, among which are all of these."""
         speaker = np.searchsorted(speaker_ids, self.speaker_ids)
         kind = np.searchsorted(kinds, self.kinds)
         weights = np.zeros(len(speaker_ids))
         weights[speaker] = self.weights
         within = self.within
-        blocks = []
         if len(kinds) > self.K and within is not None:
             within = zeros((len(kinds), self.d, self.d), self.within)
-            for k, to in enumerate(kind.tolist()):
-                within[to, ...] = self.within[k, ...]
+            for k, new_kind in enumerate(kind.tolist()):
+                within[new_kind, ...] = self.within[k, ...]
+        blocks = []
         for b in self.blocks:
             counts = np.zeros(len(kinds), np.int64)
             counts[kind] = b.counts
             blocks.append(replace(b, counts=counts, speaker=speaker[b.speaker]))
         opened = None if self.open is None else replace(self.open, kind=kind[self.open.kind])
-        new: dict[str, Any] = {"kinds": kinds, "speaker_ids": speaker_ids, "weights": weights, "blocks": tuple(blocks)}
-        return replace(self, within=within, open=opened, **new)
+        relabelled = replace(self, kinds=kinds, speaker_ids=speaker_ids, weights=weights)
+        return replace(relabelled, blocks=tuple(blocks), within=within, open=opened)
 
     def _move(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
@@ -412,9 +414,9 @@ class Statistics:
         xp = namespace(A)
         means = np.array(np.broadcast_to(means, (self.K, self.d)))
         for b in self.shifted(self.offset - put(means, self.offset)):
-            of = [columns for _, _, columns in b.parts]
-            T = xp.concat([xp.concat([A.T @ b.T[i, j] @ A for j in of], axis=1) for i in of])
-            blocks.append(replace(b, A=xp.concat([b.A[:, i] @ A for i in of], axis=1), scatter=T))
+            by_kind = [columns for _, _, columns in b.parts]
+            T = xp.concat([xp.concat([A.T @ b.T[i, j] @ A for j in by_kind], axis=1) for i in by_kind])
+            blocks.append(replace(b, A=xp.concat([b.A[:, i] @ A for i in by_kind], axis=1), scatter=T))
         within = xp.stack([A.T @ self.within[k, ...] @ A for k in range(self.K)])
         folds = tuple(part.mapped(means, matrix) for part in self.folds)
         return replace(self, offset=zeros((A.shape[1],), A), blocks=tuple(blocks), within=within, folds=folds)
@@ -435,13 +437,14 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
 
 
 def _keys(parts: Sequence[Statistics]) -> NDArray[np.uint64] | None:
+    """Hashes of the complete sessions of all parts; None where no session has a name."""
     named = [p.session_keys for p in parts if p.session_keys is not None]
     return np.concatenate(named) if named else None
 
 
-def _total(scatters: Sequence[Array]) -> Array:
-    there = [s for s in scatters if s is not None]
-    return sum(there[1:], there[0]) if there else None
+def _total(scatters: Sequence[Array | None]) -> Array | None:
+    known = [s for s in scatters if s is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
@@ -455,13 +458,13 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
         who = np.unique(speakers[index == torn[0]])
         raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
     d = offset.shape[0]
-    table = Open(len(keys), K, offset)
-    at = 0
+    table = OpenTable(len(keys), K, offset)
+    first_session = 0
     scatter = zeros((1, K, d, d), offset)
     for p in parts:
-        session = index[at : at + len(p)][p.session]
+        session = index[first_session : first_session + len(p)][p.session]
         table.add(session * K + p.kind, p.n, p.F, np.zeros(len(p.n), np.int64), scatter)
-        at += len(p)
+        first_session += len(p)
     cells, n, F = table.cells()
     within = scatter[0, ...] if within is None else within + scatter[0, ...]
     return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
@@ -498,41 +501,42 @@ def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | Non
 
 
 def _gather(
-    part: Recordings, *, transform: Any, device: str | None, buckets: int, **options: Any
+    part: Recordings, *, transform: Transform | None, device: Device, n_folds: int, seed: int, buckets: int
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
     """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    whole = _at_once(part, transform, device, options) if isinstance(part, ArrayRecordings) else None
-    sums, sampler = whole or _by_chunks(part, transform, device, options)
-    samples: Any = repeat(None) if sampler is None else sampler.result()
-    results = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
+    whole = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
+    sums, sampler = whole or _by_chunks(part, transform, device, n_folds, seed)
+    samples: Iterable[Sample | None] = repeat(None) if sampler is None else sampler.result()
+    fields = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
     known = part.labels().known
-    found = [Statistics(**g, sample=sample, known=known) for g, sample in results]
+    by_fold = [Statistics(**sums_of_fold, sample=sample, known=known) for sums_of_fold, sample in fields]
     loose = []
-    empty: dict[str, Any] = {"speaker_ids": found[0].speaker_ids[:0], "weights": np.zeros(0), "blocks": ()}
-    empty |= {"within": None, "sessions": None, "sample": None}
-    for b in range(buckets) if any(s.open is not None for s in found) else ():
-        own = [None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == b) for s in found]
-        loose.append(tuple(replace(s, open=o or None, **empty) for s, o in zip(found, own, strict=True)))
-    return [replace(s, open=None) for s in found], loose
+    for bucket in range(buckets) if any(s.open is not None for s in by_fold) else ():
+        of_bucket = []
+        for s in by_fold:
+            opened = None if s.open is None else s.open.select(s.open.keys % np.uint64(buckets) == bucket)
+            of_bucket.append(s._without_sessions(None, opened or None))
+        loose.append(tuple(of_bucket))
+    return [replace(s, open=None) for s in by_fold], loose
 
 
 def _at_once(
-    part: ArrayRecordings, transform: Any, device: str | None, options: dict[str, Any]
-) -> tuple[Sums, Sampler | None] | None:
+    part: ArrayRecordings, transform: Transform | None, device: Device, n_folds: int, seed: int
+) -> tuple[SessionSums, Sampler | None] | None:
     """The sums of an array; None where it must come in chunks: with a transform, unless a device does the work."""
     X = part.X
     first = slice(0, min(ROWS, X.shape[0]))
     like = X if device is None or namespace(X) is not np else on_device(X[first], device)
     moves = namespace(like) is not namespace(X) and Arriving.fits(X, like)
-    rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # which come while labels are sorted
+    rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # rows arrive while labels are sorted
     try:
         labels = part.labels(like).filled
         if transform is not None:
             if namespace(like) is np or labels.open is not None:
                 return None
             like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
-        sums = Sums(labels, like, transform=transform, **options)
-        sampler = _sampler(labels, X, options)
+        sums = SessionSums(labels, like, n_folds=n_folds, seed=seed, transform=transform)
+        sampler = Sampler(labels, X.shape[1], n_folds, seed) if n_folds else None
         if labels.open is None:
             sums.add_all(rows)
         else:
@@ -549,28 +553,21 @@ def _at_once(
             rows.end()
 
 
-def _sampler(labels: Labels, X: Array, options: dict[str, Any]) -> Sampler | None:
-    return Sampler(labels, X.shape[1], options["n_folds"], options["seed"]) if options["n_folds"] else None
-
-
 def _by_chunks(
-    part: Recordings, transform: Any, device: str | None, options: dict[str, Any]
-) -> tuple[Sums, Sampler | None]:
-    sums = None
-    sampler = None
+    part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int
+) -> tuple[SessionSums, Sampler | None]:
     labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
-    for chunk in part.vectors(_rows(device)):
-        X = on_device(chunk.X, device)
-        if transform is not None:
-            try:
-                X = transform(X, labels.kinds[labels.kind[chunk.index]])
-            except DuopldaError:
-                _name_rows(part)  # which names the recordings, not the rows of the chunk
-                raise
+
+    def transformed(X: Array, chunk: Chunk) -> Array:
+        return X if transform is None else transform(X, labels.kinds[labels.kind[chunk.index]])
+
+    sums = None
+    sampler = None
+    for chunk, X in _chunks(part, device, transformed):
         if sums is None:
-            sums = Sums(labels, X, **options)
-            sampler = _sampler(labels, chunk.X, options)
+            sums = SessionSums(labels, X, n_folds=n_folds, seed=seed)
+            sampler = Sampler(labels, chunk.X.shape[1], n_folds, seed) if n_folds else None
         sums.add(X, chunk.index)
         if sampler is not None:
             sampler.add(chunk.X, chunk.index)
@@ -579,48 +576,56 @@ def _by_chunks(
     return sums, sampler
 
 
-def _rows(device: str | None) -> int:
-    """Of a chunk: those for a device are larger, as each costs it some time."""
-    return ROWS if device is None or str(device) == "cpu" else 8 * ROWS
-
-
 def _gather_unlabelled(
-    part: Recordings, transform: Any, n_folds: int, seed: int, device: str | None
+    part: Recordings, transform: Callable[[Array], Array] | None, n_folds: int, seed: int, device: Device
 ) -> tuple[list[Statistics], list[Any]]:
+    """As `_gather`, for `Statistics.unlabelled`."""
     labels = part.labels().filled if n_folds else None
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
     sums = None
-    step = _rows(device)
-    for chunk in part.vectors(step):
-        X = on_device(chunk.X, device)
+    step = _chunk_rows(device)
+    for chunk, X in _chunks(part, device, lambda X, _: X if transform is None else transform(X)):
         fold = None if folds is None else folds[chunk.index]
-        if transform is not None:
-            try:
-                X = transform(X)
-            except DuopldaError:
-                _name_rows(part)  # which names the recordings, not the rows of the chunk
-                raise
-        sums = Moments(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1)) if sums is None else sums
-        for i in range(0, X.shape[0], step):
-            own = slice(i, min(i + step, X.shape[0]))
-            sums.add(X[own, :], None if fold is None else fold[own])
+        if sums is None:
+            sums = UnlabelledSums(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1))
+        for i in range(0, X.shape[0], step):  # a chunk may be of any size
+            rows = slice(i, min(i + step, X.shape[0]))
+            sums.add(X[rows, :], None if fold is None else fold[rows])
     if sums is None:
         raise DuopldaError("there are no recordings")
-    results = [
-        None if own is None else Statistics(**own, known="nothing") for own in sums.result(partial(_name_rows, part))
-    ]
-    empty = next(own for own in results if own is not None)._nothing()
-    return [own or empty for own in results], []
+    by_fold = [None if fields is None else Statistics(**fields) for fields in sums.result(partial(_name_rows, part))]
+    heard = next(s for s in by_fold if s is not None)
+    empty = heard._without_sessions(0.0 * heard.within)
+    return [s or empty for s in by_fold], []
 
 
-def _name_rows(part: Recordings, transform: Any = None) -> Any:
+def _chunk_rows(device: Device) -> int:
+    """Chunks for a device are larger, as each costs it some time."""
+    return ROWS if device is None or str(device) == "cpu" else 8 * ROWS
+
+
+def _chunks(
+    part: Recordings, device: Device, transformed: Callable[[Array, Chunk], Array]
+) -> Iterator[tuple[Chunk, Array]]:
+    """Chunks as they were read, each with its rows on the device and behind the transform."""
+    for chunk in part.vectors(_chunk_rows(device)):
+        try:
+            X = transformed(on_device(chunk.X, device), chunk)
+        except DuopldaError:
+            _name_rows(part)  # the error names the recordings, not the rows of the chunk
+            raise
+        yield chunk, X
+
+
+def _name_rows(part: Recordings, transform: Transform | None = None) -> None:
     """Read again and raise an error that names the recordings that are not finite or too large, if any.
 
     With a transform that fails in rows of another order, it then fails in that of the recordings.
     """
+    largest = 1e150  # the square of a larger value, added up, is soon infinite
     for chunk in part.chunks():
         size = np.abs(to_numpy(chunk.X)).max(axis=1).astype(np.float64)
-        bad = np.flatnonzero(~(size < LARGEST))
+        bad = np.flatnonzero(~(size < largest))
         if not len(bad):
             continue
         if isinstance(part, ArrayRecordings):
@@ -635,7 +640,7 @@ def _name_rows(part: Recordings, transform: Any = None) -> Any:
             transform(chunk.X, labels.kinds[to_numpy(labels.kind[chunk.index])])
 
 
-def _join(pieces: list[Any]) -> Any:
+def _join(pieces: Sequence[Any]) -> Any:
     """Statistics added up; of tuples, each place by itself."""
     if isinstance(pieces[0], tuple):
         return tuple(Statistics.sum(same) for same in zip(*pieces, strict=True))
