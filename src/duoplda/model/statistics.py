@@ -141,7 +141,7 @@ class Statistics:
     def from_arrays(
         cls,
         X: Array,
-        speaker: ArrayLike,
+        speaker: ArrayLike | None,
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         *,
