@@ -192,7 +192,8 @@ def test_segments(tmp_path: Path) -> None:
     assert found.ids.tolist() == ["s1", "s2", "s3"]
     assert found.file.values.tolist() == ["f", "f", "g"]
     assert found.end.tolist() == [1.44, 1.68, 2.0]
-    assert len(found) == len(found.regions) == 3
+    assert len(found) == 3
+    assert found[found.start > 0.3].ids.tolist() == ["s3"]
 
 
 @pytest.mark.parametrize(
