@@ -135,7 +135,7 @@ def test_names_of_sessions_count_within_their_speaker(folder, tmp_path):
     ("options", "code", "message"),
     [
         ([], 2, "give either --labels or --speakers"),
-        (["--labels", "table.csv", "--speakers", "utt2spk"], 2, "give either --labels or --speakers"),
+        (["--labels", "table.csv", "--speakers", "utt2spk"], 2, "leave out --speakers"),
         (["--labels", "table.csv", "--sessions", "utt2sess"], 2, "leave out --sessions"),
         (["--labels", "table.csv", "--ids", "rows"], 2, "give --embeddings"),
         (["--labels", "nowhere.csv"], 1, "nowhere.csv: no such file"),

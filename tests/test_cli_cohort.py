@@ -158,7 +158,7 @@ def test_sessions_that_are_in_the_trials_are_refused(tmp_path, folder):
         (["--normalize", "s"], "need --cohort"),
         (["--cohort-top", 5], "need --cohort"),
         (["--cohort-speakers", "x"], "need --cohort"),
-        (["--cohort", "x", "--normalize", "snorm"], "must be one of z, t, s, as1, as2"),
+        (["--cohort", "x", "--normalize", "snorm"], "'snorm' is not one of 'z', 't', 's', 'as1', 'as2'"),
         (["--cohort", "x", "--cohort-top", 1], "--cohort-top"),
     ],
 )

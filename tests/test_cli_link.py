@@ -7,9 +7,9 @@ import pytest
 
 from cli_cases import done, duoplda, lines
 from duoplda import PLDA, Backend
-from duoplda.cli._local import by_overlap
 from duoplda.datasets import make_recordings
 from duoplda.diarization import Segments, Turns, read_rttm, write_rttm
+from duoplda.diarization.local_speakers import speakers_by_overlap
 from duoplda.estimators.clustering import unscaled
 from duoplda.io import Coded, read_partition, write_embeddings, write_map
 
@@ -213,7 +213,7 @@ def test_a_segment_goes_to_the_speaker_who_speaks_in_it_longest(seed):
     spoken = np.zeros((2, 3, 1000), bool)
     for f, s, a, n in zip(of, who, start, length, strict=True):
         spoken[f, s, a : a + n] = True
-    found = by_overlap(segments, turns)
+    found = speakers_by_overlap(segments, turns)
     seen = 0
     for k, (f, a, n) in enumerate(zip(at, begin, size, strict=True)):
         ticks = spoken[f, :, a : a + n].sum(axis=1)

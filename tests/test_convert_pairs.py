@@ -298,7 +298,7 @@ def test_command_refuses_what_does_not_go_together(tmp_path: Path, data: Any, pa
     (tmp_path / "file").write_text("mine")
     steps = {"v": tmp_path / "v" / "transform.h5", "p": tmp_path / "p" / "xvec_transform.npz"}
     cases = [
-        (2, "cannot be a .npz file", [model, tmp_path / "x.npz", "--to", "pyannote"]),
+        (2, "cannot end in .npz", [model, tmp_path / "x.npz", "--to", "pyannote"]),
         (2, "--one-session is for", [tmp_path / "v" / "plda", tmp_path / "x.safetensors", "--one-session"]),
         (2, "--text is for", [model, tmp_path / "x", "--to", "vbx", "--text"]),
         (1, "is a file", [model, tmp_path / "file", "--to", "vbx"]),

@@ -28,6 +28,13 @@ class MissingIds(DuopldaError):
     """Ids that one file names and another does not have: exit code 3 of the command line."""
 
 
+class OptionsError(DuopldaError):
+    """Options that do not go together: exit code 2 of the command line.
+
+    The message puts names of options into backticks. The command line shows them as it takes them: `top` as --top.
+    """
+
+
 class DomainWarning(UserWarning):
     """Recordings are far from those that a model was trained on: likelihood ratios of them may mislead.
 

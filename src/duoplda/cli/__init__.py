@@ -1,21 +1,25 @@
-"""The command line: one file per command. A command parses its options, calls the library and prints."""
+"""The command line: one file per command.
+
+A command parses its options, calls the one function of `duoplda.workflows` that does its work, and prints what that
+gives. What the function needs is imported when the command runs, so that the help starts at once.
+"""
 
 import importlib
 from textwrap import indent
 
 import typer
 
-from duoplda.cli._common import guarded
+from duoplda.cli._terminal import guarded
 
 COMMANDS: tuple[str, ...] = ("demo", "advise", "train", "adapt", "enroll", "score", "cluster", "link", "diarize")
 COMMANDS += ("info", "convert", "evaluate", "calibrate", "report")
-EXAMPLE = "\b\nExample:\n"
-CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
+EXAMPLE = "\b\nExample:\n"  # \b keeps the lines that follow as they are
+EXIT_CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
 
 app = typer.Typer(
     name="duoplda",
     help="PLDA with speaker, session and channel levels: from embeddings to likelihood ratios.",
-    epilog=f"{CODES}{EXAMPLE}  duoplda demo --out demo",
+    epilog=f"{EXIT_CODES}{EXAMPLE}  duoplda demo --out demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -25,7 +29,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _top(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+def _top(version: bool = typer.Option(False, "--version", help="Print the version, and end.")) -> None:
     if version:
         from duoplda import __version__
 

@@ -1,120 +1,126 @@
 """`duoplda calibrate`: learn to turn scores into log-likelihood ratios, and apply what was learnt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from duoplda.cli import _quality as side_information
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, result, result_json, say, usage
-from duoplda.cli._systems import read_matched
-from duoplda.errors import DuopldaError, error_prefix
+from duoplda.cli import _options as options
+from duoplda.cli._terminal import Terminal, result, result_json
 
 EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
 duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
 duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --out fused.txt
 duoplda calibrate --scores dev.txt --trials key --quality table.tsv --speakers utt2spk --out calibration.safetensors"""
-Several = list[Path] | None
-Method = StrEnum("Method", ["affine", "pav", "fusion"])
+
+CalibrationMethod = StrEnum("CalibrationMethod", ["affine", "pav", "fusion"])
 
 
 def calibrate(
-    scores: Annotated[Several, typer.Option(metavar="FILE", help="Scores to learn from; several for fusion.")] = None,
-    trials: Annotated[Path | None, typer.Option(help="Trials of --scores, with their truth.")] = None,
-    method: Annotated[Method | None, typer.Option(help="Default: affine, or fusion if --scores is repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The calibration (.safetensors), or calibrated scores.")] = None,
-    apply: Annotated[Several, typer.Option(metavar="FILE", help="Scores to calibrate instead of --scores.")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="A calibration learnt before.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Model file in which to store the calibration.")] = None,
-    p_target: Annotated[float, typer.Option(help="Prior for which costs matter most (affine, fusion).")] = 0.5,
-    ridge: Annotated[float | None, typer.Option(help="Ridge on the scales.  [0; --quality: 0.01]")] = None,
-    quality: side_information.Table = None,
-    speakers: side_information.Speakers = None,
-    enroll: side_information.Enroll = None,
-    symmetric: side_information.Symmetric = None,
-    held_out: side_information.HeldOut = None,
-    json: Json = False,
-    allow_missing: AllowMissing = False,
-    force: Force = False,
-    quiet: Quiet = False,
+    scores: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Scores to learn from; repeat the option for a fusion.")
+    ] = None,
+    trials: Annotated[Path | None, typer.Option(help="The trials of --scores, with their truth.")] = None,
+    method: Annotated[
+        CalibrationMethod | None,
+        typer.Option(help="What is learnt.  [affine, or fusion of several --scores]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The calibration (.safetensors) or the calibrated scores to write.")
+    ] = None,
+    apply: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Scores to calibrate instead of --scores.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="A calibration that was learnt before.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model file in which to store the calibration.")] = None,
+    p_target: Annotated[
+        float, typer.Option(help="The prior of a target at which costs matter most (affine, fusion).")
+    ] = 0.5,
+    ridge: Annotated[float | None, typer.Option(help="The ridge on the scales.  [0; with --quality 0.01]")] = None,
+    quality: Annotated[
+        Path | None, typer.Option(help="Side information: a table with a row for each recording of both sides.")
+    ] = None,
+    speakers: Annotated[
+        Path | None, typer.Option(help="The speaker of each recording (utt2spk), for cross-validation.")
+    ] = None,
+    enroll: Annotated[Path | None, typer.Option(help="The recordings of each model, for --quality.")] = None,
+    symmetric: Annotated[
+        bool | None,
+        typer.Option(help="Use the same coefficients for both sides.  [if there is no --enroll]", show_default=False),
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="A folder for cross-validated scores: affine.txt and quality.txt.")
+    ] = None,
+    json: options.Json = False,
+    allow_missing: options.AllowMissing = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Learn a calibration on trials of known truth; write it, apply it to scores, or store it in a back-end.
 
     --out NAME.safetensors gets the calibration; any other name gets calibrated scores: those of --apply, or --scores.
     With --quality the columns of a table (duration, number of sessions, kind, ...) of both sides are learnt from, too.
     """
-    from duoplda.evaluation.matching import calibrate_scores
-    from duoplda.io import check_output, read_scores, write_scores
+    from duoplda.workflows import calibrate as workflow
 
-    own = out is not None and out.suffix.lower() == ".safetensors"
-    if (source is None) == (scores is None) or (source is None) != (trials is not None):
-        usage("give either --scores and --trials to learn from, or --from a calibration learnt before")
-    if out is None and model is None:
-        usage("say where the result goes: --out, --model, or both")
-    if own and (apply or source):
-        usage("--out with .safetensors gets the calibration itself; name a score file for the scores of --apply")
-    if apply and out is None:
-        usage("--apply needs --out for the calibrated scores")
-    if source and not apply and out is not None:
-        usage("--from needs --apply: the scores to calibrate")
-    files = apply or scores or []
-    side = side_information.Side(quality, speakers, enroll, symmetric, held_out, force)
-    inputs = [*(scores or []), *files, trials, source, model, quality, speakers, enroll]
-    side.check(source is None, method, max(len(scores or []), len(files)), [*inputs, out])
-    check_output(out, force, inputs=inputs)
-    given: Any = (scores or [], trials, method, p_target, ridge, allow_missing)
-    fitted, found = (side.load(source), {}) if source else (side.learn if quality else learn)(*given)
-    if model is not None:
-        store(model, fitted, force)
-        say(f"{model}: calibration stored")
-    if out is not None and own:
-        fitted.save(out, force=force)
-    elif out is not None:
-        systems = {str(path): read_scores(path) for path in files}
-        made = (side.apply if quality else calibrate_scores)(fitted, systems, allow_missing=allow_missing)
-        write_scores(out, made, force=force)
+    screen = Terminal(quiet)
+    learnt = workflow.calibrate(
+        scores=scores or (),
+        trials=trials,
+        method=method,
+        out=out,
+        apply=apply or (),
+        source=source,
+        model=model,
+        p_target=p_target,
+        ridge=ridge,
+        quality=quality,
+        speakers=speakers,
+        enroll=enroll,
+        symmetric=symmetric,
+        held_out=held_out,
+        allow_missing=allow_missing,
+        force=force,
+        note=screen.note,
+    )
+    screen.note("\n".join([*learnt_lines(learnt), *stored_lines(held_out, model)]))
     if json:
-        result_json(found | {"out": out, "model": model})
+        result_json({**learnt, "out": out, "model": model})
     else:
         result(str(out if out is not None else model))
 
 
-def learn(files: Sequence[Path], trials: Any, method: Any, p_target: float, ridge: Any, allow: bool) -> tuple[Any, Any]:
-    """Fit a calibration to the scores, and say what it makes of Cllr; return it, and what was said."""
-    import numpy as np
-
-    from duoplda.evaluation import calibration, metrics
-
-    method = method or ("fusion" if len(files) > 1 else "affine")
-    if method != "fusion" and len(files) > 1:
-        usage(f"--method {method} takes one --scores; use --method fusion for {len(files)} systems")
-    data = read_matched(files, trials, allow)
-    columns = list(data.systems.values())
-    x = np.stack(columns, axis=1) if method == "fusion" else columns[0]
-    options: dict[str, Any] = {} if method == "pav" else {"p_target": p_target, "ridge": ridge or 0.0}
-    with error_prefix(str(trials if len(files) > 1 else files[0])):
-        fitted: Any = calibration.METHODS[method](**options).fit(x, data.target)
-        bits = {} if method == "fusion" else {"before": metrics.cllr(x, data.target)}
-        bits["after"] = metrics.cllr(fitted.transform(x), data.target)
-    words = ", ".join(f"{value:.4f} {when}" for when, value in bits.items())
-    say(f"{method} on {len(data.target):,} trials: Cllr {words}, on these same trials")
-    state = {name.strip("_"): value for name, value in fitted.get_state().items()}
-    return fitted, {"method": method, "trials": len(data.target), "cllr_same_trials": bits} | state
+def stored_lines(held_out: Path | None, model: Path | None) -> Iterator[str]:
+    """Where the cross-validated scores and the calibration are."""
+    if held_out is not None:
+        yield f"{held_out}: cross-validated scores, affine.txt and quality.txt"
+    if model is not None:
+        yield f"{model}: calibration stored"
 
 
-def store(model: Path, fitted: Any, force: bool) -> None:
-    """Put a calibration into a back-end file, whose likelihood ratios are calibrated from then on."""
-    from duoplda.estimators.backend import Backend
-    from duoplda.evaluation.calibration import Fusion, QualityCalibration
-
-    if isinstance(fitted, Fusion | QualityCalibration):
-        cause = "a back-end is one system, without side information, and cannot hold a fusion or --quality"
-        raise DuopldaError(f"{model}: {cause}; use affine or pav, or --out")
-    backend: Any = Backend.load(model)
-    if backend.calibration_ is not None and not force:
-        cause = "has a calibration already, which may have changed the scores given here"
-        raise DuopldaError(f"{model}: {cause}; score with --raw first, and replace the calibration with --force")
-    backend.calibration_ = fitted
-    backend.save(model)
+def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:
+    """What was learnt, if anything was."""
+    if not learnt:
+        return
+    if learnt["method"] != "quality":
+        bits = ", ".join(f"{value:.4f} {when}" for when, value in learnt["cllr_same_trials"].items())
+        yield f"{learnt['method']} on {learnt['trials']:,} trials: Cllr {bits}, on these same trials"
+        return
+    bits = learnt["cllr_cross_validated"]
+    speakers = f"{learnt['folds']} folds of {learnt['speakers']:,} speakers"
+    if not learnt["speakers_known"]:
+        speakers += " (--speakers is not given: ids that target trials link are taken for one)"
+    yield f"quality on {learnt['trials']:,} trials, cross-validated by {speakers}:"
+    yield f"Cllr {bits['before']:.4f} before, {bits['affine']:.4f} affine, {bits['quality']:.4f} with side information"
+    yield f"on these same trials, with side information: Cllr {learnt['cllr_same_trials']:.4f}"
+    rows = [("score", learnt["scale"], ""), ("offset", learnt["offset"], "")]
+    for term in learnt["terms"]:
+        rows.append((term["term"], term["coefficient"], f"  {term['coefficient'] * term['deviation']:+.3f}"))
+    width = max(len(name) for name, *_ in rows)
+    yield f"{'':{width}}  coefficient, and for a change by one standard deviation"
+    for name, value, change in rows:
+        yield f"{name:{width}}  {value:+11.4f}{change}"
+    for name, cause in learnt["ignored"].items():
+        yield f"column {name!r} is ignored: {cause}"

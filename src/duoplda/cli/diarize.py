@@ -1,56 +1,70 @@
 """`duoplda diarize`: who speaks when, from embeddings of the windows of files to RTTM."""
 
-from contextlib import ExitStack
-from functools import partial
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, level_of, missing, one_of, result_json, say, usage
-from duoplda.cli._voices import Ids, check_files, reader
+from duoplda.cli import _options as options
+from duoplda.cli._terminal import result_json, terminal
+
+if TYPE_CHECKING:
+    from duoplda.diarization import Turns
 
 EXAMPLES = """\
 duoplda diarize --model model.safetensors --embeddings x.ark --segments x.seg --out x.rttm
 duoplda diarize --model plda --transform transform.h5 --embeddings x.ark --segments x.seg --start vbx --out x.rttm
 duoplda diarize --model model.safetensors --embeddings all.scp --segments segments --link --out all.rttm"""
 
+Start = StrEnum("Start", ["ratios", "vbx", "pyannote"])
+
 
 def diarize(
-    model: Annotated[Path, typer.Option(help="A model of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi ...")],
+    model: Annotated[
+        Path, typer.Option(help="The model: a file of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi and others.")
+    ],
     embeddings: Annotated[Path, typer.Option(help="Embeddings of the segments.")],
-    segments: Annotated[Path, typer.Option(help="Lines `segment file start end`; segments may overlap.")],
-    out: Annotated[Path, typer.Option(help="The turns of all files, as RTTM.")],
-    transform: Annotated[Path | None, typer.Option(help="transform.h5 or xvec_transform.npz beside MODEL.")] = None,
-    segments_are: Annotated[
-        str | None, typer.Option(help="What segments were in training: sessions or recordings.  [MODEL's, or sessions]")
+    segments: Annotated[
+        Path, typer.Option(help="The segments of files: lines `segment file start end`; they may overlap.")
+    ],
+    out: Annotated[Path, typer.Option(help="The turns of all files to write, as RTTM.")],
+    transform: Annotated[
+        Path | None, typer.Option(help="The file transform.h5 or xvec_transform.npz that belongs to the model.")
     ] = None,
+    segments_are: options.SegmentsAre = None,
     start: Annotated[
-        str, typer.Option(help="First labels by exact ratios, or as VBx or pyannote finds them.")
-    ] = "ratios",
-    no_hmm: Annotated[bool, typer.Option("--no-hmm", help="A mixture without an order of time.")] = False,
-    no_refine: Annotated[bool, typer.Option("--no-refine", help="Neither: the first labels stay.")] = False,
-    Fa: Annotated[float, typer.Option("--Fa", help="Scale of the evidence of a segment.")] = 0.3,
-    Fb: Annotated[float, typer.Option("--Fb", help="Cost of a speaker.")] = 17.0,
-    loop: Annotated[float, typer.Option(help="Probability that the next segment is of the same speaker.")] = 0.99,
+        Start, typer.Option(help="How first labels are found: by exact likelihood ratios, or as VBx or pyannote does.")
+    ] = Start.ratios,
+    hmm: Annotated[
+        bool, typer.Option(help="Refine with a hidden Markov model, in which segments follow each other in time.")
+    ] = True,
+    refine: Annotated[bool, typer.Option(help="Refine the first labels; without it they are the result.")] = True,
+    Fa: Annotated[float, typer.Option("--Fa", help="The factor on the evidence of each segment (Fa of VBx).")] = 0.3,
+    Fb: Annotated[float, typer.Option("--Fb", help="The factor on the cost of each speaker (Fb of VBx).")] = 17.0,
+    loop: Annotated[float, typer.Option(help="The probability that the next segment is of the same speaker.")] = 0.99,
     discount: Annotated[
-        float | None, typer.Option(help="What a segment counts for.  [share of its time that is new]")
+        float | None, typer.Option(help="How much each segment counts.  [the share of its time that is new]")
     ] = None,
-    prior: Annotated[float, typer.Option(help="Probability that two segments of a file are of one speaker.")] = 0.25,
+    prior: Annotated[
+        float, typer.Option(help="The probability that two segments of a file are of one speaker.")
+    ] = 0.25,
     speakers: Annotated[int | None, typer.Option(min=1, help="The number of speakers of each file.")] = None,
-    min_speakers: Annotated[int | None, typer.Option(min=1, help="The fewest speakers of a file.")] = None,
-    max_speakers: Annotated[int | None, typer.Option(min=1, help="The most speakers of a file.")] = None,
-    dimensions: Annotated[int | None, typer.Option(min=1, help="Use those where speakers differ most.  [all]")] = None,
+    min_speakers: Annotated[int | None, typer.Option(min=1, help="The smallest number of speakers of a file.")] = None,
+    max_speakers: Annotated[int | None, typer.Option(min=1, help="The largest number of speakers of a file.")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many dimensions, where speakers differ most.  [all]")
+    ] = None,
     link: Annotated[bool, typer.Option("--link", help="Find the same people in several files.")] = False,
-    link_prior: Annotated[float, typer.Option(help="--link: probability that two speakers are one person.")] = 0.02,
-    cannot_link_within: Annotated[
-        bool, typer.Option("--cannot-link-within", help="--link: speakers of one file are different people.")
-    ] = False,
-    ids: Ids = None,
-    allow_missing: AllowMissing = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    link_prior: Annotated[
+        float, typer.Option(help="The probability that two speakers of different files are one person.")
+    ] = 0.02,
+    cannot_link_within: options.CannotLinkWithin = False,
+    ids: options.Ids = None,
+    allow_missing: options.AllowMissing = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Find who speaks when: segments of files go to speakers, and become turns.
 
@@ -59,43 +73,51 @@ def diarize(
     If sessions were files, segments are recordings: those of a speaker in one file are of one session.
     Speakers are named after their file, or with --link alike in all files.
     """
-    one_of("--start", start, "ratios", "vbx", "pyannote")
-    if no_hmm and no_refine:
-        usage("--no-hmm is another refinement, and --no-refine none: give one of them")
-    if speakers is not None and (min_speakers is not None or max_speakers is not None):
-        usage("--speakers says it all: leave out --min-speakers and --max-speakers")
-    if cannot_link_within and not link:
-        usage("--cannot-link-within is for --link")
+    from duoplda.workflows import diarize as workflow
 
-    from duoplda import diarization
-    from duoplda.cli.convert import load_model
-
-    check_files(out, force, [embeddings], [ids], model, transform, segments)
-    options: dict[str, Any] = {"start": start, "refine": None if no_refine else "gmm" if no_hmm else "vbx"}
-    options |= {"Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior, "n_dimensions": dimensions}
-    options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    options |= {"link": link, "link_prior": link_prior}
-    options["cannot_link_within"] = cannot_link_within
-    with ExitStack() as stack:
-        chain, _ = load_model(model, transform)
-        options["segments_are"] = level_of(segments_are, chain)
-        windows = diarization.read_segments(segments)
-        read, _ = reader(stack, "reading embeddings", "cpu", None)
-        absent = partial(missing, allow=allow_missing)
-        turns = diarization.diarize(chain, read(embeddings, ids), windows, absent=absent, **options)
-    diarization.write_rttm(out, turns, force=force)
-    files = {name: turns[turns.file.codes == code] for code, name in enumerate(turns.file.names.tolist())}
-    counts = {
-        name: {
-            "speakers": len(set(own.speaker.codes.tolist())),
-            "turns": len(own),
-            "seconds": float(own.duration.sum()),
-        }
-        for name, own in files.items()
-    }
-    people = len(set(turns.speaker.codes.tolist()))
+    with terminal("reading embeddings", quiet) as screen:
+        turns = workflow.diarize(
+            model,
+            embeddings,
+            segments,
+            out,
+            transform=transform,
+            segments_are=segments_are,
+            start=start.value,
+            hmm=hmm,
+            refine=refine,
+            Fa=Fa,
+            Fb=Fb,
+            loop=loop,
+            discount=discount,
+            prior=prior,
+            speakers=speakers,
+            min_speakers=min_speakers,
+            max_speakers=max_speakers,
+            n_dimensions=dimensions,
+            link=link,
+            link_prior=link_prior,
+            cannot_link_within=cannot_link_within,
+            ids=ids,
+            allow_missing=allow_missing,
+            force=force,
+            note=screen.note,
+            show=screen.show,
+        )
+    people = len({*turns.speaker.codes.tolist()})
     if json:
-        result_json({"out": str(out), "speakers": people, "turns": len(turns), "files": counts})
+        result_json({"out": str(out), "speakers": people, "turns": len(turns), "files": file_counts(turns)})
     else:
         whose = "linked across files" if link else "each of one file"
-        say(f"{len(files):,} files, {people:,} speakers ({whose}), {len(turns):,} turns: {out}")
+        n_files = len(turns.file.names)
+        screen.note(f"{n_files:,} files, {people:,} speakers ({whose}), {len(turns):,} turns: {out}")
+
+
+def file_counts(turns: "Turns") -> dict[str, dict[str, float]]:
+    """For each file the numbers of speakers and turns, and the seconds of speech."""
+    counts = {}
+    for code, name in enumerate(turns.file.names.tolist()):
+        part = turns[turns.file.codes == code]
+        speakers = len({*part.speaker.codes.tolist()})
+        counts[name] = {"speakers": speakers, "turns": len(part), "seconds": float(part.duration.sum())}
+    return counts

@@ -1,49 +1,64 @@
 """`duoplda evaluate`: how good scores, clusters and diarisation are."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duoplda.cli import _partitions as partitions
-from duoplda.cli import _systems as files
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, result, result_json, say
+from duoplda.cli import _options as options
+from duoplda.cli._terminal import result, result_json, table, terminal
+
+if TYPE_CHECKING:
+    from duoplda.diarization import DiarizationErrors
+    from duoplda.workflows.evaluate import ClusterEvaluation, ScoreEvaluation, TurnEvaluation
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
 duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
 duoplda evaluate --clusters utt2spk.tsv --reference utt2spk
 duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
-HEADS = {"cllr": "Cllr", "min_cllr": "minCllr", "calibration_loss": "calib. loss"}
 
-Priors = Annotated[list[float] | None, typer.Option(metavar="PRIOR", help="Prior of a target; repeatable.  [0.01]")]
-Scores = Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Scores; repeat for more systems.")]
-Trials = Annotated[Path | None, typer.Option(help="Trials with their truth: model test target|nontarget, ...")]
 Definition = StrEnum("Definition", ["rocch", "interpolated", "nearest"])
 
 
 def evaluate(
-    scores: Scores = None,
-    trials: Trials = None,
-    p_target: Priors = None,
-    c_miss: files.CostMiss = 1.0,
-    c_fa: files.CostAlarm = 1.0,
-    eer: Annotated[Definition, typer.Option(help="Definition of the EER.")] = Definition.rocch,
-    speakers: files.Speakers = None,
-    enroll: files.Enroll = None,
-    bootstrap: files.Resamples = 200,
-    seed: files.Seed = 0,
-    clusters: partitions.Clusters = None,
-    reference: partitions.Reference = None,
-    collar: partitions.Collar = 0.0,
-    skip_overlap: partitions.SkipOverlap = False,
-    uem: partitions.Uem = None,
-    plot: Annotated[Path | None, typer.Option(help="DET curves: .pdf, .png or .svg.")] = None,
-    json: Json = False,
-    allow_missing: AllowMissing = False,
-    force: Force = False,
-    quiet: Quiet = False,
+    scores: Annotated[list[Path] | None, options.ScoreFile] = None,
+    trials: Annotated[Path | None, typer.Option(help=options.TRIALS_HELP)] = None,
+    p_target: Annotated[
+        list[float] | None, typer.Option(metavar="PRIOR", help="The prior of a target; repeat it for more.  [0.01]")
+    ] = None,
+    c_miss: options.CostMiss = 1.0,
+    c_fa: options.CostFalseAlarm = 1.0,
+    eer: Annotated[
+        Definition, typer.Option(help="Which definition of the EER is used; rocch is that on the convex hull.")
+    ] = Definition.rocch,
+    speakers: options.TestSpeakers = None,
+    enroll: options.Enrolment = None,
+    bootstrap: options.Resamples = 200,
+    seed: options.Seed = 0,
+    clusters: Annotated[
+        Path | None,
+        typer.Option(help="Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The truth about --clusters: recording and speaker (utt2spk), or RTTM.")
+    ] = None,
+    collar: Annotated[
+        float, typer.Option(min=0, help="Seconds that are not scored on both sides of a boundary of the reference.")
+    ] = 0.0,
+    skip_overlap: Annotated[
+        bool, typer.Option("--skip-overlap", help="Score turns only where at most one person speaks.")
+    ] = False,
+    uem: Annotated[
+        Path | None, typer.Option(help="Score turns in these regions only: lines `file channel start end`.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of the DET curves to write: .pdf, .png or .svg.")] = None,
+    json: options.Json = False,
+    allow_missing: options.AllowMissing = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Print how good scores are, or clusters, or diarisation.
 
@@ -53,54 +68,119 @@ def evaluate(
     Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
     clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
     """
-    turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
-    if clusters or reference or any(turns.values()) or not scores or not trials:
-        others = [scores, trials, p_target, speakers, enroll, plot]
-        more: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "allow_missing": allow_missing, "json": json}
-        partitions.evaluate_partition(clusters, reference, others=others, diarization=turns, **more)
-        return
-    from duoplda.evaluation import metrics
-    from duoplda.io import check_output
+    from duoplda.workflows import evaluate as workflow
 
-    check_output(plot, force, inputs=[*scores, trials, speakers, enroll])
-    data = files.read_matched(scores, trials, allow_missing)
-    sides = files.read_sides(data, speakers, enroll) if bootstrap else None
-    point: dict[str, Any] = {"p_target": p_target or [0.01], "c_miss": c_miss, "c_fa": c_fa}
-    drawing: dict[str, Any] = {"n_resamples": bootstrap, "seed": seed, "progress": not quiet}
-    found = metrics.measure_systems(data.systems, data.target, sides, eer_method=eer.value, **point, **drawing)
-    names = metrics.metric_names(point["p_target"])
-    n = len(data.target)
-    n_targets = int(data.target.sum())
-    if plot:
-        from duoplda.report import plots
+    with terminal("evaluating", True) as screen:
+        screen.quiet = quiet
+        evaluation = workflow.evaluate(
+            scores=scores or (),
+            trials=trials,
+            p_target=p_target or (),
+            c_miss=c_miss,
+            c_fa=c_fa,
+            eer=eer.value,
+            speakers=speakers,
+            enroll=enroll,
+            bootstrap=bootstrap,
+            seed=seed,
+            clusters=clusters,
+            reference=reference,
+            collar=collar,
+            skip_overlap=skip_overlap,
+            uem=uem,
+            plot=plot,
+            allow_missing=allow_missing,
+            force=force,
+            progress=not quiet,
+            note=screen.note,
+        )
+    if isinstance(evaluation, workflow.ScoreEvaluation):
+        point = {"p_target": p_target or [0.01], "c_miss": c_miss, "c_fa": c_fa}
+        present_scores(evaluation, eer.value, point, scores or [], bootstrap, json)
+    elif isinstance(evaluation, workflow.ClusterEvaluation):
+        present_clusters(evaluation, bootstrap, json)
+    else:
+        present_turns(evaluation, {"collar": collar, "skip_overlap": skip_overlap}, json)
 
-        points = [(p, c_miss, c_fa) for p in point["p_target"]]
-        plots.save(plots.det({k: (s, data.target) for k, s in data.systems.items()}, points), plot, force=force)
-        say(f"{plot}: DET of {len(found)} system{'s' * (len(found) > 1)}")
+
+def present_scores(
+    evaluation: ScoreEvaluation, eer: str, point: dict[str, Any], files: list[Path], bootstrap: int, json: bool
+) -> None:
+    """Print the metrics of systems: a row for each, its intervals below it."""
+    names = evaluation.metrics
+    n = evaluation.targets + evaluation.nontargets
     if json:
-        counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": data.n_left_out}
+        counts = {"trials": n, "targets": evaluation.targets, "nontargets": evaluation.nontargets}
         systems: dict[str, Any] = {}
-        for (name, row), path in zip(found.items(), scores, strict=True):
-            systems[name] = {"file": path, **dict(zip(names, row.estimate, strict=True))}
-            if row.low is not None:
-                systems[name]["intervals"] = dict(zip(names, zip(row.low, row.high, strict=True), strict=True))
-        result_json(counts | {"eer_definition": eer.value, **point, "systems": systems})
+        for (name, values), path in zip(evaluation.systems.items(), files, strict=True):
+            systems[name] = {"file": path, **dict(zip(names, values.estimate, strict=True))}
+            if values.low is not None:
+                ends = zip(values.low, values.high, strict=True)
+                systems[name]["intervals"] = dict(zip(names, ends, strict=True))
+        result_json(counts | {"missing": evaluation.missing, "eer_definition": eer, **point, "systems": systems})
         return
-    result(f"{n:,} trials: {n_targets:,} target, {n - n_targets:,} non-target")
-    heads = [HEADS.get(name, name.replace("_dcf", "DCF")) for name in names[1:]]
-    result("\n".join(table(["system", f"EER % ({eer})", *heads], found)))
-    if sides:
+    result(f"{n:,} trials: {evaluation.targets:,} target, {evaluation.nontargets:,} non-target")
+    heads = {"cllr": "Cllr", "min_cllr": "minCllr", "calibration_loss": "calib. loss"}
+    rows = [["system", f"EER % ({eer})", *(heads.get(name, name.replace("_dcf", "DCF")) for name in names[1:])]]
+    for name, values in evaluation.systems.items():
+        forms = [(100.0, 2)] + [(1.0, 4)] * (len(names) - 1)  # the EER is a percentage
+        cells = zip(forms, values.estimate, strict=True)
+        rows.append([name, *(f"{scale * value:.{digits}f}" for (scale, digits), value in cells)])
+        if values.low is not None:
+            row = [""]
+            for (scale, digits), low, high in zip(forms, values.low, values.high, strict=True):
+                row.append(f"{scale * low:.{digits}f}..{scale * high:.{digits}f}")
+            rows.append(row)
+    result(table(rows))
+    if evaluation.intervals:
         result(f"below each value: 95 % interval, {bootstrap} resamples of the speakers")
 
 
-def table(head: Sequence[str], found: Mapping[str, Any]) -> list[str]:
-    """Lines for people: a system in each, its intervals below it."""
-    rows = [list(head)]
-    for system, row in found.items():
-        form = [(100.0, 2)] + [(1.0, 4)] * (len(row.estimate) - 1)  # the EER is a percentage
-        rows.append([system, *(f"{k * v:.{n}f}" for (k, n), v in zip(form, row.estimate, strict=True))])
-        if row.low is not None:
-            ends = zip(form, row.low, row.high, strict=True)
-            rows.append(["", *(f"{k * a:.{n}f}..{k * b:.{n}f}" for (k, n), a, b in ends)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows]
+def present_clusters(evaluation: ClusterEvaluation, bootstrap: int, json: bool) -> None:
+    """Print how well clusters of recordings agree with their speakers."""
+    metrics = evaluation.metrics
+    if json:
+        intervals = {name: (value.low, value.high) for name, value in metrics.items() if value.low is not None}
+        counts = {"recordings": evaluation.recordings, "missing": evaluation.missing}
+        result_json(counts | {name: value.estimate for name, value in metrics.items()} | {"intervals": intervals})
+        return
+    heads = {
+        "b_cubed_precision": "B-cubed precision %",
+        "b_cubed_recall": "B-cubed recall %",
+        "b_cubed_f": "B-cubed F %",
+        "purity": "purity %",
+        "coverage": "coverage %",
+        "nmi": "NMI",
+        "clusters": "clusters found",
+        "speakers": "true speakers",
+    }
+    forms = {"nmi": (1, 4), "clusters": (1, 0), "speakers": (1, 0)}
+    rows = [["", "value", "95 % interval" * bool(bootstrap)]]
+    for name, value in metrics.items():
+        scale, digits = forms.get(name, (100, 2))
+        ends = [] if value.low is None else [f"{scale * end:,.{digits}f}" for end in (value.low, value.high)]
+        rows.append([heads[name], f"{scale * value.estimate:,.{digits}f}", "..".join(ends)])
+    result(f"{evaluation.recordings:,} recordings")
+    result(table(rows))
+    if bootstrap:
+        result(f"intervals: {bootstrap} resamples of the speakers")
+
+
+def present_turns(evaluation: TurnEvaluation, options: dict[str, Any], json: bool) -> None:
+    """Print the diarisation error rate and its parts, of each file and in all."""
+    errors = evaluation.errors
+    if json:
+        counts = {"files_left_out": evaluation.files_left_out}
+        files = {name: error_parts(part) for name, part in errors.files.items()}
+        result_json(options | counts | error_parts(errors) | {"files": files})
+        return
+    rows = [["file", "DER %", "miss s", "false alarm s", "confusion s", "speech s"]]
+    for name, part in [*errors.files.items(), ("all", errors)]:
+        rate, *seconds = error_parts(part).values()
+        rows.append([name, f"{100 * rate:.2f}", *(f"{s:,.2f}" for s in seconds)])
+    result(table(rows))
+
+
+def error_parts(errors: DiarizationErrors) -> dict[str, float]:
+    """The rate and the seconds that it is made of."""
+    return {"der": errors.rate, **{name: getattr(errors, name) for name in errors._fields[:4]}}

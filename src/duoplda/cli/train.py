@@ -1,17 +1,15 @@
 """`duoplda train`: from embeddings and labels to a model."""
 
-from contextlib import ExitStack
-from functools import partial
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from duoplda.cli import _common as common
-from duoplda.cli._common import AllowMissing, Force, Json, Quiet, say, usage
-from duoplda.cli._labelled import opener
-from duoplda.cli._voices import Device, Ids
-from duoplda.cli.info import words
+from duoplda.cli import _options as options
+from duoplda.cli import _parse as parse
+from duoplda.cli._terminal import command_line, result_json, terminal
+from duoplda.cli._words import summary_lines
 
 EXAMPLES = """duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
 duoplda train --embeddings x.parquet --labels table.csv --lda 150 --out model.safetensors --resume
@@ -19,86 +17,119 @@ duoplda train --embeddings x.ark --labels table.csv --model-type auto --enrolmen
 duoplda train --embeddings x.ark --labels table.csv --preset vbx --lda 128 --out model.safetensors
 duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
+Criterion = StrEnum("Criterion", ["decision", "likelihood"])
+ModelType = StrEnum(
+    "ModelType", [("plain", "plain"), ("two_source", "two-source"), ("kinds", "kinds"), ("auto", "auto")]
+)
+SessionsAre = StrEnum("SessionsAre", ["utterances", "files"])
+Preset = StrEnum("Preset", ["vbx"])
+
 
 def train(
-    embeddings: Annotated[Path, typer.Option(help="Kaldi ark or scp, npz, npy, HDF5, Parquet; a folder or 'x.*.ark'.")],
-    out: Annotated[Path, typer.Option(help="The model, a safetensors file.")],
-    speakers: Annotated[Path | None, typer.Option(help="utt2spk or spk2utt.")] = None,
-    sessions: Annotated[Path | None, typer.Option(help="utt2sess: the session of each recording.")] = None,
-    channels: Annotated[Path | None, typer.Option(help="utt2channel: the kind of channel of each recording.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="A table: id, speaker, session, channel; or EMBEDDINGS.")] = None,
-    ids: Ids = None,
-    speaker_factors: Annotated[str, typer.Option(help="A number, full, or auto (by held-out speakers).")] = "full",
-    session_factors: Annotated[str, typer.Option(help="A number, full, or auto; 0: none.")] = "full",
-    shrinkage: Annotated[str, typer.Option(help="none, auto, a, or a,b,c: speaker, session, noise.")] = "auto",
-    criterion: Annotated[str, typer.Option(help="Of auto: decision (held-out trials) or likelihood.")] = "decision",
-    enrolment: Annotated[str | None, typer.Option(help="Of held-out trials: sessions x recordings, 1x1,3xall.")] = None,
-    priors: Annotated[str, typer.Option(help="Of a target in held-out trials.")] = "0.5,0.01",
-    model_type: Annotated[str | None, typer.Option(help="plain, two-source, kinds or auto; else all labels.")] = None,
-    sessions_are: Annotated[str | None, typer.Option(help="utterances or files: kept for diarize and link.")] = None,
-    learn_channels: Annotated[str | None, typer.Option(help="Kinds of channels to learn: a number, or auto.")] = None,
-    preset: Annotated[str | None, typer.Option(help="vbx: centre, norm, LDA (128), centre, norm, PLDA.")] = None,
-    lda: Annotated[int | None, typer.Option(min=1, help="Dimensions to keep; without it, all.")] = None,
-    whiten: Annotated[bool | None, typer.Option(help="Total covariance to identity; default without preset.")] = None,
-    no_length_norm: Annotated[bool, typer.Option("--no-length-norm", help="Keep the lengths as they are.")] = False,
-    center_by_channel: Annotated[bool, typer.Option("--center-by-channel", help="A mean for each kind.")] = False,
-    tol: Annotated[float, typer.Option(min=0, help="EM stops at a smaller gain, in nats per recording.")] = 1e-6,
+    embeddings: Annotated[
+        Path, typer.Option(help="The training data: Kaldi ark or scp, npz, npy, HDF5, Parquet, a folder or 'x.*.ark'.")
+    ],
+    out: Annotated[Path, typer.Option(help="The model to write, a safetensors file.")],
+    speakers: options.Speakers = None,
+    sessions: options.TrainingSessions = None,
+    channels: options.TrainingChannels = None,
+    labels: options.Labels = None,
+    ids: options.Ids = None,
+    speaker_factors: Annotated[
+        str, typer.Option(help="The rank of the speaker level: a number, full, or auto (held-out speakers choose).")
+    ] = "full",
+    session_factors: Annotated[
+        str, typer.Option(help="The rank of the session level: a number, full or auto; 0 leaves it out.")
+    ] = "full",
+    shrinkage: Annotated[
+        str,
+        typer.Option(help="How far covariances are shrunk: none, auto, a, or a,b,c for speaker, session and noise."),
+    ] = "auto",
+    criterion: Annotated[
+        Criterion,
+        typer.Option(help="What chooses wherever auto is given: the cost of held-out trials, or their likelihood."),
+    ] = Criterion.decision,
+    enrolment: Annotated[
+        str | None,
+        typer.Option(help="How speakers of held-out trials are enrolled: sessions x recordings, such as 1x1,3xall."),
+    ] = None,
+    priors: Annotated[
+        str, typer.Option(help="Priors of a target at which the cost of held-out trials is measured.")
+    ] = "0.5,0.01",
+    model_type: Annotated[
+        ModelType | None, typer.Option(help="Which levels the model has.  [all that the labels allow]")
+    ] = None,
+    sessions_are: Annotated[
+        SessionsAre | None, typer.Option(help="What a session is in these data; diarize and link will use it.")
+    ] = None,
+    learn_channels: Annotated[
+        str | None, typer.Option(help="Learn kinds of channels that nobody labelled: their number, or auto.")
+    ] = None,
+    preset: Annotated[
+        Preset | None, typer.Option(help="The chain of VBx: centre, length, LDA (128), centre, length, PLDA.")
+    ] = None,
+    lda: Annotated[int | None, typer.Option(min=1, help="The number of dimensions that LDA keeps.  [no LDA]")] = None,
+    whiten: Annotated[
+        bool | None, typer.Option(help="Map the total covariance to the identity.  [yes, unless a preset is given]")
+    ] = None,
+    length_norm: Annotated[bool, typer.Option(help="Normalise the lengths of vectors.")] = True,
+    center_by_channel: Annotated[
+        bool, typer.Option("--center-by-channel", help="Subtract a mean for each kind of channel.")
+    ] = False,
+    tol: Annotated[float, typer.Option(min=0, help="EM stops when it gains less, in nats per recording.")] = 1e-6,
     max_iter: Annotated[int, typer.Option(min=0, help="The largest number of EM iterations.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds of held-out speakers.")] = 0,
-    device: Device = "cpu",
-    dask: Annotated[str | None, typer.Option(help="Read on a cluster: a scheduler's address, or local.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from OUT.resume after an interruption.")] = False,
-    allow_missing: AllowMissing = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the folds of held-out speakers.")] = 0,
+    device: options.Device = "cpu",
+    dask: options.Dask = None,
+    resume: options.Resume = False,
+    allow_missing: options.AllowMissing = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Train a model; embeddings are read in chunks, and the model is written whole or not at all."""
-    common.labels_or_speakers(labels, speakers, sessions, channels)
-    if dask is not None and device != "cpu":
-        usage("--dask reads on the workers' processors: leave out --device")
-    if preset is not None and no_length_norm:
-        usage("--preset vbx normalises lengths twice: leave out --no-length-norm")
-    common.one_of("--preset", preset, "vbx")
-    given = {"--speaker-factors": speaker_factors, "--session-factors": session_factors}
-    factors = [common.number_of_factors(option, text) for option, text in given.items()]
-    choices: dict[str, Any] = {"shrinkage": common.shrinkages(shrinkage), "enrolment": common.enrolments(enrolment)}
-    choices["criterion"] = common.one_of("--criterion", criterion, "decision", "likelihood")
-    choices["model"] = common.one_of("--model-type", model_type, "plain", "two-source", "kinds", "auto")
-    meant = common.one_of("--sessions-are", sessions_are, "utterances", "files")
-    choices["priors"] = common.probabilities("--priors", priors)
-    choices["n_channels"] = common.kinds_to_learn(learn_channels)
+    ranks = {"full": None, "auto": "auto"}
+    plda = {
+        "n_speaker_factors": parse.number_or_word("--speaker-factors", speaker_factors, ranks),
+        "n_session_factors": parse.number_or_word("--session-factors", session_factors, ranks),
+        "shrinkage": parse.shrinkages(shrinkage),
+        "criterion": criterion.value,
+        "enrolment": parse.enrolments(enrolment),
+        "priors": parse.probabilities("--priors", priors),
+        "model": model_type and model_type.value,
+        "n_channels": parse.number_or_word("--learn-channels", learn_channels, {"auto": "auto"}, least=1),
+        "tol": tol,
+        "max_iter": max_iter,
+        "random_state": seed,
+    }
+    from duoplda.workflows import train as workflow
 
-    from duoplda.estimators import checkpoint
-    from duoplda.estimators.backend import Backend
-    from duoplda.estimators.plda import PLDA
-    from duoplda.io import check_output, read_labels, source_files
-
-    own = labels == embeddings  # labels are columns of the embeddings
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
-    check_output(out, force, inputs=[*(source_files(embeddings) if out.exists() else ()), *lists])
-    table = None if own else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
-    plda = PLDA(*factors, **choices, tol=tol, max_iter=max_iter, random_state=seed)
-    if preset is None:
-        backend = Backend(lda, whiten is not False, not no_length_norm, center_by_channel, plda)
-    else:
-        steps = {"whiten": bool(whiten), "center_by_channel": center_by_channel}
-        backend = Backend.preset(preset, lda=lda or 128, plda=plda, **steps)
-    state = Path(f"{out}.resume")
-    with ExitStack() as stack:
-        show = stack.enter_context(common.progress("training"))
-        data = opener(stack, show, dask, allow_missing)(embeddings, own or table, ids)
-        del table
-        common.release_memory()
-        work: dict[str, Any] = {"device": None if device == "cpu" else device, "callback": common.Watch(show)}
-        work["read"] = partial(common.let_go, data)
-        backend = checkpoint.fit(backend, data, state, resume=resume, note=say, **work)
-    inputs = {str(embeddings): data.digest, **common.files_hash(lists)}
-    origin = {"command": common.command_line(), "inputs": inputs, "seed": seed}
-    backend.save(out, provenance=origin | ({"sessions_are": meant} if meant else {}), force=force)
-    state.unlink(missing_ok=True)
-    summary = Backend.load(out).summary()
+    with terminal("training", quiet) as screen:
+        backend = workflow.train(
+            embeddings,
+            out,
+            speakers=speakers,
+            sessions=sessions,
+            channels=channels,
+            labels=labels,
+            ids=ids,
+            preset=preset,
+            lda=lda,
+            whiten=whiten,
+            length_norm=length_norm,
+            center_by_channel=center_by_channel,
+            sessions_are=sessions_are,
+            device=device,
+            dask=dask,
+            resume=resume,
+            allow_missing=allow_missing,
+            force=force,
+            command=command_line(),
+            note=screen.note,
+            show=screen.show,
+            **plda,
+        )
     if json:
-        common.result_json({"model": str(out), **summary})
+        result_json({"model": str(out), **backend.summary()})
     else:
-        say("\n".join([*words({**summary, "provenance": {}}), f"model: {out}"]))
+        screen.note("\n".join([*summary_lines({**backend.summary(), "provenance": {}}), f"model: {out}"]))

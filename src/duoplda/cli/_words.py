@@ -1,0 +1,124 @@
+"""What models, adaptations and clusterings are, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoplda.cli._terminal import Terminal, result_json
+from duoplda.errors import printable
+
+if TYPE_CHECKING:
+    from duoplda.workflows.cluster import ClusteringSummary
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The summary of a model as lines for people."""
+    data = summary["data"]
+    fit = summary["training"]
+    lines = [
+        "steps: " + " -> ".join(summary["steps"]),
+        f"dimensions: {summary['n_features_in']} in, {summary['n_dimensions']} in the PLDA; "
+        f"{summary['n_speaker_factors']} speaker and {summary['n_session_factors']} session factors",
+        "variance: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in summary["variance_shares"].items()),
+    ]
+    if len(summary["channels"]) > 1:
+        for kind, (share, noise) in zip(summary["channels"], summary["channel_noise"], strict=True):
+            part = f"{100 * share:.1f} % of the recordings, noise {100 * noise:.1f} % of their variance"
+            lines.append(f"kind of channel {kind}: {part}")
+    if data:
+        lines.append("trained on: " + ", ".join(f"{n:,} {what}" for what, n in data.items()))
+    if fit:
+        state = "converged" if fit["converged"] else "not converged"
+        last = f", {fit['log_likelihood_per_recording']:.4f} nats per recording" if data else ""
+        lines.append(f"EM: {fit['n_iter']} iterations, {state}{last}")
+    if summary["shrinkage"]:
+        lines.append("shrinkage: " + ", ".join(f"{name} {amount:g}" for name, amount in summary["shrinkage"].items()))
+    lines += _choice_lines(summary)
+    if domain := summary.get("domain"):
+        recordings = f"{domain['n_recordings']:,} recordings of {domain['n_speakers']:,} speakers"
+        end = "within it" if domain["within"] else "beyond it: ratios may mislead, see `duoplda adapt`"
+        distance = f"squared distance {domain['distance']:.4g}, limit {domain['limit']:.4g}"
+        lines.append(f"domain: {distance} for {recordings}: {end}")
+    if summary.get("adapted"):
+        lines += adaptation_lines(summary["adapted"])
+    lines += _origin_lines(summary["provenance"])
+    return [printable(line) for line in lines]  # names and texts in it come from the file
+
+
+def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What held-out trials chose, and the calibration."""
+    lines = []
+    ranked = summary["model_costs"]
+    if ranked:
+        best, *others = (f"{name} {cost:.4f}" for name, cost in ranked.items())
+        what = "held-out speakers, lower is better" if summary["cost"] is None else "cost of held-out trials"
+        lines.append(f"model: {next(iter(ranked))}, the best by {what}: {best}, then {', '.join(others)}")
+    if tried := summary["channel_costs"]:
+        costs = ", ".join(f"{K}: {cost:.4f}" for K, cost in tried.items())
+        lines.append(f"kinds of channels learnt: {len(summary['channels'])}, by the cost of each number ({costs})")
+    if summary["cost"] is not None:
+        scales = ", ".join(f"{name} {scale:g}" for name, scale in summary["scales"].items())
+        lines.append(f"held-out trials: cost {summary['cost']:.4f} (1: no information)")
+        lines.append(f"for ratios alone, covariances are scaled: {scales}")
+    if summary["calibration"]:
+        known = summary["calibration_values"]
+        values = ", ".join(f"{name} {known[name]:.4g}" for name in ("scale", "offset") if name in known)
+        lines.append(f"calibration: {summary['calibration']}" + (f": {values}" if values else ""))
+    return lines
+
+
+def adaptation_lines(story: Mapping[str, Any]) -> list[str]:
+    """`Backend.adapted_` as lines for people; an adaptation before this one comes last."""
+    counts = ", ".join(f"{n:,} {what}" for what, n in story["target"].items())
+    why = story["reasons"]
+    lines = [f"adapted to: {counts} (method {story['method']}: {why['method']})"]
+    who = next((what for what in ("clusters", "speakers", "sessions") if what in story["target"]), "recordings")
+    moved = f"the mean went {100 * story['centre']:.1f} % of the way ({why['centre']})"
+    lines.append(f"target: at a squared distance of {story['distance']:.4g} from the source; {moved}")
+    for key, what in (("chosen", f"shares that held-out {who} choose"), ("shares", "shares of the target")):
+        if story.get(key):
+            shares = ", ".join(f"{name} {share:.3g}" for name, share in story[key].items())
+            lines.append(f"{what}: {shares}" + f" ({why['shares']})" * (key == "shares"))
+    for tried in story.get("partitions", ()):
+        cost = f", cost of held-out trials {tried['cost']:.4f}" if "cost" in tried else ""
+        lines.append(f"partition by {tried['by']}, trust {tried['trust']:g}: {tried['clusters']:,} clusters{cost}")
+    fit = story["calibration"]
+    values = "".join(f"{name} {fit[name]:.4g}, " for name in ("scale", "offset", "cost") if name in fit)
+    lines.append(f"calibration after adaptation: {values}{fit['reason']}")
+    lines += [f"note: {note}" for note in story["notes"]]
+    if "before" in story:
+        lines += [f"before that, {line}" for line in adaptation_lines(story["before"])]
+    return lines
+
+
+def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Where a model comes from, as lines; those of an adaptation say so."""
+    lines = []
+    for name, value in provenance.items():
+        if name in ("adaptation", "before") and isinstance(value, dict):
+            lines += _origin_lines(value, f"{prefix}{name} ")
+        elif isinstance(value, dict):
+            lines += [f"{prefix}{name}: {key} {text}" for key, text in value.items()]
+        elif value is not None:
+            lines.append(f"{prefix}{name}: {value}")
+    return lines
+
+
+def present_clusters(summary: ClusteringSummary, out: Path, json: bool, screen: Terminal) -> None:
+    """Say how many speakers there are and what is doubtful, or print it as JSON."""
+    if json:
+        more = {"known": summary.known, "log_posterior": summary.log_posterior}
+        doubts = {"weak_merges": summary.weak, "near_pairs": summary.near}
+        result_json({"out": str(out), **summary.counts, **more, **doubts})
+        return
+    known = f", {summary.known:,} of them known" if summary.known else ""
+    lines = [", ".join(f"{n:,} {what}" for what, n in summary.counts.items()) + f"{known}: {out}"]
+    if summary.weak:
+        lines.append("weakest speakers, and nats that splitting them would lose:")
+        lines += [f"  {doubt['speaker']}  {doubt['nats']:.1f}" for doubt in summary.weak]
+    if summary.near:
+        lines.append("nearest pairs of speakers, and nats that merging them would gain:")
+        lines += [f"  {doubt['speaker']} {doubt['other']}  {doubt['nats']:.1f}" for doubt in summary.near]
+    screen.note("\n".join(lines))

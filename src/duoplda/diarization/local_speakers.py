@@ -1,0 +1,99 @@
+"""Local speakers: people who are named within one file, and the segments that each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.diarization.rttm import Turns, read_rttm
+from duoplda.diarization.segments import Segments
+from duoplda.errors import DuopldaError, some
+from duoplda.evaluation.metrics import Floats, Indices
+from duoplda.io import Coded
+from duoplda.io.common import PathLike
+
+LocalSpeaker = tuple[str, str]  # a file, and the name of a speaker in it
+
+
+def read_turns(paths: Iterable[PathLike]) -> Turns:
+    """The turns of several RTTM files, which must be about different files."""
+    parts = [read_rttm(path) for path in paths]
+    read_from: dict[str, PathLike] = {}
+    for path, part in zip(paths, parts, strict=True):
+        files = part.file.names.tolist()
+        twice = [name for name in files if name in read_from]
+        if twice:
+            cause = f"has turns of files of which {read_from[twice[0]]} has some too: {some(twice)}"
+            raise DuopldaError(f"{path}: {cause}; give all turns of a file in one RTTM")
+        read_from |= dict.fromkeys(files, path)
+    columns = ([getattr(part, name) for part in parts] for name in ("file", "start", "duration", "speaker"))
+    return Turns.of(*(np.concatenate([np.asarray(part) for part in column]) for column in columns))
+
+
+def speakers_by_overlap(segments: Segments, turns: Turns) -> dict[str, LocalSpeaker]:
+    """The speaker of each segment: the one whose turns overlap it for the longest time; none where no turn does.
+
+    >>> segments = Segments(np.array(["s1", "s2"]), Coded.of(["f", "f"]), np.array([0.0, 5.0]), np.array([4.0, 6.0]))
+    >>> speakers_by_overlap(segments, Turns.of(["f", "f"], [0.0, 1.0], [1.0, 2.0], ["ann", "bob"]))
+    {'s1': ('f', 'bob')}
+    """
+    speakers: dict[str, LocalSpeaker] = {}
+    turns_of = _rows_by_value(turns.file.values)
+    for file, rows in _rows_by_value(segments.file.values).items():
+        spoken = turns_of.get(file, np.zeros(0, np.int64))
+        longest = np.full(len(rows), 1e-9)  # seconds: a segment and a turn that overlap by less only touch
+        who = np.full(len(rows), "", object)
+        for speaker, part in sorted(_rows_by_value(turns.speaker.values[spoken]).items()):
+            knots, seconds = _speech(turns.start[spoken[part]], turns.end[spoken[part]])
+            until_start, until_end = (np.interp(t[rows], knots, seconds) for t in (segments.start, segments.end))
+            overlap = until_end - until_start
+            who[overlap > longest] = speaker
+            longest = np.maximum(longest, overlap)
+        speakers |= {str(segments.ids[row]): (file, name) for row, name in zip(rows, who, strict=True) if name}
+    return speakers
+
+
+def overlap_of_segments(segments: Segments) -> float:
+    """In how many segments a second of speech is, on average: 1 where segments do not overlap."""
+    spoken = 0.0
+    for rows in _rows_by_value(segments.file.values).values():
+        spoken += float(_speech(segments.start[rows], segments.end[rows])[1][-1])
+    return float((segments.end - segments.start).sum()) / spoken
+
+
+def pairs_within_files(people: Sequence[LocalSpeaker], rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Pairs of those local speakers, among some rows, who are of one file."""
+    by_file: dict[str, list[int]] = {}
+    for row in rows:
+        by_file.setdefault(people[row][0], []).append(row)
+    return [pair for same_file in by_file.values() for pair in combinations(same_file, 2)]
+
+
+def renamed(turns: Turns, names: Mapping[LocalSpeaker, str]) -> tuple[Turns, list[LocalSpeaker]]:
+    """Turns with other names of their speakers, and the speakers who have none: they are named after their file."""
+    people = list(zip(turns.file.values.tolist(), turns.speaker.values.tolist(), strict=True))
+    speakers = Coded.of([names.get(person) or "_".join(person) for person in people])
+    return Turns(turns.file, turns.start, turns.duration, speakers), sorted({*people} - {*names})
+
+
+def _rows_by_value(values: NDArray[np.str_]) -> dict[str, Indices]:
+    """The rows that have each value."""
+    names, codes = np.unique(values, return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    rows = np.split(order, np.searchsorted(codes[order], np.arange(1, len(names))))
+    return dict(zip(names.tolist(), rows, strict=True)) if len(names) else {}
+
+
+def _speech(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Knots of the seconds that somebody has spoken up to a moment, which are linear between them."""
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    end = np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.append(True, start[1:] > end[:-1]))  # turns of one speaker may overlap
+    start = start[first]
+    end = end[np.append(first[1:], len(end)) - 1]
+    seconds = np.repeat(np.append(0.0, np.cumsum(end - start)), 2)[1:-1]
+    return np.stack([start, end], axis=1).ravel(), seconds

@@ -1,0 +1,64 @@
+"""The labels that training, adaptation and advice read: one table, lists, or columns of the embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
+
+import numpy as np
+
+from duoplda.errors import DuopldaError, MissingIds, OptionsError
+from duoplda.io import LabelColumns, label_columns, read_labels, read_map, read_sessions, source_files
+from duoplda.workflows._files import PathLike
+
+ById = Mapping[str, str]
+
+
+def one_table(labels: PathLike | None, **lists: PathLike | None) -> None:
+    """Refuse lists of single labels beside a table that has them all."""
+    extra = [f"`{name}`" for name, path in lists.items() if path is not None]
+    if labels is not None and extra:
+        raise OptionsError(f"`labels` is one table of all labels: leave out {' and '.join(extra)}")
+
+
+def read_known_labels(
+    embeddings: PathLike,
+    labels: PathLike | None,
+    speakers: PathLike | None,
+    sessions: PathLike | None,
+    channels: PathLike | None,
+) -> LabelColumns | bool | None:
+    """Labels as far as they are known. True: they are columns of the embeddings; None: there are none."""
+    if speakers is not None:
+        return read_labels(speakers, sessions, channels)
+    if sessions is not None:
+        return _sessions_alone([(read_map(sessions, "session") or {}, read_map(channels, "channel"))])
+    if labels is None:
+        return None
+    own = labels == embeddings
+    files = source_files(labels) if own else [labels]
+    columns = set[str]()
+    # The embeddings may be of a format that has no room for labels: then the reading of the recordings says so.
+    with suppress(DuopldaError) if own else nullcontext():
+        columns = label_columns(files[0])
+    if "session" in columns and "speaker" not in columns:
+        return _sessions_alone([read_sessions(file) for file in files])
+    return True if own else read_labels(labels)
+
+
+def _sessions_alone(parts: Iterable[tuple[ById | None, ById | None]]) -> LabelColumns:
+    """Labels of sessions whose speakers are unknown, of mappings from ids to sessions and kinds of channels."""
+    columns: list[list[str]] = [[], [], []]
+    for session, channel in parts:
+        if session is None:
+            raise DuopldaError("some of the files have a column of the session, and some have none")
+        columns[0] += session
+        columns[1] += session.values()
+        if channel is not None:
+            if lack := [name for name in session if name not in channel]:
+                raise MissingIds(f"{len(lack)} recordings have a session and no channel, the first: {lack[0]}")
+            columns[2] += (channel[name] for name in session)
+    ids, sessions, kinds = (np.array(column, str) for column in columns)
+    if len(kinds) not in (0, len(ids)):
+        raise DuopldaError("some of the files have a column of the channel, and some have none")
+    return LabelColumns(ids, None, sessions, kinds if len(kinds) else None)

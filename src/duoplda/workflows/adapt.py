@@ -1,0 +1,90 @@
+"""Adaptation: a model file for another domain, by recordings of that domain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from duoplda.errors import OptionsError
+from duoplda.estimators import checkpoint, files
+from duoplda.estimators.backend import Backend
+from duoplda.io import read_labels, source_files
+from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
+from duoplda.workflows._labels import one_table, read_known_labels
+
+
+def adapt(
+    model: PathLike,
+    embeddings: PathLike,
+    out: PathLike,
+    *,
+    speakers: PathLike | None = None,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    labels: PathLike | None = None,
+    ids: str | None = None,
+    method: str = "auto",
+    source: PathLike | None = None,
+    source_labels: PathLike | None = None,
+    device: str = "cpu",
+    dask: str | None = None,
+    resume: bool = False,
+    allow_missing: bool = False,
+    force: bool = False,
+    command: str | None = None,
+    note: Note = silent,
+    show: Show = silent,
+    **options: Any,
+) -> Backend:
+    """Adapt a model to recordings of another domain, as far as they are labelled, and write it.
+
+    Parameters
+    ----------
+    model : a model file, which stays as it is
+    embeddings, ids, speakers, sessions, channels, labels : recordings of the target, as for `train`
+    out : the adapted model; `<out>.resume` holds the stages of an adaptation that is under way
+    method, options : of `Backend.adapt`
+    source, source_labels : for the method "pooled", the training data of the model
+    device, dask, resume, command : as for `train`
+
+    Returns
+    -------
+    the adapted model, whose `adapted_` tells what was done and why
+    """
+    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
+    if channels is not None and speakers is None and sessions is None:
+        raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
+    if not (source is None) == (source_labels is None) == (method != "pooled"):
+        raise OptionsError("`method` pooled needs `source` and `source_labels`, and no other method takes them")
+    own = labels == embeddings  # labels are columns of the embeddings
+    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
+    lists += [model, None if source_labels == source else source_labels]
+    check_outputs([out], force, [embeddings, source], lists)
+    state = Path(f"{out}.resume")
+    with reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
+        backend = Backend.load(model)
+        table = read_known_labels(embeddings, labels, speakers, sessions, channels)
+        hashes = file_hashes(lists)
+        target: Any = read(embeddings, ids, table)
+        training: Any = None
+        if source is not None:
+            training = read(source, None, source_labels == source or read_labels(source_labels))  # type: ignore[arg-type]
+        del table
+        release_memory()
+        # What tells this adaptation from others that may have left a file to resume from.
+        inputs = [*hashes.values(), *(_sizes_and_times(embeddings) if own else ())]
+        work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "show": show, "note": note}
+        adapted = checkpoint.adapt(backend, target, state, method=method, source=training, **work, **options)
+    digests = {str(embeddings): target.digest, **({} if training is None else {str(source): training.digest})}
+    origin = {"command": command, "inputs": {**digests, **hashes}, "versions": files.versions()}
+    if "adaptation" in backend.provenance_:
+        origin["before"] = backend.provenance_["adaptation"]
+    adapted.save(out, provenance={"adaptation": origin}, force=force)
+    state.unlink(missing_ok=True)
+    return adapted
+
+
+def _sizes_and_times(embeddings: PathLike) -> list[tuple[int, int]]:
+    """Sizes of the files of embeddings, and when they were written, which tell whether their labels have changed."""
+    status = [file.stat() for file in source_files(embeddings)]
+    return [(file.st_size, file.st_mtime_ns) for file in status]

@@ -1,0 +1,159 @@
+"""Clustering: who is who among recordings that nobody has labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.errors import DuopldaError, OptionsError
+from duoplda.estimators.backend import Backend
+from duoplda.io import Coded, read_sessions, read_trials, write_partition
+from duoplda.io.labels import write_table
+from duoplda.report import weak_clusters, weak_pairs, write_cluster_report
+from duoplda.trials.clustering import Clustering
+from duoplda.workflows._files import (
+    Note,
+    PathLike,
+    Show,
+    check_outputs,
+    file_hashes,
+    labels_by_id,
+    reader,
+    segment_level,
+    silent,
+)
+from duoplda.workflows._labels import one_table
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringSummary:
+    """How many there are of each, and what is doubtful."""
+
+    counts: dict[str, int]
+    known: int  # speakers who were known before
+    log_posterior: float
+    weak: list[dict[str, Any]]  # speakers that may be two, and nats that splitting them would lose
+    near: list[dict[str, Any]]  # pairs that may be one speaker, and nats that merging them would gain
+
+    @staticmethod
+    def of(clustering: Clustering, counts: dict[str, int], most: int = 5) -> ClusteringSummary:
+        """With `most` doubtful speakers, and pairs of speakers."""
+        names = clustering.names.tolist()
+        weak = [{"speaker": names[k], "nats": float(clustering.split[k])} for k in weak_clusters(clustering, most)]
+        near: list[dict[str, Any]] = []
+        for a, b in weak_pairs(clustering, most):
+            gain = max(float(clustering.merge[k]) for k, m in ((a, b), (b, a)) if clustering.nearest[k] == m)
+            near.append({"speaker": names[a], "other": names[b], "nats": gain})
+        return ClusteringSummary(counts, int(clustering.known.sum()), clustering.log_posterior, weak, near)
+
+
+def cluster(
+    model: PathLike,
+    embeddings: PathLike,
+    out: PathLike,
+    *,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    labels: PathLike | None = None,
+    ids: str | None = None,
+    speakers: int | None = None,
+    min_speakers: int | None = None,
+    max_speakers: int | None = None,
+    speakers_known: PathLike | None = None,
+    must_link: PathLike | None = None,
+    cannot_link: PathLike | None = None,
+    segments_are: str | None = None,
+    report: PathLike | None = None,
+    merges: PathLike | None = None,
+    device: str = "cpu",
+    dask: str | None = None,
+    domain_check: bool = True,
+    force: bool = False,
+    command: str = "",
+    note: Note = silent,
+    show: Show = silent,
+    **options: Any,
+) -> ClusteringSummary:
+    """Put recordings into clusters, one for each speaker, and write them.
+
+    Parameters
+    ----------
+    model, embeddings, ids : the model file, and the recordings, all of which are clustered
+    out : recording, cluster, session, margin and second-best cluster
+    sessions, channels : lists by recording, or one table `labels` of both
+    speakers, min_speakers, max_speakers : the number of speakers, or its limits
+    speakers_known : a file of enrolled speakers, each of whom may be one of the clusters
+    must_link, cannot_link : pairs of recordings of one speaker, and of two
+    segments_are : "recordings": all recordings are of one session
+    report, merges : further outputs: an HTML page, and the tree of merges
+    device, dask, domain_check : as for `score`
+    command : what was typed, for the page
+    options : further options of `Backend.cluster`: prior, weight, refine
+    """
+    one_table(labels, sessions=sessions, channels=channels)
+    if speakers is not None and (min_speakers is not None or max_speakers is not None):
+        raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
+    outputs = [Path(path).resolve() for path in (out, report, merges) if path is not None]
+    if len({*outputs}) < len(outputs):
+        raise OptionsError("`out`, `report` and `merges` must be different files")
+    lists = model, sessions, channels, labels, speakers_known, must_link, cannot_link
+    check_outputs([out, report, merges], force, [embeddings], [ids, *lists])
+    options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
+    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+        options |= {"must_link": _read_pairs(must_link), "cannot_link": _read_pairs(cannot_link)}
+        known = labels_by_id(sessions, channels)
+        if labels is not None:
+            known = dict(zip(("session", "channel"), read_sessions(labels), strict=True))
+        chain = Backend.load(model)
+        unlabelled = sessions is None and labels is None
+        if unlabelled and (segments_are or chain.provenance_.get("sessions_are")):
+            options["within_session"] = segment_level(segments_are, chain, note) == "recordings"
+        enrolled = None if speakers_known is None else chain.load_sides(speakers_known, device=place)
+        clustering = chain.cluster(read(embeddings, ids), **known, known=enrolled, **options, device=place)
+    recordings = clustering.ids.astype(str)
+    session = known["session"] or {}
+    session_of = np.array([session.get(name, name) for name in recordings.tolist()])
+    if session and (n := sum(name not in session for name in recordings.tolist())):
+        note(f"{n:,} recordings have no session in {sessions or labels}: each is taken for a session of its own")
+    second = np.array([*clustering.names.tolist(), "-"])[clustering.runner_up[clustering.item]]  # -1 is the last one
+    margin = np.round(clustering.margin[clustering.item], 4)
+    cluster_of = clustering.names[clustering.labels]
+    write_partition(out, recordings, cluster_of, force=force, session=session_of, margin=margin, second=second)
+    if merges is not None:
+        items = session_of[np.unique(clustering.item, return_index=True)[1]].tolist()
+        _write_merges(merges, clustering.merges, [*items, *([] if enrolled is None else enrolled.ids.tolist())], force)
+    if report is not None:
+        origin: dict[str, Any] = {"commands": [command], "hashes": file_hashes(lists)}
+        write_cluster_report(report, clustering, session=session_of if session else None, **origin, force=force)
+    counts = {"recordings": len(recordings), "sessions": int(clustering.sessions.sum()), "speakers": len(clustering)}
+    return ClusteringSummary.of(clustering, counts)
+
+
+def _read_pairs(path: PathLike | None) -> NDArray[np.str_] | None:
+    """(k, 2) pairs of recordings, from lines `recording recording`."""
+    if path is None:
+        return None
+    listed = read_trials(path)
+    if listed.target is not None:
+        raise DuopldaError(f"{path}: these are trials with their truth; give pairs alone, lines `recording recording`")
+    return np.column_stack([listed.enroll.values, listed.test.values])
+
+
+def _write_merges(path: PathLike, merges: NDArray[np.float64], items: Sequence[str], force: bool) -> None:
+    """Write the merges, one in each line; `#3` is what merge 3 made, else it is an item's or a known speaker's name."""
+    pairs = merges[:, :2].astype(int)
+    n = len(items)
+    first, second = ([str(items[k]) if k < n else f"#{k - n + 1}" for k in column] for column in pairs.T.tolist())
+    columns: dict[str, Coded | np.ndarray] = {
+        "merge": Coded.of([f"#{t + 1}" for t in range(len(pairs))]),
+        "first": Coded.of(first),
+        "second": Coded.of(second),
+        "gain": np.round(merges[:, 2], 4),
+        "sessions": Coded.of([str(int(m)) for m in merges[:, 3]]),
+    }
+    write_table(path, columns, force=force)

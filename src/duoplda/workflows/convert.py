@@ -1,0 +1,146 @@
+"""Conversion: models of other tools to ours, and ours to theirs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from duoplda.errors import DuopldaError, OptionsError, error_prefix
+from duoplda.estimators.backend import Backend
+from duoplda.io import (
+    ForeignModel,
+    check_output,
+    is_container,
+    read_model,
+    write_kaldi_plda,
+    write_pair,
+    write_vbx,
+)
+from duoplda.model.collapse import Loss
+from duoplda.workflows._files import Note, PathLike, file_hashes, silent
+
+PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to so many, and VBx unless its option --lda-dim says otherwise
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was converted."""
+
+    source: str  # a format
+    to: str
+    dimensions: int
+    speaker_factors: int
+
+
+def convert(
+    source: PathLike,
+    out: PathLike,
+    *,
+    to: str | None = None,
+    transform: PathLike | None = None,
+    one_session: bool = False,
+    text: bool = False,
+    force: bool = False,
+    command: str | None = None,
+    note: Note = silent,
+) -> Conversion:
+    """Write a PLDA model in another format; that of `source` is found by its content. Warnings say what is lost.
+
+    Parameters
+    ----------
+    source, transform : the model, and a second file of its preprocessing
+    out, to : the new file, and its format ("kaldi", "vbx", "pyannote", "duoplda"); unless given, by the suffix of
+        `out`. The pairs of VBx and pyannote are written into a folder.
+    one_session : the session level becomes part of the speaker, and not noise of each recording
+    text : Kaldi's text format
+    command : what was typed, which our own format keeps
+    """
+    suffix = Path(out).suffix.lower()
+    to = to or {".npz": "vbx", ".safetensors": "duoplda"}.get(suffix, "kaldi")
+    pair = to == "pyannote" or (to == "vbx" and suffix != ".npz")
+    if text and to != "kaldi":
+        raise OptionsError(f"`text` is for the format kaldi, not {to}")
+    if pair and suffix == ".npz":
+        raise OptionsError(f"`to` {to} writes two files into a folder, whose name cannot end in .npz")
+    if one_session and to == "duoplda":
+        raise OptionsError("`one_session` is for the formats of other tools: ours keeps the session level")
+    if not pair:
+        check_output(out, force, inputs=[source, transform])
+    backend, foreign = load_model(source, transform)
+    for remark in foreign.notes if foreign else ():
+        warnings.warn(f"{source}: {remark}", UserWarning, stacklevel=2)
+    if pair:
+        _write_pair(Path(out), to, backend, one_session, force, [source, transform], note)
+    elif to != "duoplda":
+        _write_plda(out, to, backend, one_session, text, force, note)
+    elif foreign is None:
+        raise DuopldaError(f"{source}: is a model of duoplda already; name another format with `to`")
+    else:
+        inputs = file_hashes([source, transform])
+        backend.save(out, provenance={"command": command, "inputs": inputs}, force=force)
+    return Conversion(foreign.format if foreign else "duoplda", to, *backend.plda_.speaker_loadings_.shape)
+
+
+def load_model(path: PathLike, transform: PathLike | None = None) -> tuple[Backend, ForeignModel | None]:
+    """Read any model as a `Backend`: ours, with None, or another tool's and the `ForeignModel` behind it.
+
+    The latter has no preprocessing, but for the steps that a second file `transform` holds.
+    """
+    if is_container(path):
+        if transform is not None:
+            raise DuopldaError(f"{path}: is a model of duoplda, which has its preprocessing: leave out {transform}")
+        return Backend.load(path), None
+    foreign = read_model(path, transform)
+    with error_prefix(str(path)):
+        return Backend.from_foreign(foreign), foreign
+
+
+def _write_plda(
+    out: PathLike, to: str, backend: Backend, one_session: bool, text: bool, force: bool, note: Note
+) -> None:
+    """Write the PLDA alone, and say what is lost."""
+    model, loss = backend.collapsed(one_session=one_session)
+    others = [*backend.steps_, *(["calibration"] if backend.calibration_ is not None else [])]
+    if others:
+        warnings.warn(
+            f"only the PLDA is written: the other tool must do the rest ({', '.join(others)})",
+            UserWarning,
+            stacklevel=3,
+        )
+    raised = 0
+    if to == "kaldi":
+        write_kaldi_plda(out, model, text=text, force=force)
+    else:
+        raised = write_vbx(out, model, force=force)
+    _say_lost(loss, raised, note)
+
+
+def _write_pair(
+    out: Path, to: str, backend: Backend, one_session: bool, force: bool, inputs: list[PathLike | None], note: Note
+) -> None:
+    """Write PLDA and preprocessing as two files of a folder, and say what is lost."""
+    with error_prefix(str(out)):
+        transform = backend.folded()
+        model, loss = backend.collapsed(one_session=one_session)
+        d = len(model.mean)
+        if to == "pyannote" and d > PYANNOTE_DIMENSIONS:
+            raise DuopldaError(f"pyannote uses 128 dimensions of a PLDA, and this has {d}: train with --lda 128")
+    paths, raised = write_pair(out, transform, model, to, force=force, inputs=inputs)
+    note(f"written: {', '.join(map(str, paths))}")
+    if backend.calibration_ is not None:
+        warnings.warn("the calibration is not written: neither tool has one", UserWarning, stacklevel=3)
+    if d > PYANNOTE_DIMENSIONS:
+        said = f"the PLDA has {d} dimensions: VBx uses as many as its option says (--lda-dim)"
+        warnings.warn(said, UserWarning, stacklevel=3)
+    _say_lost(loss, raised, note)
+
+
+def _say_lost(loss: Loss, raised: int, note: Note) -> None:
+    """Say what the other format cannot hold; a loss of variance is a warning."""
+    if raised:
+        note(f"{raised} directions without speaker variance got a tiny one: VBx divides by each")
+    if loss.lossless:
+        note(loss.sentence())
+    else:
+        warnings.warn(loss.sentence(), UserWarning, stacklevel=4)

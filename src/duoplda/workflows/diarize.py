@@ -1,0 +1,67 @@
+"""Diarisation: who speaks when, from embeddings of the windows of files to RTTM."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from duoplda import diarization
+from duoplda.diarization import Turns
+from duoplda.errors import OptionsError
+from duoplda.workflows._files import Note, PathLike, Show, check_outputs, missing, reader, segment_level, silent
+from duoplda.workflows.convert import load_model
+
+
+def diarize(
+    model: PathLike,
+    embeddings: PathLike,
+    segments: PathLike,
+    out: PathLike,
+    *,
+    transform: PathLike | None = None,
+    segments_are: str | None = None,
+    hmm: bool = True,
+    refine: bool = True,
+    speakers: int | None = None,
+    min_speakers: int | None = None,
+    max_speakers: int | None = None,
+    link: bool = False,
+    cannot_link_within: bool = False,
+    ids: str | None = None,
+    allow_missing: bool = False,
+    force: bool = False,
+    note: Note = silent,
+    show: Show = silent,
+    **options: Any,
+) -> Turns:
+    """Give the segments of files to speakers, and write turns.
+
+    Parameters
+    ----------
+    model, transform : our model file, or that of another tool, with its preprocessing
+    embeddings, ids, segments : vectors, and the file and the times of each segment
+    out : the turns of all files, as RTTM
+    segments_are : what segments were in training, "sessions" or "recordings"
+    hmm, refine : whether neighbours in time tend to be of one speaker, and whether first labels are changed at all
+    speakers, min_speakers, max_speakers : the number of speakers of each file, or its limits
+    link, cannot_link_within : find the same people in several files; those of one file are different people
+    options : further options of `duoplda.diarization.diarize`
+    """
+    if not hmm and not refine:
+        raise OptionsError("`hmm` is about the refinement: leave out either of the two")
+    if speakers is not None and (min_speakers is not None or max_speakers is not None):
+        raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
+    if cannot_link_within and not link:
+        raise OptionsError("`cannot_link_within` is for `link`")
+    check_outputs([out], force, [embeddings], [ids, model, transform, segments])
+    options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
+    options |= {"link": link, "cannot_link_within": cannot_link_within}
+    options["refine"] = ("vbx" if hmm else "gmm") if refine else None
+    with reader("cpu", None, note, show) as (read, _):
+        chain, _ = load_model(model, transform)
+        options["segments_are"] = segment_level(segments_are, chain, note)
+        absent = partial(missing, allow_missing=allow_missing, note=note)
+        windows = diarization.read_segments(segments)
+        turns = diarization.diarize(chain, read(embeddings, ids), windows, absent=absent, **options)
+    diarization.write_rttm(out, turns, force=force)
+    return turns

@@ -1,0 +1,148 @@
+"""Linking: speakers of several files, named file by file, get names that hold for all files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from duoplda.diarization import Segments, Turns, read_segments, write_rttm
+from duoplda.diarization.local_speakers import (
+    LocalSpeaker,
+    overlap_of_segments,
+    pairs_within_files,
+    read_turns,
+    renamed,
+    speakers_by_overlap,
+)
+from duoplda.errors import DuopldaError, OptionsError, some
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.clustering import unscaled
+from duoplda.estimators.scoring import enroll_recordings
+from duoplda.io import read_partition, write_partition
+from duoplda.workflows._files import (
+    Note,
+    PathLike,
+    Show,
+    check_outputs,
+    labels_by_id,
+    missing,
+    reader,
+    segment_level,
+    silent,
+)
+from duoplda.workflows.cluster import ClusteringSummary
+
+
+def link(
+    model: PathLike,
+    embeddings: PathLike,
+    out: PathLike,
+    *,
+    rttm: Sequence[PathLike] = (),
+    segments: PathLike | None = None,
+    local: PathLike | None = None,
+    segments_are: str | None = None,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    ids: str | None = None,
+    discount: float = 1.0,
+    speakers_known: PathLike | None = None,
+    cannot_link_within: bool = False,
+    device: str = "cpu",
+    dask: str | None = None,
+    domain_check: bool = True,
+    allow_missing: bool = False,
+    force: bool = False,
+    note: Note = silent,
+    show: Show = silent,
+    **options: Any,
+) -> ClusteringSummary:
+    """Give local speakers of several files who are one person one name, and write turns or recordings.
+
+    Parameters
+    ----------
+    model, embeddings, ids : the model file, and the segments' vectors
+    out : turns (a name that ends in .rttm), or the speaker of each recording
+    rttm, segments : who speaks when in each file, and the file and the times of each segment
+    local : instead of `rttm`, the local speaker of each recording
+    segments_are : what segments were in training, "sessions" or "recordings"
+    sessions, channels : lists by recording; names of sessions count within a local speaker
+    discount : what a segment counts, where segments overlap
+    speakers_known : a file of enrolled speakers, whose names are used
+    cannot_link_within : local speakers of one file are different people
+    device, dask, domain_check : as for `score`
+    options : further options of `Backend.cluster`: prior, weight
+    """
+    as_turns = Path(out).suffix.lower() == ".rttm"
+    if (not rttm) == (local is None) or (rttm and segments is None):
+        raise OptionsError("give either `rttm` with `segments`, or `local`")
+    if as_turns and not rttm:
+        raise OptionsError(
+            "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
+        )
+    if cannot_link_within and segments is None:
+        raise OptionsError("`cannot_link_within` needs `segments`, which say what file a segment is of")
+    lists = *rttm, segments, local, model, sessions, channels, speakers_known
+    check_outputs([out], force, [embeddings], [ids, *lists])
+    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+        cuts = None if segments is None else read_segments(segments)
+        if cuts is not None and discount == 1 and (overlap := overlap_of_segments(cuts)) > 1.5:
+            said = f"a second of speech is in {overlap:.1f} segments, and counts as often"
+            warnings.warn(f"{said}; see `discount` {1 / overlap:.2f}", UserWarning, stacklevel=2)
+        turns = read_turns(rttm) if rttm else None
+        who = _local_speakers(turns, cuts, local, allow_missing, note)
+        people = sorted({*who.values()})
+        row = {person: k for k, person in enumerate(people)}
+        labels = labels_by_id(sessions, channels)
+        chain = Backend.load(model)
+        if labels["session"] is not None or segment_level(segments_are, chain, note) == "recordings":
+            session = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
+            labels["session"] = {i: " ".join([*person, session[i]]) for i, person in who.items() if i in session}
+        if speakers_known is not None:
+            options["known"] = chain.load_sides(speakers_known, device=place)
+        else:
+            chain = unscaled(chain)
+        absent = partial(missing, "segments have no embedding", allow_missing=allow_missing, note=note)
+        pairs = [row[person] for person in who.values()], [*who]
+        sides = enroll_recordings(chain, read(embeddings, ids), *pairs, **labels, device=place, absent=absent)
+        if cannot_link_within:
+            options["cannot_link"] = pairs_within_files(people, sides.ids.tolist())
+        clustering = chain.cluster(sides, discount=discount, **options)
+    names = clustering.names[clustering.labels].astype(str).tolist()
+    name = {people[k]: linked for k, linked in zip(clustering.ids.tolist(), names, strict=True)}
+    if turns is not None and as_turns:
+        linked_turns, unnamed = renamed(turns, name)
+        if unnamed:
+            said = f"{len(unnamed)} local speakers have no segment, and get names of their own"
+            warnings.warn(f"{said}: {some(map('_'.join, unnamed))}", UserWarning, stacklevel=2)
+        write_rttm(out, linked_turns, force=force)
+    else:
+        listed = {recording: person for recording, person in who.items() if person in name}
+        local_names = [person[1] for person in listed.values()]
+        write_partition(out, listed, [name[person] for person in listed.values()], force=force, local=local_names)
+    counts = {"segments": len(who), "local speakers": len(sides), "speakers": len(clustering)}
+    return ClusteringSummary.of(clustering, counts)
+
+
+def _local_speakers(
+    turns: Turns | None, segments: Segments | None, local: PathLike | None, allow_missing: bool, note: Note
+) -> dict[str, LocalSpeaker]:
+    """The local speaker of each segment or recording, by turns or by a list."""
+    if turns is not None and segments is not None:
+        speakers = speakers_by_overlap(segments, turns)
+        if len(speakers) < len(segments):
+            note(f"{len(segments) - len(speakers):,} segments overlap no turn, and are not used")
+    else:
+        names = read_partition(local or "", "speaker")
+        file = dict.fromkeys(names, "")
+        if segments is not None:  # names count within a file
+            file = dict(zip(segments.ids.tolist(), segments.file.values.tolist(), strict=True))
+            unknown = [recording for recording in names if recording not in file]
+            missing(f"recordings of {local} are not among the segments", unknown, allow_missing, note)
+        speakers = {recording: (file[recording], name) for recording, name in names.items() if recording in file}
+    if not speakers:
+        raise DuopldaError("no local speaker has a segment: do the names of the files agree?")
+    return speakers

@@ -1,0 +1,207 @@
+"""Scoring: likelihood ratios of trials, of all pairs, or the highest of each test recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoplda.errors import DuopldaError, OptionsError
+from duoplda.estimators import scoring
+from duoplda.estimators.backend import Backend
+from duoplda.io import (
+    ScoreMatrix,
+    Scores,
+    is_container,
+    read_enrollment,
+    read_map,
+    read_trials,
+    write_scores,
+)
+from duoplda.trials.normalization import TOP, Cohort
+from duoplda.trials.sides import Sides
+from duoplda.workflows._files import (
+    Note,
+    PathLike,
+    Read,
+    Show,
+    check_outputs,
+    labels_by_id,
+    missing,
+    reader,
+    release_memory,
+    silent,
+)
+
+
+@dataclass(frozen=True)
+class ScoreCounts:
+    """What was scored."""
+
+    scores: int
+    models: int
+    tests: int  # recordings
+    left_out: int  # trials
+    cohort: int | None  # the size of the cohort, if there is one
+
+
+def score(
+    model: PathLike,
+    embeddings: PathLike,
+    out: PathLike | None = None,
+    *,
+    test_embeddings: PathLike | None = None,
+    enroll: PathLike | None = None,
+    enrolled: PathLike | None = None,
+    trials: PathLike | None = None,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    ids: str | None = None,
+    test_ids: str | None = None,
+    top: int | None = None,
+    matrix: bool = False,
+    cosine: bool = False,
+    raw: bool = False,
+    cohort: PathLike | None = None,
+    cohort_ids: str | None = None,
+    cohort_sessions: PathLike | None = None,
+    cohort_speakers: PathLike | None = None,
+    normalize: str | None = None,
+    cohort_top: int | None = None,
+    device: str = "cpu",
+    dask: str | None = None,
+    domain_check: bool = True,
+    allow_missing: bool = False,
+    force: bool = False,
+    note: Note = silent,
+    show: Show = silent,
+    receive: Callable[[Scores], None] = silent,
+) -> ScoreCounts:
+    """Score trials, or all pairs of models and tests, and write the scores.
+
+    Parameters
+    ----------
+    model : the model file
+    embeddings, test_embeddings, ids, test_ids : of the enrolment, and of the tests unless these are there too
+    out : a score file; without it, `receive` gets the scores, some at a time
+    enroll, enrolled : the recordings of each model, or a file of `enroll`; else models of trials are recordings
+    trials : pairs to score; with `top` or `matrix` only the models and tests that are meant
+    sessions, channels : lists by recording
+    top, matrix : the `top` highest-scoring models of each test, or all pairs
+    cosine, raw : cosines instead of likelihood ratios; ratios without the model's calibration
+    cohort, cohort_ids, cohort_sessions : embeddings of other people, or a file of `enroll`, to normalise scores with
+    cohort_speakers : speakers of cohort and trials, none of whom may be in both
+    normalize, cohort_top : as for `duoplda.score`
+    device, dask : a device of torch, or a cluster of Dask
+    domain_check : warn where recordings are unlike the training data of the model
+    """
+    if top is not None and matrix:
+        raise OptionsError("`top` and `matrix` exclude each other")
+    if trials is None and not matrix and top is None:
+        raise OptionsError("give `trials`, or `matrix` or `top` for all pairs")
+    if enrolled is not None and (enroll is not None or cosine):
+        raise OptionsError("`enrolled` has models for the PLDA: leave out `enroll` and `cosine`")
+    if trials is None and enroll is None and enrolled is None:
+        raise OptionsError("without `trials`, `enroll` or `enrolled` must say which models there are")
+    about_cohort = cohort_ids, cohort_sessions, cohort_speakers, normalize, cohort_top
+    if cohort is None and any(option is not None for option in about_cohort):
+        names = "`cohort_ids`, `cohort_sessions`, `cohort_speakers`, `normalize` and `cohort_top`"
+        raise OptionsError(f"{names} need `cohort`")
+    lists = model, enrolled, enroll, trials, sessions, channels, cohort_sessions, cohort_speakers
+    check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
+    absent = partial(missing, allow_missing=allow_missing, note=note)
+    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+        chain = Backend.load(model)
+        listed = None if trials is None else read_trials(trials)
+        release_memory()
+        options: dict[str, Any] = labels_by_id(sessions, channels) | {"cosine": cosine}
+        members = list[str]()  # recordings of the enrolment, where they are named
+        if enrolled is not None:
+            voices = chain.load_sides(enrolled, device=place)
+        else:
+            pairs = scoring.members(None if enroll is None else read_enrollment(enroll), listed)
+            members = sorted({*pairs[1].values.tolist()})
+            left_out = partial(absent, "recordings of the enrolment have no embedding")
+            recordings = read(embeddings, ids)
+            voices = scoring.enroll_recordings(chain, recordings, *pairs, **options, device=place, absent=left_out)
+        if listed is not None:
+            rows = voices.rows(listed.enroll.names)
+            absent("models of the trials are not enrolled", listed.enroll.names[rows < 0])
+            voices = voices.select(sorted(rows[rows >= 0])) if len(rows) < len(voices) else voices
+        if cohort is not None:
+            speaker = read_map(cohort_speakers, "speaker")
+            sides = _cohort(chain, read, cohort, cohort_ids, cohort_sessions, options, place)
+            if speaker is not None and not _is_enrolled(cohort):
+                unknown = [name for name in sides.ids.tolist() if name not in speaker]
+                absent("recordings of the cohort have no speaker", unknown)
+            Cohort(sides, speaker=speaker).refuse_shared("recordings of the enrolment", members)
+            options |= {"cohort": sides, "normalize": normalize or "as1", "cohort_top": cohort_top or TOP}
+            options["speaker"] = speaker
+            note("normalised scores are no likelihood ratios, until `duoplda calibrate` has made them such")
+        tests = read(test_embeddings or embeddings, test_ids if test_embeddings else ids)
+        options |= {"absent": partial(absent, "test recordings have no embedding"), "calibrated": not raw}
+        scores: ScoreMatrix | Iterable[Scores]
+        if listed is not None and not matrix and top is None:
+            scores = [scoring.score_trials(chain, voices, listed, tests, **options)]
+        else:
+            wanted = None if listed is None else listed.test.names
+            blocks = scoring.score(chain, voices, tests, top=top, wanted=wanted, **options)
+            whole = matrix and out is not None and Path(out).suffix.lower() in (".npz", ".h5", ".hdf5", ".hdf")
+            scores = scoring.as_matrix(blocks, voices.ids) if whole else scoring.as_scores(blocks, voices.ids)
+        n_scores, n_tests = _write(scores, out, force, receive)
+    n_left_out = 0 if listed is None or matrix or top else len(listed) - n_scores
+    return ScoreCounts(n_scores, len(voices), n_tests, n_left_out, None if cohort is None else len(options["cohort"]))
+
+
+def _is_enrolled(cohort: PathLike) -> bool:
+    return Path(cohort).is_file() and is_container(cohort)
+
+
+def _cohort(
+    chain: Backend,
+    read: Read,
+    cohort: PathLike,
+    ids: str | None,
+    sessions: PathLike | None,
+    labels: dict[str, Any],
+    device: str | None,
+) -> Sides:
+    """The members of a cohort, of a file of enrolled sets or of embeddings."""
+    if _is_enrolled(cohort):
+        if ids is not None or sessions is not None or labels["cosine"]:
+            raise OptionsError(
+                "`cohort` is a file of enrolled sets: leave out `cohort_ids`, `cohort_sessions` and `cosine`"
+            )
+        return chain.load_sides(cohort, device=device)
+    if sessions is not None:
+        labels = labels | {"session": read_map(sessions, "session")}
+    return scoring.enroll_recordings(chain, read(cohort, ids), **labels, device=device)
+
+
+def _write(
+    scores: ScoreMatrix | Iterable[Scores], out: PathLike | None, force: bool, receive: Callable[[Scores], None]
+) -> tuple[int, int]:
+    """Write a matrix, or the parts of a list, or hand these on; return the numbers of scores and of tests."""
+    if isinstance(scores, ScoreMatrix):
+        write_scores(out or "", scores, force=force)
+        return scores.score.size, len(scores.test_ids)
+    counts = [0, 0]
+
+    def counted() -> Iterator[Scores]:
+        for part in scores:
+            counts[0] += len(part)
+            counts[1] += int(np.count_nonzero(np.bincount(part.test.codes)))
+            yield part
+        if not counts[0]:
+            raise DuopldaError("there is nothing to score: no test recording has an embedding")
+
+    if out is not None:
+        write_scores(out, counted(), force=force)
+    else:
+        for part in counted():
+            receive(part)
+    return counts[0], counts[1]

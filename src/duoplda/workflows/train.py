@@ -1,0 +1,109 @@
+"""Training: from embeddings and labels to a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from duoplda.errors import OptionsError
+from duoplda.estimators import checkpoint
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.plda import PLDA
+from duoplda.io import read_labels
+from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
+from duoplda.workflows._labels import one_table
+
+
+class Watch:
+    """A callback of EM that shows how far it is."""
+
+    def __init__(self, show: Show):
+        self.show = show
+
+    def held_out(self, done: int, folds: int) -> None:
+        self.show(None, f"held-out speakers: fold {done} of {folds}")
+
+    def trials(self, step: int, cost: float) -> None:
+        self.show(None, f"held-out trials: step {step}, cost {cost:.4f}")
+
+    def __call__(self, iteration: int, log_likelihood: float, model: Any) -> None:
+        self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
+
+
+def train(
+    embeddings: PathLike,
+    out: PathLike,
+    *,
+    speakers: PathLike | None = None,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    labels: PathLike | None = None,
+    ids: str | None = None,
+    preset: str | None = None,
+    lda: int | None = None,
+    whiten: bool | None = None,
+    length_norm: bool = True,
+    center_by_channel: bool = False,
+    sessions_are: str | None = None,
+    device: str = "cpu",
+    dask: str | None = None,
+    resume: bool = False,
+    allow_missing: bool = False,
+    force: bool = False,
+    command: str | None = None,
+    note: Note = silent,
+    show: Show = silent,
+    **plda: Any,
+) -> Backend:
+    """Train a model on embeddings, which are read in chunks, and write it.
+
+    Parameters
+    ----------
+    embeddings, ids : as for `duoplda.io.read_embeddings`
+    out : the model file; `<out>.resume` holds the state of a training that is under way
+    speakers, sessions, channels : lists of labels by recording
+    labels : one table instead of the lists; the same path as `embeddings`: labels are columns of these
+    preset, lda, whiten, length_norm, center_by_channel : the preprocessing, as `Backend` and `Backend.preset` have it
+    sessions_are : "utterances" or "files", which the model keeps for diarisation
+    device, dask : a device of torch, or a cluster of Dask (an address, or "local")
+    resume : go on from `<out>.resume`
+    command : what was typed, which the model keeps
+    plda : parameters of `PLDA`
+
+    Returns
+    -------
+    the model that was written
+    """
+    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
+    if labels is None and speakers is None:
+        raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
+    if preset is not None and not length_norm:
+        raise OptionsError("`preset` normalises lengths twice: leave `length_norm` as it is")
+    own = labels == embeddings  # labels are columns of the embeddings
+    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
+    check_outputs([out], force, [embeddings], lists)
+    steps: dict[str, Any] = {"plda": PLDA(**plda), "center_by_channel": center_by_channel}
+    if preset is None:
+        backend = Backend(lda, whiten is not False, length_norm, **steps)
+    else:
+        backend = Backend.preset(preset, lda=lda or 128, whiten=bool(whiten), **steps)
+    state = Path(f"{out}.resume")
+    with reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
+        table = True if own else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
+        recordings: Any = read(embeddings, ids, table)
+        del table
+        release_memory()
+
+        def let_go() -> None:
+            """Give back what only the reading of recordings needed: EM has many matrices at once, and frees them."""
+            if hasattr(recordings, "forget"):  # a cluster's labels are not here
+                recordings.forget()
+            release_memory(1 << 20)
+
+        work: dict[str, Any] = {"device": place, "callback": Watch(show), "note": note, "read": let_go}
+        backend = checkpoint.fit(backend, recordings, state, resume=resume, **work)
+    inputs = {str(embeddings): recordings.digest, **file_hashes(lists)}
+    origin = {"command": command, "inputs": inputs, "seed": plda.get("random_state")}
+    backend.save(out, provenance=origin | ({"sessions_are": sessions_are} if sessions_are else {}), force=force)
+    state.unlink(missing_ok=True)
+    return Backend.load(out)
