@@ -81,7 +81,7 @@ class SpdInverse:
         self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
 
     def buffer(self, use: int, m: int, rows: int, columns: int) -> NDArray[Any]:
-        """A stack (m, rows, columns), at first 0, that is the same memory for each use; own uses are 0 and more."""
+        """A stack (m, rows, columns), at first 0, that is the same memory for each use; callers have negative uses."""
         kept = self._buffers.get((use, rows, columns))
         if kept is None or len(kept) < m:
             kept = self._buffers[use, rows, columns] = np.zeros((m, rows, columns))
@@ -90,25 +90,16 @@ class SpdInverse:
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
         return _checked(self._inverted, M)
 
-    def quarters(self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
-        """The same for stacks [A T; B C], T = B', whose blocks are arrays of their own; T is read only.
-
-        What is done to each number of a block is several times as fast in an array of its own as in a part of another.
-        """
-        return _checked(self._inverted, A, B, T, C)
-
-    def _inverted(self, *blocks: NDArray[Any]) -> NDArray[Any]:
-        invert: Callable[..., None] = self._eliminate if len(blocks) > 1 else self._invert
-        n = blocks[0].shape[1] + sum(C.shape[1] for C in blocks[3:])
-        diagonal = self.buffer(0, 1, len(blocks[0]), n)[0]
-        invert(*blocks, diagonal)
+    def _inverted(self, M: NDArray[Any]) -> NDArray[Any]:
+        diagonal = self.buffer(0, 1, *M.shape[:2])[0]
+        self._invert(M, diagonal)
         ln: NDArray[Any] = 2.0 * np.log(diagonal).sum(axis=1)
         return ln
 
     def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
         """Also writes the diagonals (m, n) of Cholesky factors."""
         m, n = M.shape[:2]
-        h = M.shape[1] // 2
+        h = n // 2
         if n <= 32:
             factor = np.linalg.cholesky(M)
             diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
@@ -117,22 +108,17 @@ class SpdInverse:
             np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
             np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
             return
+        A = M[:, :h, :h]
         B = M[:, h:, :h]
-        T = M[:, :h, h:]
-        self._eliminate(M[:, :h, :h], B, T, M[:, h:, h:], diagonal)
-        T[...] = B.mT
-
-    def _eliminate(
-        self, A: NDArray[Any], B: NDArray[Any], T: NDArray[Any], C: NDArray[Any], diagonal: NDArray[Any]
-    ) -> None:
-        m, k, h = B.shape
+        C = M[:, h:, h:]
         self._invert(A, diagonal[:, :h])
-        X = np.matmul(B, A, out=self.buffer(1, m, k, h))
+        X = np.matmul(B, A, out=self.buffer(1, m, n - h, h))
         np.negative(X, out=X)
-        C += np.matmul(X, T, out=self.buffer(2, m, k, k))
+        C += np.matmul(X, M[:, :h, h:], out=self.buffer(2, m, n - h, n - h))
         self._invert(C, diagonal[:, h:])
         np.matmul(C, X, out=B)
         A += np.matmul(X.mT, B, out=self.buffer(2, m, h, h))
+        M[:, :h, h:] = B.mT
 
     def _lower(self, L: NDArray[Any]) -> NDArray[Any]:
         """L^-1 of lower triangular L (m, n, n): first all blocks of 5 on the diagonal, then the rows of blocks in turn.
@@ -144,20 +130,20 @@ class SpdInverse:
         b = 5
         starts = range(0, n, b)
         D, X, terms = (self.buffer(use, b, b, m * len(starts)) for use in (3, 4, 5))
-        own = D.reshape(b, b, len(starts), m)
-        own[:, :, -1] = np.eye(b)[:, :, None]
+        blocks = D.reshape(b, b, len(starts), m)
+        blocks[:, :, -1] = np.eye(b)[:, :, None]
         for j, a in enumerate(starts):
-            e = min(b, n - a)
-            own[:e, :e, j] = L[:, a : a + e, a : a + e].transpose(1, 2, 0)
+            size = min(b, n - a)
+            blocks[:size, :size, j] = L[:, a : a + size, a : a + size].transpose(1, 2, 0)
         for i in range(b):
             np.divide(1.0, D[i, i], out=X[i, i])
             np.multiply(D[i, :i, None], X[:i, :i], out=terms[:i, :i])
             X[i, :i] = terms[:i, :i].sum(axis=0)
             X[i, :i] *= -X[i, i]
-        own = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1)
+        inverted = X.reshape(b, b, len(starts), m).transpose(2, 3, 0, 1)
         out = self.buffer(6, m, n, n)
         for j, a in enumerate(starts):
-            e = min(a + b, n)
-            out[:, a:e, a:e] = own[j, :, : e - a, : e - a]
-            np.matmul(out[:, a:e, a:e], -L[:, a:e, :a] @ out[:, :a, :a], out=out[:, a:e, :a])
+            stop = min(a + b, n)
+            out[:, a:stop, a:stop] = inverted[j, :, : stop - a, : stop - a]
+            np.matmul(out[:, a:stop, a:stop], -L[:, a:stop, :a] @ out[:, :a, :a], out=out[:, a:stop, :a])
         return out

@@ -8,7 +8,6 @@ Nearly every speaker then has a row of counts n_i, and so a Lambda_i to be inver
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,16 +40,16 @@ class Patterns:
         return len(self.rows)
 
     def batches(self, most: int) -> Iterator[range]:
-        """Consecutive patterns, at most so many, that have equally many speakers."""
+        """Ranges of at most `most` consecutive patterns that have equally many speakers."""
         edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
         for a, b in itertools.pairwise(edges):
             for p in range(a, b, most):
                 yield range(p, min(p + most, b))
 
 
-def _runs(batches: Iterable[Any], least: int) -> Iterator[list[Any]]:
+def _runs(batches: Iterable[range], least: int) -> Iterator[list[range]]:
     """Consecutive batches until they hold at least so many patterns: one item of work, whose sums are added at once."""
-    run: list[Any] = []
+    run: list[range] = []
     for batch in batches:
         run.append(batch)
         if sum(map(len, run)) >= least:
@@ -70,11 +69,12 @@ class Speakers:
 
 
 def at_once(G: Array) -> int:
-    """How many Lambdas are inverted at a time, for G (C, ny, ny): of fewer, threads of the host wait for each other's
-    calls (those of Python, one of which can run); more do not stay in the caches. Devices take what fits."""
+    """How many Lambdas are inverted at a time, for G (C, ny, ny)."""
     bytes_each = 8 * max(G.shape[-1], 1) ** 2
     if ar.namespace(G) is not np:
-        return max(1, (1 << 28) // bytes_each)
+        return max(1, (1 << 28) // bytes_each)  # a device takes what fits into 256 MB
+    # Of fewer than 48 (or 2 MB), threads wait for each other's calls of Python, one of which can run at a time; more
+    # than 8 MB do not stay in the caches.
     return max(1, min(max(48, (1 << 21) // bytes_each), (1 << 23) // bytes_each))
 
 
@@ -107,36 +107,39 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
     mean = ar.zeros(ordered.shape, gamma)
     ln = ar.zeros((P,), gamma)
     covariance = ar.zeros((Q, ny * ny), gamma)
-    kept = {}
+    common = {}  # Lambda^-1 of so many speakers that all threads share the work on them, by their rows
 
     def work(run: list[range], invert: ar.SpdInverse) -> Array:
         total = 0.0
         first = run[0].start
-        room = invert.buffer(-1, run[-1].stop - first, ny, ny) if xp is np else None
-        for p in run:
-            m = len(p)
-            r = int(patterns.multiplicity[p[0]])
-            own = slice(p.start, p.stop)
-            of = slice(int(patterns.start[p.start]), int(patterns.start[p.stop]))
-            out = None if room is None else room[p.start - first : p.stop - first]
-            cov, ln[own] = inverses(G, patterns.rows[own], invert, out)
-            if len(ar.row_blocks(r, gamma)) > 1:  # too many speakers for one thread
-                kept.update({(of.start + i * r, of.start + (i + 1) * r): cov[i, ...] + 0.0 for i in range(m)})
+        stop = run[-1].stop
+        room = invert.buffer(-1, stop - first, ny, ny) if xp is np else None
+        for batch in run:
+            m = len(batch)
+            r = int(patterns.multiplicity[batch.start])  # speakers with each of these patterns
+            places = slice(batch.start, batch.stop)
+            rows = slice(int(patterns.start[batch.start]), int(patterns.start[batch.stop]))
+            out = None if room is None else room[batch.start - first : batch.stop - first]
+            cov, ln[places] = inverses(G, patterns.rows[places], invert, out)
+            if len(ar.row_blocks(r, gamma)) > 1:
+                for i in range(m):
+                    common[rows.start + i * r, rows.start + (i + 1) * r] = cov[i, ...] + 0.0
             else:
-                mean[of, :] = xp.reshape(xp.reshape(ordered[of, :], (m, r, ny)) @ cov, (m * r, ny))
+                mean[rows, :] = xp.reshape(xp.reshape(ordered[rows, :], (m, r, ny)) @ cov, (m * r, ny))
             if Q and room is None:
-                total = total + ar.put(weights[own].T, gamma) @ xp.reshape(cov, (m, ny * ny))
-        if Q and room is not None:  # at once: the sums are large
-            total = weights[first : run[-1].stop].T @ room.reshape(-1, ny * ny)
+                total = total + ar.put(weights[places].T, gamma) @ xp.reshape(cov, (m, ny * ny))
+        if Q and room is not None:  # in one product: the sums are large, and each product reads and writes all of them
+            total = weights[first:stop].T @ room.reshape(-1, ny * ny)
         return total
 
     if ny:
         most = at_once(G)
+        # Enough patterns for the sums Q to cost less than the inverses, in at most 64 MB.
         least = max(most, min(2 * Q, (1 << 26) // (8 * ny * ny)))
         runs = _runs(patterns.batches(most), least)
         for total in ar.in_order(work, runs, P * ny**3 if xp is np else 0, ar.SpdInverse):
             covariance += total
-    for (a, b), cov in kept.items():
+    for (a, b), cov in common.items():
         mean[a:b, :] = ar.tall_product(ordered[a:b, :], cov)
     out = ar.zeros(ordered.shape, gamma)
     ar.set_rows(out, patterns.speakers, mean)
@@ -169,63 +172,9 @@ class Diagonals:
         """Whether matrices of nx rows, and products for each number of recordings, cost less than matrices of ny."""
         nx, ny = self.Z.shape
         P = len(patterns)
-        C = len(self.sizes)
-        D = min(len(np.unique(patterns.recordings)), 24)  # about so many numbers stand for all
-        return P * nx**3 + 1.5 * D * C * nx * ny * (nx + ny) < 0.6 * P * ny**3
-
-
-GROUP = 64  # patterns whose matrices are inverted at a time
-
-
-def among(N: Ints, k: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
-    """A few of the numbers N (n,), s of them, and weights T (n, s) with which they stand for all, to rounding:
-
-        d_N d_N' = sum_s T_Ns d_s d_s',   d_N = 1 / (1 + N k)
-
-    Such functions of N are smooth for any k >= 0. They are looked at, each as a multiple of its value in the middle,
-    for 0 and for values of k from where N k is nearly 0 to the largest one.
-    """
-    from scipy.linalg import qr, solve_triangular
-
-    least = 0.01 / float(N.max())
-    most = float(k.max())
-    n_k = 2 + int(6 * np.log10(most / least)) if most > least else 0
-    k = np.append(0.0, np.geomspace(least, max(most, least), n_k))[:, None]
-    d = (1 + k * np.sqrt(N.min() * N.max())) / (1 + k * N)
-    F = (d[:, None, :] * d)[np.tril_indices(len(d))]  # (pairs of k, n)
-    scale = np.linalg.norm(F, axis=0)
-    R, order = qr(F / scale, mode="r", pivoting=True, check_finite=False)
-    size = np.abs(np.diagonal(R))
-    s = int(np.sum(size > 1e-15 * size[0]))
-    T = np.zeros((len(N), s))
-    T[order] = solve_triangular(R[:s, :s], R[:s]).T * scale[order][:, None] / scale[order[:s]]
-    return N[order[:s]], T
-
-
-def _times(rows: NDArray[Any], r: Ints, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
-    """Rows times the matrices [A B'; B C] of a stack; r (m,) consecutive ones go with each of them."""
-    out = np.empty_like(rows)
-    h = A.shape[1]
-    ends, n = (np.cumsum(r), rows.shape[1])
-    for i, j in itertools.pairwise([0, *(np.flatnonzero(np.diff(r)) + 1).tolist(), len(r)]):  # equally many each
-        of = slice(int(ends[i] - r[i]), int(ends[j - 1]))
-        x = rows[of].reshape(j - i, -1, n)
-        y = out[of].reshape(j - i, -1, n)
-        y[:, :, :h] = x[:, :, :h] @ A[i:j] + x[:, :, h:] @ B[i:j]
-        y[:, :, h:] = x[:, :, :h] @ B[i:j].mT + x[:, :, h:] @ C[i:j]
-    return out
-
-
-def _whole(blocks: NDArray[Any], n: int) -> NDArray[Any]:
-    """(Q, n, n) symmetric matrices, from rows of the numbers of A, B and C."""
-    Q = len(blocks)
-    h = n // 2
-    out = np.empty((Q, n, n))
-    out[:, :h, :h] = blocks[:, : h * h].reshape(Q, h, h)
-    out[:, h:, :h] = blocks[:, h * h : h * n].reshape(Q, n - h, h)
-    out[:, h:, h:] = blocks[:, h * n :].reshape(Q, n - h, n - h)
-    out[:, :h, h:] = out[:, h:, :h].mT
-    return out
+        numbers = len(np.unique(patterns.recordings))
+        # Products run at about the speed of inverses; below 0.6, measured, the gain is more than the overhead.
+        return P * nx**3 + 1.5 * numbers * len(self.sizes) * nx * ny * (nx + ny) < 0.6 * P * ny**3
 
 
 @ar.reproducible()
@@ -236,76 +185,40 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
 
         Lambda^-1 = D - D Z' inner^-1 Z D,   inner = diag(1 / w) + Z D Z',   ln|Lambda| = ln|inner| + sum ln w - ln|D|
 
-    Z D Z' depends on a speaker by its number of recordings N only, and so does what stands around inner^-1: for the
-    sums, a few numbers stand for all. Each inner is four blocks, inverted as [A B'; B C].
+    Z D depends on a speaker by its number of recordings N only: patterns of one N are taken together.
     """
-    P = len(patterns)
-    Qn = weights.shape[1]
-    nx, ny = parts.Z.shape
     k, Q = np.linalg.eigh(parts.K)
     k = np.maximum(k, 0.0)
     Z = parts.Z @ Q
-    h = nx // 2
-    order = np.lexsort((patterns.multiplicity, patterns.recordings))
-    numbers, which = np.unique(patterns.recordings[order], return_inverse=True)
-    r = patterns.multiplicity[order]
-    weights = weights[order]
-    first = np.concatenate([[0], np.cumsum(r)])
-    people = patterns.speakers[np.repeat(patterns.start[order] - first[:-1], r) + np.arange(len(gamma))]
-    # (M, ny), (numbers, ny)
-    g = ar.tall_product(gamma[people], Q)
-    d = 1 / (1 + numbers[:, None] * k)
-    w = patterns.rows[order] @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
-    ln = np.log(w).sum(axis=1) - np.log(d).sum(axis=1)[which]
-    solved = np.empty((len(gamma), ny))
+    nx, ny = Z.shape
+    n_sums = weights.shape[1]
+    w = patterns.rows @ (parts.sizes[:, None] / (1 + parts.sizes[:, None] * parts.e))  # (P, nx)
+    rotated = ar.tall_product(gamma, Q)
+    mean = np.empty_like(rotated)
+    ln = np.empty(len(patterns))
 
-    def work(run: list[range], invert: ar.SpdInverse) -> list[NDArray[Any]]:
-        of = slice(run[0].start, run[-1].stop)
-        m = run[-1].stop - run[0].start
-        shapes = ((h, h), (nx - h, h), (h, nx - h), (nx - h, nx - h))
-        A, B, T, C = (invert.buffer(-1 - i, m, *shape) for i, shape in enumerate(shapes))
-        owns = [slice(group.start - of.start, group.stop - of.start) for group in run]
-        for group, own in zip(run, owns, strict=True):
-            ZDZ = (Z * d[which[group.start]]) @ Z.T
-            A[own] = ZDZ[:h, :h]
-            B[own] = ZDZ[h:, :h]
-            T[own] = ZDZ[:h, h:]
-            C[own] = ZDZ[h:, h:]
-        A.reshape(m, -1)[:, :: h + 1] += 1 / w[of, :h]
-        C.reshape(m, -1)[:, :: nx - h + 1] += 1 / w[of, h:]
-        ln[of] += invert.quarters(A, B, T, C)
-        who = slice(int(first[of.start]), int(first[of.stop]))
-        D = d[np.repeat(which[of], r[of])]
-        Dg = g[who] * D
-        solved[who] = Dg - (_times(Dg @ Z.T, r[of], A, B, C) @ Z) * D
-        rows = [M.reshape(m, -1) for M in (A, B, C)]
-        return [np.concatenate([weights[of][own].T @ M[own] for M in rows], axis=1) for own in owns]
+    def work(chosen: Ints, invert: ar.SpdInverse) -> NDArray[Any]:
+        """Patterns of one number of recordings: their sums of Lambda^-1; means and determinants are written."""
+        D = 1 / (1 + patterns.recordings[chosen[0]] * k)
+        ZD = Z * D
+        inner = invert.buffer(-1, len(chosen), nx, nx)
+        inner[...] = ZD @ Z.T
+        inner.reshape(len(chosen), nx * nx)[:, :: nx + 1] += 1 / w[chosen]
+        ln[chosen] = invert(inner) + np.log(w[chosen]).sum(axis=1) - np.log(D).sum()
+        for p, inverse in zip(chosen.tolist(), inner, strict=True):
+            members = patterns.speakers[patterns.start[p] : patterns.start[p + 1]]
+            g = rotated[members]
+            mean[members] = g * D - g @ ZD.T @ inverse @ ZD
+        sums = (weights[chosen].T @ inner.reshape(len(chosen), nx * nx)).reshape(n_sums, nx, nx)
+        out = -(ZD.T @ (sums @ ZD))
+        out[:, np.arange(ny), np.arange(ny)] += weights[chosen].sum(axis=0)[:, None] * D
+        return out
 
-    edges = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), P]
-    groups = [  # of one number of recordings each
-        range(i, min(i + GROUP, b)) for a, b in itertools.pairwise(edges) for i in range(a, b, GROUP)
-    ]
-    few, T = among(numbers, k)
-    around = np.zeros((len(few), Qn * (nx * nx - h * (nx - h))))  # sums of blocks of inner^-1, by these numbers
-    T = T[which[[group.start for group in groups]]]
-    found = ar.in_order(work, _runs(groups, GROUP), P * nx**3 + 4.0 * gamma.size * nx, ar.SpdInverse)
-    sums = itertools.chain.from_iterable(found)
-    step = max(4, (1 << 25) // (8 * around.shape[1] + 1))  # each time goes through all of `around`
-    for i in range(0, len(groups), step):
-        around += T[i : i + step].T @ np.stack([v.reshape(-1) for v in itertools.islice(sums, step)])
-    deque(found, 0)
-    covariance = np.zeros((Qn, ny, ny))
-    covariance[:, np.arange(ny), np.arange(ny)] = weights.T @ d[which]
-
-    def outside(s: int) -> NDArray[Any]:
-        ZD = Z / (1 + few[s] * k)
-        return ZD.T @ (_whole(around[s].reshape(Qn, -1), nx) @ ZD)
-
-    cost = 2.0 * len(few) * Qn * nx * ny * (nx + ny)
-    for part in ar.in_order(outside, range(len(few) if Qn else 0), cost):
-        covariance -= part
-    mean = np.empty_like(solved)
-    ln_Lambda = np.empty(P)
-    mean[people] = ar.tall_product(solved, Q.T)
-    ln_Lambda[order] = ln
-    return Speakers(mean, ln_Lambda, ar.symmetric(Q @ covariance @ Q.T))
+    order = np.argsort(patterns.recordings, kind="stable")
+    edges = [0, *(np.flatnonzero(np.diff(patterns.recordings[order])) + 1).tolist(), len(patterns)]
+    most = 64  # inverted at a time: of more, not all stay in the caches
+    groups = [order[i : min(i + most, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, most)]
+    covariance = np.zeros((n_sums, ny, ny))
+    for total in ar.in_order(work, groups, len(patterns) * nx**3 + 4.0 * gamma.size * nx, ar.SpdInverse):
+        covariance += total
+    return Speakers(ar.tall_product(mean, Q.T), ln, ar.symmetric(Q @ covariance @ Q.T))
