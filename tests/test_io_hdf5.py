@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from duoplda.errors import DuopldaError
-from duoplda.io import hdf5, read_embeddings, read_trials
+from duoplda.io import read_embeddings, read_trials
 from io_cases import failure, vectors
 
 IDS, X = vectors(300, 7)
@@ -158,7 +158,7 @@ def children() -> list[str]:
 # -- damage
 
 
-def test_a_heap_that_makes_the_library_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heap_that_makes_the_library_loop(tmp_path: Path) -> None:
     """The first object of the heap says that it has no bytes, so that the library never gets past it."""
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f["embeddings"], f["ids"] = np.ones((3, 2)), ["a", "b", "c"]
@@ -166,7 +166,6 @@ def test_a_heap_that_makes_the_library_loop(tmp_path: Path, monkeypatch: pytest.
     heap = data.find(b"GCOL")
     data[heap + 16 : heap + 32] = b"\0" * 16
     (tmp_path / "x.h5").write_bytes(data)
-    monkeypatch.setattr(hdf5, "WAIT", 3.0)
     begin = time.monotonic()
     assert "strings cannot be read: the library failed, crashed or did not come" in failure(tmp_path / "x.h5")
     assert time.monotonic() - begin < 30
@@ -188,9 +187,9 @@ FUZZ = """if True:
     import sys
     import numpy as np
     from duoplda.errors import DuopldaError
-    from duoplda.io import hdf5, read_embeddings
+    from duoplda.io import read_embeddings
 
-    hdf5.WAIT, source, seeds, metadata = 2.0, sys.argv[1], range(*map(int, sys.argv[2:4])), sys.argv[4] == "metadata"
+    source, seeds, metadata = sys.argv[1], range(*map(int, sys.argv[2:4])), sys.argv[4] == "metadata"
     whole = open(source, "rb").read()
     heap = whole.find(b"GCOL")
     places = np.arange(len(whole)) if metadata else np.r_[np.arange(heap, heap + 400), np.arange(heap - 400, heap)]
@@ -222,9 +221,8 @@ def test_damage_of_any_kind(tmp_path: Path, where: str, seeds: int, how: str) ->
     assert done.stdout == "done\n", done.stderr
 
 
-def test_damaged_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_trials(tmp_path: Path) -> None:
     """BOSARIS files with strings of variable length, as MATLAB writes them."""
-    monkeypatch.setattr(hdf5, "WAIT", 3.0)
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f["ID/row_ids"], f["ID/column_ids"] = ["m", "n"], [["a", "b"]]
         f["trial_mask"] = np.array([[1, -1], [0, 1]], "int8")

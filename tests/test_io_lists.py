@@ -302,7 +302,7 @@ def test_wrong_trials(tmp_path: Path, name: str, text: str | bytes, message: str
         ({"trial_mask": np.ones((3, 2), "i1")}, r"trial_mask: has shape \(3, 2\), the ids ask for \(2, 3\)"),
         ({"trial_mask": np.zeros((2, 3), "i1")}, "has no trials"),
         ({"trial_mask": np.array([[b"a"] * 3] * 2)}, "trial_mask: holds |S1, not numbers"),
-        ({"ID/row_ids": np.array([b"m", b"m"])}, "ID/row_ids: id 'm' is there twice"),
+        ({"ID/row_ids": np.array([b"m", b"m"])}, "ID/row_ids: id 'm' occurs twice"),
         ({"ID/row_ids": np.array([b"m", b"\xff"])}, "row 1: id .* is not UTF-8"),
         ({"ID/row_ids": np.array([b"m", b""])}, "row 1: the id is empty"),
         ({"ID/row_ids": np.array([1.5, 2.5])}, "holds float64, not ids"),
@@ -325,7 +325,7 @@ def test_wrong_bosaris(tmp_path: Path, change: dict, message: str) -> None:
 
 def test_a_matrix_has_one_cell_per_pair_and_a_bound(tmp_path: Path) -> None:
     twice = Trials(Coded.of(["m", "m"]), Coded.of(["a", "a"]))
-    with pytest.raises(DuopldaError, match="the pair 'm a' is there twice"):
+    with pytest.raises(DuopldaError, match="the pair 'm a' occurs twice"):
         write_trials(tmp_path / "x.h5", twice)
     names = np.array([str(i) for i in range(10000)])
     sparse = Trials(Coded(names, np.arange(10000, dtype=np.int32)), Coded(names, np.arange(10000, dtype=np.int32)))

@@ -11,7 +11,6 @@ from duoplda.errors import DuopldaError
 from duoplda.io import (
     Coded,
     Trials,
-    bosaris,
     hdf5,
     npy,
     npz,
@@ -51,7 +50,7 @@ def test_a_mistake_while_reading_trials(tmp_path: Path, monkeypatch: pytest.Monk
     def broken(*args: object) -> None:
         raise TypeError("our own mistake")
 
-    monkeypatch.setattr(bosaris, "_blocks", broken)
+    monkeypatch.setattr(hdf5, "as_ids", broken)
     with pytest.raises(TypeError, match="our own mistake"):
         read_trials(tmp_path / "t.h5")
 

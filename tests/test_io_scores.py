@@ -154,7 +154,7 @@ def test_wrong_scores(tmp_path: Path, name: str, text: str | bytes, message: str
         ({"scores": None}, "has no scores; save them as one of scores"),
         ({"test_ids": None}, "has no test ids"),
         ({"scores": np.ones((3, 2))}, r"shape \(3, 2\) for 2 x 3 ids"),
-        ({"enroll_ids": np.array(["m", "m"])}, "an id is there twice"),
+        ({"enroll_ids": np.array(["m", "m"])}, "an id occurs twice"),
         ({"enroll_ids": np.array(["m", None])}, "enroll_ids: holds pickled objects, which are never loaded"),
         ({"enroll_ids": np.array([1.5, 2.5])}, "ids are float64"),
     ],
@@ -172,6 +172,6 @@ def test_lengths_and_shapes_that_disagree_are_not_written(tmp_path: Path) -> Non
         write_scores(tmp_path / "s.txt", short)
     with pytest.raises(DuopldaError, match=r"shape \(2, 2\) for 1 x 2 ids"):
         write_scores(tmp_path / "s.npz", ScoreMatrix(np.array(["m"]), np.array(["a", "b"]), np.ones((2, 2))))
-    with pytest.raises(DuopldaError, match="the pair 'm a' is there twice"):
+    with pytest.raises(DuopldaError, match="the pair 'm a' occurs twice"):
         write_scores(tmp_path / "s.h5", Scores(Coded.of(["m", "m"]), Coded.of(["a", "a"]), np.ones(2)))
     assert list(tmp_path.iterdir()) == []

@@ -459,7 +459,7 @@ def test_wrong_tables(tmp_path: Path, text: str, message: str) -> None:
 def test_wrong_lists() -> None:
     with pytest.raises(DuopldaError, match="column 'x' has 1 cells for 2 ids"):
         QualityTable.of("ab", {"x": [1]})
-    with pytest.raises(DuopldaError, match="id 'a' is there twice"):
+    with pytest.raises(DuopldaError, match="id 'a' occurs twice"):
         QualityTable.of("aba", {"x": [1, 2, 3]})
     assert QualityTable.of("ab", {"x": ["1_000", "2"]}).numbers("x") is None
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from duoplda.errors import UNPRINTABLE, DuopldaError, some
 from duoplda.io import Coded, atomic_path
-from duoplda.io.common import MAX_ID, PathLike, bad, check_ids, content, open_lines, shown
+from duoplda.io.common import PathLike, bad, content, open_lines, shown
+from duoplda.io.ids import MAX_ID, check_ids
 from duoplda.io.text import first_line
 
 MAX_SECONDS = 1e9  # about 30 years; a later time is taken for damage

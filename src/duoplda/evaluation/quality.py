@@ -28,7 +28,7 @@ import numpy as np
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.evaluation.metrics import Booleans, Floats, Indices, refuse_rows
 from duoplda.io import Coded, Enrollment, QualityTable, Trials
-from duoplda.io.labels import COLUMNS
+from duoplda.io.labels import LABEL_COLUMNS
 
 __all__ = ["Recipe", "Term", "TrialQuality", "choose", "described", "design", "folds", "linked_sides", "trial_quality"]
 
@@ -283,16 +283,16 @@ def _of_side(quality: TrialQuality, members: Members, term: Term) -> Floats:
 
 def _form(table: QualityTable, name: str) -> Term:
     plain = name.strip().lower()
-    use = "sessions" if plain in COLUMNS["session"] else "log" if plain in LOGARITHMS else "number"
+    use = "sessions" if plain in LABEL_COLUMNS["session"] else "log" if plain in LOGARITHMS else "number"
     return Term(use, name)
 
 
 def _words(quality: TrialQuality, name: str) -> tuple[tuple[str, ...], str]:
     """The words of a column of kinds, the most common one first; none for numbers and sessions; why it is unusable."""
     plain = name.strip().lower()
-    if plain in COLUMNS["speaker"]:
+    if plain in LABEL_COLUMNS["speaker"]:
         return (), "it names speakers"
-    if plain in COLUMNS["session"] or quality.table.numbers(name) is not None:
+    if plain in LABEL_COLUMNS["session"] or quality.table.numbers(name) is not None:
         return (), ""
     words, counts = np.unique(quality.table.words(name)[quality.used], return_counts=True)
     if len(words) > MAX_KINDS:

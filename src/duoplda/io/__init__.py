@@ -6,9 +6,9 @@ h5py and pyarrow are asked for when a format needs them (`pip install duoplda[fi
 """
 
 from duoplda.io._atomic import atomic_path, check_output
-from duoplda.io._coded import Coded
 from duoplda.io.container import is_container, read_container, write_container
 from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
+from duoplda.io.ids import Coded
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
 from duoplda.io.models import ForeignModel, read_model

@@ -1,64 +1,70 @@
-"""Parquet files in batches of rows, within bounds: what both tables and embeddings are read with."""
+"""Parquet files in batches of rows, with bounds on memory: tables and embeddings are both read with this."""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from duoplda.io._coded import Coded
-from duoplda.io._source import Part, label
-from duoplda.io.common import MAX_ID, MAX_PACKED, PathLike, bad, guarded, need, open_binary
+from duoplda.io._source import FilePart, label
+from duoplda.io.common import MAX_UNPACKED, PathLike, bad, guarded, need, open_binary
+from duoplda.io.ids import MAX_ID, Coded
 
-PARQUET = (".parquet", ".pq")
-# One piece of one row group at a time: without these the whole file is fetched ahead.
-STREAMED = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-PACKED = ((1 << 26, 1000), (MAX_PACKED, 100))  # no real data unpack to more bytes and more times the file's size
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
-def damaged(path: PathLike) -> Any:
+def damaged(path: PathLike) -> AbstractContextManager[None]:
     """Turn what pyarrow raises inside the block into our error."""
     return guarded(path, "Parquet", need("pyarrow").ArrowException)
 
 
 @contextmanager
-def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[Any]:
+def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; the columns `texts` come as codes, so that a long text stands in memory once."""
     open_binary(path).close()
+    # One piece of one row group at a time: without these options pyarrow fetches the whole file ahead.
+    streamed = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
     with damaged(path):
-        f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **STREAMED)
+        f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **streamed)
     with f:
         yield f
 
 
-def schema_of(path: PathLike) -> tuple[list[str], list[Any]]:
+def schema_of(path: PathLike) -> tuple[list[str], list[pa.DataType]]:
     """Return the names and the Arrow types of the columns."""
     with opened(path) as f, damaged(path):
         return list(f.schema_arrow.names), list(f.schema_arrow.types)
 
 
-def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None = None) -> Iterator[tuple[int, Any]]:
+def batches(
+    path: PathLike, columns: Sequence[str], rows: int, part: FilePart | None = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the checked record batches of some columns and row groups, each with the number of its first row."""
     types = need("pyarrow").types
     texts = [n for n, t in zip(*schema_of(path), strict=True) if types.is_string(t) or types.is_large_string(t)]
     with opened(path, [n for n in texts if n in columns]) as f:
-        first, groups = (0, range(f.num_row_groups)) if part is None else (part.at, range(part.first, part.stop))
+        first, groups = (0, range(f.num_row_groups)) if part is None else (part.offset, range(part.first, part.stop))
         with damaged(path):
-            most = max((f.metadata.row_group(i).total_byte_size for i in groups), default=0)
+            largest = max((f.metadata.row_group(i).total_byte_size for i in groups), default=0)
         size = os.stat(path).st_size
         # A row group that unpacks to far more than the file has may do so in one page, which is unpacked as a whole.
+        # No real data unpack to more than 64 MB and a thousand times the file's size, nor to the second pair.
         # (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
-        if any(most > least and most > ratio * size for least, ratio in PACKED):
-            cause = f"a row group unpacks to {most} bytes, from a file of {size} bytes, which no real data do"
+        if any(largest > least and largest > ratio * size for least, ratio in ((1 << 26, 1000), (MAX_UNPACKED, 100))):
+            cause = f"a row group unpacks to {largest} bytes, from a file of {size} bytes, which no real data do"
             raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
         with damaged(path):
-            found = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
+            stream = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
         while True:
             with damaged(label(path, part)):
-                batch = next(found, None)
+                batch = next(stream, None)
                 if batch is None:
                     return
                 batch.validate(full=True)  # UTF-8, and codes within their dictionaries
@@ -66,7 +72,7 @@ def batches(path: PathLike, columns: Sequence[str], rows: int, part: Part | None
             first += len(batch)
 
 
-def codes_of(path: PathLike, column: Any, first: int) -> tuple[Any, np.ndarray]:
+def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArray, np.ndarray]:
     """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
     pa = need("pyarrow")
     pc = need("pyarrow.compute")
@@ -84,7 +90,7 @@ def codes_of(path: PathLike, column: Any, first: int) -> tuple[Any, np.ndarray]:
     return names, np.asarray(column.indices)
 
 
-def texts_of(strings: Any) -> np.ndarray:
+def texts_of(strings: pa.StringArray) -> np.ndarray:
     """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
     pc = need("pyarrow.compute")
     size = pc.binary_length(strings)
@@ -96,7 +102,7 @@ def texts_of(strings: Any) -> np.ndarray:
     return points.astype(np.uint32).view(f"U{width}")
 
 
-def arrow(column: Coded | np.ndarray) -> Any:
+def to_arrow(column: Coded | np.ndarray) -> pa.Array:
     """Make an Arrow array of strings or floats of a column."""
     pa = need("pyarrow")
     if not isinstance(column, Coded):
@@ -104,13 +110,7 @@ def arrow(column: Coded | np.ndarray) -> Any:
     return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
 
 
-def write_parquet_table(out: Path, blocks: Iterable[Sequence[Coded | np.ndarray]], names: Sequence[str]) -> None:
-    """Write columns with these names, a row group for each block, of which there is at least one."""
-    table = need("pyarrow").table
-    write_tables(out, (table([arrow(column) for column in columns], list(names)) for columns in blocks))
-
-
-def write_tables(out: Path, tables: Iterator[Any], **options: Any) -> None:
+def write_tables(out: Path, tables: Iterator[pa.Table], **options: object) -> None:
     """Write Arrow tables, of which there is at least one, as a row group each."""
     first = next(tables)
     with need("pyarrow.parquet").ParquetWriter(out, first.schema, compression="zstd", **options) as writer:

@@ -19,12 +19,13 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from duoplda.errors import UNPRINTABLE
-from duoplda.io._source import Source
-from duoplda.io.common import MAX_ID, Chunk, PathLike, bad, check_dim, open_binary, read_into, shown
+from duoplda.io._source import IdsAndVectors, Source
+from duoplda.io.common import PathLike, bad, check_dim, open_binary, read_into, shown
+from duoplda.io.ids import MAX_ID
 
-BLOCK = 1 << 20
-LARGEST = 8 << 20  # no entry within MAX_DIM is longer: 2 MiB binary, and text of up to 31 characters a number
-_TYPES: dict[bytes, np.dtype] = {b"F": np.dtype("<f4"), b"D": np.dtype("<f8")}
+ARK_BLOCK = 1 << 20  # bytes of an archive that are read at once
+# No entry of the dimensions that `check_dim` allows is longer: 2 MiB binary, and text of up to 31 characters a number.
+LONGEST_ENTRY = 8 << 20
 
 
 class Value(NamedTuple):
@@ -41,20 +42,20 @@ class CutShort(Exception):
     """Raised where a buffer ends before the value does."""
 
 
-def parse_value(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
-    """Parse the header of the value that starts at `buf[at]`, before anything is allocated for it."""
-    if end - at < 2:
+def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value:
+    """Parse the header of the value that starts at `buf[pos]`, before anything is allocated for it."""
+    if end - pos < 2:
         raise CutShort
-    if buf[at : at + 2] != b"\0B":
-        return _parse_text(path, buf, at, end, place)
-    if end - at < 10:
+    if buf[pos : pos + 2] != b"\0B":
+        return _parse_text(path, buf, pos, end, place)
+    if end - pos < 10:
         raise CutShort
-    token = bytes(buf[at + 2 : at + 5])
+    token = bytes(buf[pos + 2 : pos + 5])
     if token[:2] == b"CM":
         raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
     if token not in (b"FV ", b"DV ", b"FM ", b"DM "):
         raise bad(path, place, f"holds {shown(token)}, not a float or double vector", "write it with copy-vector")
-    sizes = range(at + 5, at + (15 if token[1:2] == b"M" else 10), 5)  # rows (of a matrix) and dim, after a 4 each
+    sizes = range(pos + 5, pos + (15 if token[1:2] == b"M" else 10), 5)  # rows (of a matrix) and dim, after a 4 each
     if end < sizes.stop:
         raise CutShort
     if any(buf[i] != 4 for i in sizes):
@@ -63,19 +64,20 @@ def parse_value(path: PathLike, buf: bytearray, at: int, end: int, place: str) -
     if rows and rows[0] != 1:
         raise bad(path, place, f"is a matrix of {rows[0]} rows", "give one vector (or a 1-row matrix) per recording")
     check_dim(path, place, dim)
-    dtype = _TYPES[token[:1]]
+    dtype = np.dtype("<f4" if token[:1] == b"F" else "<f8")
     return Value(dtype, dim, sizes.stop, sizes.stop + dim * dtype.itemsize, False)
 
 
-def _parse_text(path: PathLike, buf: bytearray, at: int, end: int, place: str) -> Value:
-    start = _skip(buf, at, end, b" \t")
+def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value:
+    """Parse a value `[ 1.5 2 ... ]` as far as counting its numbers."""
+    start = _skip(buf, pos, end, b" \t")
     if start == end:
         raise CutShort
     if buf[start] == 0x80:
         raise bad(path, place, "is a pickled entry, which is never loaded", "write vectors with copy-vector")
     if buf[start] != ord("["):
-        found = shown(bytes(buf[start : start + 4]))
-        raise bad(path, place, f"starts with {found}, and neither with \\0B nor with [", "give a Kaldi archive")
+        cause = f"starts with {shown(bytes(buf[start : start + 4]))}, and neither with \\0B nor with ["
+        raise bad(path, place, cause, "give a Kaldi archive")
     close = buf.find(b"]", start, end)
     if close < 0:
         raise CutShort
@@ -113,7 +115,7 @@ def open_ark(path: PathLike) -> Source:
     """Open a Kaldi archive as a source of chunks; its first entry gives dimension and precision."""
     with open_binary(path) as f:
         size = os.fstat(f.fileno()).st_size
-        for length in (8192, LARGEST):
+        for length in (8192, LONGEST_ENTRY):
             buf = bytearray(min(length, size))
             f.seek(0)
             end = read_into(f, memoryview(buf))
@@ -139,11 +141,11 @@ def _skip(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") -> int
 def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value]:
     """Find key and value of the entry at `buf[pos]`, which is byte `base + pos` of a file of `size` bytes."""
     place = f"byte {base + pos}"
-    at = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
-    raw = bytes(buf[pos : at if at >= 0 else min(end, pos + MAX_ID + 1)])
-    if at < 0 and base + end < size and len(raw) <= MAX_ID:
+    space = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
+    raw = bytes(buf[pos : space if space >= 0 else min(end, pos + MAX_ID + 1)])
+    if space < 0 and base + end < size and len(raw) <= MAX_ID:
         raise CutShort
-    if at < 0 or not raw or len(raw.split()) != 1 or raw.split()[0] != raw:
+    if space < 0 or not raw or len(raw.split()) != 1 or raw.split()[0] != raw:
         raise bad(path, place, f"no key where an entry starts ({shown(raw[:24])})", "not a Kaldi archive, or damaged")
     try:
         key = raw.decode("utf-8")
@@ -153,9 +155,9 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
         raise bad(path, place, f"key {shown(key)} has control characters", "not a Kaldi archive, or damaged")
     place = f"entry {shown(key)} at byte {base + pos}"
     try:
-        value = parse_value(path, buf, at + 1, end, place)
+        value = parse_value(path, buf, space + 1, end, place)
     except CutShort:
-        if base + end < size and end - pos < LARGEST:
+        if base + end < size and end - pos < LONGEST_ENTRY:
             raise
         raise bad(path, place, "is cut short", "the file is incomplete: copy or write it again") from None
     if base + value.end > size:
@@ -164,13 +166,14 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
     return key, value
 
 
-def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
-    least = dim * 2 if dtype.itemsize == 8 else dim * dtype.itemsize  # bytes of the shortest entry
+def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[IdsAndVectors]:
+    """Yield the entries of an archive in chunks of `limit` vectors."""
+    least = dim * 2 if dtype.itemsize == 8 else dim * dtype.itemsize  # bytes of the shortest entry: "1 2 3" as text
     with open_binary(path) as f:
         size = os.fstat(f.fileno()).st_size
         offset = 0
         n = 0
-        buf = bytearray(min(BLOCK, size))
+        buf = bytearray(min(ARK_BLOCK, size))
         ids = list[np.ndarray]()
         runs = True  # are keys equally long, so that a run is worth looking for?
         while offset < size:
@@ -206,9 +209,9 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[C
                     ids = []
                     n = 0
             if not pos and offset + end < size:  # not one entry in the whole block
-                if len(buf) == LARGEST:
+                if len(buf) == LONGEST_ENTRY:
                     raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
-                buf = bytearray(LARGEST)
+                buf = bytearray(LONGEST_ENTRY)
             elif not pos:
                 _entry(path, buf, 0, end, offset, size)  # says what is missing
                 raise bad(path, f"byte {offset}", "the last entry is cut short", "copy or write the file again")
@@ -241,23 +244,25 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
     skip = len(head)
     nbytes = X.shape[1] * X.itemsize
     for _ in range(min(len(X), 512)):
-        at = find(head, pos, pos + MAX_ID + skip)
-        data = at + skip
-        if at < 0 or data + nbytes > end:
+        key_end = find(head, pos, pos + MAX_ID + skip)
+        data = key_end + skip
+        if key_end < 0 or data + nbytes > end:
             break
-        keys.append(bytes(view[pos:at]))
+        keys.append(bytes(view[pos:key_end]))
         pos = data + nbytes
         parts.append(view[data:pos])
     joined = b"\n".join(keys)
     names = joined.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 do not print
-    # an id that is not one clean word is left to `_entry`, which says what is wrong with it
+    # An id that is not one clean word is left to `_entry`, which says what is wrong with it.
     if len(joined.split()) != len(keys) or not keys or UNPRINTABLE.search(names.replace("\n", "")):
         return 0, np.empty(0, str), pos
     X[: len(keys)].reshape(-1).view(np.uint8)[:] = np.frombuffer(b"".join(parts), np.uint8)
     return len(keys), np.array(names.split("\n")), pos
 
 
-def write_ark(out: IO[bytes], chunks: Iterable[Chunk], *, text: bool = False) -> Iterator[tuple[np.ndarray, list[int]]]:
+def write_ark(
+    out: IO[bytes], chunks: Iterable[IdsAndVectors], *, text: bool = False
+) -> Iterator[tuple[np.ndarray, list[int]]]:
     """Write chunks as archive entries; yield each chunk's ids and the offsets that an scp points to."""
     for ids, X in chunks:
         names = [name.encode("utf-8") + b" " for name in ids.tolist()]

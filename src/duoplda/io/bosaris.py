@@ -7,21 +7,24 @@ target_mask, nontarget_mask (m, s)       Key, older format
 scores (m, s)  score_mask (m, s)         Scores: 1 where there is a score
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from duoplda.io._coded import Coded
-from duoplda.io.common import ROWS, PathLike, bad, listed, need, shown
+from duoplda.io._source import ROWS_PER_READ
+from duoplda.io.common import PathLike, bad, listed, need, shown
 from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
+from duoplda.io.ids import Coded
 
-ROW_BYTES = 1 << 24
-MAX_CELLS = 1 << 31
+if TYPE_CHECKING:
+    import h5py
 
 
-def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
+def _axes(path: PathLike, f: h5py.File) -> tuple[np.ndarray, np.ndarray]:
     """Read the ids of rows and columns."""
     axes = []
     for name in ("ID/row_ids", "ID/column_ids"):
@@ -29,16 +32,14 @@ def _axes(path: PathLike, f: Any) -> tuple[np.ndarray, np.ndarray]:
         if len([k for k in d.shape if k != 1]) > 1 or 0 in d.shape:
             raise bad(path, name, f"has shape {d.shape}", "give a list of ids")
         check_texts(d)
-        ids = np.concatenate(list(d.texts(0, max(d.shape, default=1), ROWS)))
-        coded = Coded.of(ids)
-        if len(coded.names) != len(ids):
-            twice = coded.names[np.bincount(coded.codes).argmax()]
-            raise bad(path, name, f"id {shown(str(twice))} is there twice", "ids must differ")
+        ids = np.concatenate(list(d.texts(0, max(d.shape, default=1), ROWS_PER_READ)))
+        if repeated := Coded.of(ids).repeated():
+            raise bad(path, name, f"id {shown(repeated[0])} occurs twice", "ids must differ")
         axes.append(ids)
     return axes[0], axes[1]
 
 
-def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Stored:
+def _matrix(path: PathLike, f: h5py.File, name: str, shape: tuple[int, int]) -> Stored:
     """Return a matrix of the file that has the shape the ids ask for."""
     d = dataset(path, f, name)
     if d.shape != shape:
@@ -48,29 +49,25 @@ def _mask(path: PathLike, f: Any, name: str, shape: tuple[int, int]) -> Stored:
     return d
 
 
-def _blocks(shape: tuple[int, int], itemsize: int) -> Iterator[slice]:
-    rows = max(1, ROW_BYTES // max(1, shape[1] * itemsize))
-    for first in range(0, shape[0], rows):
-        yield slice(first, min(first + rows, shape[0]))
-
-
 def read_bosaris_trials(path: PathLike) -> tuple[Coded, Coded, np.ndarray | None]:
     """Read models, segments and, of a Key, which trials are targets (None for an Ndx), row by row of the matrix."""
     with opened(path) as f:
         models, segments = _axes(path, f)
         shape = (len(models), len(segments))
         old = member(path, f, "target_mask") is not None
-        mask = _mask(path, f, "target_mask" if old else "trial_mask", shape)
-        other = _mask(path, f, "nontarget_mask", shape) if old else None
+        mask = _matrix(path, f, "target_mask" if old else "trial_mask", shape)
+        other = _matrix(path, f, "nontarget_mask", shape) if old else None
         keyed = old or mask.dtype.kind in "if" or member(path, f, "file_format") is not None
-        found = []
-        for part in _blocks(shape, mask.dtype.itemsize):
-            block = mask.read(part).astype(np.float32)
+        trials = []
+        rows = max(1, (1 << 24) // (shape[1] * mask.dtype.itemsize))  # 16 MB of the matrix at a time
+        for first in range(0, shape[0], rows):
+            cut = slice(first, min(first + rows, shape[0]))
+            block = mask.read(cut).astype(np.float32)
             if other is not None:
-                block = (block > 0.5).astype(np.float32) - (other.read(part).astype(np.float32) > 0.5)
+                block = (block > 0.5).astype(np.float32) - (other.read(cut).astype(np.float32) > 0.5)
             i, j = np.nonzero(np.abs(block) > 0.5)
-            found.append(((i + part.start).astype(np.int32), j.astype(np.int32), block[i, j] > 0))
-        enroll, test, target = map(np.concatenate, zip(*found, strict=True))
+            trials.append(((i + first).astype(np.int32), j.astype(np.int32), block[i, j] > 0))
+        enroll, test, target = map(np.concatenate, zip(*trials, strict=True))
         if not len(enroll):
             raise bad(path, "", "has no trials: its mask is empty")
         return Coded(models, enroll), Coded(segments, test), target if keyed else None
@@ -84,10 +81,11 @@ def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarr
     _write(out, enroll.names, test.names, {"trial_mask": mask} | version)
 
 
-def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
+def dense(path: PathLike, enroll: Coded, test: Coded, dtype: DTypeLike) -> np.ndarray:
     """Make an empty matrix for a list of pairs, each of which must occur once."""
     cells = len(enroll.names) * len(test.names)
-    if cells > MAX_CELLS or (cells > 1 << 26 and cells > 64 * len(enroll)):
+    # Two gigabytes of a mask; and a large matrix that is almost empty is a list that was never meant to be a matrix.
+    if cells > 1 << 31 or (cells > 1 << 26 and cells > 64 * len(enroll)):
         cause = f"a matrix of {len(enroll.names)} x {len(test.names)} for {len(enroll)} pairs is too large"
         raise bad(path, "", cause, "write a list (.txt, .tsv, .parquet) instead")
     pairs = np.sort(enroll.codes.astype(np.int64) * len(test.names) + test.codes)
@@ -95,11 +93,12 @@ def dense(path: PathLike, enroll: Coded, test: Coded, dtype: Any) -> np.ndarray:
     if len(twice):
         i, j = divmod(int(pairs[twice[0]]), len(test.names))
         name = shown(f"{enroll.names[i]} {test.names[j]}")
-        raise bad(path, "", f"the pair {name} is there twice", "a matrix has one cell per pair: write a list")
+        raise bad(path, "", f"the pair {name} occurs twice", "a matrix has one cell per pair: write a list")
     return np.zeros((len(enroll.names), len(test.names)), dtype)
 
 
 def _write(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[str, np.ndarray]) -> None:
+    """Write the ids of rows and columns, and matrices by their names."""
     ids = {"ID/row_ids": np.char.encode(rows, "utf-8"), "ID/column_ids": np.char.encode(columns, "utf-8")}
     with need("h5py").File(out, "w") as f:
         for name, array in (ids | data).items():
@@ -114,10 +113,10 @@ def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndar
         if member(path, f, "scores") is None:
             remedy = f"it has {listed(sorted(members(path, f)))}: give a BOSARIS Scores file"
             raise bad(path, "", "has no scores", remedy)
-        scores = _mask(path, f, "scores", shape).read().astype(np.float64)
+        scores = _matrix(path, f, "scores", shape).read().astype(np.float64)
         if member(path, f, "score_mask") is None:
             return rows, columns, scores, np.ones(shape, bool)
-        return rows, columns, scores, _mask(path, f, "score_mask", shape).read() > 0.5
+        return rows, columns, scores, _matrix(path, f, "score_mask", shape).read() > 0.5
 
 
 def write_bosaris_scores(

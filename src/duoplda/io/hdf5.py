@@ -4,6 +4,8 @@ Only datasets that lie in the file itself are read: links to other files, extern
 datasets are refused. The matrix and its ids may lie in a group.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -15,32 +17,28 @@ from itertools import islice, pairwise
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
 from duoplda.io.common import (
     MAX_FEATURES,
-    MAX_ID,
-    MAX_PACKED,
-    Chunk,
+    MAX_UNPACKED,
     PathLike,
-    as_ids,
     bad,
     check_dim,
     check_float,
-    check_id_type,
     guarded,
     listed,
     need,
     open_binary,
     shown,
 )
+from duoplda.io.ids import MAX_ID, as_ids, check_id_type
 
-INFLATION = 2000  # no filter we know packs better than this; more is a header that lies
-WAIT = 60.0  # seconds for a block of strings
-GROUPS = 256  # groups, and members of each, in which a matrix is looked for
+if TYPE_CHECKING:
+    import h5py
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,27 +50,27 @@ class Stored:
     shape: tuple[int, ...]
     dtype: np.dtype
     cache: int  # bytes to keep unpacked, so that reading on does not unpack the same data again
-    _handle: Any
+    handle: h5py.Dataset
 
-    def read(self, index: Any = ()) -> np.ndarray:
+    def read(self, index: slice | tuple[slice | int, ...] = ()) -> np.ndarray:
         """Read what NumPy would give for the same index."""
         with guarded(self.path, "HDF5"):
-            return np.asarray(self._handle[index])
+            return np.asarray(self.handle[index])
 
     def texts(self, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """Yield the ids of a list, in blocks; a list may be written as (n,), (n, 1) or (1, n)."""
         if self.dtype.kind == "O":
-            blocks: Iterable[Any] = _strings(self, first, stop, rows)
+            blocks = _strings(self, first, stop, rows)
         else:
-            parts = (slice(i, min(i + rows, stop)) for i in range(first, stop, rows))
-            blocks = (self.read(tuple(part if n > 1 else 0 for n in self.shape)) for part in parts)
+            cuts = (slice(i, min(i + rows, stop)) for i in range(first, stop, rows))
+            blocks = (self.read(tuple(cut if n > 1 else 0 for n in self.shape)) for cut in cuts)
         for block in blocks:
             yield as_ids(self.path, np.atleast_1d(block), first)
             first += rows
 
 
 @contextmanager
-def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
+def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[h5py.File]:
     """Open a file; `cache` bytes of unpacked data are kept for each dataset."""
     open_binary(path).close()
     with guarded(path, "HDF5"):
@@ -81,7 +79,7 @@ def opened(path: PathLike, cache: int = 1 << 20) -> Iterator[Any]:
         yield f
 
 
-def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
+def members(path: PathLike, group: h5py.Group, most: int | None = None) -> list[str]:
     """Return the names in a group, or the first of them."""
     with guarded(path, "HDF5"):
         names = list(islice(group, most))
@@ -90,9 +88,10 @@ def members(path: PathLike, group: Any, most: int | None = None) -> list[str]:
     return names
 
 
-def member(path: PathLike, node: Any, name: str) -> Any:
+def member(path: PathLike, group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
     """Follow a name, or a path of names, from a group to a group or dataset; None where it leads nowhere."""
     h5py = need("h5py")
+    node = group
     for part in name.strip("/").split("/"):
         with guarded(path, "HDF5"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
@@ -102,7 +101,7 @@ def member(path: PathLike, node: Any, name: str) -> Any:
     return node
 
 
-def dataset(path: PathLike, group: Any, name: str) -> Stored:
+def dataset(path: PathLike, group: h5py.Group, name: str) -> Stored:
     """Return the dataset of this name, which may be a path of groups."""
     node = member(path, group, name)
     if node is None:
@@ -110,8 +109,8 @@ def dataset(path: PathLike, group: Any, name: str) -> Stored:
     return stored(path, name, node)
 
 
-def stored(path: PathLike, name: str, node: Any) -> Stored:
-    """Look at a dataset before anything is read from it."""
+def stored(path: PathLike, name: str, node: h5py.Group | h5py.Dataset | None) -> Stored:
+    """Check a dataset before anything is read from it."""
     if not isinstance(node, need("h5py").Dataset):
         raise bad(path, name, "is not a dataset")
     with guarded(path, "HDF5"):
@@ -126,17 +125,18 @@ def stored(path: PathLike, name: str, node: Any) -> Stored:
     if shape is None:
         raise bad(path, name, "is empty")
     declared = dtype.itemsize * int(np.prod(shape, dtype=object))
-    if declared > held * (INFLATION if chunks else 1) + 4096:
+    # No filter that we know packs 2000 bytes into one: more is a header that declares what is not in the file.
+    if declared > held * (2000 if chunks else 1) + 4096:
         raise bad(path, name, f"declares {declared} bytes and stores {held}", "the file is damaged or unfinished")
     piece = dtype.itemsize * int(np.prod(chunks, dtype=object)) if chunks and packed else 0
-    if piece > MAX_PACKED:
-        cause = f"is packed in chunks of {piece} bytes, of which at most {MAX_PACKED} are unpacked at once"
+    if piece > MAX_UNPACKED:
+        cause = f"is packed in chunks of {piece} bytes, of which at most {MAX_UNPACKED} are unpacked at once"
         raise bad(path, name, cause, "write it with smaller chunks, or copy it with h5repack")
     cache = piece * -(-shape[1] // chunks[1]) if piece and len(shape) == 2 else piece
-    return Stored(path, name, shape, dtype, min(max(cache, 1 << 20), MAX_PACKED), node)
+    return Stored(path, name, shape, dtype, min(max(cache, 1 << 20), MAX_UNPACKED), node)
 
 
-def floats(path: PathLike, group: Any, name: str) -> np.ndarray:
+def floats(path: PathLike, group: h5py.Group, name: str) -> np.ndarray:
     """Read an array of a model, as float64."""
     d = dataset(path, group, name)
     check_float(path, name, d.dtype)
@@ -178,9 +178,9 @@ def _strings(d: Stored, first: int, stop: int, rows: int) -> Iterator[np.ndarray
 
 
 def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> bytes:
-    """Read `n` bytes from the process, within the time that is given to it."""
+    """Read `n` bytes from the process, which has a minute to send them."""
     assert child.stdout is not None
-    timer = Timer(WAIT, child.kill)
+    timer = Timer(60.0, child.kill)
     timer.start()
     try:
         data = child.stdout.read(n)
@@ -193,7 +193,7 @@ def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> byte
     return data
 
 
-def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
+def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part: FilePart | None) -> Source:
     """Open an HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
     with opened(path) as f:
         vectors = vectors or _known(path, f, VECTOR_NAMES, ndim=2) or _only_one(path, f)
@@ -207,13 +207,13 @@ def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part
     dtype = d.dtype.newbyteorder("=")
     read = partial(_each, path, dim, dtype)
     ids = partial(_keys, path)
-    return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, ids=ids)
+    return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, read_ids=ids)
 
 
-def _known(path: PathLike, f: Any, names: Iterable[str], ndim: int = 0) -> str | None:
+def _known(path: PathLike, group: h5py.Group, names: Iterable[str], ndim: int = 0) -> str | None:
     """Return the first of these names that is a dataset, and has `ndim` dimensions unless that is 0."""
     for name in names:
-        node = member(path, f, name)
+        node = member(path, group, name)
         if isinstance(node, need("h5py").Dataset):
             with guarded(path, "HDF5"):
                 shape = node.shape
@@ -222,55 +222,58 @@ def _known(path: PathLike, f: Any, names: Iterable[str], ndim: int = 0) -> str |
     return None
 
 
-def _only_one(path: PathLike, f: Any) -> str | None:
+def _only_one(path: PathLike, f: h5py.File) -> str | None:
     """Return the one matrix that lies with its ids in a group of the file; None where there is none."""
-    found = []
+    matrices = []
     queue = [("", f)]
+    most = 256  # groups, and members of each, that are looked at: a file of embeddings has a handful
     for prefix, group in queue:
-        for name in members(path, group, GROUPS) if len(queue) < GROUPS else ():
+        for name in members(path, group, most) if len(queue) < most else ():
             node = member(path, group, name)
             if isinstance(node, need("h5py").Group):
                 queue.append((f"{prefix}{name}/", node))
         matrix = _known(path, group, VECTOR_NAMES, ndim=2)
         if matrix is not None and _known(path, group, ID_NAMES) is not None:
-            found.append(prefix + matrix)
-    if len(found) > 1:
-        raise bad(path, "", f"has {len(found)} matrices: {listed(found)}", "choose one with vectors=")
-    return found[0] if found else None
+            matrices.append(prefix + matrix)
+    if len(matrices) > 1:
+        raise bad(path, "", f"has {len(matrices)} matrices: {listed(matrices)}", "choose one with vectors=")
+    return matrices[0] if matrices else None
 
 
-def _matrix(path: PathLike, f: Any, name: str, ids_name: str | None, part: Part | None) -> Source:
+def _matrix(path: PathLike, f: h5py.File, name: str, ids_name: str | None, part: FilePart | None) -> Source:
     """Open a matrix; its ids lie in the same group, or else in the file's root."""
     d = dataset(path, f, name)
     group = name.strip("/").rpartition("/")[0]
     known = ID_NAMES if ids_name is None else (ids_name,)
-    own = _known(path, f, [*(f"{group}/{k}" for k in known if group), *known]) or ids_name
-    if own is None:
+    ids_path = _known(path, f, [*(f"{group}/{k}" for k in known if group), *known]) or ids_name
+    if ids_path is None:
         remedy = f"add `ids`, or name them: it has {listed(members(path, f))}"
         raise bad(path, "", f"has no ids dataset beside {name}", remedy)
-    id_list = dataset(path, f, own)
+    id_list = dataset(path, f, ids_path)
     n, dim, dtype = check_matrix(path, name, d.shape, d.dtype)
     if id_list.shape not in ((n,), (n, 1), (1, n)):
-        raise bad(path, own, f"has shape {id_list.shape} for {n} vectors", "one id per vector")
+        raise bad(path, ids_path, f"has shape {id_list.shape} for {n} vectors", "one id per vector")
     check_texts(id_list)
     run = part or whole(n)
 
-    def read(limit: int) -> Iterator[Chunk]:
+    def read(limit: int) -> Iterator[IdsAndVectors]:
         first = run.first
         with opened(path, d.cache) as f:
             vectors = dataset(path, f, name)
-            for names in dataset(path, f, own).texts(first, run.stop, limit):
+            for names in dataset(path, f, ids_path).texts(first, run.stop, limit):
                 yield names, vectors.read(slice(first, first + len(names))).astype(dtype, copy=False)
                 first += len(names)
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         with opened(path) as f:
-            yield from dataset(path, f, own).texts(run.first, run.stop, rows)
+            yield from dataset(path, f, ids_path).texts(run.first, run.stop, rows)
 
-    return Source("hdf5", dim, dtype, run.n, read, ids=ids, cuts=partial(row_parts, n, dim * dtype.itemsize))
+    return Source("hdf5", dim, dtype, run.n, read, read_ids=ids, cuts=partial(row_parts, n, dim * dtype.itemsize))
 
 
-def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _walk(
+    path: PathLike, group: h5py.Group, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, h5py.Dataset | None]]:
     """Yield all datasets below a group; a key with `/` in it is a path of groups."""
     for name in members(path, group):
         if depth > 32:
@@ -282,23 +285,24 @@ def _walk(path: PathLike, group: Any, prefix: str = "", depth: int = 0) -> Itera
             yield prefix + name, node
 
 
-def _vector(path: PathLike, key: str, node: Any, like: tuple[int, np.dtype] | None = None) -> Stored:
+def _vector(path: PathLike, key: str, node: h5py.Dataset | None, like: tuple[int, np.dtype] | None = None) -> Stored:
     """Return the dataset of one recording: a vector of floats, of dimension and type `like` where that is given."""
     place = f"entry {shown(key)}"
     d = stored(path, place, node)
     with guarded(path, "HDF5"):
-        compressed = "data_format" in node.attrs
+        compressed = "data_format" in d.handle.attrs
     if compressed:
         raise bad(path, place, "is compressed as hyperion compresses features", "write it without compression")
     if len(d.shape) != 1 and (len(d.shape) != 2 or d.shape[0] != 1):
         raise bad(path, place, f"has shape {d.shape}", "give one vector per recording")
-    own = check_dim(path, place, d.shape[-1]), check_float(path, place, d.dtype)
-    if like not in (None, own):
-        raise bad(path, place, "holds {} {}, the first entry {} {}".format(*own, *like), "all must be equal")
+    dim = check_dim(path, place, d.shape[-1])
+    dtype = check_float(path, place, d.dtype)
+    if like is not None and like != (dim, dtype):
+        raise bad(path, place, f"holds {dim} {dtype}, the first entry {like[0]} {like[1]}", "all must be equal")
     return d
 
 
-def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[Chunk]:
+def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[IdsAndVectors]:
     """Yield the vectors of a file with a dataset per recording, whose name is the id."""
     like = (dim, dtype)
     done = 0
@@ -320,7 +324,7 @@ def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
             done += len(block)
 
 
-def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:
+def write_hdf5(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
     """Write chunks as `embeddings` and `ids`."""
     n = 0
     ids = []
@@ -337,7 +341,7 @@ def write_hdf5(out: Path, chunks: Iterable[Chunk]) -> None:
         f.create_dataset("ids", data=np.concatenate(ids))
 
 
-def write_hdf5_each(out: Path, chunks: Iterable[Chunk]) -> None:
+def write_hdf5_each(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
     """Write chunks as hyperion does: one dataset per recording, named by its id."""
     with need("h5py").File(out, "w") as f:
         for name, x in ((name, x) for ids, X in chunks for name, x in zip(ids.tolist(), X, strict=True)):
@@ -349,5 +353,5 @@ def write_hdf5_each(out: Path, chunks: Iterable[Chunk]) -> None:
                 raise bad(out, place, "is there already, or is the folder of another", "ids must differ")
             try:
                 f.create_dataset(name, data=x)
-            except (ValueError, RuntimeError, TypeError, KeyError) as e:  # "a" is there, "a/b" is wanted
+            except (ValueError, RuntimeError, TypeError, KeyError) as e:  # "a" is a dataset: "a/b" cannot be one
                 raise bad(out, place, f"cannot be a dataset ({e})", remedy) from e

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, magic, open_binary, read_into, shown
+from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, first_bytes, open_binary, read_into, shown
 
 Floats = NDArray[np.float64]
 MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that
@@ -90,7 +90,7 @@ def is_kaldi_plda(start: bytes) -> bool:
 
 def read_kaldi_plda(path: PathLike) -> DiagonalModel:
     """Read a Kaldi `Plda`, binary or text; `duoplda.io.read_model` has an example."""
-    if not is_kaldi_plda(magic(path)):
+    if not is_kaldi_plda(first_bytes(path)):
         raise bad(path, "byte 0", "does not start with <Plda>", "give a Kaldi Plda, as ivector-compute-plda writes it")
     with open_binary(path) as f:
         size = os.fstat(f.fileno()).st_size

@@ -7,20 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.errors import DuopldaError, MissingIds
-from duoplda.io._arrow import PARQUET
 from duoplda.io._atomic import atomic_path
-from duoplda.io._coded import Coded
-from duoplda.io.common import PathLike, as_ids, bad, check_ids, listed, shown
+from duoplda.io.common import TABLE_SUFFIXES, PathLike, bad, listed, shown
+from duoplda.io.ids import Coded, as_ids, check_ids
 from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 
-COLUMNS = {
+# What a column of labels may be called; the first name is what we write.
+LABEL_COLUMNS = {
     "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),
     "speaker": ("speaker", "spk", "speaker_id", "speakerid", "spk_id", "subjectid", "subject"),
     "session": ("session", "session_id", "sessionid", "sess", "sess_id"),
     "channel": ("channel", "channel_id", "chan"),
 }
-TABLES = (".tsv", ".csv", *PARQUET)
-FORMS = ("auto", "utt2spk", "spk2utt", "table")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +59,7 @@ def read_labels(
     sessions, channels : maps of the same form as utt2spk, or tables; they must know every id of
         `speakers`, and take precedence over its columns
     columns : names of columns, e.g. {"id": "segmentid", "speaker": "subjectid"}
-    form : of `speakers`: "utt2spk", "spk2utt" or "table"; "auto" goes by content, then by file name
+    form : what `speakers` is: "utt2spk", "spk2utt" or "table"; "auto" tells by content, then by file name
 
     Example
     -------
@@ -71,9 +69,9 @@ def read_labels(
     ...     read_labels(folder + "/utt2spk").speaker.tolist()
     ['alice', 'bob']
     """
-    table = _columns(speakers, "speaker", columns, form)
-    ids = table["id"].values
-    found = {meaning: column.values for meaning, column in table.items()}
+    table = _read_columns(speakers, "speaker", columns, form)
+    labels = {meaning: column.values for meaning, column in table.items()}
+    ids = labels["id"]
     for meaning, path in (("session", sessions), ("channel", channels)):
         if path is None:
             continue
@@ -82,8 +80,8 @@ def read_labels(
         if missing:
             cause = f"lacks {len(missing)} of {len(ids)} ids"
             raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}")))
-        found[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
-    return LabelColumns(ids, found["speaker"], found.get("session"), found.get("channel"))
+        labels[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
+    return LabelColumns(ids, labels["speaker"], labels.get("session"), labels.get("channel"))
 
 
 def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
@@ -103,39 +101,40 @@ def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
 
 
 def _by_id(path: PathLike, column: str, columns: Mapping[str, str] | None = None) -> dict[str, str]:
-    found = _columns(path, column, columns)
-    return dict(zip(found["id"].values.tolist(), found[column].values.tolist(), strict=True))
+    """Return id -> value of one column."""
+    table = _read_columns(path, column, columns)
+    return dict(zip(table["id"].values.tolist(), table[column].values.tolist(), strict=True))
 
 
-def _columns(path: PathLike, value: str, columns: Mapping[str, str] | None, form: str = "auto") -> dict[str, Coded]:
+def _read_columns(
+    path: PathLike, value: str, columns: Mapping[str, str] | None, form: str = "auto"
+) -> dict[str, Coded]:
     """Read the columns `id`, where each occurs once, and `value`; of a table session and channel, too."""
-    if form not in FORMS:
-        raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    wanted = {m: COLUMNS.get(m, (m.lower(),)) for m in ("id", value, "session", "channel")}
+    forms = ("auto", "utt2spk", "spk2utt", "table")
+    if form not in forms:
+        raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")
+    wanted = {m: LABEL_COLUMNS.get(m, (m.lower(),)) for m in ("id", value, "session", "channel")}
     if form == "auto":
-        table = columns or Path(path).name.lower().endswith(".tsv") or is_table(path, wanted, ("id", value))
-        form = "table" if table else _form(path)
+        header = columns or Path(path).name.lower().endswith(".tsv") or is_table(path, wanted, ("id", value))
+        form = "table" if header else _kaldi_form(path)
     if form == "table":
-        mine = {m: name for m, name in (columns or {}).items() if m in wanted}
-        unknown = set(columns or {}) - set(COLUMNS)
+        unknown = set(columns or {}) - set(LABEL_COLUMNS)
         if unknown:
-            raise DuopldaError(f"columns= knows {', '.join(COLUMNS)}, not {', '.join(sorted(unknown))}")
-        found = read_table(path, wanted, mine, optional=[m for m in ("session", "channel") if m != value])
+            raise DuopldaError(f"columns= knows {', '.join(LABEL_COLUMNS)}, not {', '.join(sorted(unknown))}")
+        used = {m: name for m, name in (columns or {}).items() if m in wanted}
+        table = read_table(path, wanted, used, optional=[m for m in ("session", "channel") if m != value])
     elif form == "spk2utt":
-        found = dict(zip((value, "id"), read_groups(path), strict=True))
+        table = dict(zip((value, "id"), read_groups(path), strict=True))
     else:
-        found = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
-    ids = found["id"]
-    if len(ids.names) != len(ids):
-        code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
-        row = int(np.flatnonzero(ids.codes == code)[1])
+        table = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
+    if repeated := table["id"].repeated():
+        name, row = repeated
         place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=form == "table")
-        cause = f"id {shown(str(ids.names[code]))} is there already"
-        raise bad(path, place, cause, "each recording has one line")
-    return found
+        raise bad(path, place, f"id {shown(name)} is there already", "each recording has one line")
+    return table
 
 
-def _form(path: PathLike) -> str:
+def _kaldi_form(path: PathLike) -> str:
     """Tell the two Kaldi maps apart: by the name of the file, or else by the length of its lines."""
     name = Path(path).name.lower()
     if "2utt" in name or name.startswith("utt2"):
@@ -176,7 +175,7 @@ def write_labels(path: PathLike, labels: LabelColumns, *, force: bool = False) -
 def write_table(path: PathLike, columns: Mapping[str, Coded | np.ndarray], *, force: bool = False) -> None:
     """Write columns as a table with a header: `.csv`, `.tsv` or `.parquet`."""
     suffix = Path(path).suffix.lower()
-    if suffix not in TABLES:
+    if suffix not in TABLE_SUFFIXES:
         raise bad(path, "", f"suffix {suffix!r} names no table", "use .csv, .tsv or .parquet")
     with atomic_path(path, force=force) as temporary:
         write_columns(temporary, suffix, [list(columns.values())], list(columns))

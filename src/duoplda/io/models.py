@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from duoplda.io.common import PathLike, bad, content, listed, magic
+from duoplda.io.common import PathLike, bad, content, first_bytes, listed
 from duoplda.io.hdf5 import members, opened
 from duoplda.io.hyperion import read_hyperion
 from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda
@@ -63,7 +63,7 @@ def read_model(path: PathLike, transform: PathLike | None = None) -> ForeignMode
     """
     if transform is not None:
         return _read_pair(path, transform)
-    if is_kaldi_plda(magic(path)):
+    if is_kaldi_plda(first_bytes(path)):
         return ForeignModel(*read_kaldi_plda(path).parameters(), "a Kaldi Plda")
     found = content(path)
     if found == "zip":
@@ -88,7 +88,7 @@ def read_model(path: PathLike, transform: PathLike | None = None) -> ForeignMode
 def _read_pair(path: PathLike, transform: PathLike) -> ForeignModel:
     """Read the two files of VBx, or of pyannote."""
     steps, tool = read_transform(transform)
-    kaldi = is_kaldi_plda(magic(path))
+    kaldi = is_kaldi_plda(first_bytes(path))
     if kaldi != (tool == "vbx") or not (kaldi or content(path) == "zip"):
         pairs = "a Kaldi Plda with transform.h5 (VBx), a plda.npz with xvec_transform.npz (pyannote, DiariZen)"
         raise bad(path, "", f"and {transform} are no pair: their lengths are unlike", f"pairs are: {pairs}")

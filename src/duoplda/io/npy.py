@@ -1,7 +1,7 @@
 """NumPy `.npy` matrices with a list of ids beside them: x.npy with x.txt or x.ids, one id per line."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -9,41 +9,39 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._source import Part, Source, check_matrix, row_parts, whole
-from duoplda.io.common import MAX_ID, Chunk, PathLike, as_ids, bad, guarded, open_binary, open_lines, read_into, shown
-
-Ids = str | os.PathLike[str] | Sequence[str] | np.ndarray | None
-PIECE = 1 << 24
-LONGEST = 4 * MAX_ID + 2  # bytes of a line in a list of ids
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+from duoplda.io._source import FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
+from duoplda.io.common import PathLike, bad, guarded, open_binary, open_lines, read_into, shown
+from duoplda.io.ids import MAX_ID, IdList, as_ids
 
 
 def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read shape, Fortran order and type of a `.npy` stream, which then stands at the first number."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with guarded(path, "a NumPy array"):
         version = np.lib.format.read_magic(f)
-    if version not in HEADERS:
+    if version not in readers:  # version 3 has names of fields beyond ASCII, which a matrix of floats has not
         raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
     with guarded(path, "a NumPy array"):
-        shape, fortran, dtype = HEADERS[version](f)
+        shape, fortran, dtype = readers[version](f)
     if any(not isinstance(n, int) or n < 0 for n in shape):
         raise bad(path, place, f"has the impossible shape {shape}", "the file may be damaged")
     return shape, fortran, dtype
 
 
-def exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
-    """Read the next `nbytes` of a stream, in pieces, so that a header that lies allocates no more than there is."""
+def read_exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytearray:
+    """Read the next `nbytes` of a stream, or raise an error where it ends before."""
     data = bytearray()
     while len(data) < nbytes:
         with guarded(path, "NumPy arrays"):
-            piece = f.read(min(PIECE, nbytes - len(data)))
+            # 16 MB at a time: a header that declares too much makes us allocate no more than the file has.
+            piece = f.read(min(1 << 24, nbytes - len(data)))
         if not piece:
             raise bad(path, place, f"is cut short by {nbytes - len(data)} bytes", "copy or write the file again")
         data += piece
     return data
 
 
-def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> Source:
+def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None) -> Source:
     """Open a `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
     with open_binary(path) as f:
         shape, fortran, dtype = header(path, f, "header")
@@ -57,7 +55,7 @@ def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> So
     id_blocks = outside_ids(path, ids, n, part)
     run = part or whole(n)
 
-    def read(limit: int) -> Iterator[Chunk]:
+    def read(limit: int) -> Iterator[IdsAndVectors]:
         first = run.first
         with open_binary(path) as f:
             f.seek(start + first * step)
@@ -80,33 +78,39 @@ def open_npy(path: PathLike, ids: Ids = None, *, part: Part | None = None) -> So
 def ids_beside(path: PathLike) -> Path:
     """Find the list of ids of a `.npy` file: the text file of the same name."""
     beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
-    found = next((p for p in beside if p.is_file()), None)
-    if found is None:
-        names = f"{beside[0].name} or {beside[1].name}"
-        raise bad(path, "", "has no list of ids", f"put {names} beside it, or give ids= (a file, or 'rows')")
-    return found
+    for list_ in beside:
+        if list_.is_file():
+            return list_
+    names = f"{beside[0].name} or {beside[1].name}"
+    raise bad(path, "", "has no list of ids", f"put {names} beside it, or give ids= (a file, or 'rows')")
 
 
-def are_rows(ids: Ids) -> bool:
+def are_rows(ids: IdList) -> bool:
     """Are row numbers to be taken for ids?"""
     return isinstance(ids, str) and ids == "rows"
 
 
-def outside_ids(path: PathLike, ids: Ids, n: int, part: Part | None = None) -> Callable[[int], Iterator[np.ndarray]]:
+def outside_ids(
+    path: PathLike, ids: IdList, n: int, part: FilePart | None = None
+) -> Callable[[int], Iterator[np.ndarray]]:
     """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
     run = part or whole(n)
     if are_rows(ids):
-        first = run.first
-        stop = run.stop
-        return lambda limit: (np.arange(i, min(i + limit, stop)).astype(str) for i in range(first, stop, limit))
+        return partial(_row_numbers, run)
     if isinstance(ids, str | os.PathLike):
-        if part is None and (found := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
-            raise bad(ids, "", f"has {found} ids for the {n} rows of {os.fspath(path)}", "one id per line")
+        if part is None and (lines := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
+            raise bad(ids, "", f"has {lines} ids for the {n} rows of {os.fspath(path)}", "one id per line")
         return partial(_lines, ids, run)
-    array = as_ids(path, ids)
+    array = as_ids(path, np.asarray(ids))
     if array.shape != (n,):
         raise bad(path, "", f"has {n} rows, but {len(array)} ids were given", "one id per row")
     return lambda limit: (array[i : i + limit] for i in range(0, n, limit))
+
+
+def _row_numbers(part: FilePart, limit: int) -> Iterator[np.ndarray]:
+    """Yield the numbers of rows as ids, in blocks."""
+    for first in range(part.first, part.stop, limit):
+        yield np.arange(first, min(first + limit, part.stop)).astype(str)
 
 
 def _count_lines(path: PathLike) -> int:
@@ -120,24 +124,25 @@ def _count_lines(path: PathLike) -> int:
     return n + (last != b"\n")
 
 
-def _lines(path: PathLike, part: Part, limit: int) -> Iterator[np.ndarray]:
+def _lines(path: PathLike, part: FilePart, limit: int) -> Iterator[np.ndarray]:
     """Read a text file with one id per line, or a part of it, in blocks of `limit` ids."""
     done = part.first
+    longest = 4 * MAX_ID + 2  # bytes of a line
     with open_lines(path) as f:
-        if part.at:  # a list that is read from its first line on may have a byte-order mark, which is behind us
-            f.seek(part.at)
-        lines = islice(iter(partial(f.readline, LONGEST), b""), part.n)
+        if part.offset:  # at 0 the file may have a byte-order mark, which `open_lines` has skipped
+            f.seek(part.offset)
+        lines = islice(iter(partial(f.readline, longest), b""), part.n)
         while block := list(islice(lines, limit)):
             names = [line.strip() for line in block]
-            if b"".join(block).split() != names or max(map(len, block)) == LONGEST:
-                odd = next(i for i, name in enumerate(names) if len(name.split()) != 1 or len(block[i]) == LONGEST)
+            if b"".join(block).split() != names or max(map(len, block)) == longest:
+                odd = next(i for i, name in enumerate(names) if len(name.split()) != 1 or len(block[i]) == longest)
                 line = f"line {done + odd + 1}"
                 raise bad(path, line, f"{shown(block[odd])} is not one id", "an id list has one id per line")
             yield as_ids(path, np.array(names, "S"), done)
             done += len(names)
 
 
-def write_npy(out: Path, chunks: Iterable[Chunk]) -> list[np.ndarray]:
+def write_npy(out: Path, chunks: Iterable[IdsAndVectors]) -> list[np.ndarray]:
     """Write the vectors of chunks as one `.npy`, whose row count is filled in at the end; return their ids."""
     ids: list[np.ndarray] = []
     with open(out, "wb") as f:

@@ -1,7 +1,7 @@
 """NumPy `.npz`: `embeddings` (n, d) and `ids` (n,), streamed out of the zip file and never unpickled.
 
-The arrays go by one of the names in VECTOR_NAMES and ID_NAMES, or by those the caller gives. A file
-without ids gets row numbers, "0", "1", ...
+The arrays are found by the names in VECTOR_NAMES and ID_NAMES, or by those that the caller gives. The rows of a
+file without ids are named by their numbers, "0", "1", ...
 """
 
 import struct
@@ -14,12 +14,10 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_matrix, row_parts, whole
-from duoplda.io.common import Chunk, PathLike, as_ids, bad, check_id_type, guarded, listed, open_binary, pick
-from duoplda.io.npy import Ids, are_rows, exactly, header, outside_ids, write_npy
-
-WHAT = "a NumPy .npz file"
-INFLATION = 1032  # deflate makes nothing smaller than this
+from duoplda.io._source import ID_NAMES, VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
+from duoplda.io.common import PathLike, bad, guarded, listed, open_binary, pick
+from duoplda.io.ids import IdList, as_ids, check_id_type
+from duoplda.io.npy import are_rows, header, outside_ids, read_exactly, write_npy
 
 
 @contextmanager
@@ -28,7 +26,7 @@ def _member(
 ) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype, bool]]:
     """Open one array: a stream at the first number of a row, shape, Fortran order, type, and whether it is packed."""
     with open_binary(path) as raw, ExitStack() as stack:
-        with guarded(path, WHAT):
+        with guarded(path, "a NumPy .npz file"):
             z = stack.enter_context(zipfile.ZipFile(raw))
             info = z.getinfo(name + ".npy")
             f = stack.enter_context(z.open(info))
@@ -36,32 +34,32 @@ def _member(
         if dtype.hasobject:
             raise bad(path, name, "holds pickled objects, which are never loaded", "save plain arrays")
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
-        if nbytes > info.file_size or info.file_size > INFLATION * (info.compress_size + 1024):
+        # Deflate packs at most 1032 bytes into one: more is a header that declares what is not in the file.
+        if nbytes > info.file_size or info.file_size > 1032 * (info.compress_size + 1024):
             raise bad(path, name, f"declares {nbytes} bytes that are not there", "the file may be damaged")
         packed = info.compress_type != zipfile.ZIP_STORED
-        at = f.tell()
         if row:
-            at += row * nbytes // shape[0]
-            with guarded(path, WHAT):
+            offset = f.tell() + row * nbytes // shape[0]
+            with guarded(path, "a NumPy .npz file"):
                 if packed:
-                    f.seek(at)
+                    f.seek(offset)
                 else:  # from the file itself, at once: zipfile would read all that lies before
                     raw.seek(info.header_offset + 26)  # the lengths of name and extra field, after which the data start
-                    raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + at)
+                    raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + offset)
                     f = raw
         yield f, shape, fortran, dtype, packed
 
 
 def names_in(path: PathLike) -> list[str]:
     """Return the names of the arrays in the file."""
-    with open_binary(path) as raw, guarded(path, WHAT), zipfile.ZipFile(raw) as z:
-        found = z.namelist()
-    names = [n.removesuffix(".npy") for n in found if n.endswith(".npy")]
-    if not names and any(n.endswith("/data.pkl") for n in found):
+    with open_binary(path) as raw, guarded(path, "a NumPy .npz file"), zipfile.ZipFile(raw) as z:
+        files = z.namelist()
+    names = [n.removesuffix(".npy") for n in files if n.endswith(".npy")]
+    if not names and any(n.endswith("/data.pkl") for n in files):
         cause = "is a torch checkpoint, that is a pickle, which can run code when it is loaded"
         raise bad(path, "", cause, "save arrays with numpy.savez, or a PLDA by wespeaker's save_model (HDF5)")
     if not names:
-        raise bad(path, "", f"is a zip file without arrays ({listed(found)})", "save it with numpy.savez")
+        raise bad(path, "", f"is a zip file without arrays ({listed(files)})", "save it with numpy.savez")
     return names
 
 
@@ -69,11 +67,13 @@ def load_array(path: PathLike, name: str) -> np.ndarray:
     """Read one array of the file whole, as is done for models and score matrices."""
     with _member(path, name) as (f, shape, fortran, dtype, _):
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
-        data = np.frombuffer(exactly(path, name, f, nbytes), dtype)
+        data = np.frombuffer(read_exactly(path, name, f, nbytes), dtype)
         return data.reshape(shape, order="F" if fortran else "C")
 
 
-def open_npz(path: PathLike, ids: Ids, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
+def open_npz(
+    path: PathLike, ids: IdList, *, vectors: str | None, ids_name: str | None, part: FilePart | None
+) -> Source:
     """Open a `.npz` file, or some of its rows, as a source of chunks."""
     names = names_in(path)
     name = pick(path, names, vectors, VECTOR_NAMES, "array")
@@ -84,17 +84,17 @@ def open_npz(path: PathLike, ids: Ids, *, vectors: str | None, ids_name: str | N
         n, dim, native = check_matrix(path, name, shape, dtype)
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
-    own = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
-    ids = "rows" if ids is None and own is None else ids
+    inside = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
+    ids = "rows" if ids is None and inside is None else ids
     run = part or whole(n)
     step = dim * dtype.itemsize
-    id_blocks = outside_ids(path, ids, n, part) if own is None else _inside_ids(path, own, n, run)
+    id_blocks = outside_ids(path, ids, n, part) if inside is None else _inside_ids(path, inside, n, run)
 
-    def read(limit: int) -> Iterator[Chunk]:
+    def read(limit: int) -> Iterator[IdsAndVectors]:
         first = run.first
         with _member(path, name, first) as (f, *_):
             for block in id_blocks(limit):
-                raw = exactly(path, f"{name}, row {first}", f, len(block) * step)
+                raw = read_exactly(path, f"{name}, row {first}", f, len(block) * step)
                 yield block, np.frombuffer(raw, dtype).reshape(-1, dim).astype(native, copy=False)
                 first += len(block)
 
@@ -102,7 +102,7 @@ def open_npz(path: PathLike, ids: Ids, *, vectors: str | None, ids_name: str | N
     return Source("npz", dim, native, run.n, read, are_rows(ids), id_blocks, cuts)
 
 
-def _inside_ids(path: PathLike, name: str, n: int, part: Part) -> Callable[[int], Iterator[np.ndarray]]:
+def _inside_ids(path: PathLike, name: str, n: int, part: FilePart) -> Callable[[int], Iterator[np.ndarray]]:
     """Return a function that reads the ids in the file, in blocks."""
     with _member(path, name) as (_, shape, _, dtype, _):
         if shape != (n,):
@@ -113,14 +113,14 @@ def _inside_ids(path: PathLike, name: str, n: int, part: Part) -> Callable[[int]
         with _member(path, name, part.first) as (f, *_):
             for first in range(part.first, part.stop, limit):
                 k = min(limit, part.stop - first)
-                raw = exactly(path, f"{name}, row {first}", f, k * dtype.itemsize)
+                raw = read_exactly(path, f"{name}, row {first}", f, k * dtype.itemsize)
                 values = np.frombuffer(raw, dtype) if dtype.itemsize else np.zeros(k, dtype)
                 yield as_ids(path, values.astype(dtype.newbyteorder("="), copy=False), first)
 
     return blocks
 
 
-def write_npz(out: Path, chunks: Iterable[Chunk]) -> None:
+def write_npz(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
     """Write chunks as `embeddings` and `ids`."""
     part = out.with_name(out.name + ".npy")
     try:

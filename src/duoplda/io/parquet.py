@@ -4,22 +4,35 @@ Vectors are written without a dictionary and with their bytes split (BYTE_STREAM
 floats better, in row groups that are read one after the other. Columns of labels may stand beside them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, texts_of, write_tables
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, Part, Source, check_count, label
-from duoplda.io.common import MAX_ID, ROWS, Chunk, PathLike, as_ids, bad, check_dim, listed, need, odd_ids, pick, shown
-from duoplda.io.labels import COLUMNS, LabelColumns
+from duoplda.io._source import (
+    ID_NAMES,
+    ROWS_PER_READ,
+    VECTOR_NAMES,
+    FilePart,
+    IdsAndVectors,
+    Source,
+    check_count,
+    label,
+)
+from duoplda.io.common import PathLike, bad, check_dim, listed, need, pick, shown
+from duoplda.io.ids import MAX_ID, as_ids, odd_ids
+from duoplda.io.labels import LABEL_COLUMNS, LabelColumns
 
-LABELS = ("speaker", "session", "channel")
+if TYPE_CHECKING:
+    import pyarrow
 
 
-def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, part: Part | None) -> Source:
+def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, part: FilePart | None) -> Source:
     """Open a Parquet file, or some of its row groups, as a source of chunks."""
     with opened(path) as f, damaged(path):
         names = f.schema_arrow.names
@@ -36,24 +49,24 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
     dim, dtype = _shape(path, column, kinds[names.index(column)])
     step = dim * dtype.itemsize
 
-    def read(limit: int) -> Iterator[Chunk]:
+    def read(limit: int) -> Iterator[IdsAndVectors]:
         for first, batch in batches(path, [ids_column, column], limit, part):
             X = _rows(path, batch.column(column), dim, dtype, first)
-            yield _names(path, batch, ids_column, first), np.array(X)  # which the caller may change
+            yield _ids(path, batch, ids_column, first), np.array(X)  # which the caller may change
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         for first, batch in batches(path, [ids_column], rows, part):
-            yield _names(path, batch, ids_column, first)
+            yield _ids(path, batch, ids_column, first)
 
     def alone(rows: int) -> Iterator[np.ndarray]:
         for first, batch in batches(path, [column], rows, part):
             yield _rows(path, batch.column(column), dim, dtype, first)
 
-    found = n if part is None else part.n
-    return Source("parquet", dim, dtype, found, read, ids=ids, vectors=alone, cuts=partial(_cuts, sizes, step))
+    n = n if part is None else part.n
+    return Source("parquet", dim, dtype, n, read, read_ids=ids, read_vectors=alone, cuts=partial(_cuts, sizes, step))
 
 
-def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
+def _shape(path: PathLike, column: str, kind: pyarrow.DataType) -> tuple[int, np.dtype]:
     """Return dimension and type of the vectors in a column of this Arrow type."""
     types = need("pyarrow").types
     place = f"column {column}"
@@ -68,23 +81,23 @@ def _shape(path: PathLike, column: str, kind: Any) -> tuple[int, np.dtype]:
     return check_dim(path, f"{place}, row 0", len(first) if first.is_valid else 0), dtype
 
 
-def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[Part]:
+def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[FilePart]:
     """Cut a file into runs of row groups of at most `size` bytes, or of one that is larger."""
     parts = []
-    first = 0
-    at = 0
+    first = 0  # group of the part, and `row` its first row
+    row = 0
     n = 0
     for i, rows in enumerate([*sizes, 0]):
         if n and ((n + rows) * row_bytes > size or i == len(sizes)):
-            parts.append(Part(first, i, n, at, f"rows {at}-{at + n - 1}"))
+            parts.append(FilePart(first, i, n, row, f"rows {row}-{row + n - 1}"))
             first = i
-            at = at + n
+            row += n
             n = 0
         n += rows
     return parts
 
 
-def _names(path: PathLike, batch: Any, column: str, first: int) -> np.ndarray:
+def _ids(path: PathLike, batch: pyarrow.RecordBatch, column: str, first: int) -> np.ndarray:
     """Return a column of ids."""
     names, codes = codes_of(path, batch.column(column), first)
     if len(names) >= len(codes):  # of a whole row group, most of which differ
@@ -95,52 +108,53 @@ def _names(path: PathLike, batch: Any, column: str, first: int) -> np.ndarray:
     return as_ids(path, texts[codes], first)
 
 
-def read_label_columns(path: PathLike, part: Part, *, ids_name: str | None = None) -> LabelColumns:
+def read_label_columns(path: PathLike, part: FilePart, *, ids_name: str | None = None) -> LabelColumns:
     """Read the labels that stand in the same rows as the vectors, which are not read."""
     names, _ = schema_of(path)
-    where = {m: next((n for n in names if n.strip().lower() in COLUMNS[m]), None) for m in LABELS}
-    where["ids"] = pick(path, names, ids_name, ID_NAMES, "column")
-    if where["ids"] is None or where["speaker"] is None:
-        known = " or ".join(COLUMNS["speaker"][:4])
+    name_of = {"ids": pick(path, names, ids_name, ID_NAMES, "column")}
+    for meaning in ("speaker", "session", "channel"):
+        name_of[meaning] = next((n for n in names if n.strip().lower() in LABEL_COLUMNS[meaning]), None)
+    if name_of["ids"] is None or name_of["speaker"] is None:
+        known = " or ".join(LABEL_COLUMNS["speaker"][:4])
         remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
         raise bad(path, "header", f"has no speaker column ({known})", remedy)
-    wanted = {meaning: name for meaning, name in where.items() if name is not None}
-    found: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
-    for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS, part):
+    wanted = {meaning: name for meaning, name in name_of.items() if name is not None}
+    blocks: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
+    for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS_PER_READ, part):
         for meaning, name in wanted.items():
-            found[meaning].append(_names(path, batch, name, first))
-    check_count(label(path, part), part.n, sum(map(len, found["ids"])))
-    return LabelColumns(**{meaning: np.concatenate(found.pop(meaning)) for meaning in list(found)})
+            blocks[meaning].append(_ids(path, batch, name, first))
+    check_count(label(path, part), part.n, sum(map(len, blocks["ids"])))
+    return LabelColumns(**{meaning: np.concatenate(blocks.pop(meaning)) for meaning in wanted})
 
 
-def _rows(path: PathLike, lists: Any, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
+def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
     """View a column of lists as a matrix; every list has `dim` numbers, none of which is missing."""
     whole = lists.null_count == 0 and getattr(lists.type, "list_size", None) == dim
     lengths = np.zeros(0) if whole else np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
     if (lengths != dim).any():
         row = int((lengths != dim).argmax())
-        found = "no vector" if lengths[row] < 0 else f"a vector of dimension {lengths[row]}"
-        raise bad(path, f"row {first + row}", f"has {found}, the first row dimension {dim}", "all must be equal")
+        vector = "no vector" if lengths[row] < 0 else f"a vector of dimension {lengths[row]}"
+        raise bad(path, f"row {first + row}", f"has {vector}, the first row dimension {dim}", "all must be equal")
     flat = lists.flatten()
     if flat.null_count:
         raise bad(path, f"row {first} or after", "a vector has a missing number", "fill it, or drop the row")
     return np.asarray(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
-def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelColumns | None = None) -> None:
+def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColumns | None = None) -> None:
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa = need("pyarrow")
     beside = {} if labels is None else _label_columns(out, labels)
 
-    def tables() -> Iterator[Any]:
+    def tables() -> Iterator[pyarrow.Table]:
         done = 0
         for ids, X in chunks:
             rows = slice(done, done + len(ids))
             if labels is not None:
                 _check_order(out, ids, np.asarray(labels.ids)[rows], done)
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
-            own = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
-            yield pa.table(own | {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()})
+            columns = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
+            yield pa.table(columns | {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()})
             done += len(ids)
         if labels is not None and done != len(labels):
             raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
@@ -150,8 +164,9 @@ def write_parquet(out: Path, chunks: Iterable[Chunk], labels: LabelColumns | Non
 
 
 def _label_columns(out: Path, labels: LabelColumns) -> dict[str, np.ndarray]:
-    """Return the columns that are there, all as long as the ids."""
-    columns = {name: as_ids(out, v) for name in LABELS if (v := getattr(labels, name)) is not None}
+    """Return the labels that are known, all as long as the ids."""
+    known = {"speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
+    columns = {name: as_ids(out, values) for name, values in known.items() if values is not None}
     for name, values in columns.items():
         if values.shape != (len(labels),):
             raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")

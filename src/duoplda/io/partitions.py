@@ -5,13 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from duoplda.io._arrow import schema_of
-from duoplda.io._coded import Coded
-from duoplda.io.common import PathLike, bad, check_ids, content
-from duoplda.io.labels import COLUMNS, TABLES, read_labels, read_map, write_map, write_table
-from duoplda.io.text import header_fields
-
-VALUES = {"cluster": ("cluster",), "speaker": COLUMNS["speaker"]}
+from duoplda.io.common import TABLE_SUFFIXES, PathLike, bad, content
+from duoplda.io.ids import Coded, check_ids
+from duoplda.io.labels import LABEL_COLUMNS, read_labels, read_map, write_map, write_table
+from duoplda.io.text import column_names
 
 
 def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
@@ -29,12 +26,12 @@ def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
     ...     read_partition(folder + "/utt2spk.tsv")
     {'a': '1', 'b': '1'}
     """
-    parquet = content(path) == "parquet"
-    names = {n.strip().lower() for n in (schema_of(path) if parquet else header_fields(path))[0]}
-    there = {meaning: names & {*known} for meaning, known in VALUES.items()}
-    value = next((m for m in (column, *VALUES) if there.get(m)), column)
-    header = bool(names & {*COLUMNS["id"]}) and any(there.values())
-    if parquet or header or Path(path).suffix.lower() == ".csv":
+    names = {n.strip().lower() for n in column_names(path)}
+    known = {"cluster": {"cluster"}, "speaker": set(LABEL_COLUMNS["speaker"])}
+    present = [meaning for meaning in (column, *known) if names & known.get(meaning, set())]
+    value = present[0] if present else column
+    header = bool(present and names & set(LABEL_COLUMNS["id"]))
+    if header or Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
         return read_map(path, value) or {}
     labels = read_labels(path, form="utt2spk" if Path(path).suffix.lower() == ".tsv" else "auto")
     assert labels.speaker is not None  # a list of speakers has them
@@ -54,15 +51,17 @@ def read_sessions(path: PathLike) -> tuple[dict[str, str] | None, dict[str, str]
     ...     read_sessions(folder + "/table.csv")
     ({'a': 'monday', 'b': 'tuesday'}, None)
     """
-    there = label_columns(path)
-    if not there & {"session", "channel"}:
+    present = label_columns(path)
+    if not present & {"session", "channel"}:
         raise bad(path, "header", "has neither a session nor a channel column", "name one of the columns `session`")
-    session, channel = (read_map(path, m) if m in there else None for m in ("session", "channel"))
+    session, channel = (read_map(path, m) if m in present else None for m in ("session", "channel"))
     return session, channel
 
 
 def label_columns(path: PathLike) -> set[str]:
-    """Which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has; none: it has no header.
+    """Say which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has.
+
+    A list without a header has none of them.
 
     Example
     -------
@@ -72,8 +71,8 @@ def label_columns(path: PathLike) -> set[str]:
     ...     sorted(label_columns(folder + "/table.csv"))
     ['id', 'session']
     """
-    names = {n.strip().lower() for n in (schema_of(path) if content(path) == "parquet" else header_fields(path))[0]}
-    return {meaning for meaning, known in COLUMNS.items() if names & {*known}}
+    names = {n.strip().lower() for n in column_names(path)}
+    return {meaning for meaning, known in LABEL_COLUMNS.items() if names & set(known)}
 
 
 def write_partition(
@@ -101,14 +100,16 @@ def write_partition(
     """
     texts = {"recording": np.array(list(recording), str), "cluster": np.array(list(cluster), str)}
     if len(np.unique(texts["recording"])) < len(texts["recording"]):
-        raise bad(path, "", "a recording is there twice", "each recording is in one cluster")
-    if Path(path).suffix.lower() not in TABLES:
+        raise bad(path, "", "a recording occurs twice", "each recording is in one cluster")
+    if Path(path).suffix.lower() not in TABLE_SUFFIXES:
         write_map(path, texts["recording"], texts["cluster"], force=force)
         return
     columns: dict[str, Coded | np.ndarray] = {}
     for name, values in (texts | more).items():
-        real = isinstance(values, np.ndarray) and values.dtype.kind == "f"
-        columns[name] = np.asarray(values) if real else Coded.of(check_ids(path, np.array(list(values), str)))
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            columns[name] = values
+        else:
+            columns[name] = Coded.of(check_ids(path, np.array(list(values), str)))
         if len(columns[name]) != len(texts["recording"]):
             cause = f"{len(columns[name])} values of {name} for {len(texts['recording'])} recordings"
             raise bad(path, "", cause, "give one for each recording")

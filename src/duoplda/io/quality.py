@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._arrow import schema_of
-from duoplda.io._coded import Coded
-from duoplda.io.common import PathLike, bad, content, shown
-from duoplda.io.labels import COLUMNS
-from duoplda.io.text import header_fields, line_of, read_table
-
-MAX_COLUMNS = 256  # a table with more of them is taken for something else, such as embeddings
-MISSING = ("", "nan", "na", "n/a", "null")  # cells without a value, in any case
+from duoplda.io.common import PathLike, bad, shown
+from duoplda.io.ids import Coded
+from duoplda.io.labels import LABEL_COLUMNS
+from duoplda.io.text import column_names, line_of, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +26,7 @@ class QualityTable:
     columns: Mapping[str, Coded]  # by name, n cells each
 
     @classmethod
-    def of(cls, ids: Iterable[str], columns: Mapping[str, Iterable[Any]]) -> QualityTable:
+    def of(cls, ids: Iterable[str], columns: Mapping[str, Iterable[object]]) -> QualityTable:
         """Make a table of lists or arrays; None and NaN are missing values.
 
         Example
@@ -45,9 +40,8 @@ class QualityTable:
         for name, column in cells.items():
             if len(column) != len(names):
                 raise DuopldaError(f"column {name!r} has {len(column)} cells for {len(names)} ids; give one for each")
-        if len(set(names.tolist())) < len(names):
-            twice = next(n for n, k in zip(*np.unique(names, return_counts=True), strict=True) if k > 1)
-            raise DuopldaError(f"id {shown(str(twice))} is there twice; each recording has one row")
+        if repeated := Coded.of(names).repeated():
+            raise DuopldaError(f"id {shown(repeated[0])} occurs twice; each recording has one row")
         return cls(names, {name: Coded.of(column) for name, column in cells.items()})
 
     def __len__(self) -> int:
@@ -61,16 +55,18 @@ class QualityTable:
     def numbers(self, name: str) -> np.ndarray | None:
         """Return a column as float64 (n,), NaN where a value is missing; None where a cell is no number."""
         column = self.columns[name]
-        parsed = [_parsed(text) for text in column.names.tolist()]
-        if any(value is None for value in parsed):
+        words = [_word(text) for text in column.names.tolist()]
+        if any("_" in word for word in words):  # Python reads 1_000 as a number
             return None
-        return np.array(parsed, dtype=np.float64)[column.codes]
+        try:
+            return np.array([float(word or "nan") for word in words], dtype=np.float64)[column.codes]
+        except ValueError:
+            return None
 
     def words(self, name: str) -> np.ndarray:
         """Return a column as texts (n,), "" where a value is missing."""
         column = self.columns[name]
-        words = [text.strip() for text in column.names.tolist()]
-        return np.array(["" if word.lower() in MISSING else word for word in words], dtype=str)[column.codes]
+        return np.array([_word(text) for text in column.names.tolist()], dtype=str)[column.codes]
 
 
 def read_quality(path: PathLike) -> QualityTable:
@@ -88,26 +84,21 @@ def read_quality(path: PathLike) -> QualityTable:
     >>> table.numbers("duration").tolist(), table.words("kind").tolist()
     ([3.5, nan], ['phone', 'close'])
     """
-    names = schema_of(path)[0] if content(path) == "parquet" else header_fields(path)[0]
-    if len(names) > MAX_COLUMNS:
-        raise bad(path, "header", f"has {len(names):,} columns", f"give at most {MAX_COLUMNS}, and a row a recording")
-    table = read_table(path, {"id": COLUMNS["id"]}, others=True)
+    n_columns = len(column_names(path))
+    if n_columns > 256:  # it is taken for something else, such as embeddings
+        raise bad(path, "header", f"has {n_columns:,} columns", "give at most 256, and one row for each recording")
+    table = read_table(path, {"id": LABEL_COLUMNS["id"]}, others=True)
     ids: Coded = table.pop("id")
     if not table:
         raise bad(path, "header", "has a column of ids and no other", "add columns, such as duration or kind")
-    if len(ids.names) != len(ids):
-        code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
-        place = line_of(path, int(np.flatnonzero(ids.codes == code)[1]), header=True)
-        raise bad(path, place, f"id {shown(str(ids.names[code]))} is there already", "each recording has one line")
+    if repeated := ids.repeated():
+        name, row = repeated
+        cause = f"id {shown(name)} is there already"
+        raise bad(path, line_of(path, row, header=True), cause, "each recording has one line")
     return QualityTable(ids.values, table)
 
 
-def _parsed(text: str) -> float | None:
-    """The number that a cell stands for: NaN where there is none, None where the text is something else."""
-    text = text.strip()
-    if text.lower() in MISSING:
-        return np.nan
-    try:
-        return None if "_" in text else float(text)  # Python reads 1_000 as a number
-    except ValueError:
-        return None
+def _word(text: str) -> str:
+    """Return the text of a cell without blanks around it; "" where it stands for a missing value."""
+    word = text.strip()
+    return "" if word.lower() in ("nan", "na", "n/a", "null") else word

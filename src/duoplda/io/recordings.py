@@ -18,7 +18,8 @@ from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io._files import files_of
 from duoplda.io.common import PathLike
-from duoplda.io.embeddings import SUFFIXES, Embeddings, read_embeddings
+from duoplda.io.embeddings import Embeddings, read_embeddings
+from duoplda.io.ids import IdList
 from duoplda.io.labels import LabelColumns
 from duoplda.io.shards import Shard, embedding_shards
 
@@ -26,8 +27,6 @@ Progress = Callable[[int, str], Any]  # called with what is done, and a note for
 Note = Callable[[str], Any]
 # Ids, if they were read, vectors, and places among the labels.
 Read = tuple[NDArray[Any] | None, NDArray[Any], Ints]
-NOTHING = np.zeros(0)
-ALL = 1 << 62  # bytes that no file has
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +118,8 @@ class FileRecordings(Recordings):
     >>> labels = LabelColumns(np.array(["a", "b"]), np.array(["ann", "bob"]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_embeddings(folder + "/x.npz", ["a", "b", "c"], np.eye(3))
-    ...     found = read_recordings(folder + "/x.npz", labels, allow_missing=True)
-    ...     [chunk.ids.tolist() for chunk in found.chunks()]
+    ...     recordings = read_recordings(folder + "/x.npz", labels, allow_missing=True)
+    ...     [chunk.ids.tolist() for chunk in recordings.chunks()]
     [['a', 'b']]
     """
 
@@ -168,16 +167,16 @@ class FileRecordings(Recordings):
     def _cut(self, rows: int, named: bool) -> Iterator[Chunk]:
         held: list[Read] = []
         n = 0
-        for part in self._used(named):
-            held.append(part)
-            n += len(part[1])
+        for block in self._used(named):
+            held.append(block)
+            n += len(block[1])
             if n >= rows:
                 ids, X, index = _joined(held)
                 cut = n - n % rows
                 n = n % rows
-                for at in range(0, cut, rows):
-                    own = slice(at, at + rows)
-                    yield Chunk(X[own], index[own], None if ids is None else ids[own])
+                for first in range(0, cut, rows):
+                    part = slice(first, first + rows)
+                    yield Chunk(X[part], index[part], None if ids is None else ids[part])
                 held = [(None if ids is None else ids[cut:], X[cut:], index[cut:])] if n else []
         if n:
             ids, X, index = _joined(held)
@@ -185,21 +184,21 @@ class FileRecordings(Recordings):
 
     def _used(self, named: bool) -> Iterator[Read]:
         """The recordings that are used, as the files bring them."""
-        found = []
+        rows = []
         read = 0
         blocks: Any = self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         with Digest() if self.digest is None and self.hashed else nullcontext() as digest:
             if digest is not None and not named:
-                digest.add(self._ids, NOTHING)
+                digest.add(self._ids, np.zeros(0))
             for ids, X in blocks:
                 if digest is not None:
-                    digest.add(NOTHING if ids is None else ids, X)
+                    digest.add(np.zeros(0) if ids is None else ids, X)
                 index: Any = np.arange(read, read + len(X))
                 if self._rows is not None:
                     index = self._rows[read : read + len(X)]
                 elif self.index is not None:
                     index = self.index.find(ids)
-                    found.append(index)
+                    rows.append(index)
                 read += len(X)
                 self.show(read, f"{read:,} vectors")
                 keep = index >= 0
@@ -208,11 +207,10 @@ class FileRecordings(Recordings):
                 elif keep.any():
                     yield None if ids is None else ids[keep], X[keep], index[keep]
             if digest is not None:
-                # A million ids are tens of megabytes
                 self.digest = digest.value()
-                self._ids = self._ids[:0].copy()
-        if found:
-            self._keep(np.concatenate(found))
+                self._ids = self._ids[:0].copy()  # a million ids are tens of megabytes
+        if rows:
+            self._keep(np.concatenate(rows))
 
     def _keep(self, rows: NDArray[np.int32]) -> None:
         """What the first pass has found, so that the next one need not look ids up."""
@@ -238,23 +236,25 @@ def read_recordings(
     path: PathLike,
     labels: LabelColumns | None = None,
     *,
-    ids: Any = None,
+    ids: IdList = None,
     vectors: str | None = None,
     ids_name: str | None = None,
     own_labels: bool = False,
+    allow_missing: bool = False,
     note: Note = lambda message: None,
-    **options: Any,
+    show: Progress = lambda done, message: None,
+    hashed: bool | None = None,
 ) -> FileRecordings:
-    """Recordings in files, as everything downstream reads them.
+    """Open recordings in files, as training, scoring and clustering read them.
 
     Parameters
     ----------
     path, ids, vectors, ids_name : as for `read_embeddings`
-    labels : of `read_labels`; None: the recordings have no labels, as tests of trials
-    own_labels : the files (Parquet) have the labels as columns of their own
-    allow_missing : go on without labelled recordings that have no embedding
-    note, show : functions that get messages for people, and (number, message) as vectors are read
-    hashed : whether the first pass finds the `digest` of the recordings; None: if they have labels
+    labels : what `read_labels` returns, or None for recordings without labels, such as the tests of trials
+    own_labels : whether the files (Parquet) have the labels in columns of their own
+    allow_missing : go on without labelled recordings that have no embedding; otherwise they are an error
+    note, show : functions that get messages for people, and (number of vectors, message) as vectors are read
+    hashed : whether the first pass computes the `digest` of the recordings; None does so if they have labels
 
     Example
     -------
@@ -267,18 +267,18 @@ def read_recordings(
     ...         print(chunk.ids, chunk.index, chunk.X.shape)
     ['a' 'b'] [1 0] (2, 3)
     """
-    names: dict[str, Any] = {"vectors": vectors, "ids_name": ids_name}
-    source = read_embeddings(path, ids, **names)
+    source = read_embeddings(path, ids, vectors=vectors, ids_name=ids_name)
+    beside = None
+    index = None if labels is None or own_labels else LabelIndex.of(labels, note)
     if own_labels:
-        own = own_table(embedding_shards(path, ids, **names, bytes_each=ALL))
-        beside = source.check_ids(own.ids), coded(own, note)
-        return FileRecordings(source, note=note, beside=beside, **options)
-    index = None if labels is None else LabelIndex.of(labels, note)
-    return FileRecordings(source, index, note=note, **options)
+        most = 1 << 62  # bytes, which no file has: one shard for each file
+        table = own_table(embedding_shards(path, ids, vectors=vectors, ids_name=ids_name, bytes_each=most))
+        beside = source.check_ids(table.ids), coded(table, note)
+    return FileRecordings(source, index, allow_missing, note, show, hashed=hashed, beside=beside)
 
 
 def own_table(shards: list[Shard]) -> LabelColumns:
-    """Labels that are columns of the embeddings themselves; no vector is read for them."""
+    """Read labels that are columns of the embeddings themselves; no vector is read for them."""
     parts = [shard.labels() for shard in shards]
     columns: dict[str, Any] = {}
     for name in ("ids", "speaker", "session", "channel"):
@@ -302,11 +302,12 @@ def source_files(path: PathLike) -> list[Path]:
     ['x.scp', 'x.ark']
     """
     out: list[Path] = []
-    for file in map(Path, files_of(path, SUFFIXES)):
+    for file in map(Path, files_of(path)):
         out.append(file)
         if file.suffix.lower() == ".scp" and file.is_file():
             with open(file, encoding="utf-8", errors="replace") as lines:
                 fields = (line.split(None, 1) for line in lines)
                 archives = {parts[1].strip().rpartition(":")[0] for parts in fields if len(parts) == 2}
-            out += [at for a in sorted(archives) for at in (Path(a), file.parent / a) if a and at.is_file()]
-    return list(dict.fromkeys(out))  # an absolute path twice
+            places = [place for name in sorted(archives) if name for place in (Path(name), file.parent / name)]
+            out += filter(Path.is_file, places)
+    return list(dict.fromkeys(out))  # an absolute path has come twice

@@ -14,24 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io._coded import Coded
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
-from duoplda.io.common import PathLike, as_ids, bad, check_ids, content, pick
-from duoplda.io.embeddings import HDF5
-from duoplda.io.labels import TABLES
+from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, pick
+from duoplda.io.ids import Coded, as_ids, check_ids
 from duoplda.io.npz import load_array, names_in, write_arrays
 from duoplda.io.text import is_table, read_list, read_table, write_columns
-from duoplda.io.trials import COLUMNS as TRIAL_COLUMNS
-
-COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
-HEADER = ("modelid", "segmentid", "LLR")
-ARRAYS = (  # of a `.npz` file, and the names that they may have
-    ("enroll ids", ("enroll_ids", "enroll", "rows", "row_ids", "models")),
-    ("test ids", ("test_ids", "test", "columns", "column_ids", "segments")),
-    ("scores", ("scores", "score", "matrix", "llr")),
-)
-BATCH = 1 << 20
-NOTHING = "there are no scores to write"
+from duoplda.io.trials import TRIAL_COLUMNS
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +44,8 @@ class ScoreMatrix:
     """All models against all recordings: `score` (m, s), NaN where a pair was not scored.
 
     >>> matrix = ScoreMatrix(np.array(["m", "k"]), np.array(["a"]), np.array([[1.5], [np.nan]]))
-    >>> found = matrix.to_list()
-    >>> found.enroll.values.tolist(), found.score.tolist()
+    >>> scores = matrix.to_list()
+    >>> scores.enroll.values.tolist(), scores.score.tolist()
     (['m'], [1.5])
     """
 
@@ -65,12 +53,9 @@ class ScoreMatrix:
     test_ids: np.ndarray
     score: np.ndarray
 
-    def to_list(self) -> Scores:
-        """Return the scores that are there, row by row."""
-        return self._listed(~np.isnan(self.score))
-
-    def _listed(self, there: np.ndarray) -> Scores:
-        i, j = np.nonzero(there)
+    def to_list(self, scored: np.ndarray | None = None) -> Scores:
+        """Return the pairs that were scored, row by row: those of a mask `scored` (m, s), or those that are not NaN."""
+        i, j = np.nonzero(~np.isnan(self.score) if scored is None else scored)
         enroll = Coded(self.enroll_ids, i.astype(np.int32))
         test = Coded(self.test_ids, j.astype(np.int32))
         return Scores(enroll, test, self.score[i, j])
@@ -94,11 +79,12 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
     """
     if content(path) == "hdf5":
         *matrix, mask = read_bosaris_scores(path)
-        return ScoreMatrix(*matrix)._listed(mask)
+        return ScoreMatrix(*matrix).to_list(mask)
     if content(path) == "zip":
         return read_score_matrix(path).to_list()
-    if columns or is_table(path, COLUMNS, ("enroll", "test", "score")):
-        return Scores(**read_table(path, COLUMNS, columns, numbers=("score",)))
+    wanted = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
+    if columns or is_table(path, wanted, tuple(wanted)):
+        return Scores(**read_table(path, wanted, columns, numbers=("score",)))
     return Scores(*read_list(path, fields=(3,), numbers=(2,)))
 
 
@@ -117,25 +103,30 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
     if content(path) != "zip":
         return _matrix(path, read_scores(path))
     names = names_in(path)
-    found = []
-    for what, known in ARRAYS:
+    known_names = {
+        "enroll ids": ("enroll_ids", "enroll", "rows", "row_ids", "models"),
+        "test ids": ("test_ids", "test", "columns", "column_ids", "segments"),
+        "scores": ("scores", "score", "matrix", "llr"),
+    }
+    arrays = []
+    for what, known in known_names.items():
         name = pick(path, names, None, known, "array")
         if name is None:
             raise bad(path, "", f"has no {what}", f"save them as one of {', '.join(known)}")
-        found.append(load_array(path, name))
-    return _checked(path, ScoreMatrix(*found))
+        arrays.append(load_array(path, name))
+    return _checked(path, ScoreMatrix(*arrays))
 
 
-def _checked(path: PathLike, m: ScoreMatrix) -> ScoreMatrix:
+def _checked(path: PathLike, matrix: ScoreMatrix) -> ScoreMatrix:
     """Check that there are a row for each model and a column for each recording, and that ids differ."""
     axes = []
-    for values in (np.asarray(m.enroll_ids), np.asarray(m.test_ids)):
+    for values in (np.asarray(matrix.enroll_ids), np.asarray(matrix.test_ids)):
         if values.ndim != 1 or values.dtype.kind not in "USiu":
             raise bad(path, "", f"ids are {values.dtype} of shape {values.shape}", "give lists of strings")
         axes.append(as_ids(path, values.astype(values.dtype.newbyteorder("="))))
         if len(np.unique(axes[-1])) != len(values):
-            raise bad(path, "", "an id is there twice", "ids of rows and of columns must differ")
-    scores = np.asarray(m.score)
+            raise bad(path, "", "an id occurs twice", "ids of rows and of columns must differ")
+    scores = np.asarray(matrix.score)
     shape = (len(axes[0]), len(axes[1]))
     if scores.shape != shape or scores.dtype.kind not in "fiu":
         cause = f"scores are {scores.dtype} of shape {scores.shape} for {shape[0]} x {shape[1]} ids"
@@ -148,7 +139,7 @@ def _matrix(path: PathLike, scores: Scores | Iterable[Scores]) -> ScoreMatrix:
     if not isinstance(scores, Scores):
         parts = list(scores)
         if not parts:
-            raise bad(path, "", NOTHING)
+            raise bad(path, "", "there are no scores to write")
         enroll = Coded.of(np.concatenate([p.enroll.values for p in parts]))
         test = Coded.of(np.concatenate([p.test.values for p in parts]))
         scores = Scores(enroll, test, np.concatenate([p.score for p in parts]))
@@ -169,7 +160,7 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     path : the file
     scores : a list, a matrix, or parts of a list one after the other (only one is in memory at a time,
         except for `.h5` and `.npz`)
-    force : replace what is there
+    force : replace an existing file; otherwise it is an error
 
     Example
     -------
@@ -181,26 +172,28 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     """
     suffix = Path(path).suffix.lower()
     with atomic_path(path, force=force) as temporary:
-        if suffix in HDF5 or suffix == ".npz":
+        if suffix in HDF5_SUFFIXES or suffix == ".npz":
             m = scores if isinstance(scores, ScoreMatrix) else _matrix(path, scores)
             if not _checked(path, m).score.size:
-                raise bad(path, "", NOTHING)
+                raise bad(path, "", "there are no scores to write")
             if suffix == ".npz":
                 arrays = {"scores": m.score, "enroll_ids": m.enroll_ids, "test_ids": m.test_ids}
                 write_arrays(temporary, {k: np.asarray(v) for k, v in arrays.items()})
             else:
-                there = ~np.isnan(m.score)
-                write_bosaris_scores(temporary, m.enroll_ids, m.test_ids, np.where(there, m.score, 0.0), there)
+                scored = ~np.isnan(m.score)
+                write_bosaris_scores(temporary, m.enroll_ids, m.test_ids, np.where(scored, m.score, 0.0), scored)
             return
-        parts = _batches(path, scores, token=suffix not in TABLES)
-        write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), HEADER)
+        parts = _batches(path, scores, token=suffix not in TABLE_SUFFIXES)
+        header = ("modelid", "segmentid", "LLR")
+        write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), header)
 
 
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
-    """Yield checked lists of at most `BATCH` scores."""
+    """Yield checked lists of at most a million scores, which take 16 MB and about 50 MB as text."""
+    most = 1 << 20
     if isinstance(scores, ScoreMatrix):  # some rows at a time
         m = scores
-        step = max(1, BATCH // max(1, len(scores.test_ids)))
+        step = max(1, most // max(1, len(scores.test_ids)))
         cuts = (slice(i, i + step) for i in range(0, len(m.enroll_ids), step))
         scores = (ScoreMatrix(m.enroll_ids[rows], m.test_ids, m.score[rows]).to_list() for rows in cuts)
     n = 0
@@ -210,8 +203,8 @@ def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *,
             raise bad(path, "", cause, "there must be as many of each")
         for column in (part.enroll, part.test):
             check_ids(path, np.ascontiguousarray(column.names), token=token)
-        for rows in (slice(i, i + BATCH) for i in range(0, len(part), BATCH)):
+        for rows in (slice(i, i + most) for i in range(0, len(part), most)):
             yield Scores(part.enroll[rows], part.test[rows], np.asarray(part.score[rows], np.float64))
         n += len(part)
     if not n:
-        raise bad(path, "", NOTHING)
+        raise bad(path, "", "there are no scores to write")

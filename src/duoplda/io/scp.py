@@ -18,13 +18,12 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from duoplda.errors import DuopldaError
-from duoplda.io._source import Part, Source
-from duoplda.io.ark import BLOCK, LARGEST, CutShort, Value, check_same, numbers, parse_value
-from duoplda.io.common import Chunk, PathLike, bad, check_ids, open_binary, open_lines, read_into, shown
+from duoplda.io._source import FilePart, IdsAndVectors, Source
+from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, CutShort, Value, check_same, numbers, parse_value
+from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, shown
+from duoplda.io.ids import check_ids
 
-GAP = 1 << 16  # entries further apart than this are read one by one
-MAX_OPEN = 32
-MAX_LINE = 1 << 16
+MAX_SCP_LINE = 1 << 16  # bytes; a longer line is taken for damage
 
 
 class _Archives:
@@ -46,15 +45,15 @@ class _Archives:
             self._open.move_to_end(name)
             return self._open[name]
         place = f"line {line}"
-        found = os.path.join(self.here, name)
-        found = found if os.path.exists(found) else os.path.join(self.folder, name)
-        if not os.path.exists(found):
+        candidates = (os.path.join(folder, name) for folder in (self.here, self.folder))
+        archive = next(filter(os.path.exists, candidates), None)
+        if archive is None:
             raise bad(self.path, place, f"{name} is neither here nor in {self.folder}", "check the path")
         try:
-            f = open_binary(found)
+            f = open_binary(archive)
         except DuopldaError as e:
             raise bad(self.path, place, str(e)) from e
-        if len(self._open) == MAX_OPEN:
+        if len(self._open) == 32:  # few enough for any limit on open files
             self._open.popitem(last=False)[1][0].close()
         self._open[name] = f, os.fstat(f.fileno()).st_size
         return self._open[name]
@@ -63,14 +62,14 @@ class _Archives:
 Item = tuple[str, str, int, int]  # key, archive, offset, line number
 
 
-def _items(path: PathLike, part: Part | None = None) -> Iterator[Item]:
+def _items(path: PathLike, part: FilePart | None = None) -> Iterator[Item]:
     """Yield the lines of a list, or of a part of it."""
     names: dict[bytes, str] = {}
     with open_lines(path) as f:
         number, last = (0, None) if part is None else (part.first, part.stop)
         if part is not None:
-            f.seek(part.at)
-        while number != last and (line := f.readline(MAX_LINE)):
+            f.seek(part.offset)
+        while number != last and (line := f.readline(MAX_SCP_LINE)):
             number += 1
             if not line.isspace():
                 yield _item(path, line, number, names)
@@ -89,8 +88,8 @@ def _item(path: PathLike, line: bytes, number: int, names: dict[bytes, str]) -> 
         if archive in names:
             return key, names[archive], int(offset), number
         place = f"line {number}"
-        if len(line) == MAX_LINE and not line.endswith(b"\n"):
-            raise bad(path, place, f"is longer than {MAX_LINE} bytes", "not an scp list, or damaged")
+        if len(line) == MAX_SCP_LINE and not line.endswith(b"\n"):
+            raise bad(path, place, f"is longer than {MAX_SCP_LINE} bytes", "not an scp list, or damaged")
         if not where or where.startswith(b":"):
             raise bad(path, place, "has no file name", "lines are `key file:offset`")
         if where.endswith(b"|") or where.startswith(b"|"):
@@ -115,36 +114,36 @@ def open_scp(path: PathLike) -> Source:
     return scp_part(path, value.dim, value.dtype.newbyteorder("="))
 
 
-def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: Part | None = None, here: str = "") -> Source:
+def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None = None, here: str = "") -> Source:
     """Open a list, or some of its lines, whose vectors are known; relative names are looked for in `here` first."""
     n = None if part is None else part.n
     read = partial(_chunks, path, dim, dtype, part, here)
     cuts = partial(_cuts, path, dim * dtype.itemsize)
-    return Source("kaldi scp", dim, dtype, n, read, ids=partial(_names, path, part), cuts=cuts)
+    return Source("kaldi scp", dim, dtype, n, read, read_ids=partial(_ids, path, part), cuts=cuts)
 
 
-def _cuts(path: PathLike, row_bytes: int, size: int) -> list[Part]:
+def _cuts(path: PathLike, row_bytes: int, size: int) -> list[FilePart]:
     """Cut a list into runs of lines that point to about `size` bytes of vectors."""
-    each = max(1, size // row_bytes)
+    run = max(1, size // row_bytes)
     parts = []
     with open_lines(path) as f:
         first = number = n = 0
-        start = at = f.tell()
-        while line := f.readline(MAX_LINE):
-            number = number + 1
-            n = n + (not line.isspace())
-            at = at + len(line)
-            if n == each:
-                parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
+        start = position = f.tell()
+        while line := f.readline(MAX_SCP_LINE):
+            number += 1
+            n += not line.isspace()
+            position += len(line)
+            if n == run:
+                parts.append(FilePart(first, number, n, start, f"lines {first + 1}-{number}"))
                 first = number
                 n = 0
-                start = at
+                start = position
     if n:
-        parts.append(Part(first, number, n, start, f"lines {first + 1}-{number}"))
+        parts.append(FilePart(first, number, n, start, f"lines {first + 1}-{number}"))
     return parts
 
 
-def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]:
+def _ids(path: PathLike, part: FilePart | None, rows: int) -> Iterator[np.ndarray]:
     """Yield the keys, without reading vectors."""
     items = _items(path, part)
     done = 0
@@ -153,7 +152,10 @@ def _names(path: PathLike, part: Part | None, rows: int) -> Iterator[np.ndarray]
         done += len(batch)
 
 
-def _chunks(path: PathLike, dim: int, dtype: np.dtype, part: Part | None, here: str, limit: int) -> Iterator[Chunk]:
+def _chunks(
+    path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None, here: str, limit: int
+) -> Iterator[IdsAndVectors]:
+    """Yield the vectors that a list points to, in chunks."""
     items = _items(path, part)
     done = 0
     with closing(_Archives(path, here)) as archives:
@@ -173,7 +175,7 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
     place = f"line {line} (entry {shown(key)}, {name}:{offset})"
     if offset >= size:
         raise bad(path, place, f"points past the end of the archive ({size} bytes)", "write archive and list again")
-    for length in (8192, LARGEST):
+    for length in (8192, LONGEST_ENTRY):
         buf = bytearray(min(length, size - offset))
         f.seek(offset)
         end = read_into(f, memoryview(buf))
@@ -194,21 +196,21 @@ def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.n
     check_same(path, place, value, X.shape[1], X.dtype)
     X[n] = numbers(path, buf, value, place)
     offsets = [start]
+    gap = 1 << 16  # entries further apart than these bytes are read one by one
     for _, other, offset, _line in islice(batch, n + 1, None):
-        if other != name or not 0 < offset - offsets[-1] <= GAP or offset - start > BLOCK:
+        if other != name or not 0 < offset - offsets[-1] <= gap or offset - start > ARK_BLOCK:
             break
         offsets.append(offset)
     if len(offsets) == 1 or value.text:
         return 1
-    # Of this entry, and of those that are like it
-    head = bytes(buf[: value.data])
+    head = bytes(buf[: value.data])  # which this entry shares with those of the same dimension and type
     length = value.end
     f, _ = archives.get(name, line)
     f.seek(start)
     block = np.empty(offsets[-1] - start + length, np.uint8)
     end = read_into(f, block.data)
-    at = np.array(offsets) - start
-    entries = sliding_window_view(block, length)[at[at + length <= end]]
+    starts = np.array(offsets) - start
+    entries = sliding_window_view(block, length)[starts[starts + length <= end]]
     same = (entries[:, : len(head)] == np.frombuffer(head, np.uint8)).all(1)
     k = len(same) if same.all() else int(same.argmin())
     X[n : n + k].view(np.uint8)[:] = entries[:k, len(head) :]

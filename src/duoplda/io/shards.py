@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._source import Part, label
-from duoplda.io.common import Chunk, PathLike, bad, open_binary
-from duoplda.io.embeddings import Embeddings, embeddings_of, open_files, open_source
+from duoplda.io._files import open_files, open_source
+from duoplda.io._source import FilePart, IdsAndVectors, label
+from duoplda.io.common import PathLike, bad, file_size
+from duoplda.io.embeddings import Embeddings, embeddings_of
+from duoplda.io.ids import IdList
 from duoplda.io.labels import LabelColumns
-from duoplda.io.npy import Ids, ids_beside
+from duoplda.io.npy import ids_beside
 from duoplda.io.parquet import read_label_columns
 from duoplda.io.scp import scp_part
 
@@ -38,7 +40,7 @@ class Shard:
     dtype: str  # their float type
     n: int | None  # the number of vectors, or None where only reading the file would tell
     size: int  # bytes of the file when it was cut
-    part: Part | None = None  # which vectors; None: all
+    part: FilePart | None = None  # which vectors; None: all
     id_list: str | None = None  # the ids of npy and npz: a text file, or "rows"
     vectors: str | None = None  # the name of the vectors inside the file, as for `read_embeddings`
     ids_name: str | None = None  # the name of the ids
@@ -49,11 +51,11 @@ class Shard:
         """The name for messages: x.parquet rows 0-4095."""
         return label(os.path.basename(self.path), self.part)
 
-    def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
+    def chunks(self, rows: int | None = None) -> Iterator[IdsAndVectors]:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
         return self._open().chunks(rows)
 
-    def load(self) -> Chunk:
+    def load(self) -> IdsAndVectors:
         """Read all ids and vectors at once: `(ids (n,), X (n, d))`."""
         return self._open().load()
 
@@ -81,7 +83,7 @@ class Shard:
         return embeddings_of(label(self.path, self.part), source)
 
     def _check_size(self) -> None:
-        if _size(self.path) != self.size:
+        if file_size(self.path) != self.size:
             raise self._changed()
 
     def _changed(self) -> DuopldaError:
@@ -90,7 +92,7 @@ class Shard:
 
 def embedding_shards(
     path: PathLike,
-    ids: Ids = None,
+    ids: IdList = None,
     *,
     vectors: str | None = None,
     ids_name: str | None = None,
@@ -128,14 +130,18 @@ def embedding_shards(
     for file, kind, source in open_files(path, ids, vectors, ids_name):
         list_: PathLike | None = ids_beside(file) if kind == "npy" and ids is None else ids
         id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
-        whole = Shard(os.path.abspath(file), kind, source.dim, source.dtype.name, source.n, _size(file))
-        whole = replace(whole, id_list=id_list, vectors=vectors, ids_name=ids_name)
-        whole = replace(whole, here=os.getcwd() if kind == "scp" else "")
+        whole = Shard(
+            os.path.abspath(file),
+            kind,
+            source.dim,
+            source.dtype.name,
+            source.n,
+            file_size(file),
+            id_list=id_list,
+            vectors=vectors,
+            ids_name=ids_name,
+            here=os.getcwd() if kind == "scp" else "",
+        )
         parts = [] if source.cuts is None else source.cuts(bytes_each)
         shards += [replace(whole, n=part.n, part=part) for part in parts] or [whole]
     return shards
-
-
-def _size(path: PathLike) -> int:
-    with open_binary(path) as f:
-        return os.fstat(f.fileno()).st_size

@@ -1,9 +1,11 @@
 """Lists and tables: columns of texts, coded into their different values, and columns of numbers.
 
 A list has lines of fields between blanks, as Kaldi writes them; a table has a header and commas or tabs, or is
-Parquet. Text is parsed in blocks of lines: by pyarrow where it is installed and the block is plain, or else here, where
-whatever is wrong is found and named with its line.
+Parquet. Text is parsed in blocks of lines. pyarrow parses a block where it is installed and the block is plain, 10 to
+25 times as fast as Python; any other block is parsed here, where whatever is wrong is named with its line.
 """
+
+from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,15 +18,14 @@ import numpy as np
 
 from duoplda.arrays import in_order
 from duoplda.errors import DuopldaError
-from duoplda.io._arrow import PARQUET, arrow, batches, codes_of, damaged, schema_of, texts_of, write_parquet_table
-from duoplda.io._coded import Coded
-from duoplda.io.common import MAX_ID, PathLike, as_ids, bad, content, listed, odd_ids, open_lines, optional, shown
+from duoplda.io._arrow import batches, codes_of, damaged, schema_of, texts_of, to_arrow, write_tables
+from duoplda.io.common import PARQUET_SUFFIXES, PathLike, bad, content, installed, listed, need, open_lines, shown
+from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids
 
-BLOCK = 1 << 23
-Names = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
-Part = (
-    list[tuple[Any, np.ndarray]] | np.ndarray
-)  # a column of a block: texts (a list, or Arrow's) and codes, or numbers
+TEXT_BLOCK = 1 << 23  # bytes of lines that are parsed at once; a longer line is an error
+ColumnNames = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
+# A column of a block: its different texts and their codes, in one or more pieces, or numbers.
+ColumnBlock = list[tuple[Any, np.ndarray]] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,6 @@ def first_line(path: PathLike) -> str:
     return text.rstrip("\r")
 
 
-def first_fields(path: PathLike) -> list[str]:
-    """Split the first line at ASCII blanks; other blanks belong to the ids."""
-    return [word.decode() for word in first_line(path).encode().split()]
-
-
 def header_fields(path: PathLike) -> tuple[list[str], str]:
     """Return the column names, were the first line a header, and what stands between them: tabs, or else commas."""
     line = first_line(path)
@@ -74,7 +70,12 @@ def header_fields(path: PathLike) -> tuple[list[str], str]:
         raise bad(path, "line 1", f"is no header ({e})", "write the column names between commas") from e
 
 
-def is_table(path: PathLike, wanted: Names, meanings: Sequence[str]) -> bool:
+def column_names(path: PathLike) -> list[str]:
+    """Return the names of a table's columns; of a list without a header, the fields of its first line."""
+    return schema_of(path)[0] if content(path) == "parquet" else header_fields(path)[0]
+
+
+def is_table(path: PathLike, wanted: ColumnNames, meanings: Sequence[str]) -> bool:
     """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?"""
     if Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
         return True
@@ -102,7 +103,7 @@ def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
 
 
 def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[int] = (2, 3)) -> list[Any]:
-    """Read the columns of a list: `Coded` each, float64 arrays for those in `numbers`.
+    """Read the columns of a list: each is `Coded`, or a float64 array if it is one of `numbers`.
 
     Parameters
     ----------
@@ -110,16 +111,16 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     numbers : which columns (counted from 0) hold numbers
     fields : how many fields a line may have; the first line decides, and all others follow it
     """
-    width = len(first_fields(path))
+    width = len(first_line(path).encode().split())  # at ASCII blanks; other blanks belong to the ids
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    blocks = _text_parts(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
+    blocks = _text_blocks(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
     return [_joined(path, column) for column in zip(*blocks, strict=True)]
 
 
 def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
-    first_fields(path)  # or an error that says why it is no list
+    first_line(path)  # or an error that says why it is no list
     lines = []
     for number, block in _blocks(path, header=False):
         for i, fields in enumerate(_rows(path, number, block.split(b"\n"), " ")):
@@ -128,17 +129,16 @@ def read_groups(path: PathLike) -> tuple[Coded, Coded]:
                 raise bad(path, f"line {number + i}", cause, "lines are `owner member ...`")
             lines += [fields] if fields else []
     owners = Coded.of(as_ids(path, np.array([line[0] for line in lines], object)))
-    if len(owners.names) != len(owners):
-        twice = owners.names[np.flatnonzero(np.bincount(owners.codes) > 1)[0]]
-        raise bad(path, "", f"{shown(str(twice))} starts two lines", "put its members on one line")
+    if twice := owners.repeated():
+        raise bad(path, "", f"{shown(twice[0])} starts two lines", "put its members on one line")
     members = as_ids(path, np.array([member for line in lines for member in line[1:]], object))
     return Coded(owners.names, np.repeat(owners.codes, [len(line) - 1 for line in lines])), Coded.of(members)
 
 
 def read_table(
     path: PathLike,
-    wanted: Names,
-    given: Mapping[str, str] | None = None,
+    wanted: ColumnNames,
+    columns: Mapping[str, str] | None = None,
     *,
     optional: Sequence[str] = (),
     others: bool = False,
@@ -150,56 +150,56 @@ def read_table(
     ----------
     path : the file
     wanted : meaning -> the names a column with that meaning may have (compared without case)
-    given : meaning -> the name the caller says it has
+    columns : meaning -> the name that the caller says the column has
     optional : meanings that may be missing
     others : keep the remaining columns, too, under their own names
     numbers : meanings whose columns are float64
     """
     parquet = content(path) == "parquet"
     names, delimiter = (schema_of(path)[0], "") if parquet else header_fields(path)
-    where = _places(path, names, wanted, dict(given or {}), optional)
+    name_of = _names_by_meaning(path, names, wanted, columns or {}, optional)
     if others:
-        where |= {n: n for n in names if n not in where.values() and n not in where}
-    floats = [where[m] for m in numbers if m in where]
+        name_of |= {n: n for n in names if n not in name_of.values() and n not in name_of}
+    floats = [name_of[meaning] for meaning in numbers if meaning in name_of]
     if parquet:
-        blocks = list(_parquet_parts(path, list(where.values()), floats))
+        blocks = list(_parquet_blocks(path, list(name_of.values()), floats))
     else:
-        columns, marked = (tuple(names.index(n) for n in chosen) for chosen in (where.values(), floats))
-        blocks = list(_text_parts(path, Layout(len(names), delimiter, columns, marked, header=True)))
+        places, marked = (tuple(names.index(n) for n in chosen) for chosen in (name_of.values(), floats))
+        blocks = list(_text_blocks(path, Layout(len(names), delimiter, places, marked, header=True)))
     if not blocks:
         raise bad(path, "", "has a header and no rows")
     return {
         meaning: _joined(path, column, header=True, blank=meaning not in wanted)
-        for meaning, *column in zip(where, *blocks, strict=True)
+        for meaning, *column in zip(name_of, *blocks, strict=True)
     }
 
 
-def _places(
-    path: PathLike, names: Sequence[str], wanted: Names, given: Mapping[str, str], optional: Sequence[str]
+def _names_by_meaning(
+    path: PathLike, names: Sequence[str], wanted: ColumnNames, columns: Mapping[str, str], optional: Sequence[str]
 ) -> dict[str, str]:
     """Find the name of the column for each meaning."""
-    if set(given) - set(wanted):
-        raise DuopldaError(f"columns= knows {', '.join(wanted)}, not {', '.join(set(given) - set(wanted))}")
+    if set(columns) - set(wanted):
+        raise DuopldaError(f"columns= knows {', '.join(wanted)}, not {', '.join(set(columns) - set(wanted))}")
     if len(set(names)) != len(names):
         raise bad(path, "line 1", "two columns have the same name", "rename one")
-    where: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for meaning, known in wanted.items():
-        name = given.get(meaning) or next((n for n in names if n.strip().lower() in known), None)
+        name = columns.get(meaning) or next((n for n in names if n.strip().lower() in known), None)
         if name is None and meaning not in optional:
             remedy = f"name it with columns={{{meaning!r}: ...}}; it has {listed(names)}"
             raise bad(path, "header", f"has no {meaning} column ({' or '.join(known[:4])})", remedy)
         if name is not None and name not in names:
             raise bad(path, "header", f"has no column {name!r}", f"it has {listed(names)}")
         if name is not None:
-            where[meaning] = name
-    return where
+            name_of[meaning] = name
+    return name_of
 
 
-def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blank: bool = False) -> Any:
+def _joined(path: PathLike, blocks: Sequence[ColumnBlock], *, header: bool = False, blank: bool = False) -> Any:
     """Join the blocks of a column: numbers as one array, texts as one `Coded` after a look at them."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    names, codes, lengths = _merged([pair for part in parts for pair in part])
+    if isinstance(blocks[0], np.ndarray):
+        return np.concatenate(blocks)
+    names, codes, lengths = _merged([piece for block in blocks for piece in block])
     wrong = lengths > MAX_ID
     cause = "is too long"
     if not wrong.any():
@@ -214,41 +214,41 @@ def _joined(path: PathLike, parts: Sequence[Part], *, header: bool = False, blan
 
 def _merged(pairs: Sequence[tuple[Any, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Merge texts and codes of many blocks: the different texts, codes of all rows, and the lengths of the texts."""
-    pa = optional("pyarrow")
-    pc = optional("pyarrow.compute")
-    if pa is None:
+    if not installed("pyarrow"):
         seen: dict[str, int] = {}
         places = [np.array([seen.setdefault(name, len(seen)) for name in names], np.int32) for names, _ in pairs]
         texts = list(seen)
         lengths = np.fromiter(map(len, seen), np.int64, len(seen))
     else:
+        pa = need("pyarrow")
         arrays = [pa.array(texts, pa.large_string()) for texts, _ in pairs]
         merged = pa.concat_arrays(arrays).dictionary_encode()
         places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
         texts = merged.dictionary
-        lengths = np.asarray(pc.utf8_length(merged.dictionary))
-    return texts, np.concatenate([place[own] for place, (_, own) in zip(places, pairs, strict=True)]), lengths
+        lengths = np.asarray(need("pyarrow.compute").utf8_length(merged.dictionary))
+    return texts, np.concatenate([place[codes] for place, (_, codes) in zip(places, pairs, strict=True)]), lengths
 
 
-def _parquet_parts(path: PathLike, columns: list[str], floats: Sequence[str]) -> Iterator[list[Part]]:
+def _parquet_blocks(path: PathLike, columns: list[str], floats: Sequence[str]) -> Iterator[list[ColumnBlock]]:
     """Yield the columns of each batch of rows."""
     for first, batch in batches(path, columns, 1 << 18):
-        found: list[Part] = []
-        for name, column in zip(columns, map(batch.column, columns), strict=True):
+        block: list[ColumnBlock] = []
+        for name in columns:
+            column = batch.column(name)
             if name not in floats:
-                found.append([codes_of(path, column, first)])
+                block.append([codes_of(path, column, first)])
                 continue
             if column.null_count:
                 raise bad(path, f"row {first} or after", "a value is missing", "fill the column")
             with damaged(path):
-                found.append(np.asarray(column.cast("float64")))
-        yield found
+                block.append(np.asarray(column.cast("float64")))
+        yield block
 
 
-def _text_parts(path: PathLike, layout: Layout) -> Iterator[list[Part]]:
+def _text_blocks(path: PathLike, layout: Layout) -> Iterator[list[ColumnBlock]]:
     """Yield the columns of each block of lines; threads of our own parse them, which end before Python does."""
 
-    def parse(numbered: tuple[int, bytes]) -> list[Part]:
+    def parse(numbered: tuple[int, bytes]) -> list[ColumnBlock]:
         number, block = numbered
         return _by_pyarrow(block, layout) or _by_hand(path, number, block, layout)
 
@@ -259,55 +259,58 @@ def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, with the number of their first line; not the header, nor blocks of blanks."""
     with open_lines(path) as f:
         number = 1
-        while header and (line := f.readline(BLOCK)):
+        while header and (line := f.readline(TEXT_BLOCK)):
             number = number + 1
             header = line.isspace()
-        while block := f.read(BLOCK) + f.readline(BLOCK):
+        while block := f.read(TEXT_BLOCK) + f.readline(TEXT_BLOCK):
             last = block.rfind(b"\n", 0, len(block) - 1) + 1  # where the last line starts
-            if len(block) - last >= BLOCK:
+            if len(block) - last >= TEXT_BLOCK:
                 number += block.count(b"\n", 0, last)
-                raise bad(path, f"line {number}", f"is longer than {BLOCK >> 20} MB", "not a text list")
+                raise bad(path, f"line {number}", f"is longer than {TEXT_BLOCK >> 20} MB", "not a text list")
             if not block.isspace():
                 yield number, block
             number += block.count(b"\n")
 
 
-def _by_pyarrow(block: bytes, layout: Layout) -> list[Part] | None:
+def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
     """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
-    pa, csv_, pc = (optional(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"))
     strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
-    if csv_ is None or strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
+    strange = strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n"))
+    if strange or not installed("pyarrow"):
         return None
+    pa, arrow_csv, pc = (need(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"))
     code = pa.dictionary(pa.int32(), pa.string())
     wanted = [str(i) for i in layout.columns]
     types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
     try:
-        table = csv_.read_csv(
+        table = arrow_csv.read_csv(
             pa.BufferReader(block),
             # A thread of Arrow that lets go of our bytes while Python shuts down aborts the process: no threads.
-            csv_.ReadOptions(column_names=list(types), block_size=len(block), use_threads=False),
-            csv_.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
-            csv_.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
+            arrow_csv.ReadOptions(column_names=list(types), block_size=len(block), use_threads=False),
+            arrow_csv.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
+            arrow_csv.ConvertOptions(
+                column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False
+            ),
         )
     except pa.ArrowException:
         return None
-    found: list[Part] = []
+    columns: list[ColumnBlock] = []
     empty: list[bool] = []  # whether a column of texts has an empty one
     for i, column in zip(layout.columns, table.columns, strict=True):
         if i in layout.numbers:
-            found.append(np.asarray(column))
+            columns.append(np.asarray(column))
             continue
         part = [(chunk.dictionary, np.asarray(chunk.indices)) for chunk in column.chunks]
         empty.append(any(pc.index(names, "").as_py() >= 0 for names, _ in part))
-        found.append(part)
+        columns.append(part)
     if layout.delimiter == " " and any(empty):  # two blanks in a row
         return None
     if layout.delimiter == "\t" and empty and all(empty):  # perhaps a line of tabs alone, which is a blank one
         return None
-    return found
+    return columns
 
 
-def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[Part]:
+def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[ColumnBlock]:
     """Parse a block of lines, the first of which has this number in the file, or say which of them is wrong."""
     lines = block.split(b"\n")
     rows = _rows(path, number, lines, layout.delimiter)
@@ -315,15 +318,15 @@ def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[
         i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
         cause = f"has {len(rows[i])} fields, the {'header' if layout.header else 'first line'} {layout.width}"
         raise bad(path, f"line {number + i}", cause, "all lines must have the same number of fields")
-    found: list[Part] = []
+    columns: list[ColumnBlock] = []
     for k in layout.columns:
         if k in layout.numbers:
-            found.append(np.array([_number(path, number + i, row[k]) for i, row in enumerate(rows) if row]))
+            columns.append(np.array([_number(path, number + i, row[k]) for i, row in enumerate(rows) if row]))
         else:
             seen: dict[bytes, int] = {}
             codes = [seen.setdefault(row[k], len(seen)) for row in rows if row]
-            found.append([([name.decode() for name in seen], np.array(codes, np.int32))])
-    return found
+            columns.append([([name.decode() for name in seen], np.array(codes, np.int32))])
+    return columns
 
 
 def _rows(path: PathLike, number: int, lines: list[bytes], delimiter: str) -> list[list[bytes]]:
@@ -369,8 +372,9 @@ def write_columns(
 
     Floats in text have as few digits as it takes to read the same number again.
     """
-    if suffix in PARQUET:
-        write_parquet_table(out, blocks, names)
+    if suffix in PARQUET_SUFFIXES:
+        table = need("pyarrow").table
+        write_tables(out, (table([to_arrow(column) for column in columns], list(names)) for columns in blocks))
         return
     delimiter = {".csv": ",", ".tsv": "\t"}.get(suffix, " ")
     with open(out, "wb") as f:
@@ -381,13 +385,12 @@ def write_columns(
                 f.write(_lines([column[i : i + (1 << 18)] for column in columns], delimiter))
 
 
-def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> Any:
-    """Write rows out as bytes, with fields in quotes where commas ask for it."""
-    pa = optional("pyarrow")
-    pc = optional("pyarrow.compute")
+def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> bytes:
+    """Write rows out as bytes (or a buffer of pyarrow's), with fields in quotes where commas ask for it."""
     names = [name for c in columns if isinstance(c, Coded) and delimiter == "," for name in c.names.tolist()]
-    if pc is not None and not any("," in name or '"' in name for name in names):
-        texts = [arrow(column).cast(pa.string()) for column in columns]
+    if installed("pyarrow") and not any("," in name or '"' in name for name in names):
+        pc = need("pyarrow.compute")
+        texts = [to_arrow(column).cast("string") for column in columns]
         return pc.binary_join_element_wise(pc.binary_join_element_wise(*texts, delimiter), "\n", "").buffers()[2]
     quoting: Any = {"quotechar": '"'} if delimiter == "," else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     fields = [c.values.tolist() if isinstance(c, Coded) else map(repr, np.asarray(c, float).tolist()) for c in columns]

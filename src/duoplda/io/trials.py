@@ -16,21 +16,21 @@ import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
-from duoplda.io._coded import Coded
 from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
-from duoplda.io.common import PathLike, bad, check_ids, content, shown
-from duoplda.io.embeddings import HDF5
-from duoplda.io.labels import TABLES, write_table
+from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, shown
+from duoplda.io.ids import Coded, check_ids
+from duoplda.io.labels import write_table
 from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
 
-COLUMNS = {
+# What a column of a list of trials may be called.
+TRIAL_COLUMNS = {
     "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),
     "test": ("segmentid", "segment", "segment_id", "test", "test_id"),
     "target": ("targettype", "target", "label", "key"),
 }
-TARGET = ("target", "tgt", "tar", "true", "1")
-NONTARGET = ("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0")
-FORMS = ("auto", "kaldi", "voxceleb", "table", "bosaris")
+# What the label of a trial may be, and whether it says that the trial is a target.
+LABEL_WORDS = dict.fromkeys(("target", "tgt", "tar", "true", "1"), True)
+LABEL_WORDS |= dict.fromkeys(("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0"), False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +85,14 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     >>> trials.enroll.values.tolist(), trials.test.values.tolist(), trials.target.tolist()
     (['m1', 'm1'], ['a', 'b'], [True, False])
     """
-    if form not in FORMS:
-        raise DuopldaError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    forms = ("auto", "kaldi", "voxceleb", "table", "bosaris")
+    if form not in forms:
+        raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")
     if form == "bosaris" or (form == "auto" and content(path) == "hdf5"):
         return Trials(*read_bosaris_trials(path))
-    if form == "table" or (form == "auto" and (columns or is_table(path, COLUMNS, ("enroll", "test")))):
-        table = read_table(path, COLUMNS, columns, optional=("target",), others=True)
-        enroll, test, target = (table.pop(meaning, None) for meaning in COLUMNS)
+    if form == "table" or (form == "auto" and (columns or is_table(path, TRIAL_COLUMNS, ("enroll", "test")))):
+        table = read_table(path, TRIAL_COLUMNS, columns, optional=("target",), others=True)
+        enroll, test, target = (table.pop(meaning, None) for meaning in TRIAL_COLUMNS)
         return Trials(enroll, test, None if target is None else _labels(path, target, header=True), table)
     parts = read_list(path, fields=(2, 3))
     if len(parts) == 2:
@@ -106,7 +107,7 @@ def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
     """Find out whether the first or the last of three columns has the labels: the one that has nothing else."""
     if form != "auto":
         return 0 if form == "voxceleb" else 2
-    labels = {*TARGET, *NONTARGET}
+    labels = set(LABEL_WORDS)
     fit = [i for i in (0, 2) if set(np.char.lower(parts[i].names).tolist()) <= labels]
     if len(fit) == 2:
         raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
@@ -118,15 +119,13 @@ def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
 
 def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
     """Turn a column of words into bool."""
-    words = np.char.lower(column.names)
-    target = np.isin(words, TARGET)
-    odd = ~target & ~np.isin(words, NONTARGET)
-    if odd.any():
-        code = int(odd.argmax())
-        place = line_of(path, int((column.codes == code).argmax()), header=header)
-        cause = f"label {shown(str(column.names[code]))} is neither target nor nontarget"
-        raise bad(path, place, cause, "lines are `enrol test target|nontarget` or `1|0 enrol test`")
-    return target[column.codes]
+    words = np.char.lower(column.names).tolist()
+    for code, word in enumerate(words):
+        if word not in LABEL_WORDS:
+            place = line_of(path, int((column.codes == code).argmax()), header=header)
+            cause = f"label {shown(str(column.names[code]))} is neither target nor nontarget"
+            raise bad(path, place, cause, "lines are `enrol test target|nontarget` or `1|0 enrol test`")
+    return np.array([LABEL_WORDS[word] for word in words], bool)[column.codes]
 
 
 def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: str = "auto") -> None:
@@ -141,7 +140,7 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
     'm a target\\n'
     """
     suffix = Path(path).suffix.lower()
-    lines = suffix not in (*TABLES, *HDF5)
+    lines = suffix not in (*TABLE_SUFFIXES, *HDF5_SUFFIXES)
     columns = {"modelid": trials.enroll, "segmentid": trials.test}
     for column in columns.values():
         check_ids(path, np.ascontiguousarray(column.names), token=lines)
@@ -151,7 +150,7 @@ def write_trials(path: PathLike, trials: Trials, *, force: bool = False, form: s
         columns["targettype"] = Coded(words, np.asarray(trials.target, bool).astype(np.int32))
     elif voxceleb:
         raise bad(path, "", "VoxCeleb lists need labels", "write Kaldi lines instead")
-    if suffix in TABLES:
+    if suffix in TABLE_SUFFIXES:
         write_table(path, columns | dict(trials.conditions), force=force)
         return
     with atomic_path(path, force=force) as temporary:
@@ -176,7 +175,10 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     ...     read_enrollment(folder + "/enroll").model.values.tolist()
     ['m1', 'm1', 'm2']
     """
-    wanted = {"model": COLUMNS["enroll"], "recording": (*COLUMNS["test"], "recording", "utt", "utterance", "id")}
+    wanted = {
+        "model": TRIAL_COLUMNS["enroll"],
+        "recording": (*TRIAL_COLUMNS["test"], "recording", "utt", "utterance", "id"),
+    }
     if columns or is_table(path, wanted, ("model", "recording")):
         result = Enrollment(**read_table(path, wanted, columns))
     elif longest_line(path) == 2:

@@ -1,0 +1,176 @@
+"""Ids of recordings, speakers and models: what they may be, which of them occur twice, and columns of them as codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from duoplda.errors import UNPRINTABLE
+from duoplda.io.common import PathLike, bad, shown
+
+IdList = PathLike | Sequence[str] | np.ndarray | None  # ids= of readers: a text file, "rows", or the ids themselves
+
+MAX_ID = 512  # characters; a longer id is taken for damage
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A column of n strings, few of which differ: it stands for `names[codes]` and takes 4 bytes for each row.
+
+    Example
+    -------
+    >>> Coded.of(["b", "a", "b"]).codes
+    array([0, 1, 0], dtype=int32)
+    """
+
+    names: np.ndarray  # (k,) of str, each value once, in order of first appearance where it was read from a list
+    codes: np.ndarray  # (n,) int32, rows of `names`
+
+    @classmethod
+    def of(cls, values: Iterable[str] | np.ndarray) -> Coded:
+        """Code an array or list of strings."""
+        seen: dict[str, int] = {}
+        items = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        codes = np.fromiter((seen.setdefault(v, len(seen)) for v in items), np.int32, len(items))
+        return cls(np.array(list(seen), dtype=str), codes)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Coded:
+        """Return some of the rows, with the same names."""
+        return Coded(self.names, self.codes[rows])
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.names[self.codes], dtype)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The strings themselves, (n,)."""
+        return self.names[self.codes]
+
+    def repeated(self) -> tuple[str, int] | None:
+        """Return a value that occurs twice and the row of its second occurrence; None where all values differ."""
+        if len(self.names) == len(self):
+            return None
+        code = int(np.flatnonzero(np.bincount(self.codes) > 1)[0])
+        return str(self.names[code]), int(np.flatnonzero(self.codes == code)[1])
+
+
+# -- what an id may be
+
+
+def check_id_type(path: PathLike, place: str, dtype: np.dtype) -> None:
+    """Refuse an array that cannot hold ids: they are text, or integers."""
+    if dtype.kind not in "USOiu" or dtype.itemsize > 4 * MAX_ID:
+        raise bad(path, place, f"holds {dtype}, not ids", "store ids as strings, or name another array")
+
+
+def as_ids(path: PathLike, values: ArrayLike | Sequence[str], first: int = 0) -> np.ndarray:
+    """Turn ids of a file into an array of str: bytes are UTF-8, integers are written out, anything else is refused.
+
+    `first` is the row of the file that the first of them stands in, for messages.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return array.astype(str)
+    if array.dtype.kind == "S" and array.size and not (array.view(np.uint8) >= 128).any():  # ASCII, all at once
+        array = array.astype(str)
+    elif array.dtype.kind in "SO":
+        array = np.array([_decoded(path, v, first + i) for i, v in enumerate(array.tolist())], dtype=str)
+    if array.dtype.kind != "U":
+        raise bad(path, "", f"ids are {array.dtype}, not text", "save them as strings")
+    return check_ids(path, np.ascontiguousarray(array), first)
+
+
+def _decoded(path: PathLike, value: object, row: int) -> str:
+    """Return one id as text."""
+    try:
+        text = value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError as e:
+        raise bad(path, f"row {row}", f"id {shown(value)} is not UTF-8", "write ids in UTF-8") from e
+    if not isinstance(text, str) or len(text) > MAX_ID:
+        raise bad(path, f"row {row}", f"{shown(text)} is not an id", f"ids are text of at most {MAX_ID} bytes")
+    return text
+
+
+def odd_ids(ids: np.ndarray) -> np.ndarray:
+    """Say which ids (a contiguous array of str) are empty or have characters in them that do not print, (n,) bool.
+
+    This looks at the code points of all ids at once. Only ids beyond ASCII are searched one by one.
+    """
+    width = ids.dtype.itemsize // 4
+    if not ids.size or not width:
+        return np.ones(ids.size, bool)
+    points = ids.view(np.uint32).reshape(ids.size, width)
+    padding = points == 0
+    odd = padding[:, 0] | ((points < 32) & ~padding).any(1) | (padding[:, :-1] & ~padding[:, 1:]).any(1)
+    if points.max() > 126:
+        odd |= (points > 0x10FFFF).any(1)  # no character at all, which Python would refuse to make a text of
+        rows = np.flatnonzero((points > 126).any(1) & ~odd)
+        odd[rows] = [UNPRINTABLE.search(name) is not None for name in ids[rows].tolist()]
+    return odd
+
+
+def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = False) -> np.ndarray:
+    """Check that ids are not empty, not too long and printable and, with `token`, that they have no spaces."""
+    if not ids.size:
+        return ids
+    if ids.dtype.itemsize > 4 * MAX_ID:
+        raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
+    odd = odd_ids(ids)
+    if odd.any():
+        place = f"row {first + int(odd.argmax())}"
+        raise bad(path, place, "the id is empty or has control characters in it", "give it a printable id")
+    if token:
+        spaced = (ids.view(np.uint32).reshape(ids.size, -1) == 32).any(1)
+        if spaced.any():
+            row = int(spaced.argmax())
+            raise bad(path, f"row {first + row}", f"id {shown(str(ids[row]))} has a space", "this format allows none")
+    return ids
+
+
+# -- ids that occur twice
+
+
+def id_hashes(ids: np.ndarray) -> np.ndarray:
+    """Hash ids into 8 bytes each, by which `refuse_repeated` finds those that may have come twice.
+
+    A hash is the sum of code points times odd numbers. Padding adds nothing, so that arrays of different widths agree.
+    """
+    random = np.random.default_rng(5).integers(1 << 63, dtype=np.uint64, size=MAX_ID)
+    points = np.ascontiguousarray(ids).view(np.uint32).reshape(len(ids), -1)
+    factors = random[: points.shape[1]] * np.uint64(2) + np.uint64(1)
+    return np.einsum("ij,j->i", points.astype(np.uint64), factors)
+
+
+def refuse_repeated(
+    path: PathLike,
+    hashes: Sequence[np.ndarray],
+    again: Callable[[], Iterable[np.ndarray]],
+    entry: Callable[[int], str] = "entry {}".format,
+) -> None:
+    """Raise an error for the first id that occurs twice.
+
+    Parameters
+    ----------
+    path : the file, for messages
+    hashes : the `id_hashes` of all ids, in blocks, so that ids need not be kept
+    again : goes through the ids once more; it is called only where two hashes agree
+    entry : names the place of an id in messages, by its number
+    """
+    ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *hashes]))
+    suspects = ordered[1:][ordered[1:] == ordered[:-1]]  # two different ids share a hash with probability about 2^-57
+    seen: dict[str, int] = {}
+    first = 0
+    for ids in again() if suspects.size else ():
+        for i in np.flatnonzero(np.isin(id_hashes(ids), suspects)).tolist():
+            name = str(ids[i])
+            if name in seen:
+                cause = f"id {shown(name)} is there already as {entry(seen[name])}"
+                raise bad(path, entry(first + i), cause, "ids must differ")
+            seen[name] = first + i
+        first += len(ids)
