@@ -14,11 +14,11 @@ from scipy.special import entr, logit
 import oracle
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import draw
-from duoplda.estimators.adaptation import OFFSET, SLOPE, bounded
 from duoplda.model import adaptation as ad
-from duoplda.model.adaptation import Levels, Shares, Target
+from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import checked
 from duoplda.selection import decision
+from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, bounded
 from test_statistics import assert_equal_statistics
 
 KINDS = np.array(["mic", "room", "tel"])
@@ -216,9 +216,12 @@ def test_numbers_of_speakers_and_usual_shares():
 
 
 def test_how_far_the_mean_goes():
-    assert ad.centring(40.0, 20.0, 7) == pytest.approx(1 - 1.4 * 20 / (7 * 40))
-    assert ad.centring(1.0, 20.0, 7) == 0.0 == ad.centring(0.0, 20.0, 7)
-    assert ad.centring(1e9, 20.0, 1) > 0.999
+    p, levels, _ = case("two-source")
+    B, S, N = covariances(p)
+    size = np.trace(np.linalg.solve(B + S + N[0], B))
+    assert ad.centring(levels, 2 * size, 7) == pytest.approx(1 - 1.4 / (7 * 2))
+    assert ad.centring(levels, 0.1 * size, 7) == 0.0 == ad.centring(levels, 0.0, 7)
+    assert ad.centring(levels, 1e9, 1) > 0.999
 
 
 # -- how the covariances move
@@ -297,7 +300,7 @@ def test_sessions_alone(name, known, noise, both):
     K, (B, S, _), k = SHAPES[name][3], covariances(p), 0.4
     unknown = replace(data, speaker=data.session)  # whoever speaks: of each session nothing but its name is known
     stats = fitted(levels, unknown, known)
-    model = ad.between(levels, Target.of(stats), noise, both, k)
+    model = ad.between(levels, Target.of(stats), SessionShares(noise, both), k)
     if not known:
         unknown = replace(unknown, kind=0 * data.kind)
     target, mean_noise = direct(unknown, K), noise_of(p, unknown, K, known and K > 1)
@@ -432,9 +435,8 @@ def test_always_positive_definite(shape, sizes, shares, what, known, seed):
     target = Target.of(fitted(levels, replace(data, X=X), known))
     models = [
         ad.labelled(levels, target, Shares(*shares), 1.0),
-        ad.between(levels, target, *shares[:2], 1.0),
+        ad.between(levels, target, SessionShares(*shares[:2]), 1.0),
         ad.through_total(levels, target, shares[0], 1.0),
-        ad.coral_plus(levels, target, shares[0]),
         ad.kaldi(levels, target, *shares),
     ]
     for model in models:
@@ -510,32 +512,6 @@ def test_kaldi_with_sessions_and_kinds():
         excess = back @ np.diag(np.maximum(s - 1, 0)) @ back.T
         A = through(below + 0.3 * excess, below)
         assert_model(model, B + 0.6 * excess, A @ S @ A.T, A @ N @ A.T, means(p, levels, data, K, True, 1.0))
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("share", [1.0, 0.4, 0.0])
-def test_coral_plus(name, share):
-    """No direction of any covariance becomes smaller: C + w Q'^-1 max(0, E - I) Q^-1."""
-    p, levels, data = case(name, 10)
-    K, (B, S, N) = SHAPES[name][3], covariances(p)
-    model = ad.coral_plus(levels, Target.of(fitted(levels, data)), share)
-    A = through(direct(data, K)["total"], B + S + noise_of(p, data, K, K > 1))
-
-    def grown(C):
-        """In the coordinates Q of the directions that C has, of which A C A' has the variances E."""
-        u, s, _ = np.linalg.svd(C)
-        F = u[:, s > 1e-10 * s[0]] if s[0] else u[:, :0]
-        e, Q = eigh(F.T @ A @ C @ A.T @ F, F.T @ C @ F) if F.shape[1] else (np.zeros(0), np.zeros((0, 0)))
-        back = F @ np.linalg.inv(Q.T)
-        return C + share * back @ np.diag(np.maximum(e - 1, 0)) @ back.T
-
-    wanted = grown(B), grown(S), np.stack([*map(grown, N)])
-    assert_model(model, *wanted)
-    new = covariances(model)
-    for old, now in zip((B, S, *N), (new[0], new[1], *new[2]), strict=True):
-        assert np.linalg.eigvalsh(now - old).min() >= -1e-9 * np.trace(now)
-    if share == 1:
-        assert any(np.trace(now - old) > 0.1 * np.trace(old) for old, now in zip(N, new[2], strict=True))
 
 
 # -- statistics
@@ -662,14 +638,13 @@ def test_bounds_of_the_calibration(name):
     tar, non, weight = BOUNDED[name]
     priors = (0.5, 0.01)
     scale, offset, cost = bounded(tar, non, priors, weight)
-    assert SLOPE[0] <= scale <= SLOPE[1]
-    assert abs(offset) <= OFFSET
+    assert SCALE_LIMITS[0] <= scale <= SCALE_LIMITS[1]
+    assert abs(offset) <= OFFSET_LIMIT
     assert np.isfinite(cost)
     assert cost == pytest.approx(decision.cost(tar, non, scale, offset, priors, weight), rel=1e-12)
+    limits = (SCALE_LIMITS, (-OFFSET_LIMIT, OFFSET_LIMIT))
     best = min(
-        minimize(
-            lambda v: decision.cost(tar, non, *v, priors, weight), (a, b), bounds=(SLOPE, (-OFFSET, OFFSET)), tol=1e-12
-        ).fun
+        minimize(lambda v: decision.cost(tar, non, *v, priors, weight), (a, b), bounds=limits, tol=1e-12).fun
         for a in (0.1, 0.5, 1.0)
         for b in (-3.9, 0.0, 3.9)
     )
@@ -680,7 +655,7 @@ def test_some_calibrations_are_at_the_limits():
     at = {}
     for name, (tar, non, weight) in BOUNDED.items():
         scale, offset, _ = bounded(tar, non, (0.5, 0.01), weight)
-        at[name] = (scale in SLOPE, abs(offset) == OFFSET)
+        at[name] = (scale in SCALE_LIMITS, abs(offset) == OFFSET_LIMIT)
     assert at["within"] == (False, False)
     assert at["perfectly separated"] == at["inverted"] == (True, False)
     assert all(offset for name, (_, offset) in at.items() if name.startswith("far"))

@@ -26,11 +26,7 @@ class AdaptationMethod(StrEnum):
     sessions = "sessions"
     total = "total"
     centre = "centre"
-    interpolation = "interpolation"
-    coral = "coral"
-    coral_plus = "coral+"
     kaldi = "kaldi"
-    pooled = "pooled"
 
 
 def adapt(
@@ -44,7 +40,7 @@ def adapt(
     ids: options.Ids = None,
     method: Annotated[
         AdaptationMethod,
-        typer.Option(help="How to adapt; auto goes by what is known. The last four are what other tools do."),
+        typer.Option(help="How to adapt; auto goes by what is known, kaldi does what Kaldi does."),
     ] = AdaptationMethod.auto,
     weights: Annotated[
         str | None,
@@ -54,10 +50,6 @@ def adapt(
         float | None, typer.Option(min=0, max=1, help="How far the mean moves to the target's.  [by the data]")
     ] = None,
     prior: options.Prior = 0.02,
-    source: Annotated[Path | None, typer.Option(help="Embeddings of the training data, for the method pooled.")] = None,
-    source_labels: Annotated[
-        Path | None, typer.Option(help="The labels of the training data: a table, or the path of --source.")
-    ] = None,
     device: options.Device = "cpu",
     dask: options.Dask = None,
     resume: options.Resume = False,
@@ -90,8 +82,6 @@ def adapt(
             weights=weight_numbers,
             centre=centre,
             prior=prior,
-            source=source,
-            source_labels=source_labels,
             device=device,
             dask=dask,
             resume=resume,

@@ -221,6 +221,11 @@ class Relabelled(Recordings):
         self.speakers = speakers
         self._labels: Labels | None = None
 
+    @property
+    def sizes(self) -> Ints:
+        """(M,) the number of sessions of each of these speakers."""
+        return np.unique(self.speakers, return_counts=True)[1]
+
     buckets = property(lambda self: self.recordings.buckets)
     may_have_kinds = property(lambda self: self.recordings.may_have_kinds)
 

@@ -3,7 +3,8 @@
 The centring moves first; all that follows happens behind the chain's steps, where the PLDA is. With labels the levels
 of the model move towards those of the target (`duoplda.model.adaptation`). With sessions alone, these are put into
 clusters, which then are the speakers. Where speakers (or clusters) are enough, some of them are left out of the
-adaptation in turn: trials between them choose among partitions into clusters, and calibrate the ratios.
+adaptation in turn: they choose among partitions into clusters, and calibrate the ratios
+(`duoplda.selection.adaptation`).
 
 Passes over the recordings: one for the mean (one more for each centring after the first, and one for the distance where
 the chain does not whiten), one for statistics; with clusters, two for each of seven partitions at most. What is kept of
@@ -13,18 +14,17 @@ all sessions while they are clustered are `ny + nx` numbers each; elsewhere noth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import put, to_numpy
+from duoplda.arrays import Array, on_device, to_numpy
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
@@ -32,233 +32,190 @@ from duoplda.estimators import checks, domain
 from duoplda.estimators.preprocessing import Center, through
 from duoplda.estimators.sessions import SessionSides
 from duoplda.evaluation.calibration import AffineCalibration
-from duoplda.model import adaptation as ad
+from duoplda.model import adaptation as levels_of
 from duoplda.model import anova
-from duoplda.model.adaptation import Levels, Shares, Target
-from duoplda.model.estep import EStep
+from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import Model
-from duoplda.model.shrinkage import Scales, scaled
+from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
+from duoplda.selection import adaptation as selection
 from duoplda.selection import decision
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import PLDA
+
+Steps = dict[str, Any]  # fitted steps of preprocessing, by name
+# Gives the arrays of a stage by name: those of an earlier run, or those that the function computes.
 Remember = Callable[[str, Callable[[], Mapping[str, Any]]], Mapping[str, Any]]
 
-METHODS = {  # and the number of weights that each takes
+METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
     "auto": (),
     "labels": (3,),
     "clusters": (),
     "sessions": (2,),
     "total": (1,),
     "centre": (),
-    "coral": (1,),
-    "coral+": (1,),
     "kaldi": (2, 3),
-    "pooled": (1,),
-    "interpolation": (3,),
 }
-WHY_METHOD = {"speakers": "the target's speakers are known", "sessions": "the target's sessions are known"}
-WHY_METHOD["nothing"] = "nothing is known of the target's recordings"
-WHY_SHARES = dict.fromkeys(("labels", "clusters"), "by the numbers of speakers, sessions and recordings")
-WHY_SHARES |= {"sessions": "chosen by those who were held out", "centre": "the mean alone moves"}
-BUCKETS = 16  # into which a pass divides speakers; several of them make a fold
-TURNS = 4  # divisions into folds, whose trials are pooled
-FEWEST = {"speakers": 3, "clusters": 4}  # to adapt covariances with
-ENOUGH = {"speakers": 5, "clusters": 8}  # to calibrate with
-LIKE_SOURCE = 0.25  # a share of the noise up to which the target is taken to be like the source: measured .1 and .2
-# at home (so762), .4 and .5 elsewhere (cvau, amnist)
-# Shares to choose from
-NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-BOTH = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
-COVERED = 0.75  # of the sessions that another partition puts into clusters of two or more
-TRUST = (1.0, 0.5)  # what ratios count against the prior of a partition
-# Limits of a calibration
-SLOPE = (0.1, 1.0)
-OFFSET = 4.0
+NOTHING_OF_TARGET = SessionShares(0.0, 0.0)
+FEWEST_CLUSTERS = 4  # to adapt covariances to: fewer tell next to nothing of how speakers differ
+ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
+TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
+FOLDS = 16  # into which a pass divides speakers by their names; several of them make a fold of those left out
 
 
-class Chosen(NamedTuple):
-    """Shares of the target that held-out speakers chose."""
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Steps of preprocessing and the PLDA behind them, which an adaptation changes; a PLDA alone has no steps."""
 
-    noise: float
-    both: float  # of all that is above the noise
+    plda_: PLDA
+    steps_: Steps = field(default_factory=dict)
 
-
-NONE = Chosen(0.0, 0.0)
-
-
-class Calibration(NamedTuple):
-    """From trials of speakers that were left out of the adaptation."""
-
-    scale: float
-    offset: float
-    cost: float
+    def enroll(
+        self, X: Array, ids: ArrayLike, session: Any = None, channel: Any = None, *, device: Any = None
+    ) -> Sides:
+        """Sets of recordings as sides of the PLDA."""
+        Z = through(self.steps_, on_device(X, device), channel)
+        return self.plda_.enroll(Z, ids, session, channel, device=device)
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A way to adapt, and what came of it."""
+    """An adaptation, and what came of it."""
 
     model: Model
-    steps: dict[str, Any]
-    k: float
-    calibration: Calibration | None
-    n_speakers: int  # or clusters
-    shares: dict[str, float]
+    steps: Steps
+    centre: float  # how far the mean went
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the target, by level
+    calibration: selection.HeldOutCalibration | None = None
+    n_clusters: int = 0
     covered: float = 1.0  # the share of sessions that are not alone in their cluster
 
-
-@dataclass(eq=False)
-class Bare:
-    """A PLDA without a back-end around it, for whom the steps are none."""
-
-    plda_: Any
-    steps_: dict[str, Any] = field(default_factory=dict)
-
     @property
-    def n_features_in_(self) -> int:
-        return int(self.plda_.n_features_in_)
-
-    def enroll(self, X: Any, ids: Any, session: Any, channel: Any, *, device: Any) -> Sides:
-        """Sides of the PLDA."""
-        return self.plda_.enroll(X, ids, session, channel, device=device)
+    def trial(self) -> selection.PartitionTrial:
+        """What counts where partitions compete."""
+        cost = None if self.calibration is None else self.calibration.cost
+        return selection.PartitionTrial(cost, self.covered, self.n_clusters)
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """A model that has not seen a fold, as `duoplda.selection.decision` takes it."""
-
-    model: Model
-    N: Floats
-
-    def __call__(self, _: Any = None) -> Model:
-        """The model itself: there is nothing to choose."""
-        return self.model
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The models of all folds."""
-
-    parts: list[tuple[None, Held]]
-    path: dict[Any, float] = field(default_factory=dict)
-    start: None = None  # nothing is shrunk
-
-
-def _compute(name: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def always_compute(_: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A `Remember` that remembers nothing."""
     return compute()
 
 
 def adapt(
-    backend: Any,
-    X: Any,
-    speaker: Any,
-    session: Any,
-    channel: Any,
+    source: Chain,
+    X: ArrayLike | Recordings | Statistics,
+    speaker: ArrayLike | None = None,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
     *,
-    method: str,
-    weights: Any,
-    centre: float | None,
-    source: Any,
-    prior: float,
-    device: Any,
-    remember: Remember = _compute,
-) -> Any:
-    """`Backend.adapt`; `remember(name, compute)` may give results of an earlier run instead of computing them."""
+    method: str = "auto",
+    weights: ArrayLike | None = None,
+    centre: float | None = None,
+    prior: float = 0.02,
+    device: Any = None,
+    remember: Remember | None = None,
+) -> Chain:
+    """The chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
+
+    `remember(name, compute)` may give the arrays of an earlier run instead of computing them.
+    """
     if method not in METHODS:
         raise DuopldaError(f"method={method!r} must be one of {', '.join(METHODS)}")
-    numbers = _weights(method, weights)
     if centre is not None and not (isinstance(centre, Real) and 0 <= float(centre) <= 1):
         raise DuopldaError(f"centre={centre!r} must be None, or a number from 0 to 1")
-    if (source is not None) != (method == "pooled"):
-        raise DuopldaError("method='pooled' needs source, the statistics of the training data, and no other takes it")
-    target = _target(X, speaker, session, channel)
-    if isinstance(target, Statistics) and backend.steps_:
-        raise DuopldaError("statistics are of the PLDA's space: adapt the PLDA, or give recordings to the back-end")
-    options = {"weights": numbers, "fixed": centre, "source": source, "prior": prior, "device": device}
-    return Adaptation(backend, target, target.known, method, **options, remember=remember)()
-
-
-def _weights(method: str, weights: Any) -> tuple[float, ...]:
-    """The weights that were given; () where a rule finds them."""
-    if weights is None:
-        if method == "interpolation":
-            raise DuopldaError("method='interpolation' needs weights=(speaker, session, noise), from 0 to 1")
-        return ()
-    try:
-        found = tuple(float(w) for w in np.atleast_1d(np.asarray(weights, float)))
-    except (TypeError, ValueError):
-        found = (float("nan"),)
-    if len(found) not in METHODS[method]:
-        wanted = " or ".join(map(str, METHODS[method]))
-        needs = f"takes {wanted} weights" if wanted else "takes no weights"
-        raise DuopldaError(f"weights={weights!r}: method={method!r} {needs}")
-    if not all(0 <= w < np.inf for w in found) or (method not in ("pooled", "kaldi") and max(found) > 1):
-        raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
-    if method == "pooled" and not found[0]:
-        raise DuopldaError("weights=0: the target would not count at all")
-    return found
-
-
-def _target(X: Any, speaker: Any, session: Any, channel: Any) -> Recordings | Statistics:
-    """Recordings or statistics, which say what is known of them."""
     if isinstance(X, Statistics):
         if X.is_open:
             raise DuopldaError("the statistics have open sessions: join all shards, and close them")
-        return X
-    return as_recordings(X, speaker, session, channel)
+        if source.steps_:
+            raise DuopldaError("statistics are of the PLDA's space: adapt the PLDA, or give recordings to the back-end")
+    target = X if isinstance(X, Statistics) else as_recordings(X, speaker, session, channel)
+    numbers = _checked_weights(method, weights)
+    fixed = None if centre is None else float(centre)
+    adaptation = Adaptation(source, target, method, numbers, fixed, prior, device, remember or always_compute)
+    return adaptation.run()
+
+
+def _checked_weights(method: str, weights: ArrayLike | None) -> tuple[float, ...]:
+    """The weights that were given; () where a rule finds them."""
+    if weights is None:
+        return ()
+    try:
+        numbers = tuple(np.atleast_1d(np.asarray(weights, float)).tolist())
+    except (TypeError, ValueError):
+        numbers = (float("nan"),)
+    if len(numbers) not in METHODS[method]:
+        wanted = " or ".join(map(str, METHODS[method]))
+        needs = f"takes {wanted} weights" if wanted else "takes no weights"
+        raise DuopldaError(f"weights={weights!r}: method={method!r} {needs}")
+    if not all(0 <= weight < np.inf for weight in numbers) or (method != "kaldi" and max(numbers) > 1):
+        raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
+    return numbers
 
 
 @dataclass(eq=False)
 class Adaptation:
-    """One back-end on its way to another domain; `story` tells what was done, and why."""
+    """One chain on its way to another domain; `story` tells what was done, and why."""
 
-    backend: Any  # the source
-    target: Any  # Recordings or Statistics
-    known: str
+    source: Chain
+    target: Recordings | Statistics
     method: str
-    weights: tuple[float, ...] = ()
-    fixed: float | None = None  # how far the mean goes, if that was given
-    source: Any = None
-    prior: float = 0.02
-    device: Any = None
-    remember: Remember = _compute
+    weights: tuple[float, ...]
+    centre: float | None  # how far the mean goes, if that was given
+    prior: float
+    device: Any
+    remember: Remember
 
     def __post_init__(self) -> None:
-        plda = self.backend.plda_
+        plda = self.source.plda_
+        self.known = self.target.known
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
-        self.how = decision.ByDecision(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+        self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
+        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
-        self.tried: dict[bytes, Adapted] = {}  # by partition
-        self.found: dict[str, Mapping[str, Any]] = {}  # partitions, by name
 
-    def __call__(self) -> Any:
-        """The adapted back-end."""
-        method = self.method
-        if method == "auto":
-            method = {"speakers": "labels", "sessions": "clusters", "nothing": "total"}[self.known]
-            if method == "clusters" and isinstance(self.target, Statistics):
-                method = "sessions"
-                self._note("statistics cannot be clustered: their sessions alone are used")
-            self.story["method"] = method
-            self.story["reasons"]["method"] = WHY_METHOD[self.known]
-        needs = dict.fromkeys(("labels", "interpolation", "pooled"), "speakers")
-        needs |= dict.fromkeys(("clusters", "sessions"), "sessions")
-        need = needs.get(method, "nothing")
-        if KNOWN.index(self.known) > KNOWN.index(need):
-            raise DuopldaError(f"method={method!r} needs {need} of the target's recordings, and {self.known} is known")
-        if method == "clusters" and isinstance(self.target, Statistics):
+    def run(self) -> Chain:
+        """The adapted chain."""
+        if self.method == "auto":
+            self._choose_method()
+        needs = {"labels": "speakers", "clusters": "sessions", "sessions": "sessions"}.get(self.method, "nothing")
+        if KNOWN.index(self.known) > KNOWN.index(needs):
+            cause = f"needs {needs} of the target's recordings, and {self.known} is known"
+            raise DuopldaError(f"method={self.method!r} {cause}")
+        if self.method == "clusters" and isinstance(self.target, Statistics):
             raise DuopldaError("statistics cannot be clustered: give recordings, or use method='sessions'")
-        self._first_look()
-        found = getattr(self, "_by_" + method.replace("+", "_plus"))()
-        return self._result(found)
+        self._survey()
+        methods = {
+            "labels": self._by_labels,
+            "clusters": self._by_clusters,
+            "sessions": self._by_sessions,
+            "total": self._by_total,
+            "centre": self._by_centre,
+            "kaldi": self._by_kaldi,
+        }
+        return self._result(methods[self.method]())
+
+    def _choose_method(self) -> None:
+        self.method = {"speakers": "labels", "sessions": "clusters", "nothing": "total"}[self.known]
+        if self.method == "clusters" and isinstance(self.target, Statistics):
+            self.method = "sessions"
+            self._note("statistics cannot be clustered: their sessions alone are used")
+        of_recordings = " of the target's recordings" if self.known == "nothing" else ""
+        what = self.known if of_recordings else f"the target's {self.known}"
+        self.story["method"] = self.method
+        self.story["reasons"]["method"] = f"{what} {'is' if of_recordings else 'are'} known{of_recordings}"
 
     # -- passes over the target
 
-    def statistics(self, target: Any, steps: dict[str, Any], n_folds: int = 0) -> Statistics:
-        """Of recordings behind some steps; where nothing is known of them, their mean and covariance alone."""
+    def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
+        """Of the target (or of its recordings with other labels) behind some steps.
+
+        Where nothing is known of the recordings, the statistics tell their mean and covariance alone.
+        """
+        target = recordings or self.target
         if isinstance(target, Statistics):
             return target
         transform = partial(through, steps) if steps else None
@@ -266,368 +223,258 @@ class Adaptation:
             return Statistics.unlabelled(target, transform, device=self.device)
         return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
 
-    def _first_look(self) -> None:
-        """The target's mean and its distance from the source."""
-        raw = self.statistics(self.target, {})
-        wanted = self.backend.n_features_in_
-        if raw.d != wanted:
+    def _survey(self) -> None:
+        """A first look at the target: its size, and the distance of its mean from the source."""
+        steps = self.source.steps_
+        plda = self.source.plda_
+        raw = self.statistics({})
+        n = int(raw.n_recordings)
+        first = next(iter(steps.values()), plda)
+        if raw.d != first.n_features_in_:
+            wanted = first.n_features_in_
             raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
         _refuse_constant(raw)
-        first = next(iter(self.backend.steps_.values()), None)
-        n = int(raw.n_recordings)
-        if domain.whitens(self.backend):
-            seen = domain.Seen(n, n * (_mean(raw) - first.mean_))  # type: ignore[union-attr]
+        if domain.whitens(self.source):
+            seen = domain.Seen(n, n * (_mean(raw) - first.mean_))
         else:
-            behind = self.statistics(self.target, self.backend.steps_) if self.backend.steps_ else raw
-            seen = domain.Seen(n, n * (_mean(behind) - to_numpy(self.backend.plda_.mean_)))
+            behind = self.statistics(steps) if steps else raw
+            seen = domain.Seen(n, n * (_mean(behind) - to_numpy(plda.mean_)))
         self.raw = raw
-        self.domain = domain.measure(self.backend, seen, int(raw.n_speakers))
-        self.distance = self.domain.distance
+        self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
         counts = {"recordings": n}
         if self.known != "nothing":
             counts["sessions"] = int(raw.n_sessions)
         if self.known == "speakers":
             counts["speakers"] = len(raw.speaker_ids)
-        self.story |= {"target": counts, "distance": self.distance}
+        self.story |= {"target": counts, "distance": self.domain.distance}
 
-    def way(self, n_speakers: float) -> float:
-        """How far the mean goes."""
-        if self.fixed is not None:
-            return float(self.fixed)
+    def _centring(self, n_speakers: float) -> tuple[float, Steps]:
+        """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far."""
+        if self.centre is not None:
+            return self.centre, self._centred(self.centre)
         self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-        T = self.levels.B + self.levels.S + np.tensordot(self.levels.priors, self.levels.N, 1)
-        return ad.centring(self.distance, float(np.trace(np.linalg.solve(T, self.levels.B))), n_speakers)
+        k = levels_of.centring(self.levels, self.domain.distance, n_speakers)
+        return k, self._centred(k)
 
-    def centred(self, k: float) -> dict[str, Any]:
+    def _centred(self, k: float) -> Steps:
         """The steps with each centring the part k of the way to the target's mean."""
-        steps: dict[str, Any] = {}
-        for name, step in self.backend.steps_.items():
+        steps: Steps = {}
+        for name, step in self.source.steps_.items():
             if isinstance(step, Center) and k:
-                step = _moved(step, self.statistics(self.target, steps) if steps else self.raw, k)
+                step = _moved_center(step, self.statistics(steps) if steps else self.raw, k)
             steps[name] = step
         return steps
-
-    def chain(self, model: Model, steps: dict[str, Any]) -> Any:
-        """The back-end with other steps and another model, without scales and calibration."""
-        chain = copy(self.backend)
-        plda = copy(self.backend.plda_)
-        plda._keep(model, plda.channel_priors_)
-        plda.scales_ = Scales()
-        plda.calibration_ = None
-        chain.steps_ = steps
-        chain.plda_ = plda
-        return chain
-
-    def partition(self, name: str, model: Model, steps: dict[str, Any], trust: float) -> Relabelled:
-        """The recordings with clusters of their sessions as speakers."""
-
-        def compute() -> dict[str, Any]:
-            sides: Any = None
-            for _, _, part in self.target.map(
-                SessionSides(self.chain(model, steps), labelled=True, device=self.device)
-            ):
-                sides = part if sides is None else sides.add(part)
-            found = cluster(sides, prior=self.prior, weight=trust)
-            order = np.argsort(found.ids)
-            labels = found.labels[order]
-            first = np.unique(labels, return_index=True)[1]  # the first session names a cluster, whatever their order
-            return {"sessions": found.ids[order], "speakers": found.ids[order][first][labels]}
-
-        if (key := f"partition {name} {trust:g}") not in self.found:
-            self.found[key] = self.remember(key, compute)
-        found = self.found[key]
-        return Relabelled(self.target, found["sessions"], found["speakers"])
-
-    # -- shares of the target
-
-    def _fitting(self, stats: Statistics) -> Statistics:
-        return ad.fitting(self.levels.model, stats)
-
-    def labelled(self, stats: Statistics, k: float, shares: Shares | None = None) -> Model:
-        """The model moved by the levels of labelled recordings."""
-        own = self._fitting(stats)
-        return ad.labelled(self.levels, Target.of(own), shares or ad.usual_shares(own), k)
-
-    def shared(self, stats: Statistics, k: float, at: Chosen) -> Model:
-        """The model moved by its noise, and by all above it together."""
-        return ad.between(self.levels, Target.of(self._fitting(stats)), *at, k)
-
-    def chosen(self, stats: Statistics, k: float) -> Chosen:
-        """What `choose` gives, or gave."""
-        found = self.remember("shares", lambda: {"shares": np.array(self.choose(stats, k))})
-        return Chosen(*found["shares"].tolist())
-
-    def choose(self, stats: Statistics, k: float) -> Chosen:
-        """The shares under which speakers (or clusters) that are left out are the most likely.
-
-        Where each session is a speaker, held-out sessions tell of the noise alone: the other share is half as large.
-        Where the noise is not told apart, all levels move with the total covariance, by one share. Nothing is chosen
-        where all are in one fold.
-        """
-        if not _have_folds(stats):
-            return NONE
-        free = stats.n_sessions > stats.n_speakers
-        parts = []
-        for fold, rest in _folds(stats):
-            parts.append((EStep(self._fitting(fold)), Target.of(self._fitting(rest))))
-        values: dict[Chosen, float] = {}
-
-        def value(at: Chosen) -> float:
-            if at not in values:
-                models = ((e, ad.between(self.levels, target, *at, k)) for e, target in parts)
-                models = ((e, _placed(ad.like(m, e.stats, self.levels.priors), e)) for e, m in models)
-                values[at] = sum(e.ln_likelihood(m) for e, m in models)
-            return values[at]
-
-        if any(target.noise is None or target.both is None for _, target in parts):
-            a = max(NOISE, key=lambda a: value(Chosen(a, a)))
-            return Chosen(a, a)
-        if not free:
-            return max((Chosen(a, a / 2) for a in NOISE), key=value)
-        at = Chosen(0.2, 0.1)
-        before = None
-        while at != before:
-            before = at
-            at = max((at._replace(noise=a) for a in NOISE), key=value)
-            at = max((at._replace(both=b) for b in BOTH), key=value)
-        return at
-
-    # -- trials of those who are left out
-
-    def calibrated(
-        self, stats: Statistics, steps: dict[str, Any], model_of: Callable[[Statistics], Model]
-    ) -> Calibration | None:
-        """Scale and offset of the ratios from trials of speakers that `model_of` has not seen; None: there are none."""
-        found = []
-        scales = self.backend.plda_.scales_
-        n_folds = _n_folds(stats)
-        infer = self.levels.model.K > 1 and self._fitting(stats).K == 1
-        how = replace(self.how, infer=infer, transform=lambda X, kind, fold: through(steps, X, None if infer else kind))
-        for turn in range(TURNS):
-            folds = stats.regrouped(n_folds, turn)
-            parts: list[tuple[None, Held]] = []
-            for _, rest in _folds(stats, turn):
-                N = self._fitting(rest).N
-                N = N if len(N) == self.levels.model.K else self.levels.priors
-                parts.append((None, Held(scaled(model_of(rest), scales), N)))
-            trials = decision.HeldOutTrials(how, folds, HeldOut(parts))  # type: ignore[arg-type]
-            if trials.folds:
-                found.append((*trials.scores(lambda held: held()), trials.weight))  # type: ignore[call-arg]
-        if not found:
-            return None
-        tar, non, weight = (np.concatenate(each) for each in zip(*found, strict=True))
-        return bounded(tar, non, self.how.priors, weight)
 
     # -- methods
 
     def _by_labels(self) -> Adapted:
         speakers = self.story["target"]["speakers"]
-        if speakers < FEWEST["speakers"]:
+        if speakers < 3:
             remedy = "give more of them, or leave out their labels"
             raise DuopldaError(f"{speakers} labelled speakers are too few to adapt to (at least 3): {remedy}")
-        k = self.way(ad.effective_speakers(self.raw))
-        return self._adapted("labels", self.target, self.centred(k), k, "speakers")
-
-    _by_interpolation = _by_labels
-
-    def _adapted(self, name: str, target: Any, steps: dict[str, Any], k: float, what: str) -> Adapted:
-        """By labels, true ones or clusters."""
-        stats = self.statistics(target, steps, BUCKETS)
-        n = len(stats.speaker_ids)
-        shares = Shares(*self.weights) if self.weights else None
-        used = shares or ad.usual_shares(self._fitting(stats))
-        model = self.labelled(stats, k, shares)
-        if not self.weights and what == "speakers" and (near := self._like_source(stats, steps, k)) is not None:
-            return near
-        calibration = None
-        if not (k or any(used)):
-            self._note("the target counts for nothing: the source stays as it is")
-        elif n >= ENOUGH[what] and _have_folds(stats):
-
-            def compute() -> dict[str, Any]:
-                found = self.calibrated(stats, steps, lambda rest: self.labelled(rest, k, shares))
-                return {"calibration": np.array(found or (), float)}
-
-            values = self.remember(f"calibration {name}", compute)["calibration"].tolist()
-            calibration = Calibration(*values) if values else None
-        return Adapted(model, steps, k, calibration, n, used._asdict())
-
-    def _like_source(self, stats: Statistics, steps: dict[str, Any], k: float) -> Adapted | None:
-        """What the target changes where it is like the source: next to nothing."""
-        if not _have_folds(stats):
-            self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
-            return None
-        at = self.chosen(stats, k)
-        self.story["chosen"] = at._asdict()
-        if not self._is_home(at, ad.effective_speakers(stats)):
-            return None
-        return Adapted(self.shared(stats, k, NONE), steps, k, None, len(stats.speaker_ids), NONE._asdict())
-
-    def _is_home(self, at: Chosen, n_speakers: float) -> bool:
-        """Whether the target is like the source, by what held-out speakers chose and by its mean."""
-        usual = domain.limit(self.domain.n_dimensions, max(1, int(n_speakers)), self.domain.n_recordings)
-        if at.noise > LIKE_SOURCE or self.distance > usual:
-            return False
-        who = "speakers" if self.story["method"] == "labels" else "clusters"
-        self._note(
-            f"held-out {who} choose a share of {at.noise:g} of the noise (up to {LIKE_SOURCE:g}), and the distance of "
-            f"{self.distance:.3g} is usual (up to {usual:.3g}): the target is taken to be like the source, whose "
-            "covariances and calibration stay"
-        )
-        return True
+        k, steps = self._centring(levels_of.effective_speakers(self.raw))
+        stats = self.statistics(steps, FOLDS)
+        if not self.weights:
+            _, like_source = self._choose_shares(stats, k)
+            if like_source:
+                return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET)
+        return self._to_speakers("labels", stats, steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
         if self.weights or isinstance(self.target, Statistics):
-            k = self.way(self.raw.n_sessions)
-            steps = self.centred(k)
-            stats = self.statistics(self.target, steps, BUCKETS)
+            k, steps = self._centring(self.raw.n_sessions)
+            stats = self.statistics(steps, FOLDS)
             if self.weights:
-                at = Chosen(*self.weights)
-            elif _have_folds(stats):
-                at = self.chosen(stats, k)
-            else:
+                return self._to_sessions(stats, steps, k, SessionShares(*self.weights))
+            if not selection.have_folds(stats):
                 remedy = "gather statistics with n_folds=16, or give weights"
                 raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
-            self.story["chosen"] = at._asdict()
-            at = NONE if not self.weights and self._is_home(at, self.raw.n_sessions) else at
-            return Adapted(self.shared(stats, k, at), steps, k, None, 0, at._asdict())
-        start = self._clustered()
-        if isinstance(start, Adapted):
-            return start
-        stats, steps, k = start
-        at = self.chosen(stats, k)
-        self.story["chosen"] = at._asdict()
-        at = NONE if self._is_home(at, ad.effective_speakers(stats)) else at
-        return Adapted(self.shared(stats, k, at), steps, k, None, len(stats.speaker_ids), at._asdict())
-
-    def _clustered(self) -> Adapted | tuple[Statistics, dict[str, Any], float]:
-        """Statistics of a first partition, by the source; or the mean alone, where clusters are too few."""
-        k = self.way(self.raw.n_sessions)
-        steps = self.centred(k)
-        self._start = self.shared(self.statistics(self.target, steps), k, NONE), steps
-        first = self.partition("source", *self._start, TRUST[0])
-        n = len(np.unique(first.speakers))
-        if n < FEWEST["clusters"]:
-            self._note(f"{n} clusters were found, fewer than {FEWEST['clusters']}: only the mean is adapted", warn=True)
-            self.story["target"]["clusters"] = n
-            return self._centred_by(self.way(max(n, 1)))
-        k = self.way(_effective(first))
-        steps = self.centred(k)
-        return self.statistics(first, steps, BUCKETS), steps, k
+        else:
+            clusters = self._partition("source", TRUSTS[0], self._recentred())
+            if len(clusters.sizes) < FEWEST_CLUSTERS:
+                return self._to_few_clusters(len(clusters.sizes))
+            k, steps = self._centring(levels_of.effective_number(clusters.sizes))
+            stats = self.statistics(steps, FOLDS, clusters)
+        shares, like_source = self._choose_shares(stats, k)
+        return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET if like_source else shares)
 
     def _by_clusters(self) -> Adapted:
-        start = self._clustered()
-        if isinstance(start, Adapted):
-            return start
-        stats, steps, k = start
-        if (near := self._like_source(stats, steps, k)) is not None:
-            self.story["target"]["clusters"] = near.n_speakers
-            return near
-        at = Chosen(**self.story["chosen"]) if "chosen" in self.story else NONE
-        second = self.shared(stats, k, at), steps
-        rounds: list[dict[str, Any]] = []
-        found = [
-            self._try(name, *model, trust, rounds)
-            for name, model in (("source", self._start), ("shares", second))
-            for trust in TRUST
-        ]
-        best = _best([each for each in found if each is not None])
-        if best is None:
+        """Partitions by the source, by the shares that clusters choose, and by what came of the best one, compete."""
+        source = self._recentred()
+        first = self._partition("source", TRUSTS[0], source)
+        if len(first.sizes) < FEWEST_CLUSTERS:
+            return self._to_few_clusters(len(first.sizes))
+        k, steps = self._centring(levels_of.effective_number(first.sizes))
+        stats = self.statistics(steps, FOLDS, first)
+        shares, like_source = self._choose_shares(stats, k)
+        if like_source:
+            self.story["target"]["clusters"] = len(first.sizes)
+            return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET)
+        shared = self._to_sessions(stats, steps, k, shares)
+        candidates = [*self._candidates("source", source), *self._candidates("shares", shared)]
+        if not candidates:
             self._note("no partition has enough clusters: only the mean is adapted", warn=True)
-            return self._centred_by(k)
-        found = [self._try("adapted", best.model, best.steps, trust, rounds) for trust in TRUST]
-        best = _best([best, *(each for each in found if each is not None)])
-        assert best is not None
-        self.story |= {"partitions": rounds}
-        self.story["target"]["clusters"] = best.n_speakers
+            return self._to_mean(k)
+        best = candidates[selection.best_partition([candidate.trial for candidate in candidates])]
+        candidates = [best, *self._candidates("adapted", best)]
+        best = candidates[selection.best_partition([candidate.trial for candidate in candidates])]
+        self.story["target"]["clusters"] = best.n_clusters
         if best.calibration is None:
-            self._note(f"{best.n_speakers} clusters are too few to calibrate with (at least {ENOUGH['clusters']})")
+            self._note(f"{best.n_clusters} clusters are too few to calibrate with (at least {ENOUGH_CLUSTERS})")
         return best
 
-    def _try(self, name: str, model: Model, steps: dict[str, Any], trust: float, rounds: list[Any]) -> Adapted | None:
-        """Adapt to clusters that a model finds; None: they are too few."""
-        target = self.partition(name, model, steps, trust)
-        n = len(np.unique(target.speakers))
-        k = self.way(_effective(target))
-        rounds.append({"by": name, "trust": trust, "clusters": n})
-        if n < FEWEST["clusters"]:
-            return None
-        same = self.tried.get(key := target.speakers.tobytes())
-        if same is None:
-            found = self._adapted(f"{name} {trust:g}", target, self.centred(k), k, "clusters")
-            same = self.tried[key] = replace(found, covered=_covered(target))
-        if same.calibration is not None:
-            rounds[-1]["cost"] = same.calibration.cost
-        return same
-
     def _by_centre(self) -> Adapted:
-        n = ad.effective_speakers(self.raw) if self.known == "speakers" else self.raw.n_sessions
-        return self._centred_by(self.way(n))
+        known = self.known == "speakers"
+        k, _ = self._centring(levels_of.effective_speakers(self.raw) if known else self.raw.n_sessions)
+        return self._to_mean(k)
 
-    def _centred_by(self, k: float) -> Adapted:
-        steps = self.centred(k)
-        target = Target.of(self._fitting(self.statistics(self.target, steps)))
-        return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k, None, 0, {})
+    def _by_total(self) -> Adapted:
+        """All levels move halfway, unless the target's mean is one that recordings like the source have."""
+        if not self.weights and self.centre is None:
+            usual = domain.limit(self.domain.n_dimensions, self.domain.n_recordings, self.domain.n_recordings)
+            if self.domain.distance <= usual:
+                self._note(
+                    f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's, and "
+                    f"up to {usual:.3g} is usual: the target is taken to be like the source, and nothing is changed"
+                )
+                return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
+        stats, steps, k = self._wholly_centred()
+        n = stats.n_recordings
+        share = self.weights[0] if self.weights else min(levels_of.LARGEST_SHARE, n / (n + stats.d))
+        return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
 
-    def _behind(self) -> tuple[Target, dict[str, Any], float, Statistics]:
+    def _by_kaldi(self) -> Adapted:
+        stats, steps, k = self._wholly_centred()
+        shares = dict(zip(("within", "between", "mean_diff"), self.weights or (0.3, 0.7, 1.0), strict=False))
+        return Adapted(levels_of.kaldi(self.levels, Target.of(stats), **shares), steps, k, shares)
+
+    # -- what the methods share
+
+    def _wholly_centred(self) -> tuple[Statistics, Steps, float]:
         """The target behind steps that are wholly centred on it, unless it was said how far."""
         if self.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k = 1.0 if self.fixed is None else float(self.fixed)
-        steps = self.centred(k)
-        stats = self._fitting(self.statistics(self.target, steps))
-        return Target.of(stats), steps, k, stats
+        k = 1.0 if self.centre is None else self.centre
+        steps = self._centred(k)
+        return self.levels.fitting(self.statistics(steps)), steps, k
 
-    def _by_total(self) -> Adapted:
-        if not self.weights and self.fixed is None and self._at_home():
-            return Adapted(self.levels.model, dict(self.backend.steps_), 0.0, None, 0, {"total": 0.0})
-        target, steps, k, stats = self._behind()
-        share = self.weights[0] if self.weights else min(ad.MOST, stats.n_recordings / (stats.n_recordings + stats.d))
-        return Adapted(ad.through_total(self.levels, target, share, k), steps, k, None, 0, {"total": share})
+    def _recentred(self) -> Adapted:
+        """The source, with its mean moved as if each session of the target were of another speaker."""
+        k, steps = self._centring(self.raw.n_sessions)
+        return self._to_sessions(self.statistics(steps), steps, k, NOTHING_OF_TARGET)
 
-    def _at_home(self) -> bool:
-        """Whether the target's mean is one that recordings like the source have: their covariance would only harm."""
-        usual = domain.limit(self.domain.n_dimensions, self.domain.n_recordings, self.domain.n_recordings)
-        if self.distance > usual:
-            return False
-        self._note(
-            f"the target's mean is at a squared distance of {self.distance:.3g} from the source's, and up to "
-            f"{usual:.3g} is usual: the target is taken to be like the source, and nothing is changed"
-        )
-        return True
+    def _to_mean(self, k: float) -> Adapted:
+        """The mean moves the part k of the way, and all covariances stay."""
+        steps = self._centred(k)
+        target = Target.of(self.levels.fitting(self.statistics(steps)))
+        return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
 
-    def _by_coral(self) -> Adapted:
-        target, steps, k, _ = self._behind()
-        share = self.weights[0] if self.weights else 1.0
-        return Adapted(ad.through_total(self.levels, target, share, k), steps, k, None, 0, {"total": share})
+    def _to_few_clusters(self, n: int) -> Adapted:
+        self._note(f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}: only the mean is adapted", warn=True)
+        self.story["target"]["clusters"] = n
+        k, _ = self._centring(max(n, 1))
+        return self._to_mean(k)
 
-    def _by_coral_plus(self) -> Adapted:
-        target, steps, k, _ = self._behind()
-        share = self.weights[0] if self.weights else 1.0
-        return Adapted(ad.coral_plus(self.levels, target, share, k), steps, k, None, 0, {"total": share})
+    def _to_sessions(self, stats: Statistics, steps: Steps, k: float, shares: SessionShares) -> Adapted:
+        """Adapt to sessions whose speakers are not known."""
+        target = Target.of(self.levels.fitting(stats))
+        return Adapted(levels_of.between(self.levels, target, shares, k), steps, k, shares._asdict())
 
-    def _by_kaldi(self) -> Adapted:
-        target, steps, k, _ = self._behind()
-        given = dict(zip(("within", "between", "mean_diff"), self.weights or (0.3, 0.7, 1.0), strict=False))
-        return Adapted(ad.kaldi(self.levels, target, **given), steps, k, None, 0, given)
+    def _to_speakers(self, name: str, stats: Statistics, steps: Steps, k: float, enough: int) -> Adapted:
+        """Adapt to speakers, or to clusters that stand for them; `enough` of them calibrate the ratios."""
+        plda = self.source.plda_
+        weights = Shares(*self.weights) if self.weights else None
 
-    def _by_pooled(self) -> Adapted:
-        """EM on the source's statistics and the target's, which count for `weights` times as much."""
-        plda = self.backend.plda_
-        given = self.source
-        if isinstance(given, Recordings):
-            given = Statistics.of(given, partial(through, self.backend.steps_), device=self.device)
-        if not isinstance(given, Statistics):
-            raise DuopldaError(f"source must be Statistics or Recordings, got {type(given).__name__}")
-        k = self.way(self.raw.n_speakers)
-        steps = self.centred(k)
-        weight = self.weights[0] if self.weights else 1.0
-        stats = self._fitting(replace(self.statistics(self.target, steps), folds=(), sample=None))
-        both = Statistics.sum([replace(self._fitting(given), folds=(), sample=None), weight * stats])
-        amount = tuple(plda.shrinkage_) if hasattr(plda, "shrinkage_") else None
-        ranks = {"n_speaker_factors": plda.model_.ny, "n_session_factors": plda.model_.nx}
-        new = replace(plda, shrinkage=amount, n_channels=None, model=None, callback=None, **ranks).fit_statistics(both)
-        return Adapted(new.model_, steps, k, None, 0, {"target": weight})
+        def adapted(part: Statistics) -> Model:
+            fitting = self.levels.fitting(part)
+            return levels_of.labelled(self.levels, Target.of(fitting), weights or levels_of.usual_shares(fitting), k)
+
+        def compute() -> dict[str, Any]:
+            trials = decision.ByDecision(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+            transform = partial(through, steps)
+            calibration = selection.calibrate(self.levels, stats, adapted, transform, plda.scales_, trials)
+            return {"calibration": np.array(calibration or (), float)}
+
+        shares = weights or levels_of.usual_shares(self.levels.fitting(stats))
+        calibration = None
+        if not (k or any(shares)):
+            self._note("the target counts for nothing: the source stays as it is")
+        elif len(stats.speaker_ids) >= enough and selection.have_folds(stats):
+            values = self.remember(f"calibration {name}", compute)["calibration"].tolist()
+            calibration = selection.HeldOutCalibration(*values) if values else None
+        return Adapted(adapted(stats), steps, k, shares._asdict(), calibration)
+
+    def _choose_shares(self, stats: Statistics, k: float) -> tuple[SessionShares, bool]:
+        """The shares that those left out choose, and whether the target is like the source."""
+        if not selection.have_folds(stats):
+            self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
+            return NOTHING_OF_TARGET, False
+
+        def compute() -> dict[str, Any]:
+            return {"shares": np.array(selection.choose_shares(self.levels, stats, k))}
+
+        shares = SessionShares(*self.remember("shares", compute)["shares"].tolist())
+        self.story["chosen"] = shares._asdict()
+        n_speakers = max(1, int(levels_of.effective_speakers(stats)))
+        distance = self.domain.distance
+        usual = domain.limit(self.domain.n_dimensions, n_speakers, self.domain.n_recordings)
+        like_source = selection.is_like_source(shares, distance, usual)
+        if like_source:
+            who = "speakers" if self.method == "labels" else "clusters"
+            self._note(
+                f"held-out {who} choose a share of {shares.noise:g} of the noise (up to {selection.LIKE_SOURCE:g}), "
+                f"and the distance of {distance:.3g} is usual (up to {usual:.3g}): the target is taken to be like the "
+                "source, whose covariances and calibration stay"
+            )
+        return shares, like_source
+
+    # -- clusters that stand for speakers
+
+    def _partition(self, name: str, trust: float, adapted: Adapted) -> Relabelled:
+        """The recordings with clusters of their sessions, by an adapted model, as speakers."""
+        assert isinstance(self.target, Recordings)
+        target = self.target
+
+        def compute() -> dict[str, NDArray[Any]]:
+            plda = self.source.plda_.with_model(adapted.model)
+            plda.scales_ = Scales()
+            plda.calibration_ = None
+            job = SessionSides(Chain(plda, adapted.steps), labelled=True, device=self.device)
+            sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
+            clusters = cluster(sides, prior=self.prior, weight=trust)
+            order = np.argsort(clusters.ids)
+            sessions = clusters.ids[order]
+            labels = clusters.labels[order]
+            # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
+            first = np.unique(labels, return_index=True)[1]
+            return {"sessions": sessions, "speakers": sessions[first][labels]}
+
+        if (name, trust) not in self.partitions:
+            stage = self.remember(f"partition {name} {trust:g}", compute)
+            self.partitions[name, trust] = Relabelled(target, stage["sessions"], stage["speakers"])
+        return self.partitions[name, trust]
+
+    def _candidates(self, name: str, model: Adapted) -> list[Adapted]:
+        """Adaptations to the partitions that a model finds, as far as these have enough clusters."""
+        candidates = []
+        for trust in TRUSTS:
+            clusters = self._partition(name, trust, model)
+            sizes = clusters.sizes
+            k, steps = self._centring(levels_of.effective_number(sizes))
+            trial = {"by": name, "trust": trust, "clusters": len(sizes)}
+            self.story.setdefault("partitions", []).append(trial)
+            if len(sizes) < FEWEST_CLUSTERS:
+                continue
+            key = clusters.speakers.tobytes()
+            if key not in self.tried:
+                stats = self.statistics(steps, FOLDS, clusters)
+                adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
+                covered = float(sizes[sizes > 1].sum() / sizes.sum())
+                self.tried[key] = replace(adapted, n_clusters=len(sizes), covered=covered)
+            candidates.append(self.tried[key])
+            if candidates[-1].calibration is not None:
+                trial["cost"] = candidates[-1].calibration.cost
+        return candidates
 
     # -- the end
 
@@ -636,18 +483,23 @@ class Adaptation:
         if warn:
             warnings.warn(text, UserWarning, stacklevel=6)
 
-    def _result(self, found: Adapted) -> Any:
-        """The new back-end. Scales stay; a calibration that the target gives replaces that of the source."""
-        source = self.backend.plda_
-        backend = copy(self.backend)
-        plda = copy(source)
-        plda._keep(found.model, plda.channel_priors_)
+    def _result(self, adapted: Adapted) -> Chain:
+        """The new chain. Scales stay; a calibration that the target gives replaces that of the source."""
+        source = self.source.plda_
+        plda = source.with_model(adapted.model)
+        rules = {
+            "labels": "by the numbers of speakers, sessions and recordings",
+            "clusters": "by the numbers of speakers, sessions and recordings",
+            "sessions": "chosen by those who were held out",
+            "centre": "the mean alone moves",
+        }
         reasons = self.story["reasons"]
-        reasons.setdefault("centre", "as the method has it" if self.fixed is None else "as given")
-        reasons["shares"] = "as given" if self.weights else WHY_SHARES.get(self.story["method"], "as the method has it")
-        self.story |= {"centre": found.k, "shares": {name: float(share) for name, share in found.shares.items()}}
-        if found.calibration is not None:
-            scale, offset, cost = found.calibration
+        reasons.setdefault("centre", "as the method has it" if self.centre is None else "as given")
+        reasons["shares"] = "as given" if self.weights else rules.get(self.method, "as the method has it")
+        self.story["centre"] = adapted.centre
+        self.story["shares"] = {name: float(share) for name, share in adapted.shares.items()}
+        if adapted.calibration is not None:
+            scale, offset, cost = adapted.calibration
             plda.calibration_ = AffineCalibration.of(scale, offset)
             plda.cost_ = cost
             what = "clusters" if "clusters" in self.story["target"] else "speakers"
@@ -659,92 +511,26 @@ class Adaptation:
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
-        backend.steps_ = found.steps
-        backend.plda_ = plda
-        return backend
+        return Chain(plda, adapted.steps)
 
 
-def _best(found: list[Adapted]) -> Adapted | None:
-    """That of the lowest cost of held-out trials; that of the most clusters, if none has a cost.
-
-    Clusters of none but obvious pairs would cost little: partitions that leave many more sessions alone do not compete.
-    """
-    with_cost = [each for each in found if each.calibration is not None]
-    if with_cost:
-        most = max(each.covered for each in with_cost)
-        with_cost = [each for each in with_cost if each.covered >= COVERED * most]
-        return min(with_cost, key=lambda each: each.calibration.cost)  # type: ignore[union-attr]
-    return max(found, key=lambda each: each.n_speakers) if found else None
-
-
-def bounded(tar: Floats, non: Floats, priors: Any, weight: Floats) -> Calibration:
-    """The calibration of lowest cost among those whose scale and offset are within limits.
-
-    The cost is convex: where the best scale is beyond a limit, the best one within is that limit, and so is the offset.
-    """
-    _, (scale, offset) = decision.calibrate(tar, non, priors, weight)
-    if not SLOPE[0] <= scale <= SLOPE[1]:
-        scale = float(np.clip(scale, *SLOPE))
-        offset = decision.best_offset(scale * tar, scale * non, priors, weight)
-
-    def value(scale: float) -> float:
-        return decision.cost(tar, non, scale, offset, priors, weight)
-
-    if abs(offset) > OFFSET:
-        offset = float(np.clip(offset, -OFFSET, OFFSET))
-        between = minimize_scalar(value, bounds=SLOPE, method="bounded").x
-        scale = min((*SLOPE, float(between)), key=value)
-    return Calibration(float(scale), float(offset), value(scale))
-
-
-def _placed(model: Model, step: EStep) -> Model:
-    """A model of the host where the statistics of an E-step are."""
-    return replace(model, **{name: put(getattr(model, name), step.stats.offset) for name in ("mu", "V", "U", "W")})
-
-
-def _n_folds(stats: Statistics) -> int:
-    """Folds of three speakers or more, at most five."""
-    return int(np.clip(len(stats.speaker_ids) // 3, 2, 5))
-
-
-def _have_folds(stats: Statistics) -> bool:
-    return sum(len(f.speaker_ids) > 0 for f in stats.folds) > 1
-
-
-def _folds(stats: Statistics, turn: int = 0) -> Iterator[tuple[Statistics, Statistics]]:
-    """Each fold, and the rest."""
-    folds = [replace(fold, sample=None) for fold in stats.regrouped(_n_folds(stats), turn).folds]
-    for i, fold in enumerate(folds):
-        yield fold, Statistics.sum([f for j, f in enumerate(folds) if j != i])
-
-
-def _mean(stats: Statistics) -> Floats:
+def _mean(stats: Statistics) -> NDArray[np.float64]:
     """(d,) of all recordings."""
-    total = sum(to_numpy(f)[of] for b, f in zip(stats.blocks, stats.f, strict=True) for _, _, of in b.parts)
+    sums = zip(stats.blocks, stats.f, strict=True)
+    total = sum(to_numpy(f)[columns] for block, f in sums for _, _, columns in block.parts)
     return to_numpy(stats.offset) + total / stats.n_recordings
 
 
-def _effective(target: Relabelled) -> float:
-    """The number of clusters, those with few sessions counting for less."""
-    n = np.unique(target.speakers, return_counts=True)[1].astype(float)
-    return float(n.sum() ** 2 / np.sum(n**2))
-
-
-def _covered(target: Relabelled) -> float:
-    """The share of sessions that are not alone in their cluster."""
-    n = np.unique(target.speakers, return_counts=True)[1]
-    return float(n[n > 1].sum() / n.sum())
-
-
 def _refuse_constant(stats: Statistics) -> None:
-    spread = np.diagonal(to_numpy(anova.total_covariance(stats)))
-    constant = np.flatnonzero(spread <= 1e-24 * (np.abs(_mean(stats)) + 1e-150) ** 2)
+    variances = np.diagonal(to_numpy(anova.total_covariance(stats)))
+    # Rounding leaves a constant column of numbers near m a variance of about (1e-16 m)^2.
+    constant = np.flatnonzero(variances <= 1e-24 * (np.abs(_mean(stats)) + 1e-150) ** 2)
     if len(constant) and stats.n_recordings > 1:
         remedy = "are these vectors of the same extractor?"
         raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
 
 
-def _moved(step: Center, stats: Statistics, k: float) -> Center:
+def _moved_center(step: Center, stats: Statistics, k: float) -> Center:
     """A centring that goes the part k of the way to the target's mean, for each kind that the target has."""
     new = copy(step)
     shift = k * (_mean(stats) - step.mean_)
@@ -753,6 +539,6 @@ def _moved(step: Center, stats: Statistics, k: float) -> Center:
     if step.by_channel:
         means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
         for kind, mean in zip(stats.kinds.tolist(), means, strict=True):
-            for at in np.flatnonzero(step.channels_ == kind):
-                new.channel_means_[at] = step.channel_means_[at] + k * (mean - step.channel_means_[at])
+            for row in np.flatnonzero(step.channels_ == kind):
+                new.channel_means_[row] = step.channel_means_[row] + k * (mean - step.channel_means_[row])
     return new

@@ -8,12 +8,13 @@ from functools import partial, reduce
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, on_device, to_numpy
+from duoplda.data import Recordings
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
 from duoplda.estimators import adaptation, checks, domain, files
@@ -164,18 +165,17 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     def adapt(
         self,
-        X: Any,
-        speaker: Any = None,
-        session: Any = None,
-        channel: Any = None,
+        X: ArrayLike | Recordings,
+        speaker: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
         *,
         method: str = "auto",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         centre: float | None = None,
-        source: Any = None,
         prior: float = 0.02,
         device: Any = None,
-        remember: Any = None,
+        remember: adaptation.Remember | None = None,
     ) -> Self:
         """The same chain for another domain, to which recordings of that domain lead; this one stays as it is.
 
@@ -188,15 +188,16 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             "clusters": sessions are known: they are put into clusters, which count as speakers.
             "sessions": the same sessions, but only the noise and the sum of the levels above it move.
             "total": nothing is known: all levels move with the total covariance, halfway.
-            "centre": the mean alone. "interpolation": as "labels", with given `weights`.
-            What others do: "coral", "coral+", "kaldi" (shares of excess variance), "pooled" (EM on `source` and X).
-        weights : of the target, from 0 to 1, instead of the usual ones. "labels", "interpolation": (speaker, session,
-            noise); "sessions": (noise, what is above it); "total", "coral", "coral+": one; "kaldi": (within, between)
-            or (within, between, mean difference); "pooled": what a target's recording counts.
+            "centre": the mean alone moves.
+            "kaldi": what Kaldi's `ivector-adapt-plda` does, with shares of the excess of variance.
+        weights : the shares of the target, from 0 to 1, instead of the usual ones. "labels": (speaker, session, noise);
+            "sessions": (noise, what is above it); "total": one number; "kaldi": (within, between) or (within, between,
+            mean difference).
         centre : how far the mean goes, from 0 to 1; None: as far as the number of speakers allows
-        source : for "pooled", the `Statistics` of the training data behind the steps, or its `Recordings`
         prior : for clusters, the probability that two random sessions are of one speaker
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
+        remember : `remember(name, compute)` may give the arrays of a stage from an earlier run, instead of computing
+            them, as `duoplda adapt --resume` does
 
         `adapted_` of the result tells what was done, and why: method, numbers of the target, its distance, how far the
         mean went (`centre`), `shares` of the target, the `partitions` that were tried, and the calibration: from trials
@@ -214,11 +215,14 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         ('labels', 30)
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "source": source}
-        options |= {"prior": prior, "device": device}
-        if remember is not None:
-            options["remember"] = remember
-        return adaptation.adapt(self, X, speaker, session, channel, **options)
+        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
+        source = adaptation.Chain(self.plda_, self.steps_)
+        options |= {"device": device, "remember": remember}
+        adapted = adaptation.adapt(source, X, speaker, session, channel, **options)
+        backend = copy(self)
+        backend.steps_ = adapted.steps_
+        backend.plda_ = adapted.plda_
+        return backend
 
     @property
     def adapted_(self) -> Any:

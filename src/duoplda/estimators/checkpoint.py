@@ -207,7 +207,6 @@ def adapt(
     *,
     inputs: Any = None,
     resume: bool = False,
-    source: Recordings | None = None,
     device: str | None = None,
     show: Callback = _ignore,
     note: Callback = _ignore,
@@ -222,7 +221,7 @@ def adapt(
     if resume:
         stages.open()
     try:
-        return backend.adapt(data, **options, source=source, device=device, remember=stages)
+        return backend.adapt(data, **options, device=device, remember=stages)
     except BaseException:  # Ctrl-C above all
         if stages.written or stages.done:
             note(f"to go on from {path}: the same command with --resume")

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Real
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -529,15 +530,14 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def adapt(
         self,
-        X: Any,
-        speaker: Any = None,
-        session: Any = None,
-        channel: Any = None,
+        X: ArrayLike | Recordings | Statistics,
+        speaker: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
         *,
         method: str = "auto",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         centre: float | None = None,
-        source: Any = None,
         prior: float = 0.02,
         device: Any = None,
     ) -> Self:
@@ -554,9 +554,16 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         'labels'
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "source": source}
-        options |= {"prior": prior, "device": device}
-        return adaptation.adapt(adaptation.Bare(self), X, speaker, session, channel, **options).plda_
+        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
+        source = adaptation.Chain(self)
+        adapted = adaptation.adapt(source, X, speaker, session, channel, **options, device=device).plda_
+        assert isinstance(adapted, type(self))
+        return adapted
+
+    def with_model(self, model: Model) -> Self:
+        """A copy of this fitted PLDA with the parameters of another model; all else stays, the calibration too."""
+        plda = copy(self)
+        return plda._keep(model, plda.channel_priors_)
 
     # -- densities and posteriors
 

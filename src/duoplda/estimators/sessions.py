@@ -67,7 +67,9 @@ def enroll_sides(
     for rows, names in ((np.flatnonzero(named), session), (np.flatnonzero(~named), None)):
         if len(rows):
             vectors = X if len(rows) == len(ids) else take(X, rows)
-            sessions = None if names is None else names[rows].tolist()
+            # Only an array of objects may have held None; others stay as they are, of bytes for one.
+            sessions = None if names is None else names[rows]
+            sessions = sessions.tolist() if sessions is not None and sessions.dtype == object else sessions
             kinds = None if channel is None else channel[rows]
             parts.append(model.enroll(vectors, ids[rows], sessions, kinds, device=device))
     return reduce(Sides.add, parts)

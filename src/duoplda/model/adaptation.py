@@ -19,8 +19,8 @@ and of the difference between the means m_s and m_t, whose squared length is D i
 
     k = max(0, 1 - 1.4 tr(T^-1 B) / (M D))
 
-is followed: the mean of a few speakers is mostly those speakers. What other toolkits do (CORAL, CORAL+, Kaldi's
-`ivector-adapt-plda`) is below, for comparison.
+is followed: the mean of a few speakers is mostly those speakers. What Kaldi's `ivector-adapt-plda` does is at the end,
+for those who come from there.
 """
 
 from __future__ import annotations
@@ -40,24 +40,39 @@ from duoplda.model.statistics import Statistics
 
 Floats = NDArray[np.float64]
 
-SPEAKERS = 40.0  # labelled speakers of the target that count as much as the source
-MOST = 0.5  # the largest share of the target's sessions and noise
-SPREAD = 1.4  # by which the mean of the target's speakers is taken to scatter
-FLOOR = 1e-6  # of the mean variance of the noise, before or after, below which no direction of it falls
+# The largest share of the target's sessions and noise, however many recordings it has: the source always counts for as
+# much as the target. Found on speakers that are in no table of docs/adaptation.md, as are the other constants here.
+LARGEST_SHARE = 0.5
 
 
 class Shares(NamedTuple):
-    """What the target counts at each level, from 0 (the source stays) to 1."""
+    """What the target counts at each level, from 0 (the source stays) to 1, where its speakers are known."""
 
     speaker: float
     session: float
     noise: float
 
 
+class SessionShares(NamedTuple):
+    """What the target counts where its speakers are not known: at the noise, and at both levels above it together."""
+
+    noise: float
+    both: float
+
+
+def effective_number(counts: NDArray[Any]) -> float:
+    """The number of speakers of equal size whose mean would scatter as that of speakers with these numbers of sessions.
+
+    >>> effective_number(np.array([4, 4, 4])), round(effective_number(np.array([10, 1, 1])), 2)
+    (3.0, 1.41)
+    """
+    sizes = counts.astype(float)
+    return float(sizes.sum() ** 2 / np.sum(sizes**2))
+
+
 def effective_speakers(stats: Statistics) -> float:
-    """The number of speakers of equal size whose mean would scatter as that of these does."""
-    sessions = stats.counts.sum(axis=1).astype(float)
-    return float(sessions.sum() ** 2 / np.sum(sessions**2))
+    """The effective number of speakers of statistics."""
+    return effective_number(stats.counts.sum(axis=1))
 
 
 def usual_shares(stats: Statistics) -> Shares:
@@ -66,12 +81,17 @@ def usual_shares(stats: Statistics) -> Shares:
     h = stats.n_sessions - stats.n_speakers
     f = stats.n_recordings - stats.n_sessions or h
     d = stats.d
-    return Shares(M / (M + SPEAKERS), min(MOST, h / (h + d)), min(MOST, f / (f + d)))
+    # 40 labelled speakers of the target count as much as the source.
+    return Shares(M / (M + 40.0), min(LARGEST_SHARE, h / (h + d)), min(LARGEST_SHARE, f / (f + d)))
 
 
-def centring(distance: float, size: float, n_speakers: float) -> float:
-    """How much of the way to the target's mean to go; `size` is tr(T^-1 B), `distance` D."""
-    return max(0.0, 1 - SPREAD * size / (n_speakers * distance)) if distance > 0 else 0.0
+def centring(levels: Levels, distance: float, n_speakers: float) -> float:
+    """How much of the way to the target's mean to go, which lies at the squared `distance` D."""
+    T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
+    size = float(np.trace(np.linalg.solve(T, levels.B)))
+    # The mean of M random speakers scatters by tr(T^-1 B) / M; that of the target's is taken to scatter 1.4 times as
+    # much.
+    return max(0.0, 1 - 1.4 * size / (n_speakers * distance)) if distance > 0 else 0.0
 
 
 def _root(A: Floats, power: float = 0.5) -> Floats:
@@ -107,7 +127,7 @@ class Target:
     """What statistics tell of the target; a level that they do not tell from its neighbour is None."""
 
     means: Floats  # (K, d) of its kinds of channels
-    counts: Floats  # (K,) recordings of each; 0: the kind is not there
+    counts: Floats  # (K,) recordings of each; 0: the target has none of this kind
     total: Floats  # (d, d)
     noise: Floats | None
     speaker: Floats | None = None
@@ -131,8 +151,8 @@ class Target:
             levels["session"] = _positive((session - h * noise) / s.a)
         if m > 0 and h > 0:
             above = s.b * levels["session"] if "session" in levels else 0.0
-            rest = levels["below"] if noise is None else noise
-            levels["speaker"] = _positive((speaker - m * rest - above) / s.e)
+            lowest = levels["below"] if noise is None else noise
+            levels["speaker"] = _positive((speaker - m * lowest - above) / s.e)
         if noise is not None and h + m > 0:
             levels["both"] = _positive((session + speaker - (h + m) * noise) / (s.a + s.b))
         total = symmetric((within + session + speaker) / stats.n_recordings)
@@ -194,6 +214,10 @@ class Levels:
         """(K, d, d)."""
         return symmetric(np.linalg.inv(to_numpy(self.model.W)))
 
+    def fitting(self, stats: Statistics) -> Statistics:
+        """The statistics of a target as this model takes them: see the function `fitting`."""
+        return fitting(self.model, stats)
+
     def mean_noise(self, target: Target) -> Floats:
         """(d, d) the noise that the target's recordings would have: without kinds, the means of the kinds differ too.
 
@@ -204,10 +228,6 @@ class Levels:
         centred = self.mu - self.priors @ self.mu
         return np.tensordot(self.priors, self.N, 1) + (self.priors[:, None] * centred).T @ centred
 
-    def total(self, target: Target) -> Floats:
-        """(d, d) the total covariance."""
-        return self.B + self.S + self.mean_noise(target)
-
     def moved(self, target: Target, k: float) -> Floats:
         """(K, d) the means after going the part k of the way to those of the target.
 
@@ -215,27 +235,26 @@ class Levels:
         """
         if len(target.counts) != self.model.K:
             return self.mu + k * (target.means[0] - self.priors @ self.mu)
-        there = target.counts > 0
+        present = target.counts > 0
         step = target.means - self.mu
-        step[~there] = (target.counts / target.counts.sum()) @ np.where(there[:, None], step, 0.0)
+        step[~present] = (target.counts / target.counts.sum()) @ np.where(present[:, None], step, 0.0)
         return self.mu + k * step
 
     def result(self, mu: Floats, B: Floats | None = None, S: Floats | None = None, N: Floats | None = None) -> Model:
         """The model with other means, and other covariances where these are given; the rest stays to the last bit."""
-        new: dict[str, Any] = {"mu": mu}
+        parts = {name: to_numpy(getattr(self.model, name)) for name in ("V", "U", "W")}
         if B is not None:
-            new["V"] = _factor(B)
+            parts["V"] = _factor(B)
         if S is not None and self.model.nx:
-            new["U"] = _factor(S)
+            parts["U"] = _factor(S)
         if N is not None:
+            # A direction in which the target has no noise would make ratios infinite: none falls below a millionth of
+            # the mean variance, before or after.
             size = np.maximum(*(np.trace(C, axis1=1, axis2=2) for C in (self.N, N))) / self.model.d
             s, E = np.linalg.eigh(symmetric(N))
-            s = np.maximum(s, FLOOR * size[:, None])
-            new["W"] = symmetric((E / s[:, None, :]) @ np.swapaxes(E, 1, 2))
-        return replace(self.model, **{**self._host(), **new})
-
-    def _host(self) -> dict[str, Any]:
-        return {name: to_numpy(getattr(self.model, name)) for name in ("mu", "V", "U", "W")}
+            s = np.maximum(s, 1e-6 * size[:, None])
+            parts["W"] = symmetric((E / s[:, None, :]) @ np.swapaxes(E, 1, 2))
+        return replace(self.model, mu=mu, **parts)
 
 
 def _mixed(old: Floats, new: Floats, share: float) -> Floats:
@@ -259,7 +278,7 @@ def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
     """Speakers of the target are known: each level that they tell apart has a share of its own."""
     means = levels.moved(target, k)
     if target.speaker is None:  # no speaker has two sessions
-        return between(levels, target, shares.noise, min(shares.speaker, MOST), k)
+        return between(levels, target, SessionShares(shares.noise, min(shares.speaker, LARGEST_SHARE)), k)
     B = _mixed(levels.B, target.speaker, shares.speaker) if shares.speaker else None
     if target.session is not None:
         S = _mixed(levels.S, target.session, shares.session) if shares.session and levels.model.nx else None
@@ -273,16 +292,16 @@ def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
 
 
 @reproducible()
-def between(levels: Levels, target: Target, noise: float, both: float, k: float) -> Model:
+def between(levels: Levels, target: Target, shares: SessionShares, k: float) -> Model:
     """Sessions of the target are known, but not their speakers: the noise, and the sum of the two levels above it."""
     means = levels.moved(target, k)
     if target.noise is None or target.both is None:
-        return through_total(levels, target, both, k)
-    N = _noise(levels, target, noise)
-    if not both:
+        return through_total(levels, target, shares.both, k)
+    N = _noise(levels, target, shares.noise)
+    if not shares.both:
         return levels.result(means, None, None, N)
-    sum_ = levels.B + levels.S
-    B, S = _through(_map(_mixed(sum_, target.both, both), sum_), levels.B, levels.S)
+    both = levels.B + levels.S
+    B, S = _through(_map(_mixed(both, target.both, shares.both), both), levels.B, levels.S)
     return levels.result(means, B, S, N)
 
 
@@ -292,39 +311,9 @@ def through_total(levels: Levels, target: Target, share: float, k: float) -> Mod
     means = levels.moved(target, k)
     if not share:
         return levels.result(means)
-    total = levels.total(target)
+    total = levels.B + levels.S + levels.mean_noise(target)
     A = _map(_mixed(total, target.total, share), total)
     return levels.result(means, *_through(A, levels.B, levels.S, levels.N))
-
-
-# -- what others do
-
-
-def _whitened(levels: Levels, T: Floats, target: Target) -> tuple[Floats, Floats, Floats]:
-    """Eigenvalues of T in units of the model's total covariance, their directions and the inverses of these."""
-    total = levels.total(target)
-    half = _root(total)
-    inverse = _root(total, -0.5)
-    s, E = np.linalg.eigh(symmetric(inverse @ T @ inverse))
-    return s, half @ E, inverse @ E
-
-
-@reproducible()
-def coral_plus(levels: Levels, target: Target, share: float, k: float = 1.0) -> Model:
-    """CORAL+ (Lee, Wang and Koshinaka, ICASSP 2019): CORAL, but no covariance becomes smaller in any direction.
-
-    C <- C + w Q'^-1 max(0, E - I) Q^-1, where Q'CQ = I and Q'(A C A')Q = E, A being that of CORAL.
-    """
-    total = levels.total(target)
-    A = _map(target.total, total)
-
-    def grown(C: Floats) -> Floats:
-        half = _root(C)
-        inverse = _root(C, -0.5)
-        e, Q = np.linalg.eigh(symmetric(inverse @ A @ C @ A.T @ inverse))
-        return symmetric(C + share * (half @ Q * np.maximum(e - 1, 0)) @ (half @ Q).T)
-
-    return levels.result(levels.moved(target, k), grown(levels.B), grown(levels.S), np.stack([*map(grown, levels.N)]))
 
 
 @reproducible()
@@ -337,8 +326,11 @@ def kaldi(levels: Levels, target: Target, within: float = 0.3, between: float = 
     """
     step = levels.moved(target, 1.0) - levels.mu
     mean = (target.counts / target.counts.sum() if len(target.counts) == levels.model.K else levels.priors) @ step
-    s, directions, _ = _whitened(levels, target.total + mean_diff * np.outer(mean, mean), target)
-    excess = symmetric((directions * np.maximum(s - 1, 0)) @ directions.T)
     below = levels.S + levels.mean_noise(target)
+    total = levels.B + below
+    inverse = _root(total, -0.5)
+    s, E = np.linalg.eigh(symmetric(inverse @ (target.total + mean_diff * np.outer(mean, mean)) @ inverse))
+    directions = _root(total) @ E
+    excess = symmetric((directions * np.maximum(s - 1, 0)) @ directions.T)
     S, N = _through(_map(below + within * excess, below), levels.S, levels.N)
     return levels.result(levels.mu + step, levels.B + between * excess, S, N)

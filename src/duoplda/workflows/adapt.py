@@ -8,7 +8,7 @@ from typing import Any
 from duoplda.errors import OptionsError
 from duoplda.estimators import checkpoint, files
 from duoplda.estimators.backend import Backend
-from duoplda.io import read_labels, source_files
+from duoplda.io import source_files
 from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
 from duoplda.workflows._labels import one_table, read_known_labels
 
@@ -24,8 +24,6 @@ def adapt(
     labels: PathLike | None = None,
     ids: str | None = None,
     method: str = "auto",
-    source: PathLike | None = None,
-    source_labels: PathLike | None = None,
     device: str = "cpu",
     dask: str | None = None,
     resume: bool = False,
@@ -44,7 +42,6 @@ def adapt(
     embeddings, ids, speakers, sessions, channels, labels : recordings of the target, as for `train`
     out : the adapted model; `<out>.resume` holds the stages of an adaptation that is under way
     method, options : of `Backend.adapt`
-    source, source_labels : for the method "pooled", the training data of the model
     device, dask, resume, command : as for `train`
 
     Returns
@@ -54,29 +51,22 @@ def adapt(
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
     if channels is not None and speakers is None and sessions is None:
         raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
-    if not (source is None) == (source_labels is None) == (method != "pooled"):
-        raise OptionsError("`method` pooled needs `source` and `source_labels`, and no other method takes them")
     own = labels == embeddings  # labels are columns of the embeddings
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
-    lists += [model, None if source_labels == source else source_labels]
-    check_outputs([out], force, [embeddings, source], lists)
+    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels, model]
+    check_outputs([out], force, [embeddings], lists)
     state = Path(f"{out}.resume")
     with reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
         backend = Backend.load(model)
         table = read_known_labels(embeddings, labels, speakers, sessions, channels)
         hashes = file_hashes(lists)
         target: Any = read(embeddings, ids, table)
-        training: Any = None
-        if source is not None:
-            training = read(source, None, source_labels == source or read_labels(source_labels))  # type: ignore[arg-type]
         del table
         release_memory()
         # What tells this adaptation from others that may have left a file to resume from.
         inputs = [*hashes.values(), *(_sizes_and_times(embeddings) if own else ())]
         work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "show": show, "note": note}
-        adapted = checkpoint.adapt(backend, target, state, method=method, source=training, **work, **options)
-    digests = {str(embeddings): target.digest, **({} if training is None else {str(source): training.digest})}
-    origin = {"command": command, "inputs": {**digests, **hashes}, "versions": files.versions()}
+        adapted = checkpoint.adapt(backend, target, state, method=method, **work, **options)
+    origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": files.versions()}
     if "adaptation" in backend.provenance_:
         origin["before"] = backend.provenance_["adaptation"]
     adapted.save(out, provenance={"adaptation": origin}, force=force)
