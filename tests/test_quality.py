@@ -19,7 +19,7 @@ from duoplda import DuopldaError
 from duoplda.errors import MissingIds
 from duoplda.evaluation import calibration, metrics
 from duoplda.evaluation.calibration import AffineCalibration, QualityCalibration
-from duoplda.evaluation.quality import choose, described, design, folds, linked_sides, trial_quality
+from duoplda.evaluation.quality import choose, described, design, linked_sides, trial_folds, trial_quality
 from duoplda.io import Coded, Enrollment, QualityTable, Trials, read_quality
 
 FORMATS = [".tsv", ".csv", ".parquet"]
@@ -240,7 +240,7 @@ def test_held_out_ratios_are_those_of_fits_without_the_two_folds() -> None:
     held = learner.held_out(s, y, speakers=data.speakers, n_folds=4, seed=3, **data.known)
     seen = np.zeros(len(y), int)
     a, b = data.speakers
-    for out, learn in folds(data.speakers, y, 4, 3):
+    for out, learn in trial_folds(data.speakers, y, 4, 3):
         seen += out
         assert not {*a[out], *b[out]} & {*a[learn], *b[learn]}
         affine = AffineCalibration(0.2).fit(s[learn], y[learn])
@@ -258,11 +258,11 @@ def test_held_out_ratios_are_those_of_fits_without_the_two_folds() -> None:
 def test_folds_need_enough_speakers_and_labels_that_agree() -> None:
     a, b = np.repeat(range(4), 4), np.tile(range(4), 4)
     with pytest.raises(DuopldaError, match="2 speakers in 5 folds"):
-        list(folds((a[a < 2], a[a < 2]), np.ones(8, bool)))
+        list(trial_folds((a[a < 2], a[a < 2]), np.ones(8, bool)))
     with pytest.raises(DuopldaError, match=r"labels: 1 of 16 are at odds with the speakers \(rows 1,"):
-        list(folds((a, b), (a == b) | (np.arange(16) == 1)))
+        list(trial_folds((a, b), (a == b) | (np.arange(16) == 1)))
     with pytest.raises(DuopldaError, match="no target or no non-target"):
-        list(folds((a, b), (a == b) & (a == 0)))
+        list(trial_folds((a, b), (a == b) & (a == 0)))
 
 
 def test_linked_ids_are_speakers_where_target_trials_tell() -> None:

@@ -23,7 +23,7 @@ from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
-from duoplda.evaluation.calibration import METHODS, AffineCalibration
+from duoplda.evaluation.calibration import CALIBRATIONS, AffineCalibration
 from duoplda.model import em, parameters, posteriors
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
@@ -228,7 +228,7 @@ class ScoresTrials:
         check_is_fitted(self)
         if method not in ("affine", "pav"):
             raise DuopldaError(f"method={method!r} must be one of affine, pav")
-        self.calibration_ = METHODS[method](**options).fit(scores, labels)
+        self.calibration_ = CALIBRATIONS[method](**options).fit(scores, labels)
         return self
 
     def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:

@@ -1,9 +1,12 @@
 """From scores to calibrated log-likelihood ratios: affine, monotone (PAV), fusion of systems, and side information.
 
 Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then `transform(scores)`
-gives natural-log likelihood ratios. `save(path)` and `load(path)` keep one in a file; `get_state()` gives parameters
-and what was learnt as plain floats and arrays, `from_state()` takes them back. The PAV blocks are those of
-`duoplda.metrics`: the yardstick and the calibration then agree on ties.
+gives natural-log likelihood ratios. Learn on other speakers than those that are scored later, recorded in the same way:
+a calibration that has seen its trials looks better than it is, and one of another channel misleads.
+
+`save(path)` and `load(path)` keep one in a file; `get_state()` gives parameters and what was learnt as plain floats and
+arrays, `from_state()` takes them back. The PAV blocks are those of `duoplda.metrics`: the yardstick and the calibration
+then agree on ties.
 """
 
 import os
@@ -20,20 +23,21 @@ from sklearn.utils.validation import check_is_fitted
 from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, refuse_rows, tally
-from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, folds
+from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, trial_folds
 from duoplda.io import read_container, write_container
 
-__all__ = ["METHODS", "AffineCalibration", "Fusion", "HeldOutRatios", "PAVCalibration", "QualityCalibration"]
+__all__ = ["CALIBRATIONS", "AffineCalibration", "Fusion", "HeldOutRatios", "PAVCalibration", "QualityCalibration"]
 __all__ += ["load", "restore"]
-KIND = "duoplda-calibration"
+
+FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds
 
 
 class _Calibration(TransformerMixin, BaseEstimator):
-    """What they share: their state as a dictionary, and their file."""
+    """What all calibrations share: their state as a dictionary, and their file."""
 
-    _learnt: ClassVar[tuple[str, ...]]  # attributes that fit sets: numbers
-    _texts: ClassVar[tuple[str, ...]] = ()  # and those that are lists and dictionaries of texts
-    _arrays: ClassVar[tuple[str, ...]] = ()  # those of them that are arrays (m,), all of one length
+    _learnt: ClassVar[tuple[str, ...]]  # attributes that `fit` sets and that are numbers or arrays of them
+    _arrays: ClassVar[tuple[str, ...]] = ()  # those among them that are arrays (m,), all of one length
+    _texts: ClassVar[tuple[str, ...]] = ()  # attributes that `fit` sets and that are lists or dictionaries of texts
 
     def get_state(self) -> dict[str, Any]:
         """Return parameters and learnt attributes as floats and arrays, for `from_state`."""
@@ -61,28 +65,28 @@ class _Calibration(TransformerMixin, BaseEstimator):
         return fitted
 
     def apply(self, scores: Array) -> Array:
-        """Log-likelihood ratios of scores in any array library; only affine maps keep them there."""
+        """Log-likelihood ratios of scores of any array library, as NumPy arrays; affine maps stay in the library."""
         return self.transform(to_numpy(scores))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write it as safetensors, whole or not at all; `force` replaces an existing file."""
+        """Write the calibration as safetensors, whole or not at all; `force` replaces an existing file."""
         state = self.get_state()
         texts = {name: state.pop(name) for name in self._texts}
         arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in state.items()}
-        write_container(path, KIND, arrays, {"class": type(self).__name__, **texts}, force=force)
+        write_container(path, FILE_KIND, arrays, {"class": type(self).__name__, **texts}, force=force)
 
 
 class _Logistic(_Calibration):
-    """What the linear ones share: the parameters and the minimum of the prior-weighted logistic loss."""
+    """What linear calibrations share: the parameters and the minimum of the prior-weighted logistic loss."""
 
-    _free: ClassVar[int] = 0  # so many of the first scales have no ridge
+    _n_free: ClassVar[int] = 0  # the number of scales, the first ones, that have no ridge
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
         self.p_target = p_target
         self.ridge = ridge
 
     def _learn(self, x: Floats, labels: ArrayLike, weights: ArrayLike | None) -> Floats:
-        """Set the offset and the ridge used, and return the scales (k,), for scores x (n, k)."""
+        """Set the offset and the ridge that was used, and return the scales (k,), for scores x (n, k)."""
         p = self.p_target
         ridge = self.ridge
         if not 0 < p < 1:
@@ -92,7 +96,7 @@ class _Logistic(_Calibration):
         if x.size == 0:
             raise DuopldaError(f"scores has shape {x.shape}; there are no scores")
         _refuse_infinite(x)
-        rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # keeps the rows of positive weight
+        rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # which leaves out rows of weight 0
         x = x[rows.astype(np.intp)]
         n_targets = w[y].sum()
         n_nontargets = w[~y].sum()
@@ -100,9 +104,9 @@ class _Logistic(_Calibration):
         mean = c @ x
         x = x - mean
         deviation = np.sqrt(c @ x**2)
-        deviation[deviation <= 1e-12 * np.abs(mean)] = np.inf  # a constant system gets the scale 0
+        deviation[deviation <= 1e-12 * np.abs(mean)] = np.inf  # so that a constant column gets the scale 0
         x = np.column_stack((x / deviation, np.ones(len(x))))
-        penalty = np.where(np.arange(len(mean)) < self._free, 0.0, ridge)
+        penalty = np.where(np.arange(len(mean)) < self._n_free, 0.0, ridge)
         theta = _newton(x, y, c, p, penalty)
         if theta is None and not penalty.all():
             ridge = float(1.0 / min(n_targets, n_nontargets))
@@ -117,6 +121,13 @@ class _Logistic(_Calibration):
         self.ridge_ = ridge
         return scales
 
+    def _set_scale(self, scale: float) -> None:
+        """Keep the scale of one system, and warn where it turns the scores around."""
+        self.scale_ = scale
+        if scale < 0:
+            message = f"the scale is negative ({scale:.3g}): targets score lower than non-targets; are "
+            warnings.warn(message + "the labels or the sign of the scores inverted?", UserWarning, stacklevel=3)
+
 
 class AffineCalibration(_Logistic):
     """Scale and offset that turn scores into log-likelihood ratios: llr = scale_ s + offset_.
@@ -126,7 +137,8 @@ class AffineCalibration(_Logistic):
         p mean over targets of log(1 + exp(-llr - logit p))
         + (1 - p) mean over non-targets of log(1 + exp(llr + logit p)) + ridge a^2 / 2,
 
-    where p = `p_target` says which priors matter most and a is the scale for scores of unit variance.
+    where p = `p_target` says which priors matter most and a is the scale for scores of unit variance. The order of the
+    scores stays as it is. Use it by default: two numbers can be learnt from a few hundred trials.
 
     When one threshold separates the classes the loss has no finite minimum. Then, if `ridge` is 0, a warning is given
     and the ridge 1 / (weight of the rarer class's trials) is used instead, which keeps the ratios to what that number
@@ -145,10 +157,7 @@ class AffineCalibration(_Logistic):
         x = real_numbers(scores)
         if x.ndim != 1:
             raise DuopldaError(f"scores has shape {x.shape}; give (n,), or use Fusion for several systems")
-        self.scale_ = float(self._learn(x[:, None], labels, weights)[0])
-        if self.scale_ < 0:
-            message = f"the scale is negative ({self.scale_:.3g}): targets score lower than non-targets; are "
-            warnings.warn(message + "the labels or the sign of the scores inverted?", UserWarning, stacklevel=2)
+        self._set_scale(float(self._learn(x[:, None], labels, weights)[0]))
         return self
 
     def transform(self, scores: ArrayLike) -> Floats:
@@ -159,7 +168,7 @@ class AffineCalibration(_Logistic):
 
     @classmethod
     def of(cls, scale: float, offset: float) -> Self:
-        """The map with a given scale and offset."""
+        """The map with this scale and this offset, without learning."""
         return cls.from_state({**cls().get_params(), "scale_": scale, "offset_": offset, "ridge_": 0.0})
 
     def apply(self, scores: Array) -> Array:
@@ -171,7 +180,8 @@ class Fusion(_Logistic):
     """Calibrated linear fusion of k systems: llr = scores @ scales_ + offset_.
 
     The weights minimise the same loss as `AffineCalibration`, which is the case k = 1, with the ridge on
-    the k scales for scores of unit variance. Systems that repeat each other share their weight equally.
+    the k scales for scores of unit variance. Systems that repeat each other share their weight equally. A negative
+    scale is no error: a system may correct another one.
 
     >>> scores = [[-3.0, 0.0], [1.0, 1.0], [-1.0, 1.0], [3.0, -1.0], [0.5, 1.5], [1.0, -2.0]]
     >>> Fusion().fit(scores, [False, False, True, True, False, True]).transform(scores).shape
@@ -217,11 +227,14 @@ class HeldOutRatios(NamedTuple):
 class QualityCalibration(_Logistic):
     """Scores and side information of both sides of a trial: llr = scale_ s + offset_ + x @ coefficients_.
 
+    Use it where durations, kinds of channels or counts differ between trials, and only if `held_out` shows that it
+    lowers Cllr for speakers who were left out: each coefficient must be learnt from the same trials.
+
     The columns x of side information are those of `duoplda.evaluation.quality`: numbers, logarithms of durations and
     counts, kinds. With `symmetric`, both sides of a trial have the same coefficients. All minimise the same loss as
     `AffineCalibration`; the ridge is on the coefficients for columns of unit variance, not on the scale of the score.
     With the default, 0.01, a coefficient that the trials determine well loses about a tenth, and one that they do not
-    is held near 0. If the scores separate the classes, a ridge on the scale is added, as there.
+    is held near 0. If the scores separate the classes, the scale gets a ridge too, as in `AffineCalibration`.
 
     `terms_` has the meaning of each coefficient, `deviations_` the standard deviation of its column, and after `fit`
     (not in a file) `ignored_` has the columns that could not be used, and why.
@@ -240,7 +253,7 @@ class QualityCalibration(_Logistic):
     _learnt = ("scale_", "offset_", "ridge_", "coefficients_", "deviations_")
     _arrays = ("coefficients_", "deviations_")
     _texts = ("terms_", "kinds_")
-    _free = 1
+    _n_free = 1  # the scale of the score
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.01, symmetric: bool = False) -> None:
         super().__init__(p_target, ridge)
@@ -257,21 +270,18 @@ class QualityCalibration(_Logistic):
         """Learn from finite `scores` (n,), boolean `labels` (n,), `weights` (n,) or None, and side information."""
         recipe, x = self._columns(scores, quality)
         scales = self._learn(x, labels, weights)
-        self.scale_ = float(scales[0])
+        self._set_scale(float(scales[0]))
         self.coefficients_ = scales[1:]
         self.deviations_ = x[:, 1:].std(axis=0)
         self.terms_ = [[t.use, t.column, t.side, t.word] for t in recipe.terms]
         self.kinds_ = {name: list(words) for name, words in recipe.kinds.items()}
         self.ignored_ = dict(recipe.ignored)
-        if self.scale_ < 0:
-            message = f"the scale is negative ({self.scale_:.3g}): targets score lower than non-targets; are "
-            warnings.warn(message + "the labels or the sign of the scores inverted?", UserWarning, stacklevel=2)
         return self
 
     def transform(self, scores: ArrayLike, quality: TrialQuality | None = None) -> Floats:
         """Log-likelihood ratios (n,) of finite `scores` (n,), with side information on the same trials."""
         check_is_fitted(self)
-        x = design(_given(scores, quality), self.recipe)
+        x = design(_fitting(scores, quality), self.recipe)
         s = real_numbers(scores)
         _refuse_infinite(s[:, None])
         return np.asarray(self.scale_ * s + self.offset_ + x @ self.coefficients_)
@@ -296,6 +306,7 @@ class QualityCalibration(_Logistic):
 
         `speakers` has the speaker of each side, two (n,). The speakers are dealt into folds, and a trial is calibrated
         by the trials that have no speaker of its two folds. Which columns can be used is decided once, without labels.
+        Compare `cllr` of the two answers before you use side information.
         """
         x = self._columns(scores, quality)[1]
         y = check_trials(x[:, 0], labels, None)[1]
@@ -303,7 +314,7 @@ class QualityCalibration(_Logistic):
         learner = type(self)(**self.get_params())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # `fit`, on all trials, says what there is to say
-            for held, learn in folds(speakers, y, n_folds, seed):
+            for held, learn in trial_folds(speakers, y, n_folds, seed):
                 for i, width in enumerate((1, x.shape[1])):
                     scales = learner._learn(x[learn, :width], y[learn], None)
                     ratios[i, held] = x[held, :width] @ scales + learner.offset_
@@ -312,7 +323,7 @@ class QualityCalibration(_Logistic):
 
     def _columns(self, scores: ArrayLike, quality: TrialQuality) -> tuple[Recipe, Floats]:
         """Choose the columns of side information, and set them beside the scores: (n, 1 + number of terms)."""
-        recipe = choose(_given(scores, quality), bool(self.symmetric))
+        recipe = choose(_fitting(scores, quality), bool(self.symmetric))
         if not recipe.terms:
             why = "; ".join(f"{name}: {cause}" for name, cause in recipe.ignored.items())
             raise DuopldaError(f"no column of the table can be used ({why}); use AffineCalibration without it")
@@ -333,6 +344,8 @@ class QualityCalibration(_Logistic):
 
 class PAVCalibration(_Calibration):
     """Monotone map from scores to log-likelihood ratios, learnt by pooling adjacent violators.
+
+    Use it where trials are many (thousands of targets) and no straight line fits; with few, its steps follow chance.
 
     A block of scores with target weight t and non-target weight n gets log(t / T) - log(n / N). The map is constant
     within a block, linear between neighbouring blocks, and constant beyond the outermost.
@@ -385,8 +398,13 @@ class PAVCalibration(_Calibration):
         return np.where((x >= self.low_[-1]) & (self.llr_[-1] == np.inf), np.inf, llr)
 
 
-METHODS: dict[str, type[_Calibration]] = {"affine": AffineCalibration, "pav": PAVCalibration, "fusion": Fusion}
-METHODS["quality"] = QualityCalibration
+# The words by which options name a method.
+CALIBRATIONS: dict[str, type[_Calibration]] = {
+    "affine": AffineCalibration,
+    "pav": PAVCalibration,
+    "fusion": Fusion,
+    "quality": QualityCalibration,
+}
 
 
 def restore(name: str, state: Mapping[str, Any]) -> Any:
@@ -396,14 +414,14 @@ def restore(name: str, state: Mapping[str, Any]) -> Any:
     >>> restore("AffineCalibration", fitted.get_state()).scale_ == fitted.scale_
     True
     """
-    classes = {c.__name__: c for c in METHODS.values()}
+    classes = {c.__name__: c for c in CALIBRATIONS.values()}
     if name not in classes:
         raise DuopldaError(f"holds {name!r}, which is no calibration; known: {', '.join(classes)}")
     return classes[name].from_state(state)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read what `save` wrote.
+    """Read a calibration from a file that its `save` wrote.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -411,13 +429,14 @@ def load(path: str | os.PathLike[str]) -> Any:
     ...     load(folder + "/c.safetensors")
     AffineCalibration()
     """
-    arrays, header = read_container(path, [KIND])
+    arrays, header = read_container(path, [FILE_KIND])
     texts = {name: header[name] for name in QualityCalibration._texts if name in header}
     with error_prefix(os.fspath(path)):
         return restore(str(header.get("class")), {**arrays, **texts})
 
 
-def _given(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
+def _fitting(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
+    """The side information, or an error where it is missing or on another number of trials."""
     if quality is None:
         raise DuopldaError("this calibration needs side information on both sides of the trials: quality=...")
     if np.shape(scores) != (len(quality),):
@@ -426,12 +445,14 @@ def _given(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
 
 
 def _without_nan(scores: ArrayLike) -> Floats:
+    """Scores of any shape as float64, or an error that names those that are missing."""
     x = real_numbers(scores)
     refuse_rows(np.isnan(x.ravel()), "scores", "NaN", "a calibration cannot replace a missing score")
     return x
 
 
 def _refuse_infinite(x: Floats) -> None:
+    """Raise an error where a row of x (n, k) has infinity or NaN: one of them would decide the whole fit."""
     bad = np.asarray(~np.isfinite(x).all(axis=1))
     refuse_rows(bad, "scores", "not finite", "remove these trials or clip their scores")
 

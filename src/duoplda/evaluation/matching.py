@@ -7,14 +7,15 @@ measure_systems(matched.systems, matched.target)
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda.data.labels import places
-from duoplda.errors import DuopldaError, MissingIds, error_prefix
-from duoplda.evaluation.calibration import Fusion
+from duoplda.errors import DuopldaError, MissingIds, error_prefix, some
+from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
+from duoplda.evaluation.quality import truth_of
 from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
 
 __all__ = ["Matched", "calibrate_scores", "lookup", "match_files", "match_scores", "speaker_sides"]
@@ -25,8 +26,9 @@ class Matched:
     """Scores of one or several systems for the same n trials.
 
     >>> trials = Trials(Coded.of(["m", "m"]), Coded.of(["a", "b"]), np.array([True, False]))
-    >>> found = match_scores(trials, {"dev": Scores(Coded.of(["m", "m"]), Coded.of(["b", "a"]), np.array([-1.5, 2.5]))})
-    >>> found.systems["dev"].tolist(), found.n_left_out
+    >>> scores = Scores(Coded.of(["m", "m"]), Coded.of(["b", "a"]), np.array([-1.5, 2.5]))
+    >>> matched = match_scores(trials, {"dev": scores})
+    >>> matched.systems["dev"].tolist(), matched.n_left_out
     ([2.5, -1.5], 0)
     """
 
@@ -39,7 +41,7 @@ class Matched:
     @property
     def target(self) -> Booleans:
         """Whether each trial is a target trial, (n,)."""
-        return _truth(self.trials)
+        return truth_of(self.trials)
 
 
 def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Matched:
@@ -53,27 +55,27 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
     >>> match_scores(trials, {"ours": scores}).systems["ours"].tolist()
     [2.0, -1.0]
     """
-    places = {}
+    rows = {}
     missing = {}
     unused = {}
     for name, scores in systems.items():
         with error_prefix(name):
-            places[name] = at = lookup(scores, trials.enroll, trials.test)
-            absent = np.flatnonzero(at < 0)
+            rows[name] = lookup(scores, trials.enroll, trials.test)
+            absent = np.flatnonzero(rows[name] < 0)
             if len(absent) and not allow_missing:
-                first = _first(_pairs(trials.enroll[absent[:11]], trials.test[absent[:11]]))
+                pairs = some(_pairs(trials.enroll[absent[:10]], trials.test[absent[:10]]))
                 remedy = "leave them out with --allow-missing (allow_missing=True)"
-                raise MissingIds(f"{len(absent):,} trials without a score: {first}; {remedy}")
+                raise MissingIds(f"{len(absent):,} trials without a score, such as {pairs}; {remedy}")
         missing[name] = len(absent)
-        unused[name] = len(scores) - len(np.unique(at[at >= 0]))
-    rows = np.flatnonzero(np.all([at >= 0 for at in places.values()], axis=0))
-    if not len(rows):
+        unused[name] = len(scores) - len(np.unique(rows[name][rows[name] >= 0]))
+    kept = np.flatnonzero(np.all([row >= 0 for row in rows.values()], axis=0))
+    if not len(kept):
         raise DuopldaError("no trial has a score in every system; do the ids of the trials and the scores agree?")
-    target = None if trials.target is None else trials.target[rows]
-    conditions = {name: column[rows] for name, column in trials.conditions.items()}
-    kept = Trials(trials.enroll[rows], trials.test[rows], target, conditions)
-    columns = {name: systems[name].score[at[rows]] for name, at in places.items()}
-    return Matched(kept, columns, missing, unused, len(trials) - len(rows))
+    target = None if trials.target is None else trials.target[kept]
+    conditions = {name: column[kept] for name, column in trials.conditions.items()}
+    scored = Trials(trials.enroll[kept], trials.test[kept], target, conditions)
+    columns = {name: systems[name].score[row[kept]] for name, row in rows.items()}
+    return Matched(scored, columns, missing, unused, len(trials) - len(kept))
 
 
 def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missing: bool = False) -> Matched:
@@ -83,8 +85,8 @@ def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missi
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "trials").write_text("m a target\\nm b nontarget\\n")
     ...     _ = Path(folder, "dev.txt").write_text("m b -1.5\\nm a 2.5\\n")
-    ...     found = match_files(folder + "/trials", [folder + "/dev.txt"])
-    >>> found.target.tolist(), found.systems["dev"].tolist()
+    ...     matched = match_files(folder + "/trials", [folder + "/dev.txt"])
+    >>> matched.target.tolist(), matched.systems["dev"].tolist()
     ([True, False], [2.5, -1.5])
     """
     paths = [Path(path) for path in scores]
@@ -94,9 +96,9 @@ def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missi
         raise DuopldaError("the same score file is given twice; give each system once")
     key = read_trials(trials)
     with error_prefix(str(trials)):
-        _truth(key)
-    found = match_scores(key, {str(path): read_scores(path) for path in paths}, allow_missing=allow_missing)
-    return replace(found, systems=dict(zip(names, found.systems.values(), strict=True)))
+        truth_of(key)
+    matched = match_scores(key, {str(path): read_scores(path) for path in paths}, allow_missing=allow_missing)
+    return replace(matched, systems=dict(zip(names, matched.systems.values(), strict=True)))
 
 
 def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
@@ -108,7 +110,8 @@ def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
     """
     width = max(1, len(test.names))
 
-    def codes(column: Coded, names: Any) -> Indices:
+    def codes(column: Coded, names: NDArray[np.str_]) -> Indices:
+        """The places of a column's values among names, -1 where there is none."""
         place = {name: i for i, name in enumerate(names.tolist())}
         return np.array([place.get(name, -1) for name in column.names.tolist()], np.intp)[column.codes]
 
@@ -126,7 +129,9 @@ def lookup(scores: Scores, enroll: Coded, test: Coded) -> Indices:
     return np.append(order, -1)[places(wanted, keys)]
 
 
-def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrollment | None = None) -> tuple[Any, Any]:
+def speaker_sides(
+    trials: Trials, speakers: Mapping[str, str], enrollment: Enrollment | None = None
+) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     """Return the speaker of both sides of each trial, two (n,) of str; `speakers` maps recordings to them.
 
     `enrollment` has the recordings of each model, whose speaker is the model's. Without it, or for other models, a
@@ -140,28 +145,31 @@ def speaker_sides(trials: Trials, speakers: Mapping[str, str], enrollment: Enrol
     """
     models = {name: name for name in speakers.values()} | dict(speakers)
     if enrollment is not None:
-        made: dict[str, set[str]] = {}
+        enrolled: dict[str, set[str]] = {}
         for model, recording in zip(enrollment.model.values, enrollment.recording.values, strict=True):
             if recording in speakers:
-                made.setdefault(str(model), set()).add(speakers[recording])
-        mixed = sorted(model for model, who in made.items() if len(who) > 1)
+                enrolled.setdefault(str(model), set()).add(speakers[recording])
+        mixed = sorted(model for model, who in enrolled.items() if len(who) > 1)
         if mixed:
             raise DuopldaError(f"model {mixed[0]!r} has recordings of several speakers: intervals need one speaker")
-        models |= {model: who.pop() for model, who in made.items()}
+        models |= {model: who.pop() for model, who in enrolled.items()}
     sides = []
     for what, column, known in (("models", trials.enroll, models), ("recordings", trials.test, speakers)):
         absent = [name for name in column.names[np.unique(column.codes)].tolist() if name not in known]
         if absent:
             remedy = "label them, or give the enrolment map" if what == "models" else "label them"
-            raise MissingIds(f"{len(absent):,} {what} whose speaker is not known: {_first(absent)}; {remedy}")
+            raise MissingIds(f"{len(absent):,} {what} whose speaker is not known: {some(absent)}; {remedy}")
         sides.append(np.array([known.get(name, "") for name in column.names.tolist()])[column.codes])
     return sides[0], sides[1]
 
 
-def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Scores:
+def calibrate_scores(
+    fitted: AffineCalibration | PAVCalibration | Fusion, systems: Mapping[str, Scores], *, allow_missing: bool = False
+) -> Scores:
     """Apply a calibration to all scores of one system, or a fusion to those of several for the pairs of the first.
 
-    >>> from duoplda.evaluation.calibration import AffineCalibration
+    A pair that another system of a fusion has not scored raises `MissingIds`, or is left out with `allow_missing`.
+
     >>> scores = Scores(Coded.of(["m"]), Coded.of(["a"]), np.array([2.0]))
     >>> calibrate_scores(AffineCalibration.of(0.5, -1.0), {"dev": scores}).score.tolist()
     [0.0]
@@ -173,22 +181,13 @@ def calibrate_scores(fitted: Any, systems: Mapping[str, Scores], *, allow_missin
     pairs = Trials(first.enroll, first.test)
     x = first.score
     if isinstance(fitted, Fusion):
-        found = match_scores(pairs, systems, allow_missing=allow_missing)
-        pairs = found.trials
-        x = np.stack(list(found.systems.values()), axis=1)
+        matched = match_scores(pairs, systems, allow_missing=allow_missing)
+        pairs = matched.trials
+        x = np.stack(list(matched.systems.values()), axis=1)
     with error_prefix(name):
         return Scores(pairs.enroll, pairs.test, fitted.transform(x))
 
 
 def _pairs(enroll: Coded, test: Coded) -> list[str]:
+    """The ids of both sides of trials, as messages show them."""
     return [f"{e} {t}" for e, t in zip(enroll.values.tolist(), test.values.tolist(), strict=True)]
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + ", ..." * (len(names) > 10)
-
-
-def _truth(trials: Trials) -> Booleans:
-    if trials.target is None:
-        raise DuopldaError("the trials have no truth (target or nontarget); give the key")
-    return trials.target

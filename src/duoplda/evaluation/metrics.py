@@ -9,6 +9,10 @@ summed weights of the target and the non-target trials,
 
 Equal scores are one step of both curves, never two, so no result depends on the order of the trials.
 Scores may be infinite; a NaN is refused.
+
+Which number to look at: Cllr tells whether the ratios can be used as evidence at any prior, a detection cost whether
+decisions at one prior are good, and the EER only how well two classes can be told apart by some threshold that nobody
+knows beforehand. A system can have a low EER and ratios that mislead.
 """
 
 import sys
@@ -32,11 +36,14 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 Weights = ArrayLike | None
-_MAX_LOG_ODDS = 700.0  # exp of it is still a finite double
+MAX_LOG_ODDS = 700.0  # exp(700) is still a finite double, exp(710) is not
 
 
 class DetCurve(NamedTuple):
     """Error rates for rising thresholds: `p_miss`, `p_fa`, `thresholds`, each (m + 1,).
+
+    At `thresholds[k]` the share `p_miss[k]` of the targets is rejected and the share `p_fa[k]` of the non-targets
+    accepted.
 
     >>> curve = det_curve([0.0, 1.0], [False, True])
     >>> curve.p_miss.tolist(), curve.p_fa.tolist(), curve.thresholds.tolist()
@@ -49,28 +56,34 @@ class DetCurve(NamedTuple):
 
 
 class BayesError(NamedTuple):
-    """Bayes error rates of the scores as they are (`actual`) and calibrated by PAV (`minimum`).
+    """Bayes error rates of the scores as they are (`actual`) and after calibration by PAV (`minimum`).
 
-    >>> found = bayes_error([-3.0, 1.0, -1.0, 3.0], [False, False, True, True], 0.0)
-    >>> bool(found.minimum <= found.actual)
+    The difference is what better calibration could gain at these priors. Normalised, 1 is the error of deciding without
+    looking at scores: an `actual` above 1 means that the scores do harm there.
+
+    >>> errors = bayes_error([-3.0, 1.0, -1.0, 3.0], [False, False, True, True], 0.0)
+    >>> bool(errors.minimum <= errors.actual)
     True
     """
 
-    actual: Any
+    actual: Any  # a float, or an array of the shape of the priors; and so is minimum
     minimum: Any
 
 
 class BootstrapResult(NamedTuple):
     """A metric on all trials, the ends of its confidence interval, and its value for each resample.
 
+    The interval is about other speakers of the same kind, recorded in the same way. It says nothing about other
+    channels or languages, and two systems must not be compared by whether their intervals overlap.
+
     >>> scores, labels = [-3.0, 1.0, -1.0, 3.0], [False, False, True, True]
     >>> speakers = ["a", "a", "a", "b"], ["b", "c", "a", "b"]
-    >>> found = bootstrap(cllr, scores, labels, *speakers, n_resamples=20)
-    >>> bool(found.low <= found.high), found.values.shape
+    >>> result = bootstrap(cllr, scores, labels, *speakers, n_resamples=20)
+    >>> bool(result.low <= result.high), result.values.shape
     (True, (20,))
     """
 
-    estimate: Any
+    estimate: Any  # a float, or an array where the metric gives one; and so are low and high
     low: Any  # None where there were no resamples, and so is high
     high: Any
     values: Floats  # (n_resamples,), or (n_resamples, ...) for a metric that gives an array
@@ -86,7 +99,11 @@ class Tally(NamedTuple):
 
 
 def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: Weights = None) -> float:
-    """Equal error rate: the common value of p_miss and p_fa.
+    """Equal error rate: the common value of p_miss and p_fa, 0 where a threshold separates the classes, 0.5 by chance.
+
+    It compares systems on the same trials. It is not the error rate of a system in use, whose threshold is fixed
+    beforehand and whose priors differ: see `act_dcf`. By Doddington's rule, 30 errors are needed to know an error
+    rate to within 30 % (with 90 % confidence).
 
     The empirical rates are steps and seldom meet, which is why tools disagree. `method` says what is meant:
     - "rocch": where the convex hull of the ROC crosses p_miss = p_fa. It is the largest minimum Bayes error over all
@@ -136,6 +153,9 @@ def min_dcf(
 ) -> Any:
     """Lowest normalised detection cost that any threshold reaches: the minimum over t of the cost in `act_dcf`.
 
+    The threshold is the best for these very trials, so this is a lower limit for what a calibrated system would cost,
+    not what it costs. 1 means that at these priors no threshold is better than deciding without scores.
+
     >>> min_dcf([-1.0, 0.0, 1.0, 2.0], [False, True, False, True], p_target=[0.5, 0.01]).tolist()
     [0.5, 0.5]
     """
@@ -154,6 +174,9 @@ def act_dcf(
     """Normalised detection cost (NIST) of deciding by the Bayes threshold, as if the scores were calibrated.
 
     [p c_miss p_miss(t) + (1 - p) c_fa p_fa(t)] / min(p c_miss, (1 - p) c_fa),   t = log((1 - p) c_fa / (p c_miss))
+
+    1 is the cost of the better of accepting all and rejecting all; more than 1 means that deciding by these scores is
+    worse than not looking at them. The distance to `min_dcf` is what calibration would gain.
 
     The prior and the costs are scalars or arrays that broadcast. Returns a float for scalars, otherwise an array.
 
@@ -177,8 +200,8 @@ def bayes_error(
     BayesError(actual=1.0, minimum=0.5)
     """
     log_odds = np.asarray(prior_log_odds, dtype=np.float64)
-    if not np.all(np.abs(log_odds) <= _MAX_LOG_ODDS):
-        raise DuopldaError(f"prior_log_odds must lie within -{_MAX_LOG_ODDS:g} .. {_MAX_LOG_ODDS:g}")
+    if not np.all(np.abs(log_odds) <= MAX_LOG_ODDS):
+        raise DuopldaError(f"prior_log_odds must lie within -{MAX_LOG_ODDS:g} .. {MAX_LOG_ODDS:g}")
     scale = 1.0 if normalized else expit(-np.abs(log_odds))
     bins = tally(*check_trials(scores, labels, weights))
     costs = (_normalised_cost(b, -log_odds, np.exp(-log_odds)) for b in (bins, pool(bins)))
@@ -186,7 +209,10 @@ def bayes_error(
 
 
 def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
-    """Cost of the log-likelihood ratios in bits: 0 is perfect, 1 is what always saying 0 costs.
+    """Cost of the log-likelihood ratios in bits: 0 is perfect, 1 is what always reporting an LLR of 0 costs.
+
+    More than 1 means that the ratios mislead: whoever believes them decides worse than without them. `calibration_loss`
+    tells how much of it comes from their scale, and `min_cllr` how much from a lack of separation.
 
     (mean over targets of log2(1 + exp(-s)) + mean over non-targets of log2(1 + exp(s))) / 2
 
@@ -212,6 +238,8 @@ def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> f
 def calibration_loss(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
     """What miscalibration costs, in bits: cllr - min_cllr, at least 0.
 
+    With few trials it is above 0 for perfectly calibrated ratios too, since `min_cllr` is fitted to these trials.
+
     >>> round(calibration_loss([1.0, 1.0, 1.0], [True, False, False]), 6)
     0.173289
     """
@@ -235,7 +263,7 @@ def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Fl
 
 
 def metric_names(p_target: ArrayLike = 0.01) -> list[str]:
-    """Return the names of what `measure` gives for these priors.
+    """Return the names of the metrics that `measure` gives for these priors.
 
     >>> metric_names([0.01, 0.5])[:5]
     ['eer', 'min_dcf(0.01)', 'act_dcf(0.01)', 'min_dcf(0.5)', 'act_dcf(0.5)']
@@ -286,19 +314,19 @@ def measure_systems(
     `systems` maps names to scores; `speakers` are the two columns (n,) of `bootstrap`, or None for no intervals, like
     `n_resamples` = 0; `options` are those of `measure`.
 
-    >>> found = measure_systems({"a": [2.0, -2.0, 1.0], "b": [1.0, 0.0, -1.0]}, [True, False, True])
-    >>> [found[name].estimate[0].round(3).tolist() for name in found], found["a"].low
+    >>> results = measure_systems({"a": [2.0, -2.0, 1.0], "b": [1.0, 0.0, -1.0]}, [True, False, True])
+    >>> [results[name].estimate[0].round(3).tolist() for name in results], results["a"].low
     ([0.0, 0.333], None)
     """
     metric: Callable[..., Any] = partial(measure, **options)
-    found = {}
+    results = {}
     for name, scores in systems.items():
         with error_prefix(f"system {name!r}"):
             if speakers is None or not n_resamples:
-                found[name] = BootstrapResult(metric(scores, labels), None, None, np.empty(0))
+                results[name] = BootstrapResult(metric(scores, labels), None, None, np.empty(0))
             else:
-                found[name] = bootstrap(metric, scores, labels, *speakers, n_resamples, seed=seed, progress=progress)
-    return found
+                results[name] = bootstrap(metric, scores, labels, *speakers, n_resamples, seed=seed, progress=progress)
+    return results
 
 
 def bootstrap(
@@ -317,7 +345,7 @@ def bootstrap(
     S speakers are drawn from the S speakers with replacement. If speaker a is drawn m_a times, a non-target trial of
     speakers a and b weighs m_a m_b and a target trial of speaker a weighs m_a; trials are weighted, never copied, and
     sorted once. The interval runs between the (1 -+ confidence) / 2 quantiles of the resampled values. A resample
-    without any target or any non-target is drawn again.
+    without any target or any non-target is drawn again. With few speakers (20 or less) it tends to be too short.
 
     `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial` for its options);
     `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
@@ -354,7 +382,7 @@ def bootstrap(
     return BootstrapResult(_plain(estimate), _plain(ranked[cut]), _plain(ranked[-1 - cut]), values)
 
 
-# From here to `pool`: shared with `calibration`, the report and the plots.
+# The functions from here to `pool` are shared with `calibration`, the report and the plots.
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
@@ -371,8 +399,8 @@ def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tupl
     if y.dtype.kind in "iu" and bool(np.all((y == 0) | (y == 1))):
         y = y.astype(bool)
     if y.dtype != np.bool_:
-        found = np.unique(y.astype(str))[:3].tolist()
-        raise DuopldaError(f"labels must be booleans, True for a target trial, or 0 and 1; found {found}")
+        values = np.unique(y.astype(str))[:3].tolist()
+        raise DuopldaError(f"labels must be booleans, True for a target trial, or 0 and 1; found {values}")
     refuse_rows(np.isnan(s), "scores", "NaN", "remove these trials or find out why they have no score")
     refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
     if not w.all():
@@ -409,7 +437,8 @@ def tally(scores: Floats, labels: Booleans, weights: Floats) -> Tally:
         labels = labels[order]
         weights = weights[order]
     starts = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
-    targets, nontargets = (np.add.reduceat(np.where(own, weights, 0.0), starts) for own in (labels, ~labels))
+    targets = np.add.reduceat(np.where(labels, weights, 0.0), starts)
+    nontargets = np.add.reduceat(np.where(labels, 0.0, weights), starts)
     return Tally(scores[starts], targets, nontargets, scores[starts])
 
 
@@ -420,13 +449,15 @@ def pool(bins: Tally) -> Tally:
     """
     total = bins.targets + bins.nontargets
     starts = isotonic_regression(bins.targets / total, weights=total).blocks[:-1]
-    targets, nontargets = (np.add.reduceat(weight, starts) for weight in (bins.targets, bins.nontargets))
+    targets = np.add.reduceat(bins.targets, starts)
+    nontargets = np.add.reduceat(bins.nontargets, starts)
     with np.errstate(divide="ignore"):
         llr = np.log(targets / targets.sum()) - np.log(nontargets / nontargets.sum())
     return Tally(bins.scores[starts], targets, nontargets, np.maximum.accumulate(llr))
 
 
 def _curve(bins: Tally) -> DetCurve:
+    """Error rates of accepting all bins, all but the lowest, ..., none."""
     missed = np.concatenate(([0.0], np.cumsum(bins.targets)))
     rejected = np.concatenate(([0.0], np.cumsum(bins.nontargets)))
     p_fa = (rejected[-1] - rejected) / rejected[-1]
@@ -434,12 +465,14 @@ def _curve(bins: Tally) -> DetCurve:
 
 
 def _eer(bins: Tally, blocks: Tally, method: str) -> float:
+    """The EER from the bins of `tally` and the blocks of `pool`."""
     if method not in ("rocch", "interpolated", "nearest"):
         raise DuopldaError(f"method is {method!r}; use 'rocch', 'interpolated' or 'nearest'")
     p_miss, p_fa, _ = _curve(blocks if method == "rocch" else bins)
     difference = p_miss - p_fa  # rises from -1 to 1
     if method == "nearest":
-        k = int(np.argmin(np.round(np.abs(difference), 12)))  # rounded: the first of equals, as promised
+        # Equal differences can differ in their last digits; rounded, the lowest threshold among them is taken.
+        k = int(np.argmin(np.round(np.abs(difference), 12)))
         return float((p_miss[k] + p_fa[k]) / 2)
     k = int(np.searchsorted(difference, 0.0))
     share = difference[k] / (difference[k] - difference[k - 1])
@@ -454,28 +487,31 @@ def _normalised_cost(bins: Tally, threshold: Floats, ratio: Floats) -> Floats:
 
 
 def _cost_ratio(p_target: ArrayLike, c_miss: ArrayLike, c_fa: ArrayLike) -> Floats:
-    given = f"p_target={p_target!r}, c_miss={c_miss!r}, c_fa={c_fa!r}"
+    """(1 - p) c_fa / (p c_miss), whose logarithm is the Bayes threshold."""
+    options = f"p_target={p_target!r}, c_miss={c_miss!r}, c_fa={c_fa!r}"
     try:
         p, miss, fa = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (p_target, c_miss, c_fa)))
     except ValueError:
-        raise DuopldaError(f"{given}: each must be a number, or lists of the same length") from None
+        raise DuopldaError(f"{options}: each must be a number, or lists of the same length") from None
     if not np.all((p > 0) & (p < 1)):
-        raise DuopldaError(f"{given}: p_target must lie strictly between 0 and 1")
+        raise DuopldaError(f"{options}: p_target must lie strictly between 0 and 1")
     if not np.all((miss > 0) & (fa > 0) & np.isfinite(miss) & np.isfinite(fa)):
-        raise DuopldaError(f"{given}: costs must be positive and finite")
+        raise DuopldaError(f"{options}: costs must be positive and finite")
     log_ratio = np.log1p(-p) + np.log(fa) - np.log(p) - np.log(miss)
-    if not np.all(np.abs(log_ratio) <= _MAX_LOG_ODDS):
-        raise DuopldaError(f"{given}: the Bayes threshold is beyond {_MAX_LOG_ODDS:g} in size")
+    if not np.all(np.abs(log_ratio) <= MAX_LOG_ODDS):
+        raise DuopldaError(f"{options}: the Bayes threshold is beyond {MAX_LOG_ODDS:g} in size")
     return np.asarray((1 - p) / p * (fa / miss))
 
 
 def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
+    """Cllr of checked trials, in bits."""
     cost = np.logaddexp(0.0, np.where(y, -s, s))
     total = np.average(cost[y], weights=w[y]) + np.average(cost[~y], weights=w[~y])
     return float(total / (2 * np.log(2)))
 
 
 def _min_cllr(blocks: Tally) -> float:
+    """Cllr of blocks at their own ratios. A class that a block lacks is left out: 0 times infinity is no number."""
     t = blocks.targets > 0
     n = blocks.nontargets > 0
     weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
@@ -483,11 +519,13 @@ def _min_cllr(blocks: Tally) -> float:
 
 
 def _plain(value: Floats) -> Any:
+    """A float instead of an array without dimensions."""
     return float(value) if np.ndim(value) == 0 else value
 
 
 def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:
-    for _ in range(1000):
+    """Weights of the trials in one resample of n speakers; `a` and `b` are the speakers of their sides."""
+    for _ in range(1000):  # only where speakers are very few do many draws in a row lack a class
         times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
         weights = np.where(labels, times[a], times[a] * times[b])
         if weights[labels].any() and weights[~labels].any():
@@ -496,6 +534,7 @@ def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, l
 
 
 def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
+    """The same steps, with a bar on a terminal's standard error if that is wanted and `rich` is installed."""
     if wanted and sys.stderr.isatty():
         with suppress(ImportError):
             from rich.console import Console

@@ -137,7 +137,7 @@ def _learn(
     x = np.stack(columns, axis=1) if method == "fusion" else columns[0]
     options: dict[str, Any] = {} if method == "pav" else {"p_target": p_target, "ridge": ridge or 0.0}
     with error_prefix(name):
-        fitted: Any = calibration.METHODS[method](**options).fit(x, matched.target)
+        fitted: Any = calibration.CALIBRATIONS[method](**options).fit(x, matched.target)
         bits = {} if method == "fusion" else {"before": metrics.cllr(x, matched.target)}
         bits["after"] = metrics.cllr(fitted.transform(x), matched.target)
     learnt = {"method": method, "trials": len(matched.target), "cllr_same_trials": bits}
