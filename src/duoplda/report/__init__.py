@@ -7,10 +7,12 @@ script from data inside the page. A Content-Security-Policy in the page allows n
 so no request can leave it and no id can act as markup.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +25,10 @@ from duoplda.report._clusters import close_calls, weak_clusters, weak_pairs, wri
 from duoplda.report._data import Grid, page_data
 from duoplda.report._html import page, template, text
 from duoplda.report.plots import variance_directions
+
+if TYPE_CHECKING:
+    from duoplda.estimators.backend import Backend
+    from duoplda.estimators.plda import PLDA
 
 __all__ = ["close_calls", "inferred_kinds", "weak_clusters", "weak_pairs", "write_cluster_report", "write_report"]
 
@@ -38,7 +44,7 @@ def write_report(
     kinds: tuple[ArrayLike, ArrayLike] | None = None,
     title: str = "Speaker recognition report",
     data_counts: Mapping[str, Any] | None = None,
-    model_summary: Any = None,
+    model_summary: PLDA | Mapping[str, Any] | None = None,
     commands: Sequence[str] = (),
     hashes: Mapping[str, str] | None = None,
     p_target: float = 0.01,
@@ -72,19 +78,19 @@ def write_report(
     'report.html'
     """
     point = {"p_target": float(p_target), "c_miss": float(costs[0]), "c_fa": float(costs[1])}
-    evidence = section.checked(systems, labels, trials, speakers, conditions or {}, point)
+    scored = section.checked(systems, labels, trials, speakers, conditions or {}, point)
     resampling = {"n_resamples": bootstrap, "seed": seed, "progress": progress}
     shares = variance_directions(model_summary) if hasattr(model_summary, "speaker_loadings_") else None
-    bodies = section.of_trials(evidence, data_counts or {}, worst, resampling)
+    bodies = section.of_trials(scored, data_counts or {}, worst, resampling)
     bodies |= {"model": section.of_model(model_summary, shares), "repeat": section.of_repeat(commands, hashes or {})}
     bodies["kinds"] = section.of_kinds(*kinds) if kinds else ""
-    data = page_data(evidence.scores, evidence.y, Grid.around(**point), shares)
+    data = page_data(scored.scores, scored.y, Grid.around(**point), shares)
     with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(_page(title, evidence, bodies, data).encode())
+        temporary.write_bytes(_page(title, scored, bodies, data).encode())
     return Path(path)
 
 
-def inferred_kinds(backend: Any, recordings: Recordings, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def inferred_kinds(backend: Backend, recordings: Recordings, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the true kind of channel of the recordings whose id is `known`, and the kinds that a back-end infers.
 
     >>> from duoplda import Backend, PLDA
@@ -105,10 +111,19 @@ def inferred_kinds(backend: Any, recordings: Recordings, known: Mapping[str, str
     return true, inferred
 
 
-def _page(title: str, evidence: section.Evidence, bodies: Mapping[str, str], data: Any) -> str:
+def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], data: Mapping[str, Any]) -> str:
     """The whole page, of those sections that have something to show."""
-    bodies = {"decide": template("decide.html"), "curves": template("curves.html"), **bodies}
-    shown = {name: (head, bodies[name]) for name, head in section.HEADS.items() if bodies[name]}
-    names = ", ".join(text(name) for name in evidence.scores)
-    n = len(evidence.scores)
-    return page(title, f"{n} system{'s' * (n > 1)} on {len(evidence.y):,} trials: {names}", shown, data)
+    sections = {
+        "data": ("Data", bodies["data"]),
+        "metrics": ("Metrics", bodies["metrics"]),
+        "decide": ("Decisions", template("decide.html")),
+        "curves": ("Curves", template("curves.html")),
+        "model": ("Model", bodies["model"]),
+        "conditions": ("Conditions", bodies["conditions"]),
+        "kinds": ("Kinds of channels", bodies["kinds"]),
+        "worst": ("Worst trials", bodies["worst"]),
+        "repeat": ("To repeat it", bodies["repeat"]),
+    }
+    names = ", ".join(text(name) for name in scored.scores)
+    n = len(scored.scores)
+    return page(title, f"{n} system{'s' * (n > 1)} on {len(scored.y):,} trials: {names}", sections, data)

@@ -22,18 +22,10 @@ from duoplda.report._sections import of_repeat
 from duoplda.report.plots import principal_plane
 from duoplda.trials.clustering import Clustering
 
-HEADS = {"data": "Data", "sizes": "Speakers", "map": "Map", "merges": "Speakers that may be two"}
-HEADS |= {"splits": "Pairs that may be one speaker", "sessions": "Sessions that fit least", "repeat": "To repeat it"}
-MOST_BARS = 30
-MOST_POINTS = 1000
-MOST_NAMES = 12
-MOST_IDS = 3
-# Of the map and of a letter in it, in pixels of a small screen
-WIDTH = 360
-HEIGHT = 340
-EDGE = 24
-LETTER = 7
-DIAMOND = "M0-1.25L1.25 0L0 1.25L-1.25 0Z"
+# The map, in pixels of a small screen; its edge has room for the labels of the axes
+MAP_WIDTH = 360
+MAP_HEIGHT = 340
+MAP_EDGE = 24
 
 
 def weak_clusters(clustering: Clustering, most: int = 10) -> list[int]:
@@ -119,11 +111,16 @@ def write_cluster_report(
     if names is not None and names.shape != (n,):
         raise DuopldaError(f"session has shape {names.shape} for {n} recordings: give one name for each recording")
     pairs = weak_pairs(c, most)
-    bodies = {"data": _data(c, data_counts or {}), "sizes": _sizes(c), "map": _map(c, pairs)}
-    bodies |= {"merges": _merges(c, weak_clusters(c, most)), "splits": _splits(c, pairs)}
-    bodies |= {"sessions": _sessions(c, close_calls(c, most), names), "repeat": of_repeat(commands, hashes or {})}
+    sections = {
+        "data": ("Data", _data(c, data_counts or {})),
+        "sizes": ("Speakers", _sizes(c)),
+        "map": ("Map", _map(c, pairs)),
+        "merges": ("Speakers that may be two", _merges(c, weak_clusters(c, most))),
+        "splits": ("Pairs that may be one speaker", _splits(c, pairs)),
+        "sessions": ("Sessions that fit least", _sessions(c, close_calls(c, most), names)),
+        "repeat": ("To repeat it", of_repeat(commands, hashes or {})),
+    }
     subtitle = f"{n:,} recordings of {c.sessions.sum():,} sessions: {_count(len(c.names), 'speaker')}"
-    sections = {name: (head, bodies[name]) for name, head in HEADS.items() if bodies[name]}
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(page(title, subtitle, sections).encode())
     return Path(path)
@@ -142,24 +139,23 @@ def _data(c: Clustering, more: Mapping[str, Any]) -> str:
     return facts(counts | dict(more)) + f'<p class="note">{note}</p>'
 
 
-def _sizes(c: Clustering) -> str:
-    """The largest speakers, with bars, and how many others there are."""
+def _sizes(c: Clustering, most: int = 30) -> str:
+    """The `most` largest speakers, with bars, and how many others there are."""
     order = np.argsort(-c.sessions, kind="stable")
-    shown = order[:MOST_BARS]
-    rest = order[MOST_BARS:]
+    others = order[most:]
     largest = max(1, int(c.sessions.max(initial=1)))
     recordings = np.bincount(c.labels, minlength=len(c.names))
     rows = []
-    for k in shown:
+    for k in order[:most]:
         bar = f'<rect class="f{1 if c.known[k] else 0}" width="{100 * c.sessions[k] / largest:.1f}%" height="100%"/>'
         drawn = f'<svg class="bar" aria-hidden="true">{bar}</svg>'
         cells = f"{c.sessions[k]:,}", f"{recordings[k]:,}", number(c.support[k], "{:.1f}")
         rows.append((bdi(c.names[k]) + _known(c, k), drawn, *cells))
     note = "Support: ln likelihood ratio that all of the speaker\N{RIGHT SINGLE QUOTATION MARK}s sessions are of one "
     note += "person, against each of another. "
-    if len(rest):
-        single = int((c.sessions[rest] == 1).sum())
-        note += f"{len(rest):,} further speakers, {single:,} of them with one session, are not shown."
+    if len(others):
+        single = int((c.sessions[others] == 1).sum())
+        note += f"{len(others):,} further speakers, {single:,} of them with one session, are not shown."
     return table(("Speaker", "", "Sessions", "Recordings", "Support"), rows, 2) + f'<p class="note">{note}</p>'
 
 
@@ -167,10 +163,10 @@ def _merges(c: Clustering, rows: Iterable[int]) -> str:
     """Speakers whose weakest merge gained least."""
     body = []
     for k in rows:
-        own = np.flatnonzero(c.labels == k)
-        own = own[np.argsort(c.margin[c.item[own]], kind="stable")]
+        recordings = np.flatnonzero(c.labels == k)
+        recordings = recordings[np.argsort(c.margin[c.item[recordings]], kind="stable")]
         cells = f"{c.sessions[k]:,}", number(c.split[k], "{:.1f}"), _odds(c.split[k])
-        body.append((bdi(c.names[k]) + _known(c, k), _ids(c, own), *cells))
+        body.append((bdi(c.names[k]) + _known(c, k), _ids(c, recordings), *cells))
     note = "What the partition would lose, in nats of its log posterior, if the speaker were split where that is "
     note += "easiest: into the two parts that were joined last, or by taking out the session that fits least. The same "
     note += "as odds: 3 nats are 20 to 1 for one speaker. Recordings that fit least come first."
@@ -195,12 +191,14 @@ def _sessions(c: Clustering, items: Iterable[int], names: NDArray[Any] | None) -
     """Sessions with the smallest margins."""
     body = []
     for item in items:
-        own = np.flatnonzero(c.item == item)
+        recordings = np.flatnonzero(c.item == item)
         second = int(c.runner_up[item])
         other = "a speaker of its own" if second < 0 else bdi(c.names[second]) + _known(c, second)
-        what = _ids(c, own) if names is None else bdi(names[own[0]]) + _ids(c, own, "interval")
+        what = _ids(c, recordings)
+        if names is not None:
+            what = bdi(names[recordings[0]]) + _ids(c, recordings, "interval")
         margin = float(c.margin[item])
-        body.append((what, bdi(c.names[c.labels[own[0]]]), other, number(margin, "{:.1f}"), _odds(margin)))
+        body.append((what, bdi(c.names[c.labels[recordings[0]]]), other, number(margin, "{:.1f}"), _odds(margin)))
     note = "By how many nats the speaker fits the session better than the second-best does, if all others stay."
     head = ("Session", "Speaker", "Second-best", "Margin (nats)", "Odds")
     return f'<p class="note">{note}</p>' + table(head, body, 3) if body else ""
@@ -210,10 +208,10 @@ def _known(c: Clustering, k: int) -> str:
     return ' <span class="note">(known)</span>' if c.known[k] else ""
 
 
-def _ids(c: Clustering, rows: Ints, kind: str = "") -> str:
+def _ids(c: Clustering, rows: Ints, kind: str = "", most: int = 3) -> str:
     """The first few of some recordings."""
-    shown = ", ".join(bdi(c.ids[row]) for row in rows[:MOST_IDS])
-    shown += f" and {len(rows) - MOST_IDS:,} more" if len(rows) > MOST_IDS else ""
+    shown = ", ".join(bdi(c.ids[row]) for row in rows[:most])
+    shown += f" and {len(rows) - most:,} more" if len(rows) > most else ""
     return f'<span class="{kind}">{shown}</span>' if kind else shown
 
 
@@ -233,44 +231,47 @@ def _count(n: int, what: str) -> str:
 # -- the map
 
 
-def _map(c: Clustering, pairs: Iterable[tuple[int, int]]) -> str:
+def _map(c: Clustering, pairs: Iterable[tuple[int, int]], most: int = 1000) -> str:
     """Means of the speakers in their plane of largest variance, the doubtful pairs joined; some have their names."""
     if len(c.names) < 2:
         return ""
-    at, shares = principal_plane(c.means)
-    shown = np.argsort(-c.sessions, kind="stable")[:MOST_POINTS]
-    low = at[shown].min(axis=0)
-    high = at[shown].max(axis=0)
-    room = np.array([WIDTH - 2 * EDGE, HEIGHT - 3 * EDGE])
+    diamond = "M0-1.25L1.25 0L0 1.25L-1.25 0Z"
+    plane, shares = principal_plane(c.means)
+    shown = np.argsort(-c.sessions, kind="stable")[:most]
+    low = plane[shown].min(axis=0)
+    high = plane[shown].max(axis=0)
+    room = np.array([MAP_WIDTH - 2 * MAP_EDGE, MAP_HEIGHT - 3 * MAP_EDGE])
     scale = float(np.min(room / np.maximum(high - low, 1e-9 * (1 + np.abs(high - low).max()))))
-    middle = np.array([WIDTH / 2, (HEIGHT - EDGE) / 2])
-    xy = middle + (at - (low + high) / 2) * [scale, -scale]  # (k, 2)
+    middle = np.array([MAP_WIDTH / 2, (MAP_HEIGHT - MAP_EDGE) / 2])
+    xy = middle + (plane - (low + high) / 2) * [scale, -scale]  # (k, 2)
     radius = np.clip(2.0 + 1.5 * np.sqrt(c.sessions), 3.5, 11.0)
     lines = []
     points = []
-    there = {*shown.tolist()}
+    drawn_speakers = {*shown.tolist()}
     for a, b in pairs:
-        if a in there and b in there:
+        if a in drawn_speakers and b in drawn_speakers:
             (x1, y1), (x2, y2) = xy[[a, b]]
             lines.append(f'<line class="cursor" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
     for k in shown:
         said = f"<title>{text(c.names[k])}: {_count(int(c.sessions[k]), 'session')}</title>"
         where = f'transform="translate({xy[k, 0]:.1f} {xy[k, 1]:.1f}) scale({radius[k]:.1f})"'
-        shape = f'<path class="point f1" d="{DIAMOND}"' if c.known[k] else '<circle class="point f0" r="1"'
+        shape = f'<path class="point f1" d="{diamond}"' if c.known[k] else '<circle class="point f0" r="1"'
         points.append(f"{shape} {where}>{said}</{shape[1:].split()[0]}>")
     words = [f"direction {k + 1}: {100 * share:.0f} % of their variance" for k, share in enumerate(shares)]
-    axes = f'<text x="{WIDTH / 2}" y="{HEIGHT - 6}" text-anchor="middle">{words[0]}</text>'
-    axes += f'<text transform="translate(12 {(HEIGHT - EDGE) / 2}) rotate(-90)" text-anchor="middle">{words[1]}</text>'
-    axes += f'<rect class="border" x="{EDGE - 4}" y="2" width="{WIDTH - EDGE}" height="{HEIGHT - EDGE - 4}"/>'
+    axes = f'<text x="{MAP_WIDTH / 2}" y="{MAP_HEIGHT - 6}" text-anchor="middle">{words[0]}</text>'
+    turned = f"translate(12 {(MAP_HEIGHT - MAP_EDGE) / 2}) rotate(-90)"
+    axes += f'<text transform="{turned}" text-anchor="middle">{words[1]}</text>'
+    size = f'width="{MAP_WIDTH - MAP_EDGE}" height="{MAP_HEIGHT - MAP_EDGE - 4}"'
+    axes += f'<rect class="border" x="{MAP_EDGE - 4}" y="2" {size}/>'
     drawn = "".join([axes, *lines, *points, *_names(c, shown, xy, radius)])
     label = f"Map of {_count(len(shown), 'speaker')}: points that are near each other are voices that are alike"
-    known = f'<li>{_icon(f"""<path class="f1" d="{DIAMOND}" transform="translate(7 7) scale(5)"/>""")}known before</li>'
+    known = f'<li>{_icon(f"""<path class="f1" d="{diamond}" transform="translate(7 7) scale(5)"/>""")}known before</li>'
     legend = f'<li>{_icon("""<circle class="f0" cx="7" cy="7" r="5"/>""")}found</li>{known * bool(c.known.any())}'
     legend += f'<li>{_icon("""<path class="cursor" d="M0 7H14"/>""")}may be one speaker</li>' * bool(lines)
     note = "Posterior means of the speaker factors, in the two directions in which they differ most. Larger: more "
     note += "sessions. In all other directions, which are not seen here, speakers differ too."
     note += f" The {len(shown):,} largest of {len(c.names):,} are shown." * (len(shown) < len(c.names))
-    plot = f'<svg class="plot map" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{drawn}</svg>'
+    plot = f'<svg class="plot map" viewBox="0 0 {MAP_WIDTH} {MAP_HEIGHT}" role="img" aria-label="{label}">{drawn}</svg>'
     return f'<figure><ul class="legend">{legend}</ul>{plot}<figcaption>{note}</figcaption></figure>'
 
 
@@ -278,22 +279,22 @@ def _icon(drawing: str) -> str:
     return f'<svg width="14" height="14" aria-hidden="true">{drawing}</svg>'
 
 
-def _names(c: Clustering, shown: Ints, xy: NDArray[Any], radius: NDArray[Any]) -> Iterable[str]:
+def _names(c: Clustering, shown: Ints, xy: NDArray[Any], radius: NDArray[Any], most: int = 12) -> Iterable[str]:
     """Names of the known and of the largest speakers, as far as there is room beside their points."""
     order = sorted(shown.tolist(), key=lambda k: not c.known[k])
     boxes: list[tuple[float, float, float, float]] = []
-    for k in order[: 4 * MOST_NAMES]:
+    for k in order[: 4 * most]:
         name = plain(c.names[k], 16)
-        wide = LETTER * sum(1 + (east_asian_width(letter) in "WF") for letter in name)
+        wide = 7 * sum(1 + (east_asian_width(letter) in "WF") for letter in name)  # 7 pixels for a letter
         x, y = xy[k]
         for right, below in product((True, False), (0, 12, -12)):
             left = x + radius[k] + 3 if right else x - radius[k] - 3 - wide
             box = (left, y + below - 8, left + wide, y + below + 8)
-            inside = box[0] > EDGE and box[2] < WIDTH - 6 and box[1] > 4 and box[3] < HEIGHT - EDGE - 4
+            inside = box[0] > MAP_EDGE and box[2] < MAP_WIDTH - 6 and box[1] > 4 and box[3] < MAP_HEIGHT - MAP_EDGE - 4
             if inside and not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes):
                 boxes.append(box)
                 end = f'x="{left if right else left + wide:.1f}" text-anchor="{"start" if right else "end"}"'
                 yield f'<text {end} y="{y + below + 4:.1f}">{text(c.names[k], 16)}</text>'
                 break
-        if len(boxes) == MOST_NAMES:
+        if len(boxes) == most:
             break

@@ -20,14 +20,8 @@ from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._html import plain
 from duoplda.report.plots import VarianceShares, det_limits, score_range, thin, tippett_curve
 
-UNITS = 4000
-CELL = 4  # units; a chart is less than 1000 pixels wide
-BINS = 60
-PRIORS: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.15, 0.2)
-PRIORS += (0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
-COSTS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-BAYES_LIMIT = 7.0
-BAYES_POINTS = 141
+UNITS = 4000  # four to a pixel: a chart is less than 1000 pixels wide
+BAYES_LIMIT = 7.0  # nats of prior log-odds: priors from 0.001 to 0.999
 
 Json = dict[str, Any]
 Limits = Sequence[float] | Floats  # the lower and the upper end of an axis
@@ -43,10 +37,13 @@ class Grid(NamedTuple):
 
     @classmethod
     def around(cls, p_target: float, c_miss: float, c_fa: float) -> Self:
-        """Return the usual values and the given ones."""
-        given = (p_target, c_miss, c_fa)
-        lists = [sorted({*usual, value}) for usual, value in zip((PRIORS, COSTS, COSTS), given, strict=True)]
-        i, j, k = (values.index(value) for values, value in zip(lists, given, strict=True))
+        """Return the usual values and the starting ones."""
+        priors = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.15, 0.2]
+        priors += [0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999]
+        costs = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+        start = (p_target, c_miss, c_fa)
+        lists = [sorted({*usual, value}) for usual, value in zip((priors, costs, costs), start, strict=True)]
+        i, j, k = (values.index(value) for values, value in zip(lists, start, strict=True))
         return cls(lists[0], lists[1], lists[2], (i, j, k))
 
     def ratios(self) -> Floats:
@@ -82,18 +79,23 @@ def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[
     k = np.searchsorted(curve.thresholds[:-1], thresholds)
     x, targets, nontargets = tippett_curve(scores, labels)
     x = np.r_[span[0], x, span[1]]
-    bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, BAYES_POINTS))
-    own = score_range([scores])
-    edges = np.linspace(*own, BINS + 1)
-    shares = [np.histogram(scores[keep].clip(*own), edges)[0] / keep.sum() for keep in (labels, ~labels)]
-    at = [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)]
+    bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, 141))
+    range_of_scores = score_range([scores])
+    edges = np.linspace(*range_of_scores, 60 + 1)  # 60 bars
+    shares = [np.histogram(scores[keep].clip(*range_of_scores), edges)[0] / keep.sum() for keep in (labels, ~labels)]
+    # JSON knows no infinity: the page's script makes a number of the text.
+    hull_thresholds = [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)]
     return {
         "actual": {"miss": _steps(curve.p_miss[k] * n_targets), "fa": _steps(curve.p_fa[k] * n_nontargets)},
-        "hull": {"miss": _steps(hull.p_miss * n_targets), "fa": _steps(hull.p_fa * n_nontargets), "at": at},
+        "hull": {
+            "miss": _steps(hull.p_miss * n_targets),
+            "fa": _steps(hull.p_fa * n_nontargets),
+            "at": hull_thresholds,
+        },
         "det": _drawn(ndtri(curve.p_fa), ndtri(curve.p_miss), *det),
         "tippett": [_drawn(x, np.r_[1.0, share, share[-1]], span, (0.0, 1.0)) for share in (targets, nontargets)],
         "bayes": {"actual": _rounded(bayes.actual), "least": _rounded(bayes.minimum)},
-        "histogram": {"span": own, "targets": _rounded(shares[0]), "nontargets": _rounded(shares[1])},
+        "histogram": {"span": range_of_scores, "targets": _rounded(shares[0]), "nontargets": _rounded(shares[1])},
     }
 
 
@@ -105,7 +107,7 @@ def _drawn(x: Floats, y: Floats, x_limits: Limits, y_limits: Limits) -> list[lis
     """Differences of the coordinates of a thinned curve; what lies outside is drawn just outside."""
     both = ((x, x_limits), (y, y_limits))
     units = [np.rint(np.clip((values - low) / (high - low), -0.05, 1.05) * UNITS) for values, (low, high) in both]
-    kept = thin(units[0], units[1], CELL, CELL)
+    kept = thin(units[0], units[1], 4, 4)  # nobody sees less than a pixel
     return [_steps(u[kept]) for u in units]
 
 

@@ -13,26 +13,24 @@ import numpy as np
 
 from duoplda.errors import printable
 
-MOST_CHARACTERS = 200  # of an id
-
 
 def template(name: str) -> str:
     """Return a file of this package."""
     return files("duoplda.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def plain(value: Any, most: int | None = MOST_CHARACTERS) -> str:
+def plain(value: object, most: int | None = 200) -> str:
     """Return any value as text with its control characters visible, cut to `most` characters unless that is None."""
     text = printable(str(value)[: None if most is None else most + 1])
     return text if most is None or len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def text(value: Any, most: int | None = MOST_CHARACTERS) -> str:
+def text(value: object, most: int | None = 200) -> str:
     """Return any value as HTML without markup."""
     return escape(plain(value, most))
 
 
-def bdi(value: Any) -> str:
+def bdi(value: object) -> str:
     """Return any value as HTML whose direction of writing does not reach beyond it."""
     return f"<bdi>{text(value)}</bdi>"
 
@@ -68,12 +66,16 @@ def number(value: float, form: str) -> str:
     return form.format(value).replace("-", "\N{MINUS SIGN}")
 
 
-def page(title: str, subtitle: str, sections: Mapping[str, tuple[str, str]], data: Any = None) -> str:
-    """Return a whole page of sections (id -> heading and body); one without `data` has no script.
+def page(
+    title: str, subtitle: str, sections: Mapping[str, tuple[str, str]], data: Mapping[str, Any] | None = None
+) -> str:
+    """Return a whole page of sections (id -> heading and body), without those whose body is empty.
 
-    Its Content-Security-Policy allows nothing but its own style and script.
+    Its Content-Security-Policy allows nothing but its own style and script; without `data` it has no script.
     """
     from duoplda import __version__
+
+    sections = {name: (head, body) for name, (head, body) in sections.items() if body}
 
     css = template("page.css")
     js = "" if data is None else template("page.js")

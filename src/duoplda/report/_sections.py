@@ -13,10 +13,7 @@ from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._html import bdi, facts, number, table, template, text
 from duoplda.report.plots import VarianceShares
 
-HEADS = {"data": "Data", "metrics": "Metrics", "decide": "Decisions", "curves": "Curves", "model": "Model"}
-HEADS |= {"conditions": "Conditions", "kinds": "Kinds of channels", "worst": "Worst trials", "repeat": "To repeat it"}
-METRICS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")  # as `metrics.measure` orders them
-MOST_VALUES = 30  # rows of a condition's table
+METRIC_HEADS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")  # as `metrics.measure` orders them
 
 Column = NDArray[Any]
 Columns = Mapping[str, ArrayLike]
@@ -24,7 +21,7 @@ Sides = tuple[ArrayLike, ArrayLike] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class ScoredTrials:
     """What the report is about: n trials, their scores, and what is known of the trials."""
 
     scores: dict[str, Floats]  # name of a system -> (n,)
@@ -37,19 +34,19 @@ class Evidence:
 
 def checked(
     systems: Columns, labels: ArrayLike, trials: Sides, speakers: Sides, conditions: Columns, point: dict[str, float]
-) -> Evidence:
+) -> ScoredTrials:
     """Refuse what does not fit together."""
     if not isinstance(systems, Mapping) or not systems:
         raise DuopldaError("systems must be a dictionary: name -> scores")
     scores = {}
     y = np.empty(0, dtype=bool)
-    for name, given in systems.items():
+    for name, values in systems.items():
         with error_prefix(f"system {name!r}"):
-            scores[str(name)], y, _ = metrics.check_trials(given, labels, None)
+            scores[str(name)], y, _ = metrics.check_trials(values, labels, None)
     metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
     ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))
     sides = _columns(dict(zip(("speaker", "other speaker"), speakers, strict=True)) if speakers else {}, len(y))
-    return Evidence(scores, y, ids, sides, _columns(conditions, len(y)), point)
+    return ScoredTrials(scores, y, ids, sides, _columns(conditions, len(y)), point)
 
 
 def _columns(columns: Columns, n: int) -> dict[str, Column]:
@@ -60,83 +57,90 @@ def _columns(columns: Columns, n: int) -> dict[str, Column]:
     return arrays
 
 
-def of_trials(e: Evidence, counts: Mapping[str, Any], worst: int, resampling: Mapping[str, Any]) -> dict[str, str]:
+def of_trials(
+    trials: ScoredTrials, counts: Mapping[str, Any], worst: int, resampling: Mapping[str, Any]
+) -> dict[str, str]:
     """The sections that the trials and their scores fill."""
-    sides: Any = tuple(e.speakers.values()) or None
-    found = metrics.measure_systems(e.scores, e.y, sides, **resampling, **e.point)
-    table = _metrics(e, found, resampling["n_resamples"])
-    return {"data": _data(e, counts), "metrics": table, "conditions": _conditions(e), "worst": _worst(e, worst)}
+    sides: Any = tuple(trials.speakers.values()) or None
+    measured = metrics.measure_systems(trials.scores, trials.y, sides, **resampling, **trials.point)
+    table = _metrics(trials, measured, resampling["n_resamples"])
+    return {
+        "data": _data(trials, counts),
+        "metrics": table,
+        "conditions": _conditions(trials),
+        "worst": _worst(trials, worst),
+    }
 
 
-def _data(e: Evidence, more: Mapping[str, Any]) -> str:
+def _data(trials: ScoredTrials, more: Mapping[str, Any]) -> str:
     """Counts of trials, sides and speakers, and whatever the caller adds."""
-    counts: dict[str, Any] = {"target trials": int(e.y.sum()), "non-target trials": int((~e.y).sum())}
-    counts |= {f"{name} sides": len(set(column.tolist())) for name, column in e.ids.items()}
-    if e.speakers:
-        counts["speakers"] = len(np.unique(np.concatenate(list(e.speakers.values()))))
+    counts: dict[str, Any] = {"target trials": int(trials.y.sum()), "non-target trials": int((~trials.y).sum())}
+    counts |= {f"{name} sides": len(set(column.tolist())) for name, column in trials.ids.items()}
+    if trials.speakers:
+        counts["speakers"] = len(np.unique(np.concatenate(list(trials.speakers.values()))))
     return facts(counts | dict(more))
 
 
-def _metrics(e: Evidence, found: Mapping[str, metrics.BootstrapResult], n_resamples: int) -> str:
+def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult], n_resamples: int) -> str:
     """A row for each system, with intervals where the speakers are known."""
     rows = []
-    for name, row in found.items():
+    for name, row in measured.items():
         cells = [_metric(k, value) for k, value in enumerate(row.estimate)]
         if row.low is not None:
             for k, (low, high) in enumerate(zip(row.low, row.high, strict=True)):
                 ends = f"{_metric(k, low)} \N{EN DASH} {_metric(k, high)}".replace(" %", "", 1)
                 cells[k] += f'<span class="interval">{ends}</span>'
         rows.append((bdi(name), *cells))
-    note = "Costs at prior {p_target:g}, cost of a miss {c_miss:g}, of a false alarm {c_fa:g}, ".format(**e.point)
+    note = "Costs at prior {p_target:g}, cost of a miss {c_miss:g}, of a false alarm {c_fa:g}, ".format(**trials.point)
     note += "normalised as by NIST. EER on the convex hull of the ROC. Cllr and calibration loss in bits. "
-    if e.speakers and n_resamples:
+    if trials.speakers and n_resamples:
         note += f"Below each value: 95 % interval from {n_resamples} resamples of the speakers."
     else:
         note += "No intervals: they need " + ("the speakers of both sides." if n_resamples else "resamples.")
-    return table(("System", *METRICS), rows) + f'<p class="note">{note}</p>'
+    return table(("System", *METRIC_HEADS), rows) + f'<p class="note">{note}</p>'
 
 
-def _conditions(e: Evidence) -> str:
-    """A table for each condition, with a row for each of its values and systems."""
+def _conditions(trials: ScoredTrials, most: int = 30) -> str:
+    """A table for each condition, with a row for each of its `most` most frequent values and each system."""
     parts = []
-    for name, column in e.conditions.items():
+    for name, column in trials.conditions.items():
         values, index, sizes = np.unique(column.astype(str), return_inverse=True, return_counts=True)
-        shown = np.sort(np.argsort(-sizes, kind="stable")[:MOST_VALUES])
-        rows = [row for k in shown for row in _condition(e, values[k], index == k)]
-        head = (text(name), "System", *METRICS[:5], "Targets", "Non-targets")
+        shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
+        rows = [row for k in shown for row in _condition(trials, values[k], index == k)]
+        head = (text(name), "System", *METRIC_HEADS[:5], "Targets", "Non-targets")
         parts.append(f"<h3>{bdi(name)}</h3>" + table(head, rows, 2))
         if len(values) > len(shown):
-            rest = f"{len(values) - len(shown):,} rarer values ({sizes.sum() - sizes[shown].sum():,} trials)"
-            parts.append(f'<p class="note">{rest} are not shown.</p>')
+            rarer = f"{len(values) - len(shown):,} rarer values ({sizes.sum() - sizes[shown].sum():,} trials)"
+            parts.append(f'<p class="note">{rarer} are not shown.</p>')
     return "".join(parts)
 
 
-def _condition(e: Evidence, value: str, own: Booleans) -> Iterable[tuple[str, ...]]:
+def _condition(trials: ScoredTrials, value: str, rows: Booleans) -> Iterable[tuple[str, ...]]:
     """The rows of one value of a condition; its name and counts stand in the first."""
-    y = e.y[own]
+    y = trials.y[rows]
     first = (bdi(value), f"{int(y.sum()):,}", f"{int((~y).sum()):,}")
-    for name, s in e.scores.items():
+    for name, s in trials.scores.items():
         cells = ["\N{EN DASH}"] * 5
         if y.any() and not y.all():
-            cells = [_metric(k, v) for k, v in enumerate(metrics.measure(s[own], y, **e.point)[:5])]
+            cells = [_metric(k, v) for k, v in enumerate(metrics.measure(s[rows], y, **trials.point)[:5])]
         yield first[0], bdi(name), *cells, *first[1:]
         first = ("", "", "")
 
 
-def _worst(e: Evidence, most: int) -> str:
+def _worst(trials: ScoredTrials, most: int) -> str:
     """The target trials with the lowest scores and the non-target trials with the highest, for each system."""
     if most < 1:
         return ""
-    ids = e.ids or {"row, from 0": np.arange(len(e.y))}
-    halves = ((e.y, 1.0, "Targets that scored lowest"), (~e.y, -1.0, "Non-targets that scored highest"))
+    ids = trials.ids or {"row, from 0": np.arange(len(trials.y))}
+    halves = ((trials.y, 1.0, "Targets that scored lowest"), (~trials.y, -1.0, "Non-targets that scored highest"))
     parts = []
-    for system, s in e.scores.items():
+    for system, s in trials.scores.items():
         parts.append(f'<h3>{bdi(system)}</h3><div class="columns">')
         for keep, sign, kind in halves:
             rows = np.flatnonzero(keep)
             body = []
             for k in rows[np.argsort(sign * s[rows], kind="stable")[:most]]:
-                under = " \N{MIDDLE DOT} ".join(bdi(column[k]) for column in e.conditions.values())
+                under = " \N{MIDDLE DOT} ".join(bdi(column[k]) for column in trials.conditions.values())
                 cells = [number(s[k], "{:.2f}"), *(bdi(column[k]) for column in ids.values())]
                 cells[-1] += f'<span class="interval">{under}</span>' if under else ""
                 body.append(cells)
@@ -176,8 +180,8 @@ def of_kinds(true: ArrayLike, inferred: ArrayLike) -> str:
     columns = np.unique(np.concatenate([a, b]))
     body = []
     for kind in np.unique(a):
-        own = b[a == kind]
-        body.append((bdi(kind), f"{len(own):,}", *(f"{100 * float(np.mean(own == c)):.1f} %" for c in columns)))
+        taken = b[a == kind]
+        body.append((bdi(kind), f"{len(taken):,}", *(f"{100 * float(np.mean(taken == c)):.1f} %" for c in columns)))
     head = ("True kind", "Recordings", *(f"taken for {bdi(c)}" for c in columns))
     right = f"{100 * float(np.mean(a == b)):.1f} % of {len(a):,} recordings right."
     return table(head, body) + f'<p class="note">{right}</p>'

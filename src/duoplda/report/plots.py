@@ -7,11 +7,13 @@ and in line style or marker. pyplot is never touched, so nothing stays open behi
 made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no matplotlib; the report draws the same curves.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,12 +27,18 @@ from duoplda.io import atomic_path
 from duoplda.model.summary import VarianceShares, variance_directions
 from duoplda.report._html import plain
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from duoplda.estimators.plda import PLDA
+    from duoplda.trials.clustering import Clustering
+
 __all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
 __all__ += ["cluster_map", "cluster_sizes", "dendrogram", "principal_plane"]
 
-Axes = Any  # matplotlib.axes.Axes, which is imported where it is made
 Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
 Points = Sequence[tuple[float, float, float]]  # prior of a target, cost of a miss, cost of a false alarm
 
@@ -39,10 +47,8 @@ OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _DASHES += ((0, (3, 1, 3, 3)), (0, (8, 3)), (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = "os^Dv<>P"
-_WIDTH = 3.5  # in, a column of print
-# rates worth a tick, the most welcome first
-_RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
-_LN10 = float(np.log(10.0))
+_COLUMN = 3.5  # inches, the width of a column of print
+_SQUARE = 0.92 * _COLUMN  # the height at which axes of equal importance are about square, below their legend
 
 
 def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
@@ -105,10 +111,30 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
     [0.01, 0.1, 0.4]
     """
     low, high = ndtri(np.asarray(limits, dtype=np.float64))
+    by_importance = (
+        0.01,
+        0.1,
+        0.4,
+        1e-3,
+        1e-4,
+        1e-5,
+        1e-6,
+        0.05,
+        0.2,
+        0.02,
+        5e-3,
+        2e-3,
+        0.6,
+        0.8,
+        0.9,
+        0.95,
+        0.98,
+        0.99,
+    )
     kept: list[float] = []
-    for rate in _RATES:
-        at = ndtri(rate)
-        if low <= at <= high and all(abs(at - ndtri(other)) >= gap * (high - low) for other in kept):
+    for rate in by_importance:
+        place = ndtri(rate)
+        if low <= place <= high and all(abs(place - ndtri(other)) >= gap * (high - low) for other in kept):
             kept.append(rate)
     return sorted(kept)
 
@@ -124,14 +150,18 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
     ('False-alarm rate (%)', 'Miss rate (%)')
     """
     looks = _looks(systems, _DASHES)
-    points = {name: [_decide(*systems[name], *at) for at in operating_points] for name in systems}
+    points = {name: [_decide(*systems[name], *point) for point in operating_points] for name in systems}
     rates = [rate for both in points.values() for pair in both for point in pair for rate in point if rate < 0.98]
     worst = max([1.2 * metrics.eer(*trials) for trials in systems.values()] + rates)
     high = next((h for h in (0.6, 0.9) if h > worst), 0.98)
     x_limits, y_limits = det_limits(systems.values(), high)
-    ax = _axes(ax, _WIDTH * 0.92)
+    ax = _axes(ax, _SQUARE)
+
+    def probit(p: ArrayLike) -> Floats:  # matplotlib also asks for 0 and 1, where it is infinite
+        return ndtri(np.clip(p, 1e-12, 1 - 1e-12))
+
     for axis, limits in ((ax.xaxis, x_limits), (ax.yaxis, y_limits)):
-        getattr(ax, f"set_{axis.axis_name}scale")("function", functions=(_probit, ndtr))
+        getattr(ax, f"set_{axis.axis_name}scale")("function", functions=(probit, ndtr))
         getattr(ax, f"set_{axis.axis_name}lim")(*limits)
         ticks = det_ticks(limits, 0.065 if axis is ax.xaxis else 0.05)
         axis.set_ticks(ticks, [f"{100 * r:.12g}" for r in ticks])
@@ -143,10 +173,10 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
         label = f"{_short(name, 30)} (EER {100 * metrics.eer(scores, labels):.2f} %)"
         ax.plot(x[kept], y[kept], color=color, ls=dash, lw=1.3, label=label)
         for (actual, least), marker in zip(points[name], cycle(_MARKERS), strict=False):
-            for rates, face in ((least, "white"), (actual, color)):
-                at = [np.clip(rates[1], *x_limits)], [np.clip(rates[0], *y_limits)]
+            for (p_miss, p_fa), face in ((least, "white"), (actual, color)):
                 style: dict[str, Any] = {"mec": color, "mfc": face, "mew": 1.1, "ms": 5, "clip_on": False, "zorder": 5}
-                ax.plot(*at, ls="none", marker=marker, **style)
+                place = [np.clip(p_fa, *x_limits)], [np.clip(p_miss, *y_limits)]
+                ax.plot(*place, ls="none", marker=marker, **style)
     return _dress(ax, "False-alarm rate (%)", "Miss rate (%)")
 
 
@@ -158,11 +188,12 @@ def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
     True
     """
     looks = _looks(systems, _DASHES)
-    low, high = (v / _LN10 for v in score_range(s for s, _ in systems.values()))
+    ln10 = float(np.log(10.0))
+    low, high = (end / ln10 for end in score_range(s for s, _ in systems.values()))
     ax = _axes(ax)
     for name, scores, labels, color, dash in looks:
         x, targets, nontargets = tippett_curve(scores, labels)
-        x = np.concatenate(([low], np.clip(x / _LN10, low, high), [high]))
+        x = np.concatenate(([low], np.clip(x / ln10, low, high), [high]))
         for share, width, label in ((targets, 1.3, _short(name)), (nontargets, 0.8, None)):
             y = np.concatenate(([1.0], share, [share[-1]]))
             kept = thin(x, y, (high - low) / 1000, 1e-3)
@@ -223,20 +254,20 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
     """
     looks = _looks(systems, _DASHES)
     limits = score_range(s for s, _ in systems.values())
-    ax = _axes(ax, _WIDTH * 0.92)
+    ax = _axes(ax, _SQUARE)
     ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
     low = 0.0
     high = 0.0
     for name, scores, labels, color, dash in looks:
         pav = PAVCalibration().fit(scores.clip(*limits), labels)
-        given = np.stack((pav.low_, pav.high_), axis=1).ravel()
-        ax.plot(given, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
+        steps = np.stack((pav.low_, pav.high_), axis=1).ravel()
+        ax.plot(steps, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
         low = min(low, float(pav.llr_[0]))
         high = max(high, float(pav.llr_[-1]))
     return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)", xlim=limits, ylim=(low - 0.5, high + 0.5))
 
 
-def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
+def likelihood_trace(plda_or_trace: PLDA | ArrayLike, ax: Axes | None = None) -> Axes:
     """Log-likelihood of the training data after each iteration of EM; the start is iteration 0.
 
     >>> likelihood_trace([-120.0, -101.5, -101.2]).lines[0].get_ydata().tolist()
@@ -254,7 +285,7 @@ def likelihood_trace(plda_or_trace: Any, ax: Axes | None = None) -> Axes:
     return _dress(ax, "Iteration", "Log-likelihood (nats)")
 
 
-def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
+def shrinkage_path(plda: PLDA, ax: Axes | None = None) -> Axes:
     """What `shrinkage="auto"` tried: where likelihood chose, one shrinkage varies and the others are as chosen.
 
     Where the cost of held-out trials chose, the shrinkages step by step, and the cost of each step.
@@ -276,7 +307,7 @@ def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
         for k, name in enumerate((*chosen._fields[: len(chosen)], "VV' scaled by", "UU' scaled by")):
             values = [a[k] for a in steps]
             if len(set(values)) > 1:
-                style = {"color": OKABE_ITO[k], "ls": ["-", "--", ":", "-."][k % 4]}
+                style: dict[str, Any] = {"color": OKABE_ITO[k], "ls": ["-", "--", ":", "-."][k % 4]}
                 ax.plot(values, marker="o", ms=3, lw=1.3, label=name, **style)
         costs = [f"{i}\n{cost:.3f}" for i, cost in enumerate(steps.values())]
         ax.set_xticks(range(len(costs)), costs, fontsize="x-small")
@@ -289,7 +320,9 @@ def shrinkage_path(plda: Any, ax: Axes | None = None) -> Axes:
     return _dress(ax, "Shrinkage", "Held-out log-likelihood (nats per recording)", xlim=(-0.02, 1.02))
 
 
-def variance_shares(model: Any, session: Any = None, noise: Any = None, ax: Axes | None = None) -> Axes:
+def variance_shares(
+    model: PLDA | ArrayLike, session: ArrayLike | None = None, noise: ArrayLike | None = None, ax: Axes | None = None
+) -> Axes:
     """Shares of the speaker's, the session's and the channel's variance, stacked, direction by direction.
 
     The arguments are those of `variance_directions`. The legend gives the shares of the traces.
@@ -325,21 +358,21 @@ def speaker_map(Y: ArrayLike, speaker: ArrayLike, ax: Axes | None = None) -> Axe
         raise DuopldaError(f"Y has shape {rows.shape} and speaker {ids.shape}; give (n, 2 or more) and (n,)")
     names, index = np.unique(ids, return_inverse=True)
     means = np.stack([np.bincount(index, rows[:, k]) / np.bincount(index) for k in (0, 1)], axis=1)
-    ax = _axes(ax, _WIDTH * 0.92)
+    ax = _axes(ax, _SQUARE)
     few = len(names) <= 8
     spokes = np.stack((rows[:, :2], means[index], np.full((len(rows), 2), np.nan)), axis=1)
     for k in range(min(len(names), 64)):  # 64 pairs of colour and marker, then they come again
-        own = index % 64 == k
+        rows_of = index % 64 == k
         color = OKABE_ITO[k % 8]
         marker = _MARKERS[(k + k // 8) % 8]
-        ax.plot(*spokes[own].reshape(-1, 2).T, color=color, lw=0.4, alpha=0.6 if few else 0.3, zorder=1)
+        ax.plot(*spokes[rows_of].reshape(-1, 2).T, color=color, lw=0.4, alpha=0.6 if few else 0.3, zorder=1)
         style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3.5 if few else 2, "mew": 0, "zorder": 2}
-        ax.plot(*rows[own, :2].T, ls="none", label=_short(names[k], 24) if few else None, **style)
+        ax.plot(*rows[rows_of, :2].T, ls="none", label=_short(names[k], 24) if few else None, **style)
     ax.set_aspect("equal", adjustable="datalim")
     return _dress(ax, "Speaker factor 1", "Speaker factor 2", columns=4 if max(len(str(n)) for n in names) <= 6 else 2)
 
 
-def cluster_sizes(clustering: Any, ax: Axes | None = None) -> Axes:
+def cluster_sizes(clustering: Clustering, ax: Axes | None = None) -> Axes:
     """Sessions of each speaker that `cluster` found, the largest first; those who were known are hatched.
 
     >>> from duoplda import PLDA
@@ -349,19 +382,21 @@ def cluster_sizes(clustering: Any, ax: Axes | None = None) -> Axes:
     """
     sizes = np.asarray(clustering.sessions, dtype=np.float64)
     order = np.argsort(-sizes, kind="stable")
-    sizes, known, edges = sizes[order], np.asarray(clustering.known, bool)[order], np.arange(len(sizes) + 1) + 0.5
+    sizes = sizes[order]
+    known = np.asarray(clustering.known, bool)[order]
+    edges = np.arange(len(sizes) + 1) + 0.5
     ax = _axes(ax)
     looks = ((~known, "found", OKABE_ITO[0], None), (known, "known", OKABE_ITO[1], "////"))
-    for own, name, color, hatch in looks:
-        if own.any():
-            style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} ({own.sum():,})"}
-            ax.stairs(np.where(own, sizes, 0.0), edges, fill=True, **style).set_edgecolor("white")
+    for chosen, name, color, hatch in looks:
+        if chosen.any():
+            style: dict[str, Any] = {"color": color, "lw": 0, "hatch": hatch, "label": f"{name} ({chosen.sum():,})"}
+            ax.stairs(np.where(chosen, sizes, 0.0), edges, fill=True, **style).set_edgecolor("white")
     ax.locator_params(integer=True)
     limits: dict[str, Any] = {"xlim": (edges[0], edges[-1]), "ylim": (0.0, None)}
     return _dress(ax, "Speaker, by number of sessions", "Sessions", columns=2, **limits)
 
 
-def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
+def cluster_map(clustering: Clustering, ax: Axes | None = None) -> Axes:
     """The means of the speakers that `cluster` found, in their plane of largest variance; larger: more sessions.
 
     Those who were known are diamonds. The names of the eight speakers with the most sessions are written.
@@ -372,23 +407,29 @@ def cluster_map(clustering: Any, ax: Axes | None = None) -> Axes:
     >>> [text.get_text() for text in cluster_map(found).texts]
     ['spk1', 'spk2']
     """
-    at, shares = principal_plane(clustering.means)
+    places, shares = principal_plane(clustering.means)
     sizes = np.asarray(clustering.sessions)
     known = np.asarray(clustering.known, bool)
-    ax = _axes(ax, _WIDTH * 0.92)
-    for own, name, color, marker in ((~known, "found", OKABE_ITO[0], "o"), (known, "known", OKABE_ITO[1], "D")):
-        if own.any():
+    ax = _axes(ax, _SQUARE)
+    for chosen, name, color, marker in ((~known, "found", OKABE_ITO[0], "o"), (known, "known", OKABE_ITO[1], "D")):
+        if chosen.any():
             style: dict[str, Any] = {"color": color, "marker": marker, "alpha": 0.6, "lw": 0}
-            ax.scatter(*at[own].T, s=6.0 * np.sqrt(sizes[own]), label=f"{name} ({own.sum():,})", **style)
+            ax.scatter(
+                places[chosen, 0],
+                places[chosen, 1],
+                s=6.0 * np.sqrt(sizes[chosen]),
+                label=f"{name} ({chosen.sum():,})",
+                **style,
+            )
     for k in np.argsort(-sizes, kind="stable")[:8]:
         text: dict[str, Any] = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 5.5, "color": "0.25"}
-        ax.annotate(_short(clustering.names[k], 16), at[k], **text)
+        ax.annotate(_short(clustering.names[k], 16), places[k], **text)
     ax.set_aspect("equal", adjustable="datalim")
     x, y = (f"Direction {k + 1} ({100 * share:.0f} % of the variance)" for k, share in enumerate(shares))
     return _dress(ax, x, y, columns=2)
 
 
-def dendrogram(clustering: Any, ax: Axes | None = None) -> Axes:
+def dendrogram(clustering: Clustering, ax: Axes | None = None) -> Axes:
     """The tree of the merges by which `cluster` made speakers of sessions, one beside the other.
 
     The height of a merge is by how much less it gained than the first one; heights grow. Trees that are not joined are
@@ -452,7 +493,7 @@ def principal_plane(means: ArrayLike) -> tuple[Floats, Floats]:
     return centred @ (two * signs[:, None]).T, power[:2] / max(power.sum(), np.finfo(float).tiny)
 
 
-def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, force: bool = False) -> None:
+def save(ax_or_figure: Axes | Figure, path: str | os.PathLike[str], *, dpi: int = 300, force: bool = False) -> None:
     """Write a figure as PNG, PDF or SVG, by the suffix of `path`: whole or not at all, the same bytes every time.
 
     >>> import tempfile
@@ -466,7 +507,7 @@ def save(ax_or_figure: Any, path: str | os.PathLike[str], *, dpi: int = 300, for
     kind = Path(path).suffix.lower().lstrip(".")
     if kind not in ("png", "pdf", "svg"):
         raise DuopldaError(f"{path}: the suffix must be .png, .pdf or .svg")
-    figure = getattr(ax_or_figure, "figure", None) or ax_or_figure
+    figure: Any = getattr(ax_or_figure, "figure", None) or ax_or_figure
     metadata = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
     options: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "duoplda"}  # a PDF's fonts stay text for journals
     with matplotlib.rc_context(options), atomic_path(path, force=force) as temporary:
@@ -487,7 +528,9 @@ def _looks(systems: Systems, styles: Iterable[Any]) -> list[tuple[str, Floats, B
     return looks
 
 
-def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa: float) -> tuple[Any, Any]:
+def _decide(
+    scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """(p_miss, p_fa) of the Bayes decision and of the least cost."""
     metrics.min_dcf(scores, labels, p, c_miss, c_fa)  # refuses impossible priors and costs
     ratio = (1 - p) / p * (c_fa / c_miss)
@@ -498,17 +541,13 @@ def _decide(scores: ArrayLike, labels: ArrayLike, p: float, c_miss: float, c_fa:
     return (curve.p_miss[k], curve.p_fa[k]), (hull.p_miss[best], hull.p_fa[best])
 
 
-def _probit(p: Any) -> Any:
-    return ndtri(np.clip(p, 1e-12, 1 - 1e-12))
-
-
-def _short(name: Any, most: int = 44) -> str:
+def _short(name: object, most: int = 44) -> str:
     """A name that fits in a legend, and in which `$` and a leading `_` mean nothing to matplotlib."""
     text = plain(name, most)
     return ("\N{ZERO WIDTH SPACE}" + text if text.startswith("_") else text).replace("$", r"\$")
 
 
-def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:
+def _axes(ax: Axes | None, height: float = 0.78 * _COLUMN) -> Axes:
     """`ax`, or the Axes of a new figure of one column's width with type to match."""
     if ax is not None:
         return ax
@@ -516,7 +555,7 @@ def _axes(ax: Axes | None, height: float = _WIDTH * 0.78) -> Axes:
         from matplotlib.figure import Figure
     except ImportError:
         raise DuopldaError("plots need matplotlib: pip install 'duoplda[plots]'") from None
-    ax = Figure(figsize=(_WIDTH, height), layout="constrained", dpi=150).add_subplot()
+    ax = Figure(figsize=(_COLUMN, height), layout="constrained", dpi=150).add_subplot()
     ax.tick_params(labelsize=7, width=0.6, length=2.5)
     for axis in (ax.xaxis, ax.yaxis):
         axis.label.set_fontsize(8)
