@@ -18,7 +18,7 @@ from duoplda.datasets import draw, make_recordings, sample
 from duoplda.estimators.adaptation import METHODS
 from duoplda.estimators.preprocessing import through
 from duoplda.model.parameters import checked
-from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS
+from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, PartitionTrial, best_partition
 from test_statistics import assert_equal_statistics
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -263,6 +263,40 @@ def test_what_kaldi_does_helps_less(adapted):
     assert_sound(new)
     assert new.adapted_["centre"] == 1
     assert labelled < 0.97 * cllr(new) < cllr(adapted("backend", "nothing", "centre"))
+
+
+# -- a target like the source
+
+
+@pytest.mark.parametrize(("noise", "share", "like_source"), [(1.0, 0.0, True), (1.15, 0.2, True), (1.2, 0.3, False)])
+def test_a_target_with_a_little_more_noise_is_like_the_source(plda, noise, share, like_source):
+    """Speakers who are left out want at most a quarter of its noise, and its mean is near: only the mean moves."""
+    X, speaker, session, _ = drawn(replace(SOURCE, W=SOURCE.W / noise), 30, 3, (2, 4), (2, 4))
+    story = plda.adapt(X, speaker, session).adapted_
+    assert story["chosen"]["noise"] == share
+    assert any("like the source" in note for note in story["notes"]) == like_source
+    assert (max(story["shares"].values()) == 0) == like_source
+    far = plda.adapt(X + 3, speaker, session).adapted_  # whatever the noise is, the mean is elsewhere
+    assert max(far["shares"].values()) > 0
+
+
+def test_sessions_of_unknown_speakers_move_what_is_above_the_noise_half_as_far(plda):
+    """Each session counts as a speaker, so that those left out tell of the noise alone."""
+    X, _, session = ADAPT
+    chosen = plda.adapt(Statistics.from_arrays(X, None, session, n_folds=16)).adapted_["chosen"]
+    assert chosen["noise"] > 0
+    assert chosen["both"] == chosen["noise"] / 2
+
+
+def test_the_partition_of_lowest_cost_wins_unless_it_leaves_many_more_sessions_alone():
+    obvious_pairs, half, whole, costly = (
+        PartitionTrial(*trial) for trial in ((0.01, 0.3, 40), (0.1, 0.74, 30), (0.2, 0.8, 12), (0.3, 1.0, 10))
+    )
+    without_cost = PartitionTrial(None, 1.0, 7)
+    assert best_partition([obvious_pairs, half, whole, costly]) == 2
+    assert best_partition([obvious_pairs, half, whole]) == 1
+    assert best_partition([obvious_pairs, without_cost]) == 0
+    assert best_partition([without_cost, without_cost._replace(n_clusters=9)]) == 1
 
 
 # -- clusters
