@@ -22,9 +22,9 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
 from duoplda.diarization.rttm import Regions, Turns
+from duoplda.diarization.segments import rows_by_name
 from duoplda.diarization.vbhmm import Floats, Ints
 from duoplda.errors import DuopldaError, MissingIds, error_prefix, printable, some
-from duoplda.io import Coded
 
 Speech = tuple[Ints, Floats, Floats]  # speaker, start and end of intervals in which one speaker speaks
 
@@ -90,25 +90,25 @@ def der(
     if not 0 <= collar < float("inf"):
         raise DuopldaError(f"collar={collar!r} must be a number of seconds, from 0 on")
     names = _scored_files(hypothesis, reference, regions)
-    ours = _rows_of_files(hypothesis.file, names)
-    theirs = _rows_of_files(reference.file, names)
-    areas = None if regions is None else _rows_of_files(regions.file, names)
+    nothing = np.empty(0, np.int64)
+    ours = rows_by_name(hypothesis.file)
+    theirs = rows_by_name(reference.file)
+    areas = {} if regions is None else rows_by_name(regions.file)
     files = {}
-    for i, name in enumerate(names):
-        area = None
-        if regions is not None and areas is not None:
-            area = regions.start[areas[i]], regions.end[areas[i]]
+    for name in names:
+        area = None if regions is None else (regions.start[areas[name]], regions.end[areas[name]])
+        turns = hypothesis[ours.get(name, nothing)], reference[theirs.get(name, nothing)]
         with error_prefix(f"file {printable(name)}"):
-            files[name] = _file_errors(hypothesis[ours[i]], reference[theirs[i]], collar, skip_overlap, area)
+            files[name] = _file_errors(*turns, collar, skip_overlap, area)
     miss, false_alarm, confusion, total = np.sum([errors[:4] for errors in files.values()], axis=0).tolist()
     return DiarizationErrors(miss, false_alarm, confusion, total, files)
 
 
 def _scored_files(hypothesis: Turns, reference: Turns, regions: Regions | None) -> list[str]:
     """The names of the files that are scored."""
-    columns = [hypothesis.file, reference.file] + ([] if regions is None else [regions.file])
-    used = [column.names[np.unique(column.codes)].tolist() for column in columns]
-    ours, theirs, scored = used[0], used[1], used[-1]
+    ours = list(rows_by_name(hypothesis.file))
+    theirs = list(rows_by_name(reference.file))
+    scored = theirs if regions is None else list(rows_by_name(regions.file))
     known = {*theirs, *scored}
     if unknown := [name for name in ours if name not in known]:
         cause = f"{len(unknown)} files of the hypothesis that the reference does not have: {some(unknown)}"
@@ -118,14 +118,6 @@ def _scored_files(hypothesis: Turns, reference: Turns, regions: Regions | None) 
     if not {*theirs}.intersection(scored):
         raise DuopldaError(f"no file of the reference has regions, which name {some(scored, 3)}")
     return scored
-
-
-def _rows_of_files(column: Coded, files: list[str]) -> list[Ints]:
-    """The rows of each file."""
-    place = {name: i for i, name in enumerate(files)}
-    codes = np.array([place.get(name, len(files)) for name in column.names.tolist()], np.intp)[column.codes]
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.searchsorted(codes[order], np.arange(1, len(files) + 1)))[:-1]
 
 
 def _file_errors(

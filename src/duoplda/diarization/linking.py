@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import check_rows, to_numpy
 from duoplda.data import labels as lab
-from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
@@ -68,22 +69,26 @@ def link_speakers(
     vectors = np.repeat(mean / size[:, None], times, axis=0)
     speaker = np.repeat(names[cells // K], times)
     channel = np.repeat(plda.channels_[cells % K], times)
-    pairs = None if file is None else _pairs_within(names, side, lab.codes(file, "file", n)[1])
+    pairs = None
+    if file is not None:
+        home = np.empty(len(names), np.int64)
+        home[side] = lab.codes(file, "file", n)[1]
+        pairs = pairs_within(names.tolist(), home.tolist()) or None
     voices = _without_sessions(plda) if segments_are == "sessions" else unscaled(plda)
     linked = voices.cluster(voices.enroll(vectors, speaker, speaker, channel), prior=prior, cannot_link=pairs)
     return linked.names[linked.labels][np.searchsorted(linked.ids, names)][side]
 
 
-def _pairs_within(names: NDArray[Any], side: Ints, file: Ints) -> NDArray[Any]:
-    """(k, 2) the pairs of local speakers of one file; `side` and `file` (n,) are those of the segments."""
-    home = np.empty(len(names), np.int64)
-    home[side] = file
-    pairs = [names[:0].reshape(0, 2)]
-    for code in np.unique(home):
-        cast = names[home == code]
-        first, second = np.triu_indices(len(cast), 1)
-        pairs.append(np.stack([cast[first], cast[second]], axis=1))
-    return np.concatenate(pairs)
+def pairs_within(people: Sequence[Hashable], files: Sequence[Hashable]) -> list[tuple[Hashable, Hashable]]:
+    """The pairs of people who are of one file.
+
+    >>> pairs_within(["a-1", "b-1", "a-2"], ["a", "b", "a"])
+    [('a-1', 'a-2')]
+    """
+    by_file: dict[Hashable, list[Hashable]] = {}
+    for person, file in zip(people, files, strict=True):
+        by_file.setdefault(file, []).append(person)
+    return [pair for cast in by_file.values() for pair in combinations(cast, 2)]
 
 
 def _without_sessions(plda: PLDA) -> PLDA:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from duoplda.diarization.rttm import Turns, read_rttm
-from duoplda.diarization.segments import Segments
+from duoplda.diarization.segments import Segments, rows_by_name
+from duoplda.diarization.vbhmm import Floats
+from duoplda.diarization.windows import new_share
 from duoplda.errors import DuopldaError, some
-from duoplda.evaluation.metrics import Floats, Indices
 from duoplda.io import Coded
 from duoplda.io.common import PathLike
 
 LocalSpeaker = tuple[str, str]  # a file, and the name of a speaker in it
 
 
-def read_turns(paths: Iterable[PathLike]) -> Turns:
+def read_turns(paths: Sequence[PathLike]) -> Turns:
     """The turns of several RTTM files, which must be about different files."""
     parts = [read_rttm(path) for path in paths]
     read_from: dict[str, PathLike] = {}
@@ -41,12 +40,12 @@ def speakers_by_overlap(segments: Segments, turns: Turns) -> dict[str, LocalSpea
     {'s1': ('f', 'bob')}
     """
     speakers: dict[str, LocalSpeaker] = {}
-    turns_of = _rows_by_value(turns.file.values)
-    for file, rows in _rows_by_value(segments.file.values).items():
+    turns_of = rows_by_name(turns.file)
+    for file, rows in sorted(rows_by_name(segments.file).items()):
         spoken = turns_of.get(file, np.zeros(0, np.int64))
         longest = np.full(len(rows), 1e-9)  # seconds: a segment and a turn that overlap by less only touch
         who = np.full(len(rows), "", object)
-        for speaker, part in sorted(_rows_by_value(turns.speaker.values[spoken]).items()):
+        for speaker, part in sorted(rows_by_name(turns.speaker[spoken]).items()):
             knots, seconds = _speech(turns.start[spoken[part]], turns.end[spoken[part]])
             until_start, until_end = (np.interp(t[rows], knots, seconds) for t in (segments.start, segments.end))
             overlap = until_end - until_start
@@ -58,18 +57,11 @@ def speakers_by_overlap(segments: Segments, turns: Turns) -> dict[str, LocalSpea
 
 def overlap_of_segments(segments: Segments) -> float:
     """In how many segments a second of speech is, on average: 1 where segments do not overlap."""
+    length = segments.end - segments.start
     spoken = 0.0
-    for rows in _rows_by_value(segments.file.values).values():
-        spoken += float(_speech(segments.start[rows], segments.end[rows])[1][-1])
-    return float((segments.end - segments.start).sum()) / spoken
-
-
-def pairs_within_files(people: Sequence[LocalSpeaker], rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Pairs of those local speakers, among some rows, who are of one file."""
-    by_file: dict[str, list[int]] = {}
-    for row in rows:
-        by_file.setdefault(people[row][0], []).append(row)
-    return [pair for same_file in by_file.values() for pair in combinations(same_file, 2)]
+    for rows in rows_by_name(segments.file).values():
+        spoken += new_share(segments.start[rows], segments.end[rows]) * float(length[rows].sum())
+    return float(length.sum()) / spoken
 
 
 def renamed(turns: Turns, names: Mapping[LocalSpeaker, str]) -> tuple[Turns, list[LocalSpeaker]]:
@@ -77,14 +69,6 @@ def renamed(turns: Turns, names: Mapping[LocalSpeaker, str]) -> tuple[Turns, lis
     people = list(zip(turns.file.values.tolist(), turns.speaker.values.tolist(), strict=True))
     speakers = Coded.of([names.get(person) or "_".join(person) for person in people])
     return Turns(turns.file, turns.start, turns.duration, speakers), sorted({*people} - {*names})
-
-
-def _rows_by_value(values: NDArray[np.str_]) -> dict[str, Indices]:
-    """The rows that have each value."""
-    names, codes = np.unique(values, return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    rows = np.split(order, np.searchsorted(codes[order], np.arange(1, len(names))))
-    return dict(zip(names.tolist(), rows, strict=True)) if len(names) else {}
 
 
 def _speech(start: Floats, end: Floats) -> tuple[Floats, Floats]:

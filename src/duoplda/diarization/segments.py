@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duoplda.data.labels import Ints
 from duoplda.diarization.rttm import MAX_SECONDS, Regions
 from duoplda.errors import DuopldaError
 from duoplda.io import Coded
@@ -40,6 +41,18 @@ class Segments:
     def __getitem__(self, rows: slice | np.ndarray) -> Segments:
         """Return some of the segments."""
         return Segments(self.ids[rows], self.file[rows], self.start[rows], self.end[rows])
+
+
+def rows_by_name(column: Coded) -> dict[str, Ints]:
+    """The rows of a column that have each of its names, in the order of `names`; names that no row has are left out.
+
+    >>> {name: rows.tolist() for name, rows in rows_by_name(Coded.of(["g", "f", "g"])).items()}
+    {'g': [0, 2], 'f': [1]}
+    """
+    order = np.argsort(column.codes, kind="stable")
+    edges = np.searchsorted(column.codes[order], np.arange(len(column.names) + 1))
+    names = column.names.tolist()
+    return {names[k]: order[edges[k] : edges[k + 1]] for k in np.flatnonzero(np.diff(edges))}
 
 
 def read_segments(path: PathLike) -> Segments:

@@ -13,7 +13,7 @@ from duoplda.arrays import Array, check_finite, check_rows, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.diarization.rttm import Turns
-from duoplda.diarization.segments import Segments
+from duoplda.diarization.segments import Segments, rows_by_name
 from duoplda.diarization.vbhmm import Floats, Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 
@@ -38,16 +38,13 @@ def rows_by_file(segments: Segments) -> Iterator[tuple[str, Ints]]:
 
     Segments that lie within others are refused: their neighbours in time would not be their neighbours in the list.
     """
-    order = np.lexsort((segments.end, segments.start, segments.file.codes))
-    edges = np.searchsorted(segments.file.codes[order], np.arange(len(segments.file.names) + 1))
-    for code, name in enumerate(segments.file.names):
-        rows = order[edges[code] : edges[code + 1]]
+    for name, unordered in rows_by_name(segments.file).items():
+        rows = unordered[np.lexsort((segments.end[unordered], segments.start[unordered]))]
         inside = np.flatnonzero(np.diff(segments.end[rows]) < 0)
         if len(inside):
             ids = some(segments.ids[rows[inside + 1]])
             raise DuopldaError(f"file {name}: segments lie within others: {ids}. Give windows of one length")
-        if len(rows):
-            yield str(name), rows
+        yield name, rows
 
 
 def as_turns(segments: Segments, speaker: ArrayLike) -> Turns:

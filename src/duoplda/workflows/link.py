@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from duoplda.diarization import Segments, Turns, read_segments, write_rttm
+from duoplda.diarization.linking import pairs_within
 from duoplda.diarization.local_speakers import (
     LocalSpeaker,
     overlap_of_segments,
-    pairs_within_files,
     read_turns,
     renamed,
     speakers_by_overlap,
@@ -109,7 +109,8 @@ def link(
         pairs = [row[person] for person in who.values()], [*who]
         sides = enroll_recordings(chain, read(embeddings, ids), *pairs, **labels, device=place, absent=absent)
         if cannot_link_within:
-            options["cannot_link"] = pairs_within_files(people, sides.ids.tolist())
+            rows = sides.ids.tolist()
+            options["cannot_link"] = pairs_within(rows, [people[k][0] for k in rows])
         clustering = chain.cluster(sides, discount=discount, **options)
     names = clustering.names[clustering.labels].astype(str).tolist()
     name = {people[k]: linked for k, linked in zip(clustering.ids.tolist(), names, strict=True)}
