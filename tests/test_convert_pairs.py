@@ -15,9 +15,10 @@ from duoplda.datasets import make_recordings
 from duoplda.estimators.preprocessing import Center, LengthNorm
 from duoplda.io import DiagonalModel, Transform, read_model, read_transform, write_kaldi_plda, write_pair
 from duoplda.io.kaldi_plda import read_kaldi_plda
-from duoplda.io.vbx import FILES, read_vbx
+from duoplda.io.vbx import read_vbx
 from test_convert import run
 
+FILES = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5", "plda")}
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "diarization"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")
 D, K = 9, 6

@@ -70,7 +70,7 @@ def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) 
 
 def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value:
     """Parse a value `[ 1.5 2 ... ]` as far as counting its numbers."""
-    start = _skip(buf, pos, end, b" \t")
+    start = skip_blanks(buf, pos, end, b" \t")
     if start == end:
         raise CutShort
     if buf[start] == 0x80:
@@ -120,7 +120,7 @@ def open_ark(path: PathLike) -> Source:
             f.seek(0)
             end = read_into(f, memoryview(buf))
             try:
-                _, value = _entry(path, buf, _skip(buf, 0, end), end, 0, size)
+                _, value = _entry(path, buf, skip_blanks(buf, 0, end), end, 0, size)
                 break
             except CutShort:
                 continue
@@ -131,7 +131,7 @@ def open_ark(path: PathLike) -> Source:
     return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
 
 
-def _skip(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") -> int:
+def skip_blanks(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") -> int:
     """Skip white space: Kaldi allows it before a key, and text archives end in some."""
     while pos < end and buf[pos] in blanks:
         pos += 1
@@ -180,7 +180,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
             f.seek(offset)
             end = read_into(f, memoryview(buf))
             pos = 0
-            while (pos := _skip(buf, pos, end)) < end:
+            while (pos := skip_blanks(buf, pos, end)) < end:
                 if not n:
                     X = np.empty((min(limit, (size - offset - pos) // least + 1), dim), dtype)
                 try:

@@ -78,7 +78,7 @@ def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarr
     mask = dense(out, enroll, test, np.uint8 if target is None else np.int8)
     mask[enroll.codes, test.codes] = 1 if target is None else np.where(target, 1, -1)
     version = {} if target is None else {"file_format": np.array([b"2.0"])}
-    _write(out, enroll.names, test.names, {"trial_mask": mask} | version)
+    write_matrices(out, enroll.names, test.names, {"trial_mask": mask} | version)
 
 
 def dense(path: PathLike, enroll: Coded, test: Coded, dtype: DTypeLike) -> np.ndarray:
@@ -97,7 +97,7 @@ def dense(path: PathLike, enroll: Coded, test: Coded, dtype: DTypeLike) -> np.nd
     return np.zeros((len(enroll.names), len(test.names)), dtype)
 
 
-def _write(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[str, np.ndarray]) -> None:
+def write_matrices(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[str, np.ndarray]) -> None:
     """Write the ids of rows and columns, and matrices by their names."""
     ids = {"ID/row_ids": np.char.encode(rows, "utf-8"), "ID/column_ids": np.char.encode(columns, "utf-8")}
     with need("h5py").File(out, "w") as f:
@@ -117,10 +117,3 @@ def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndar
         if member(path, f, "score_mask") is None:
             return rows, columns, scores, np.ones(shape, bool)
         return rows, columns, scores, _matrix(path, f, "score_mask", shape).read() > 0.5
-
-
-def write_bosaris_scores(
-    out: Path, rows: np.ndarray, columns: np.ndarray, scores: np.ndarray, mask: np.ndarray
-) -> None:
-    """Write a matrix of scores and where it has one."""
-    _write(out, rows, columns, {"scores": scores, "score_mask": mask.astype(np.uint8)})

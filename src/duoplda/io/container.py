@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from duoplda.io._atomic import atomic_path
 from duoplda.io.common import PathLike, bad, open_binary
 
-KINDS = {  # kind: the version of its layout that is written and read, and what it is called in messages
+# Kind of file: the version of its layout that is written and read, and what it is called in messages.
+CONTAINER_KINDS = {
     "duoplda-backend": (2, "model"),
     "duoplda-calibration": (1, "calibration"),
     "duoplda-sides": (1, "file of enrolled speakers"),
@@ -32,7 +33,7 @@ def write_container(
     Parameters
     ----------
     path : the new file
-    kind : what the file holds, one of `KINDS`; it is noted in the header with the version of its layout
+    kind : what the file holds, one of `CONTAINER_KINDS`; it is noted in the header with the version of its layout
     arrays : arrays of numbers by name
     header : whatever JSON can hold: texts, numbers, lists and dictionaries
     force : replace an existing file; otherwise it is an error
@@ -50,7 +51,7 @@ def write_container(
     from safetensors.numpy import save
 
     try:
-        text = json.dumps({**header, "format": kind, "version": KINDS[kind][0]})
+        text = json.dumps({**header, "format": kind, "version": CONTAINER_KINDS[kind][0]})
         data = save({k: np.asarray(a, order="C") for k, a in arrays.items()}, {"duoplda": text})
     except (SafetensorError, TypeError) as e:
         raise bad(path, "", f"cannot hold this ({e})", "names are texts or numbers, arrays hold numbers") from e
@@ -72,7 +73,7 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
     """
     from safetensors import SafetensorError, safe_open
 
-    what = KINDS[next(iter(kinds))][1]
+    what = CONTAINER_KINDS[next(iter(kinds))][1]
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("duoplda", "null"))
@@ -81,21 +82,21 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
         raise bad(path, "", f"cannot read the {what}: {e.strerror or e}") from e
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise bad(path, "", f"is not a {what} of duoplda, or it is truncated or damaged ({str(e)[:200]})") from e
-    found = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(found, str) or found not in kinds:
-        if isinstance(found, str) and found in KINDS:
-            raise bad(path, "", f"is a {KINDS[found][1]} of duoplda, not a {what}", "give another file")
+    kind = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        if isinstance(kind, str) and kind in CONTAINER_KINDS:
+            raise bad(path, "", f"is a {CONTAINER_KINDS[kind][1]} of duoplda, not a {what}", "give another file")
         raise bad(path, "", f"is a safetensors file, but no {what} of duoplda", "give another file")
     version = header.get("version")
-    ours = KINDS[found][0]
-    if type(version) is not int or version != ours:
-        reads = f"this duoplda reads version {ours}"
-        raise bad(path, "", f"has format version {str(version)[:40]}, {reads}", "install the duoplda that wrote it")
+    readable = CONTAINER_KINDS[kind][0]
+    if type(version) is not int or version != readable:
+        cause = f"has format version {str(version)[:40]}, this duoplda reads version {readable}"
+        raise bad(path, "", cause, "install the duoplda that wrote it")
     return arrays, header
 
 
 def is_container(path: PathLike) -> bool:
-    """Does a file start as the files of this module do?
+    """Does a file start as a safetensors file does, which is what this module writes?
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -106,4 +107,4 @@ def is_container(path: PathLike) -> bool:
     (True, False)
     """
     with open_binary(path) as f:
-        return f.read(9)[7:] == b"\0{"  # the length of the header in eight bytes, and the header
+        return f.read(9)[7:] == b"\0{"  # the highest byte of the length of the header, and the header itself

@@ -8,8 +8,10 @@ hyperion's loadings are the transpose of ours, and its z is drawn for each recor
 of the noise of a recording, and is added to it here, so that every likelihood ratio stays as it was.
 """
 
+from __future__ import annotations
+
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +19,10 @@ from duoplda.io.common import PathLike, bad, listed, shown
 from duoplda.io.hdf5 import dataset, floats, opened
 from duoplda.io.kaldi_plda import Floats
 
-PARAMETERS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
-MAX_CONFIG = 1 << 20
-ASYMMETRY = 1e-4  # of the largest value: hyperion saves floats
+if TYPE_CHECKING:
+    import h5py
+
+HYPERION_ARRAYS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
 
 
 def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats], str]:
@@ -27,7 +30,7 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
     with opened(path) as f:
         kind, name = _config(path, f)
         prefix = f"{name}/" if name else ""
-        arrays = {p: floats(path, f, prefix + p) for p in PARAMETERS[kind]}
+        arrays = {p: floats(path, f, prefix + p) for p in HYPERION_ARRAYS[kind]}
     mu = arrays["mu"]
     if mu.ndim != 1:
         raise bad(path, "mu", f"has shape {mu.shape}", "a mean is a vector")
@@ -50,10 +53,10 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
     return (mu, V, np.zeros((d, 0)), W), kind
 
 
-def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
+def _config(path: PathLike, f: h5py.File) -> tuple[str, str | None]:
     """Read class and name of the model."""
     text = dataset(path, f, "config")
-    if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > MAX_CONFIG:
+    if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > 1 << 20:
         raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
     try:
         config = json.loads(bytes(text.read().reshape(-1)[0]))
@@ -61,14 +64,15 @@ def _config(path: PathLike, f: Any) -> tuple[str, str | None]:
         name = config.get("name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise bad(path, "config", "is not the JSON text of a model with a class_name", "is it a hyperion model?") from e
-    if kind not in PARAMETERS:
-        raise bad(path, "config", f"the model is {shown(kind)}", f"those read are {listed(list(PARAMETERS))}")
+    if kind not in HYPERION_ARRAYS:
+        raise bad(path, "config", f"the model is {shown(kind)}", f"those read are {listed(list(HYPERION_ARRAYS))}")
     if name is not None and (not isinstance(name, str) or len(name) > 512 or "\0" in name):
         raise bad(path, "config", f"the name {shown(name)} is no name")
     return kind, name
 
 
 def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:
+    """Check loadings of hyperion, and return them as ours: a column for each factor."""
     if array.ndim != 2 or array.shape[1] != d or array.shape[0] > d:
         raise bad(path, name, f"has shape {array.shape}", f"loadings have up to {d} rows of {d} numbers")
     return np.ascontiguousarray(array.T)
@@ -77,7 +81,8 @@ def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:
 def _precision(path: PathLike, name: str, array: Floats, d: int) -> Floats:
     """Check that a matrix (d, d) is positive definite; hyperion may keep its diagonal only."""
     W = np.diag(array) if array.shape == (d,) else array
-    if W.shape != (d, d) or np.abs(W - W.T).max() > ASYMMETRY * np.abs(W).max():
+    # hyperion saves floats of 32 bits, so that the halves of a matrix may differ by their rounding.
+    if W.shape != (d, d) or np.abs(W - W.T).max() > 1e-4 * np.abs(W).max():
         raise bad(path, name, f"is no symmetric {d} x {d} matrix (shape {array.shape})", "is it a precision?")
     W = (W + W.T) / 2
     low, high = np.linalg.eigvalsh(W)[[0, -1]]

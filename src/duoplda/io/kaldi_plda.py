@@ -14,23 +14,28 @@ and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the n
 """
 
 import math
-import os
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, first_bytes, open_binary, read_into, shown
+from duoplda.io.ark import skip_blanks
+from duoplda.io.common import (
+    MAX_FEATURES,
+    PathLike,
+    bad,
+    check_dim,
+    file_size,
+    first_bytes,
+    open_binary,
+    read_into,
+    shown,
+)
 
 Floats = NDArray[np.float64]
-MAX_BYTES = 1 << 30  # a Plda of 8192 dimensions has half of that
-MAX_CONDITION = 1e7  # its square is the condition of W
-OPEN = b"<Plda>"
-CLOSE = b"</Plda>"
-AGAIN = "copy or write the file again"
+WRITE_AGAIN = "copy or write the file again"  # the remedy for a file that is cut short or damaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +61,14 @@ class DiagonalModel:
         return self.mean, V, np.zeros((len(self.mean), 0)), self.transform.T @ self.transform
 
 
-def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalModel:
-    """Make a model of the three arrays of a file, after looking at them."""
-    mean, transform, psi = (np.array(a, np.float64) for a in (mean, transform, psi))
+def checked(path: PathLike, *arrays: ArrayLike) -> DiagonalModel:
+    """Make a model of the mean, the transform and the psi of a file, after checking them."""
+    mean, transform, psi = (np.array(a, np.float64) for a in arrays)
     mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
     d = check_dim(path, "mean", mean.size, MAX_FEATURES)
     for place, array, shape in (("mean", mean, (d,)), ("transform", transform, (d, d)), ("psi", psi, (d,))):
         if array.shape != shape:
-            raise bad(path, place, f"has shape {array.shape}, not {shape}, as the mean has {d} dimensions", AGAIN)
+            raise bad(path, place, f"has shape {array.shape}, not {shape}, as the mean has {d} dimensions", WRITE_AGAIN)
         if not np.isfinite(array).all():
             raise bad(path, place, "has NaN or infinity in it", "train the model again")
     low = float(psi.min())
@@ -77,7 +82,8 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalMode
         except np.linalg.LinAlgError:
             condition = np.inf
     scale = float(np.abs(transform).max())
-    if not condition < MAX_CONDITION or not 1e-100 < scale < 1e100 or not high < 1e100 or np.abs(mean).max() > 1e100:
+    # The square of the condition is that of W, of which a condition of 1e14 leaves two digits in double precision.
+    if not condition < 1e7 or not 1e-100 < scale < 1e100 or not high < 1e100 or np.abs(mean).max() > 1e100:
         cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
         raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
     return DiagonalModel(mean, transform, psi.clip(0.0))
@@ -85,80 +91,83 @@ def checked(path: PathLike, mean: Any, transform: Any, psi: Any) -> DiagonalMode
 
 def is_kaldi_plda(start: bytes) -> bool:
     """Do the first bytes of a file say that it is a Kaldi `Plda`?"""
-    return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(OPEN)
+    return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(b"<Plda>")
 
 
 def read_kaldi_plda(path: PathLike) -> DiagonalModel:
     """Read a Kaldi `Plda`, binary or text; `duoplda.io.read_model` has an example."""
     if not is_kaldi_plda(first_bytes(path)):
         raise bad(path, "byte 0", "does not start with <Plda>", "give a Kaldi Plda, as ivector-compute-plda writes it")
+    size = file_size(path)
+    if size > 1 << 30:  # a Plda of 8192 dimensions has half of that
+        raise bad(path, "", f"has {size} bytes, more than any Plda", "is it another file?")
+    buf = bytearray(size)
     with open_binary(path) as f:
-        size = os.fstat(f.fileno()).st_size
-        if size > MAX_BYTES:
-            raise bad(path, "", f"has {size} bytes, more than any Plda", "is it another file?")
-        buf = bytearray(size)
         if read_into(f, memoryview(buf)) != size:
             raise bad(path, "", "changed while it was read", "try again")
-    at = _token(path, buf, 2 if buf[:2] == b"\0B" else 0, OPEN)
-    read = _binary if buf[:2] == b"\0B" else _text
-    mean, at = read(path, buf, at, "mean", 1)
-    transform, at = read(path, buf, at, "transform", 2)
-    psi, at = read(path, buf, at, "psi", 1)
-    at = _token(path, buf, at, CLOSE)
-    if buf[at:].strip():
-        raise bad(path, f"byte {at}", "there is something after </Plda>", "the file may be damaged")
+    binary = buf[:2] == b"\0B"
+    read = _binary if binary else _text
+    pos = _token(path, buf, 2 if binary else 0, b"<Plda>")
+    mean, pos = read(path, buf, pos, "mean", 1)
+    transform, pos = read(path, buf, pos, "transform", 2)
+    psi, pos = read(path, buf, pos, "psi", 1)
+    pos = _token(path, buf, pos, b"</Plda>")
+    if buf[pos:].strip():
+        raise bad(path, f"byte {pos}", "there is something after </Plda>", "the file may be damaged")
     return checked(path, mean, transform, psi)
 
 
-def _token(path: PathLike, buf: bytearray, at: int, token: bytes) -> int:
+def _token(path: PathLike, buf: bytearray, pos: int, token: bytes) -> int:
     """Skip white space and a word; return where it ends, with the space that follows it."""
-    while at < len(buf) and buf[at] in b" \t\r\n":
-        at += 1
-    end = at + len(token)
-    if buf[at:end] != token or buf[end : end + 1] not in (b"", b" ", b"\n", b"\r", b"\t"):
-        found = shown(bytes(buf[at : at + 12]))
-        raise bad(path, f"byte {at}", f"{token.decode()} expected, found {found}", "the file is cut short or damaged")
+    pos = skip_blanks(buf, pos, len(buf))
+    end = pos + len(token)
+    if buf[pos:end] != token or buf[end : end + 1] not in (b"", b" ", b"\n", b"\r", b"\t"):
+        cause = f"{token.decode()} expected, found {shown(bytes(buf[pos : pos + 12]))}"
+        raise bad(path, f"byte {pos}", cause, "the file is cut short or damaged")
     return end + 1
 
 
-def _binary(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tuple[Any, int]:
-    where = f"{place} at byte {at}"
-    kind = bytes(buf[at : at + 3])
-    data = at + 3 + 5 * ndim
+def _binary(path: PathLike, buf: bytearray, pos: int, place: str, ndim: int) -> tuple[np.ndarray, int]:
+    """Return the vector or matrix that starts at `buf[pos]`, and where it ends."""
+    where = f"{place} at byte {pos}"
+    kind = bytes(buf[pos : pos + 3])
+    data = pos + 3 + 5 * ndim
     letters = {1: (b"FV ", b"DV "), 2: (b"FM ", b"DM ")}[ndim]
     if kind[:2] == b"CM":
         raise bad(path, where, "is a compressed matrix", "write the model without compression")
     if kind not in letters:
-        raise bad(path, where, f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}", AGAIN)
+        raise bad(
+            path, where, f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}", WRITE_AGAIN
+        )
     if data > len(buf):
-        raise bad(path, where, "is cut short", AGAIN)
-    sizes = list(struct.iter_unpack("<bi", buf[at + 3 : data]))
+        raise bad(path, where, "is cut short", WRITE_AGAIN)
+    sizes = list(struct.iter_unpack("<bi", buf[pos + 3 : data]))
     if any(size_byte != 4 for size_byte, _ in sizes):
-        raise bad(path, where, "has a damaged header (size byte)", AGAIN)
+        raise bad(path, where, "has a damaged header (size byte)", WRITE_AGAIN)
     shape = [check_dim(path, where, n, MAX_FEATURES) for _, n in sizes]
     dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
     count = math.prod(shape)
     end = data + count * dtype.itemsize
     if end > len(buf):
-        raise bad(path, where, f"is cut short by {end - len(buf)} bytes", AGAIN)
+        raise bad(path, where, f"is cut short by {end - len(buf)} bytes", WRITE_AGAIN)
     return np.frombuffer(buf, dtype, count, data).reshape(shape), end
 
 
-def _text(path: PathLike, buf: bytearray, at: int, place: str, ndim: int) -> tuple[Any, int]:
-    while at < len(buf) and buf[at] in b" \t\r\n":
-        at += 1
-    where = f"{place} at byte {at}"
-    close = buf.find(b"]", at)
-    if buf[at : at + 1] != b"[" or close < 0:
+def _text(path: PathLike, buf: bytearray, pos: int, place: str, ndim: int) -> tuple[np.ndarray, int]:
+    """Return the vector or matrix `[ 1 2 ]` that follows `buf[pos]`, and where it ends."""
+    pos = skip_blanks(buf, pos, len(buf))
+    where = f"{place} at byte {pos}"
+    close = buf.find(b"]", pos)
+    if buf[pos : pos + 1] != b"[" or close < 0:
         raise bad(path, where, "is not of the form [ ... ]", "the file is cut short or damaged")
-    rows = [r.split() for r in bytes(buf[at + 1 : close]).replace(b";", b"\n").split(b"\n") if r.strip()]
+    rows = [r.split() for r in bytes(buf[pos + 1 : close]).replace(b";", b"\n").split(b"\n") if r.strip()]
     if not rows or len({len(r) for r in rows}) != 1 or (ndim == 1 and len(rows) > 1):
-        raise bad(path, where, f"has {len(rows)} rows of unequal length, or too many", AGAIN)
+        raise bad(path, where, f"has {len(rows)} rows of unequal length, or too many", WRITE_AGAIN)
     check_dim(path, where, len(rows[0]), MAX_FEATURES)
     try:
         values = np.array([float(v) for r in rows for v in r], np.float64).reshape(len(rows), -1)
     except ValueError as e:
-        raise bad(path, where, f"holds something that is no number ({e})", AGAIN) from e
+        raise bad(path, where, f"holds something that is no number ({e})", WRITE_AGAIN) from e
     return (values if ndim == 2 else values[0]), close + 1
 
 

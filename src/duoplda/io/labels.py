@@ -73,9 +73,9 @@ def read_labels(
     labels = {meaning: column.values for meaning, column in table.items()}
     ids = labels["id"]
     for meaning, path in (("session", sessions), ("channel", channels)):
-        if path is None:
+        values = read_map(path, meaning, columns)
+        if path is None or values is None:
             continue
-        values = _by_id(path, meaning, columns)
         missing = [name for name in ids.tolist() if name not in values]
         if missing:
             cause = f"lacks {len(missing)} of {len(ids)} ids"
@@ -84,10 +84,18 @@ def read_labels(
     return LabelColumns(ids, labels["speaker"], labels.get("session"), labels.get("channel"))
 
 
-def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
+def read_map(path: PathLike | None, column: str, columns: Mapping[str, str] | None = None) -> dict[str, str] | None:
     """Read what a list says of each recording: lines `id value`, or a table with the columns id and `column`.
 
-    Returns id -> value, or None where no list is given.
+    Parameters
+    ----------
+    path : the list, or None
+    column : what the values are: "speaker", "session", "channel", or the name of a column
+    columns : names of columns, as for `read_labels`
+
+    Returns
+    -------
+    id -> value, or None where no list is given
 
     Example
     -------
@@ -97,11 +105,8 @@ def read_map(path: PathLike | None, column: str) -> dict[str, str] | None:
     ...     read_map(folder + "/utt2sess", "session")
     {'a': 'monday', 'b': 'tuesday'}
     """
-    return None if path is None else _by_id(path, column)
-
-
-def _by_id(path: PathLike, column: str, columns: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return id -> value of one column."""
+    if path is None:
+        return None
     table = _read_columns(path, column, columns)
     return dict(zip(table["id"].values.tolist(), table[column].values.tolist(), strict=True))
 

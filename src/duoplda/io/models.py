@@ -6,8 +6,8 @@ from duoplda.io.common import PathLike, bad, content, first_bytes, listed
 from duoplda.io.hdf5 import members, opened
 from duoplda.io.hyperion import read_hyperion
 from duoplda.io.kaldi_plda import Floats, is_kaldi_plda, read_kaldi_plda
-from duoplda.io.vbx import STEPS, Transform, ours, read_transform, read_vbx
-from duoplda.io.wespeaker import NAMES, read_wespeaker
+from duoplda.io.vbx import TRANSFORM_ARRAYS, Transform, read_transform, read_vbx, scaled
+from duoplda.io.wespeaker import WESPEAKER_ARRAYS, read_wespeaker
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +20,9 @@ class ForeignModel:
     >>> from duoplda.io import DiagonalModel, write_kaldi_plda
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_kaldi_plda(folder + "/plda", DiagonalModel(np.zeros(2), np.eye(2), np.ones(2)))
-    ...     found = read_model(folder + "/plda")
-    >>> plda = PLDA.from_parameters(found.mean, found.speaker_loadings, found.session_loadings, found.noise_precision)
-    >>> found.format, plda.noise_precision_.tolist()
+    ...     model = read_model(folder + "/plda")
+    >>> plda = PLDA.from_parameters(model.mean, model.speaker_loadings, model.session_loadings, model.noise_precision)
+    >>> model.format, plda.noise_precision_.tolist()
     ('a Kaldi Plda', [[1.0, 0.0], [0.0, 1.0]])
     """
 
@@ -36,7 +36,7 @@ class ForeignModel:
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """The four arrays."""
+        """The four arrays that `PLDA.from_parameters` takes."""
         return self.mean, self.speaker_loadings, self.session_loadings, self.noise_precision
 
 
@@ -65,20 +65,20 @@ def read_model(path: PathLike, transform: PathLike | None = None) -> ForeignMode
         return _read_pair(path, transform)
     if is_kaldi_plda(first_bytes(path)):
         return ForeignModel(*read_kaldi_plda(path).parameters(), "a Kaldi Plda")
-    found = content(path)
-    if found == "zip":
+    kind = content(path)
+    if kind == "zip":
         return ForeignModel(*read_vbx(path).parameters(), "a plda.npz of VBx or pyannote")
-    if found != "hdf5":
+    if kind != "hdf5":
         raise bad(path, "byte 0", "is no model that duoplda knows", "known: Kaldi Plda, plda.npz, HDF5, safetensors")
     with opened(path) as f:
         names = members(path, f)
-    if set(NAMES) <= set(names):
+    if set(WESPEAKER_ARRAYS) <= set(names):
         model, notes = read_wespeaker(path)
         return ForeignModel(*model.parameters(), "wespeaker's HDF5", tuple(notes))
     if "config" in names:
-        parameters, kind = read_hyperion(path)
-        return ForeignModel(*parameters, f"hyperion's {kind}")
-    if set(STEPS) <= set(names):
+        parameters, class_name = read_hyperion(path)
+        return ForeignModel(*parameters, f"hyperion's {class_name}")
+    if set(TRANSFORM_ARRAYS) <= set(names):
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the Kaldi plda beside it, and this file as --transform (transform=)")
     remedy = "wespeaker's or hyperion's is read"
@@ -91,8 +91,12 @@ def _read_pair(path: PathLike, transform: PathLike) -> ForeignModel:
     kaldi = is_kaldi_plda(first_bytes(path))
     if kaldi != (tool == "vbx") or not (kaldi or content(path) == "zip"):
         pairs = "a Kaldi Plda with transform.h5 (VBx), a plda.npz with xvec_transform.npz (pyannote, DiariZen)"
-        raise bad(path, "", f"and {transform} are no pair: their lengths are unlike", f"pairs are: {pairs}")
-    model = ours(read_kaldi_plda(path) if kaldi else read_vbx(path), tool)
+        raise bad(
+            path, "", f"and {transform} are no pair: they are for vectors of different lengths", f"pairs are: {pairs}"
+        )
+    model = read_kaldi_plda(path) if kaldi else read_vbx(path)
+    if tool == "vbx":  # whose vectors have the length 1, and ours sqrt(k)
+        model = scaled(model, len(model.mean) ** 0.5)
     if len(model.mean) != len(steps.mean2):
         cause = f"has {len(model.mean)} dimensions, and {transform} gives {len(steps.mean2)}"
         raise bad(path, "", cause, "give two files of one model")

@@ -144,7 +144,15 @@ def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first
 def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColumns | None = None) -> None:
     """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
     pa = need("pyarrow")
-    beside = {} if labels is None else _label_columns(out, labels)
+    beside: dict[str, np.ndarray] = {}
+    if labels is not None:
+        known = {"speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
+        for name, values in known.items():
+            if values is None:
+                continue
+            beside[name] = as_ids(out, values)
+            if beside[name].shape != (len(labels),):
+                raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")
 
     def tables() -> Iterator[pyarrow.Table]:
         done = 0
@@ -161,16 +169,6 @@ def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColum
 
     packed = ["embedding.list.element"]
     write_tables(out, tables(), use_dictionary=list(beside) or False, use_byte_stream_split=packed)
-
-
-def _label_columns(out: Path, labels: LabelColumns) -> dict[str, np.ndarray]:
-    """Return the labels that are known, all as long as the ids."""
-    known = {"speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
-    columns = {name: as_ids(out, values) for name, values in known.items() if values is not None}
-    for name, values in columns.items():
-        if values.shape != (len(labels),):
-            raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")
-    return columns
 
 
 def _check_order(out: Path, ids: np.ndarray, labelled: np.ndarray, first: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io.bosaris import dense, read_bosaris_scores, write_bosaris_scores
+from duoplda.io.bosaris import dense, read_bosaris_scores, write_matrices
 from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, pick
 from duoplda.io.ids import Coded, as_ids, check_ids
 from duoplda.io.npz import load_array, names_in, write_arrays
@@ -181,7 +181,8 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
                 write_arrays(temporary, {k: np.asarray(v) for k, v in arrays.items()})
             else:
                 scored = ~np.isnan(m.score)
-                write_bosaris_scores(temporary, m.enroll_ids, m.test_ids, np.where(scored, m.score, 0.0), scored)
+                data = {"scores": np.where(scored, m.score, 0.0), "score_mask": scored.astype(np.uint8)}
+                write_matrices(temporary, m.enroll_ids, m.test_ids, data)
             return
         parts = _batches(path, scores, token=suffix not in TABLE_SUFFIXES)
         header = ("modelid", "segmentid", "LLR")

@@ -65,29 +65,25 @@ class Shard:
 
     def labels(self) -> LabelColumns:
         """Read the labels that are columns of the file itself: speaker and, if they are there, session and channel."""
-        self._check_size()
+        self._check_unchanged(file_size(self.path) == self.size)
         if self.kind != "parquet" or self.part is None:
             remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
             raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
         return read_label_columns(self.path, self.part, ids_name=self.ids_name)
 
     def _open(self) -> Embeddings:
-        self._check_size()
+        self._check_unchanged(file_size(self.path) == self.size)
         dtype = np.dtype(self.dtype)
         if self.kind == "scp":
             source = scp_part(self.path, self.dim, dtype, self.part, self.here)
         else:
             source = open_source(self.kind, self.path, self.id_list, self.vectors, self.ids_name, self.part)
-        if (source.dim, source.dtype) != (self.dim, dtype):
-            raise self._changed()
+        self._check_unchanged((source.dim, source.dtype) == (self.dim, dtype))
         return embeddings_of(label(self.path, self.part), source)
 
-    def _check_size(self) -> None:
-        if file_size(self.path) != self.size:
-            raise self._changed()
-
-    def _changed(self) -> DuopldaError:
-        return bad(self.path, "", "has changed since it was cut into shards", "cut it again with embedding_shards")
+    def _check_unchanged(self, same: bool) -> None:
+        if not same:
+            raise bad(self.path, "", "has changed since it was cut into shards", "cut it again with embedding_shards")
 
 
 def embedding_shards(

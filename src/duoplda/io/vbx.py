@@ -12,11 +12,9 @@ sqrt(k), and `tr` is divided by sqrt(k). Nothing else changes, and no likelihood
 rows and columns of `lda`; neither tool prescribes them.)
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +27,8 @@ from duoplda.io.hdf5 import floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
 
-NAMES = ("mu", "tr", "psi")
-STEPS = ("mean1", "lda", "mean2")
-FLOOR = 1e-6  # of the largest psi: both readers divide by every psi
-FILES = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5", "plda")}  # the PLDA last
+PLDA_ARRAYS = ("mu", "tr", "psi")
+TRANSFORM_ARRAYS = ("mean1", "lda", "mean2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +53,11 @@ def read_vbx(path: PathLike) -> DiagonalModel:
     if {"mean1", "lda"} <= set(names):
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
-    absent = [name for name in NAMES if name not in names]
+    absent = [name for name in PLDA_ARRAYS if name not in names]
     if absent:
         remedy = f"a plda.npz has mu, tr and psi; this has {listed(names)}"
         raise bad(path, "", f"has no array {listed(absent)}", remedy)
-    arrays = {name: load_array(path, name) for name in NAMES}
+    arrays = {name: load_array(path, name) for name in PLDA_ARRAYS}
     for name, array in arrays.items():
         check_float(path, name, array.dtype)
     return checked(path, *arrays.values())
@@ -70,7 +66,7 @@ def read_vbx(path: PathLike) -> DiagonalModel:
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
     """Write a `plda.npz`, whole or not at all; return how many values of psi were raised.
 
-    Both VBx and pyannote divide by every psi, so that none may be 0: the least is FLOOR of the largest.
+    Both VBx and pyannote divide by every psi, so that none may be 0: smaller ones are raised to 1e-6 of the largest.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +75,7 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
     """
     model, raised = _raised(model)
     with atomic_path(path, force=force) as temporary:
-        write_arrays(temporary, _named(model))
+        _write_plda(temporary, model)
     return raised
 
 
@@ -101,38 +97,31 @@ def read_transform(path: PathLike) -> tuple[Transform, str]:
     >>> transform.lda.shape, tool
     ((3, 2), 'pyannote')
     """
-    found = content(path)
-    if found == "hdf5":
+    tool = {"hdf5": "vbx", "zip": "pyannote"}.get(content(path))
+    if tool is None:
+        raise bad(path, "byte 0", "is no transform that duoplda knows", "known: transform.h5, xvec_transform.npz")
+    if tool == "vbx":
         with opened(path) as f:
-            _all_there(path, members(path, f))
-            arrays = [floats(path, f, name) for name in STEPS]
-    elif found == "zip":
-        _all_there(path, names_in(path))
-        arrays = []
-        for name in STEPS:
-            array = load_array(path, name)
+            _check_names(path, members(path, f))
+            arrays = [floats(path, f, name) for name in TRANSFORM_ARRAYS]
+    else:
+        _check_names(path, names_in(path))
+        arrays = [load_array(path, name) for name in TRANSFORM_ARRAYS]
+        for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
             check_float(path, name, array.dtype)
             check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
-            arrays.append(array.astype(np.float64))
-    else:
-        raise bad(path, "byte 0", "is no transform that duoplda knows", "known: transform.h5, xvec_transform.npz")
+        arrays = [array.astype(np.float64) for array in arrays]
     mean1, lda, mean2 = arrays
     if lda.ndim != 2 or mean1.size != lda.shape[0] or mean2.size != lda.shape[1]:
-        shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(STEPS, arrays, strict=True))
+        shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(TRANSFORM_ARRAYS, arrays, strict=True))
         raise bad(path, "lda", f"the shapes do not fit: {shapes}", "mean1 has lda's rows, mean2 its columns")
-    for name, array in zip(STEPS, arrays, strict=True):
+    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
         if not np.isfinite(array).all() or np.abs(array).max() > 1e100:
             raise bad(path, name, "has NaN, infinity or huge values in it", "train the transform again")
     if not lda.any(axis=0).all():
         raise bad(path, "lda", "has columns of zeros", "train the transform again")
-    tool = "vbx" if found == "hdf5" else "pyannote"
     mean2 = mean2.reshape(-1) * (np.sqrt(len(lda)) if tool == "vbx" else 1.0)
     return Transform(mean1.reshape(-1), lda, mean2), tool
-
-
-def ours(model: DiagonalModel, tool: str) -> DiagonalModel:
-    """Put the PLDA of a pair of "vbx" or "pyannote" into our scale, in which vectors have the length sqrt(k)."""
-    return _scaled(model, np.sqrt(len(model.mean))) if tool == "vbx" else model
 
 
 def write_pair(
@@ -173,16 +162,17 @@ def write_pair(
     model, raised = _raised(model)
     if tool == "vbx":
         transform = Transform(transform.mean1, transform.lda, transform.mean2 / np.sqrt(d))
-        model = _scaled(model, 1 / np.sqrt(k))
-    steps = {name: np.ascontiguousarray(getattr(transform, name)) for name in STEPS}
-    paths = [Path(folder, name) for name in FILES[tool]]
+        model = scaled(model, 1 / np.sqrt(k))
+    steps = {name: np.ascontiguousarray(getattr(transform, name)) for name in TRANSFORM_ARRAYS}
+    names = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5", "plda")}
+    paths = [Path(folder, name) for name in names[tool]]
     h5py = need("h5py") if tool == "vbx" else None
     for path in paths if os.path.isdir(folder) else ():
         check_output(path, force, inputs)
-    with _folder(folder), atomic_paths(*paths, force=force) as (first, second):
+    with _made_folder(folder), atomic_paths(*paths, force=force) as (first, second):
         if h5py is None:
             write_arrays(first, steps)
-            write_arrays(second, _named(model))
+            _write_plda(second, model)
         else:
             with h5py.File(first, "w") as f:
                 for name, array in steps.items():
@@ -191,50 +181,51 @@ def write_pair(
     return paths, raised
 
 
-class _folder:
-    """Make a folder if it is not there, and remove it again where nothing could be written to it."""
-
-    def __init__(self, path: PathLike):
-        self.path = path
-        self.made = False
-
-    def __enter__(self) -> None:
-        try:
-            os.mkdir(self.path)
-            self.made = True
-        except FileExistsError:
-            if not os.path.isdir(self.path):
-                raise bad(self.path, "", "is a file", "two files are written: give the name of a folder") from None
-        except FileNotFoundError as e:
-            parent = os.path.dirname(os.path.abspath(self.path))
-            raise bad(self.path, "", "its folder does not exist", f"create it first: mkdir -p {parent}") from e
-        except (OSError, ValueError) as e:
-            raise system_error(self.path, e) from e
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is not None and self.made:
-            with suppress(OSError):  # something of somebody else has come there
-                os.rmdir(self.path)
+@contextmanager
+def _made_folder(path: PathLike) -> Iterator[None]:
+    """Make a folder if it does not exist, and remove it again where nothing could be written to it."""
+    made = False
+    try:
+        os.mkdir(path)
+        made = True
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise bad(path, "", "is a file", "two files are written: give the name of a folder") from None
+    except FileNotFoundError as e:
+        parent = os.path.dirname(os.path.abspath(path))
+        raise bad(path, "", "its folder does not exist", f"create it first: mkdir -p {parent}") from e
+    except (OSError, ValueError) as e:
+        raise system_error(path, e) from e
+    try:
+        yield
+    except BaseException:
+        if made:
+            with suppress(OSError):  # somebody else has put something there
+                os.rmdir(path)
+        raise
 
 
-def _all_there(path: PathLike, names: list[str]) -> None:
-    if set(NAMES) <= set(names) and "lda" not in names:
+def _check_names(path: PathLike, names: list[str]) -> None:
+    """Check that a file has the arrays of a transform."""
+    if set(PLDA_ARRAYS) <= set(names) and "lda" not in names:
         raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", "give the file with mean1, lda, mean2")
-    absent = [name for name in STEPS if name not in names]
+    absent = [name for name in TRANSFORM_ARRAYS if name not in names]
     if absent:
         remedy = f"a transform has mean1, lda and mean2; this has {listed(sorted(names))}"
         raise bad(path, "", f"has no array {listed(absent)}", remedy)
 
 
 def _raised(model: DiagonalModel) -> tuple[DiagonalModel, int]:
-    least = FLOOR * model.psi.max()
+    """Raise small values of psi, by which both tools divide; return how many there were."""
+    least = 1e-6 * model.psi.max()
     return DiagonalModel(model.mean, model.transform, np.maximum(model.psi, least)), int((model.psi < least).sum())
 
 
-def _scaled(model: DiagonalModel, factor: float) -> DiagonalModel:
-    """The model of recordings that are `factor` times as long."""
+def scaled(model: DiagonalModel, factor: float) -> DiagonalModel:
+    """Return the model for vectors that are `factor` times as long."""
     return DiagonalModel(model.mean * factor, model.transform / factor, model.psi)
 
 
-def _named(model: DiagonalModel) -> dict[str, np.ndarray]:
-    return {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": model.psi}
+def _write_plda(out: Path, model: DiagonalModel) -> None:
+    """Write the arrays of a `plda.npz`."""
+    write_arrays(out, {"mu": model.mean, "tr": np.ascontiguousarray(model.transform), "psi": model.psi})

@@ -10,8 +10,8 @@ from duoplda.io.common import PathLike, bad
 from duoplda.io.hdf5 import dataset, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, checked
 
-NAMES = ("mu", "transform", "psi")
-STEPS = {
+WESPEAKER_ARRAYS = ("mu", "transform", "psi")
+WESPEAKER_STEPS = {  # what wespeaker does with vectors before the PLDA, and what to tell the user of it
     "normalize_length": "wespeaker normalises the length of vectors before and again inside the PLDA; normalise yours",
     "subtract_train_set_mean": "wespeaker subtracts the mean of the training vectors before; subtract it from yours",
 }
@@ -22,14 +22,14 @@ def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
     notes = []
     with opened(path) as f:
         names = members(path, f)
-        arrays = {name: floats(path, f, name) for name in (*NAMES, "offset") if name in names}
-        for name in (step for step in STEPS if step in names):
+        arrays = {name: floats(path, f, name) for name in (*WESPEAKER_ARRAYS, "offset") if name in names}
+        for name in (step for step in WESPEAKER_STEPS if step in names):
             d = dataset(path, f, name)
             if set(d.shape) - {1} or d.dtype.kind not in "iub":
                 raise bad(path, name, f"is {d.dtype} of shape {d.shape}, not 0 or 1")
             if d.read().item():
-                notes.append(STEPS[name])
-    model = checked(path, *(arrays[name] for name in NAMES))
+                notes.append(WESPEAKER_STEPS[name])
+    model = checked(path, *(arrays[name] for name in WESPEAKER_ARRAYS))
     expected = -model.transform @ model.mean
     offset = arrays.get("offset", expected).reshape(-1)
     close = 1e-4 * (np.abs(model.transform) @ np.abs(model.mean) + 1)
