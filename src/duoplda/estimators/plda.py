@@ -715,7 +715,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def _labelled(self, X: Any, speaker: Any, session: Any, channel: Any) -> tuple[Model, Array, lab.Labels]:
         X = self._rows(X)
-        labels = lab.encode(speaker, session, None, X.shape[0])
+        labels = lab.encode(speaker, session, None, X.shape[0]).filled
         return moved(self.model_, X), X, replace(labels, kinds=self.model_.kinds, kind=self._kind(X, channel))
 
 

@@ -136,9 +136,8 @@ def _binary(path: PathLike, buf: bytearray, pos: int, place: str, ndim: int) -> 
     if kind[:2] == b"CM":
         raise bad(path, where, "is a compressed matrix", "write the model without compression")
     if kind not in letters:
-        raise bad(
-            path, where, f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}", WRITE_AGAIN
-        )
+        cause = f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}"
+        raise bad(path, where, cause, WRITE_AGAIN)
     if data > len(buf):
         raise bad(path, where, "is cut short", WRITE_AGAIN)
     sizes = list(struct.iter_unpack("<bi", buf[pos + 3 : data]))

@@ -91,9 +91,8 @@ def _read_pair(path: PathLike, transform: PathLike) -> ForeignModel:
     kaldi = is_kaldi_plda(first_bytes(path))
     if kaldi != (tool == "vbx") or not (kaldi or content(path) == "zip"):
         pairs = "a Kaldi Plda with transform.h5 (VBx), a plda.npz with xvec_transform.npz (pyannote, DiariZen)"
-        raise bad(
-            path, "", f"and {transform} are no pair: they are for vectors of different lengths", f"pairs are: {pairs}"
-        )
+        cause = f"and {transform} are no pair: they are for vectors of different lengths"
+        raise bad(path, "", cause, f"pairs are: {pairs}")
     model = read_kaldi_plda(path) if kaldi else read_vbx(path)
     if tool == "vbx":  # whose vectors have the length 1, and ours sqrt(k)
         model = scaled(model, len(model.mean) ** 0.5)
