@@ -20,6 +20,7 @@ from benchmarks.memory import duoplda
 from duoplda import PLDA, Backend, Statistics, io
 from duoplda.data.recordings import ROWS
 from duoplda.estimators import scoring
+from duoplda.observer import Observer
 
 N, D, TRIALS = 300_000, 256, 5_000_000
 SPEAKERS, SESSIONS, RECORDINGS, FOLDS = 2500, 20, 6, 4  # to train on: N recordings
@@ -98,6 +99,10 @@ def training() -> Iterator[Row]:
     ids = np.array([f"utterance-{i:07}" for i in range(len(X))])
     marks: list[float] = []
 
+    class Clock(Observer):
+        def training_begins(self) -> None:
+            marks.append(time.process_time())
+
     def bare() -> None:  # reading by pyarrow alone
         for _ in pq.ParquetFile(path, pre_buffer=False).iter_batches(ROWS, columns=["embedding"], use_threads=False):
             pass
@@ -110,9 +115,7 @@ def training() -> Iterator[Row]:
 
     def train() -> None:
         plda = PLDA(shrinkage="auto", random_state=0, n_folds=FOLDS)
-        Backend(plda=plda).fit(
-            io.read_recordings(path, own_labels=True), state=lambda: marks.append(time.process_time())
-        )
+        Backend(plda=plda).fit(io.read_recordings(path, own_labels=True), observer=Clock())
 
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         path = Path(folder, "x.parquet")

@@ -17,8 +17,8 @@ from duoplda.datasets import draw
 from duoplda.model import adaptation as ad
 from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import checked
-from duoplda.selection import decision
 from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, bounded
+from duoplda.selection.cost import best_offset, cost
 from test_statistics import assert_equal_statistics
 
 KINDS = np.array(["mic", "room", "tel"])
@@ -599,20 +599,16 @@ def test_cost_with_weights():
     for scale, offset in ((1.0, 0.0), (0.3, -2.0), (2.0, 5.0)):
         for priors in ((0.5,), (0.5, 0.01)):
             wanted = direct_cost(tar, non, scale, offset, priors, weight)
-            assert decision.cost(tar, non, scale, offset, priors, weight) == pytest.approx(wanted, rel=1e-12)
-    twice = decision.cost(tar, np.r_[non, non[:9]], 0.5, 1.0)
-    assert decision.cost(tar, non, 0.5, 1.0, weight=np.r_[np.full(9, 2.0), np.ones(71)]) == pytest.approx(
-        twice, rel=1e-12
-    )
-    assert decision.cost(tar, non, 0.5, 1.0, weight=np.full(80, 7.0)) == pytest.approx(
-        decision.cost(tar, non, 0.5, 1.0)
-    )
+            assert cost(tar, non, scale, offset, priors, weight) == pytest.approx(wanted, rel=1e-12)
+    twice = cost(tar, np.r_[non, non[:9]], 0.5, 1.0)
+    assert cost(tar, non, 0.5, 1.0, weight=np.r_[np.full(9, 2.0), np.ones(71)]) == pytest.approx(twice, rel=1e-12)
+    assert cost(tar, non, 0.5, 1.0, weight=np.full(80, 7.0)) == pytest.approx(cost(tar, non, 0.5, 1.0))
 
 
 @pytest.mark.parametrize("shift", [0.0, 30.0, -200.0])
 def test_the_best_offset(shift):
     tar, non, weight = scores(1, 2.0 + shift, -1.0 + shift)
-    found = decision.best_offset(tar, non, (0.5, 0.01), weight)
+    found = best_offset(tar, non, (0.5, 0.01), weight)
     near = tar - shift, non - shift, 1.0
     best = minimize_scalar(lambda offset: direct_cost(*near, offset, (0.5, 0.01), weight), (-3, 3), tol=1e-10)
     assert found + shift == pytest.approx(best.x, abs=1e-5)
@@ -637,18 +633,18 @@ def test_bounds_of_the_calibration(name):
     """The lowest cost within the limits, found again from a grid of starts; never a NaN."""
     tar, non, weight = BOUNDED[name]
     priors = (0.5, 0.01)
-    scale, offset, cost = bounded(tar, non, priors, weight)
+    scale, offset, lowest = bounded(tar, non, priors, weight)
     assert SCALE_LIMITS[0] <= scale <= SCALE_LIMITS[1]
     assert abs(offset) <= OFFSET_LIMIT
-    assert np.isfinite(cost)
-    assert cost == pytest.approx(decision.cost(tar, non, scale, offset, priors, weight), rel=1e-12)
+    assert np.isfinite(lowest)
+    assert lowest == pytest.approx(cost(tar, non, scale, offset, priors, weight), rel=1e-12)
     limits = (SCALE_LIMITS, (-OFFSET_LIMIT, OFFSET_LIMIT))
     best = min(
-        minimize(lambda v: decision.cost(tar, non, *v, priors, weight), (a, b), bounds=limits, tol=1e-12).fun
+        minimize(lambda v: cost(tar, non, *v, priors, weight), (a, b), bounds=limits, tol=1e-12).fun
         for a in (0.1, 0.5, 1.0)
         for b in (-3.9, 0.0, 3.9)
     )
-    assert cost <= best + 1e-3 * best / len(tar) ** 0.5 + 1e-4  # a ridge keeps the scale from infinity
+    assert lowest <= best + 1e-3 * best / len(tar) ** 0.5 + 1e-4  # a ridge keeps the scale from infinity
 
 
 def test_some_calibrations_are_at_the_limits():

@@ -15,6 +15,7 @@ from duoplda import PLDA, DuopldaError, Statistics
 from duoplda import arrays as ar
 from duoplda.datasets import make_recordings
 from duoplda.model import em
+from duoplda.observer import Observer
 
 MISSING = {
     "array_api_strict": "array-api-strict is not installed: pip install 'duoplda[test]'",
@@ -156,14 +157,12 @@ def test_training_goes_on_from_a_saved_state(lib):
     """A state is saved as arrays of the host, and goes on where the statistics are."""
     saved = []
 
-    class Keeper:
-        state = staticmethod(saved.append)
-
-        def __call__(self, *given):
-            pass
+    class Keeper(Observer):
+        def state(self, state):
+            saved.append(state)
 
     stats = Statistics.from_arrays(lib.put(X), SPEAKER, SESSION)
-    whole = em.fit(stats, em.moment_start(stats, 3, 2), callback=Keeper(), tol=0, max_iter=8)
+    whole = em.fit(stats, em.moment_start(stats, 3, 2), observer=Keeper(), tol=0, max_iter=8)
     arrays = saved[4].arrays()
     assert all(type(a) is np.ndarray for a in arrays.values())
     rest = em.fit(stats, em.State.from_arrays(arrays, whole.model.kinds), tol=0, max_iter=8)

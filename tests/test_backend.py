@@ -17,6 +17,7 @@ from duoplda.datasets import make_recordings
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 from duoplda.io import read_container, write_container
 from duoplda.model.em import State
+from duoplda.observer import Observer
 
 SIZES = {"n_dimensions": 10, "n_speaker_factors": 6, "n_session_factors": 4}
 QUICK = {"shrinkage": (0.1, 0.1, 0.1), "tol": 1e-5}
@@ -320,8 +321,8 @@ def test_tensors(data, device):
 def test_training_goes_on_from_where_it_stopped(data, chain, accelerate):
     """To the same bits, from a state that went through a file."""
 
-    class Stop:
-        def __call__(self, iteration, value, model):
+    class Stop(Observer):
+        def iteration(self, iteration, value, model):
             return iteration == 5
 
         def state(self, state):
@@ -333,11 +334,16 @@ def test_training_goes_on_from_where_it_stopped(data, chain, accelerate):
     stop, labels = Stop(), {"session": session, "channel": channel}
     with pytest.warns(ConvergenceWarning):
         whole = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels)
-    first = Backend(plda=PLDA(**given, callback=stop), **chain).fit(X, speaker, **labels)
+    first = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels, observer=stop)
     assert first.plda_.n_iter_ == 5
-    for state in (stop.kept, lambda: stop.kept):
+
+    class GoOn(Observer):
+        def training_begins(self):
+            return stop.kept
+
+    for resume in ({"state": stop.kept}, {"observer": GoOn()}):
         with pytest.warns(ConvergenceWarning):
-            resumed = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels, state=state)
+            resumed = Backend(plda=PLDA(**given), **chain).fit(X, speaker, **labels, **resume)
         np.testing.assert_array_equal(resumed.plda_.log_likelihoods_, whole.plda_.log_likelihoods_)
         np.testing.assert_array_equal(resumed.plda_.noise_precision_, whole.plda_.noise_precision_)
         assert resumed.plda_.n_evaluations_ == whole.plda_.n_evaluations_

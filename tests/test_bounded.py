@@ -13,6 +13,7 @@ from duoplda.data.labels import order_of
 from duoplda.datasets import make_recordings
 from duoplda.estimators import checkpoint, scoring
 from duoplda.estimators.scoring import Pairs
+from duoplda.observer import Observer
 
 
 @given(st.data())
@@ -86,12 +87,13 @@ def test_labels_are_let_go_when_recordings_have_been_read(tmp_path):
     backend = Backend(plda=PLDA(4, 4, tol=1e-3))
     calls = []
 
-    def read() -> None:
-        calls.append(data.digest)  # known by now
-        data.forget()
+    class Reader(Observer):
+        def training_begins(self):
+            calls.append(data.digest)  # known by now
+            data.forget()
 
     data = io.read_recordings(tmp_path / "x.npz", table)
-    found = checkpoint.fit(backend, data, tmp_path / "state", read=read)
+    found = checkpoint.fit(backend, data, tmp_path / "state", observer=Reader())
     assert calls == [data.digest]
     assert calls[0].startswith("sha256:")
     with pytest.raises(DuopldaError, match="no labels"):

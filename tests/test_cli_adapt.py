@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from duoplda.io import (
     write_trials,
 )
 from duoplda.model.em import State
-from duoplda.selection import decision
+from duoplda.selection import adaptation as selected
 from duoplda.workflows.adapt import adapt
 
 D = 12
@@ -144,13 +145,13 @@ def remembered():
     """What stages keep while commands run, by name."""
     kept = {}
     with pytest.MonkeyPatch.context() as patch:
-        write = checkpoint.Stages._write
+        done = checkpoint.StageCheckpoint.stage_done
 
-        def watched(self):
-            kept.update(self.done)
-            write(self)
+        def watched(self, name, results):
+            kept[name] = results
+            done(self, name, results)
 
-        patch.setattr(checkpoint.Stages, "_write", watched)
+        patch.setattr(checkpoint.StageCheckpoint, "stage_done", watched)
         yield kept
 
 
@@ -582,7 +583,7 @@ def counted(monkeypatch, interrupt_at=None):
 
     with monkeypatch.context() as patch:
         patch.setattr(adaptation, "cluster", watched("partition", adaptation.cluster))
-        patch.setattr(decision, "HeldOutTrials", watched("trials", decision.HeldOutTrials))
+        patch.setattr(selected, "HeldOutTrials", watched("trials", selected.HeldOutTrials))
         yield calls
 
 
@@ -616,8 +617,8 @@ def test_an_interrupted_adaptation_goes_on(folder, tmp_path, monkeypatch):
 def test_a_killed_adaptation_goes_on(folder, adapted, tmp_path, lists):
     """Killed right after a stage was written, again and again."""
     kill = (
-        "import os, signal, sys; from duoplda.estimators.checkpoint import Stages; write = Stages._write\n"
-        "Stages._write = lambda self: (write(self), os.kill(os.getpid(), signal.SIGKILL))\n"
+        "import os, signal, sys; from duoplda.estimators.checkpoint import StageCheckpoint as C; done = C.stage_done\n"
+        "C.stage_done = lambda self, *stage: (done(self, *stage), os.kill(os.getpid(), signal.SIGKILL))\n"
         "from duoplda.cli import app; app(sys.argv[1:], prog_name='duoplda')"
     )
     arguments = [str(a) for a in command(folder, tmp_path / "a", *lists(folder))]
@@ -677,5 +678,5 @@ def test_a_file_of_a_training_is_none_of_an_adaptation_nor_the_reverse(folder, t
     error = refused(*arguments, "--out", tmp_path / "a", "--resume", "--quiet")
     assert "other data or options" in error
     model = Backend.load(at / "m").plda_.model_
-    checkpoint.Checkpoint(tmp_path / "a.resume", {}, lambda: "").state(State(model, (-1.0,)))
+    checkpoint.Checkpoint(tmp_path / "a.resume", {}, SimpleNamespace(digest="")).state(State(model, (-1.0,)))
     assert "is of another model, or other labels or options" in refused(*interrupted, "--resume")

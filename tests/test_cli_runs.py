@@ -5,6 +5,7 @@ import signal
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_killed_and_interrupted_training_goes_on(tmp_path):
 
 def test_resume_needs_the_same_data_and_options(tmp_path, folder):
     model = make_recordings(2, seed=0).model
-    Checkpoint(tmp_path / "m.resume", {"lda": 4}, lambda: "aa").state(State(model, (-1.0,)))
+    Checkpoint(tmp_path / "m.resume", {"lda": 4}, SimpleNamespace(digest="aa")).state(State(model, (-1.0,)))
     result = duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume")
     assert result.exit_code == 1
     assert "other data or options" in result.stderr

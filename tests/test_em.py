@@ -14,6 +14,7 @@ from duoplda import PLDA, DuopldaError, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.model import anova, em, estep
 from duoplda.model.parameters import Model
+from duoplda.observer import SILENT, Observer, WithCallback
 
 SHAPES = [(3, 2, 2), (1, 1, 1), (4, 4, 4), (3, 1, 0), (4, 1, 3)]  # d, ny, nx
 
@@ -326,6 +327,10 @@ def test_the_floor_holds_at_every_step_and_steps_stay_monotone(accelerate, K):
         for floor in (0.5, 1.0):
             start = em.random_start(stats, 2, 2, np.random.default_rng(0), floor)
             low = []
+
+            def watch(iteration, ln, model, low=low):
+                low.append(np.linalg.eigvalsh(np.linalg.inv(model.W)).min())
+
             fit = em.fit(
                 stats,
                 start,
@@ -333,7 +338,7 @@ def test_the_floor_holds_at_every_step_and_steps_stay_monotone(accelerate, K):
                 max_iter=30,
                 accelerate=accelerate,
                 floor=floor,
-                callback=lambda i, ln, m, low=low: low.append(np.linalg.eigvalsh(np.linalg.inv(m.W)).min()),
+                observer=WithCallback(watch, SILENT),
             )
             assert min(low) > floor * (1 - 1e-10)
             assert low[-1] < floor * (1 + 1e-10)  # and it is felt
@@ -477,7 +482,7 @@ def test_a_callback_can_end_training():
         seen.append((iteration, log_likelihood, model))
         return iteration == 5
 
-    fit = em.fit(stats, start, callback=stop_at_five)
+    fit = em.fit(stats, start, observer=WithCallback(stop_at_five, SILENT))
     assert [s[0] for s in seen] == [1, 2, 3, 4, 5]
     assert not fit.converged
     assert len(fit.log_likelihoods) == 6
@@ -500,13 +505,13 @@ INTERRUPTED = {
 }
 
 
-class Keeper:
-    """A callback that keeps the state after each iteration as arrays, as a file would."""
+class Keeper(Observer):
+    """Keeps the state after each iteration as arrays, as a file would."""
 
     def __init__(self):
         self.saved, self.calls = [], []
 
-    def __call__(self, iteration, log_likelihood, model):
+    def iteration(self, iteration, log_likelihood, model):
         assert len(self.saved) == len(self.calls) + 1  # the state is offered first
         self.calls.append((iteration, log_likelihood))
 
@@ -521,13 +526,13 @@ def test_training_goes_on_from_any_iteration_to_the_same_bits(case):
     rng, _, data = problem(21, shape, K, n_speakers=15)
     stats, keeper = gather(data, K), Keeper()
     start = bad_start(rng, shape, K, data.X)
-    whole = em.fit(stats, start, callback=keeper, **options)
+    whole = em.fit(stats, start, observer=keeper, **options)
     assert len(keeper.saved) == len(whole.log_likelihoods) - 1 >= 9  # enough to be interrupted in
     assert keeper.calls == list(enumerate(whole.log_likelihoods.tolist()))[1:]
     for saved in keeper.saved:
         again = Keeper()
         state = em.State.from_arrays(saved, start.kinds)
-        rest = em.fit(stats, state, callback=again, **options)
+        rest = em.fit(stats, state, observer=again, **options)
         np.testing.assert_array_equal(rest.log_likelihoods, whole.log_likelihoods)
         for name in ("mu", "V", "U", "W"):
             np.testing.assert_array_equal(getattr(rest.model, name), getattr(whole.model, name))
@@ -538,7 +543,7 @@ def test_training_goes_on_from_any_iteration_to_the_same_bits(case):
 def test_training_that_had_converged_does_not_go_on():
     _, _, data = problem(22)
     stats, keeper = gather(data), Keeper()
-    whole = em.fit(stats, em.moment_start(stats, 2, 2), callback=keeper)
+    whole = em.fit(stats, em.moment_start(stats, 2, 2), observer=keeper)
     assert whole.converged
     again = em.fit(stats, em.State.from_arrays(keeper.saved[-1], [0]))
     assert again.converged
@@ -548,7 +553,7 @@ def test_training_that_had_converged_does_not_go_on():
 def test_a_saved_state_that_is_damaged_is_refused():
     _, _, data = problem(22)
     stats, keeper = gather(data), Keeper()
-    em.fit(stats, em.moment_start(stats, 2, 2), callback=keeper, max_iter=4)
+    em.fit(stats, em.moment_start(stats, 2, 2), observer=keeper, max_iter=4)
     saved = keeper.saved[-1]
     for name, bad in (("V", saved["V"][:-1]), ("images", saved["images"][:, :-1]), ("steps", saved["steps"][:-1])):
         with pytest.raises(ValueError, match="do not fit together"):

@@ -115,19 +115,21 @@ def test_no_step_on_the_grid_goes_further_up(seed):
     X, speaker, session, _ = data(25, seed)
     stats = Statistics.from_arrays(X, speaker, session, n_folds=5)
     train = PLDA(shrinkage=0.0, tol=1e-4)
-    found = held_out.HeldOut(stats, lambda part: train.fit_statistics(part).model_)
+    folds = held_out.hold_out(stats, lambda part: train.fit_statistics(part).model_)
+    found = held_out.HeldOutLikelihood(folds, held_out.guess_shrinkage(stats))
     best = found.shrinkage(("speaker", "session", "noise")).shrinkage
+    assert found.path[best] == max(found.path.values())
     for name in ("speaker", "session", "noise"):
-        i = held_out.GRID.index(getattr(best, name))
-        for near in held_out.GRID[max(i - 1, 0) : i + 2]:
-            assert found.cost(best._replace(**{name: near})) >= found.cost(best)
+        tried = [getattr(a, name) for a in found.path if a._replace(**{name: getattr(best, name)}) == best]
+        assert min(tried) == 0 or min(tried) < getattr(best, name)  # steps were taken on both sides
+        assert max(tried) == 1 or max(tried) > getattr(best, name)
 
 
 def test_the_guess_goes_to_none_with_the_number_of_speakers():
     amounts = []
     for n in (5, 50, 500):
         X, speaker, session, _ = data(n)
-        amounts.append(held_out.guess(Statistics.from_arrays(X, speaker, session))[:3])
+        amounts.append(held_out.guess_shrinkage(Statistics.from_arrays(X, speaker, session))[:3])
         n_of = [len(np.unique(labels)) for labels in (speaker, session)] + [len(X)]
         want = [12 / (12 + m) for m in np.diff(n_of, prepend=0)]
         assert amounts[-1] == pytest.approx(np.clip(want, 0.005, 0.95), abs=5e-4)

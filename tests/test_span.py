@@ -8,6 +8,8 @@ import oracle
 from duoplda import PLDA, Statistics
 from duoplda.model import em
 from duoplda.model.span import Span
+from duoplda.model.training import EMOptions
+from duoplda.observer import Observer
 from duoplda.selection.training import Training
 
 FLOOR = 0.05
@@ -53,7 +55,7 @@ def test_steps_are_those_of_all_dimensions(seed, K, nu):
 
 def test_likelihood_is_that_of_a_dense_gaussian():
     data, stats = problem(3)
-    fit = Training(noise_floor=1e-2, max_iter=4)(stats).fit
+    fit = Training(em_options=EMOptions(noise_floor=1e-2, max_iter=4))(stats).fit
     m = fit.model
     dense = oracle.log_likelihoods(oracle.Params(m.mu, m.V, m.U, m.W), data).sum()
     assert fit.log_likelihoods[-1] == pytest.approx(dense, rel=1e-10)
@@ -71,7 +73,7 @@ def test_recordings_that_repeat_span_less():
     X[3:] = X[3:] @ np.ones((60, 1)) @ X[:1]  # all but three along one direction
     stats = Statistics.from_arrays(X, data.speaker, data.session)
     assert Span.of(stats, FLOOR).r <= 4
-    assert np.isfinite(Training(noise_floor=1e-2)(stats).fit.log_likelihoods).all()
+    assert np.isfinite(Training(em_options=EMOptions(noise_floor=1e-2))(stats).fit.log_likelihoods).all()
 
 
 def test_training_ends_where_that_of_all_dimensions_does(monkeypatch):
@@ -86,11 +88,11 @@ def test_training_ends_where_that_of_all_dimensions_does(monkeypatch):
     assert fitted["span"].speaker_loadings_.shape == fitted["all"].speaker_loadings_.shape == (60, 60)
 
 
-class Watch:
+class Watch(Observer):
     def __init__(self, stop):
         self.stop, self.states, self.models = stop, [], []
 
-    def __call__(self, iteration, ln_likelihood, model):
+    def iteration(self, iteration, ln_likelihood, model):
         self.models.append((ln_likelihood, model))
         return iteration == self.stop
 
@@ -100,12 +102,12 @@ class Watch:
 
 def test_callbacks_see_all_dimensions_and_states_go_on():
     _, stats = problem(2)
-    whole = Training(noise_floor=1e-2, max_iter=6, tol=0)(stats).fit
+    whole = Training(em_options=EMOptions(noise_floor=1e-2, max_iter=6, tol=0))(stats).fit
     first = Watch(3)
-    Training(noise_floor=1e-2, tol=0, callback=first)(stats)
+    Training(em_options=EMOptions(noise_floor=1e-2, tol=0), observer=first)(stats)
     assert first.models[-1][0] == whole.log_likelihoods[3]
     assert first.models[-1][1].d == 60
-    rest = Training(noise_floor=1e-2, max_iter=6, tol=0)(stats, first.states[-1]).fit
+    rest = Training(em_options=EMOptions(noise_floor=1e-2, max_iter=6, tol=0))(stats, first.states[-1]).fit
     np.testing.assert_array_equal(rest.log_likelihoods, whole.log_likelihoods)
     np.testing.assert_array_equal(rest.model.W, whole.model.W)
 
@@ -118,6 +120,6 @@ def test_the_same_bits_for_any_number_of_threads():
     for threads in (1, 2):
         with threadpool_limits(threads):
             stats = Statistics.from_arrays(X, speaker, session)
-            fitted.append(Training(noise_floor=1e-2, max_iter=2)(stats).fit.model)
+            fitted.append(Training(em_options=EMOptions(noise_floor=1e-2, max_iter=2))(stats).fit.model)
     for name in ("mu", "V", "U", "W"):
         np.testing.assert_array_equal(*(getattr(model, name) for model in fitted))

@@ -38,8 +38,9 @@ from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
+from duoplda.observer import SILENT, Arrays, Observer
 from duoplda.selection import adaptation as selection
-from duoplda.selection import decision
+from duoplda.selection.decision import TrialOptions
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA
 
 Steps = dict[str, Any]  # fitted steps of preprocessing, by name
-# Gives the arrays of a stage by name: those of an earlier run, or those that the function computes.
-Remember = Callable[[str, Callable[[], Mapping[str, Any]]], Mapping[str, Any]]
 
 METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
     "auto": (),
@@ -100,11 +99,6 @@ class Adapted:
         return selection.PartitionTrial(cost, self.covered, self.n_clusters)
 
 
-def always_compute(_: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A `Remember` that remembers nothing."""
-    return compute()
-
-
 def adapt(
     source: Chain,
     X: ArrayLike | Recordings | Statistics,
@@ -117,11 +111,11 @@ def adapt(
     centre: float | None = None,
     prior: float = 0.02,
     device: Any = None,
-    remember: Remember | None = None,
+    observer: Observer = SILENT,
 ) -> Chain:
     """The chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
 
-    `remember(name, compute)` may give the arrays of an earlier run instead of computing them.
+    The observer may give the arrays of an earlier run instead of computing them.
     """
     if method not in METHODS:
         raise DuopldaError(f"method={method!r} must be one of {', '.join(METHODS)}")
@@ -135,7 +129,7 @@ def adapt(
     target = X if isinstance(X, Statistics) else as_recordings(X, speaker, session, channel)
     numbers = _checked_weights(method, weights)
     fixed = None if centre is None else float(centre)
-    adaptation = Adaptation(source, target, method, numbers, fixed, prior, device, remember or always_compute)
+    adaptation = Adaptation(source, target, method, numbers, fixed, prior, device, observer)
     return adaptation.run()
 
 
@@ -167,7 +161,7 @@ class Adaptation:
     centre: float | None  # how far the mean goes, if that was given
     prior: float
     device: Any
-    remember: Remember
+    observer: Observer
 
     def __post_init__(self) -> None:
         plda = self.source.plda_
@@ -207,6 +201,14 @@ class Adaptation:
         what = self.known if of_recordings else f"the target's {self.known}"
         self.story["method"] = self.method
         self.story["reasons"]["method"] = f"{what} {'is' if of_recordings else 'are'} known{of_recordings}"
+
+    def _stage(self, name: str, compute: Callable[[], Mapping[str, ArrayLike]]) -> Arrays:
+        """The arrays of a stage: those of an earlier run that the observer has kept, or new ones."""
+        results = self.observer.stage(name)
+        if results is None:
+            results = {key: np.asarray(value) for key, value in compute().items()}
+            self.observer.stage_done(name, results)
+        return results
 
     # -- passes over the target
 
@@ -390,7 +392,7 @@ class Adaptation:
             return levels_of.labelled(self.levels, Target.of(fitting), weights or levels_of.usual_shares(fitting), k)
 
         def compute() -> dict[str, Any]:
-            trials = decision.ByDecision(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+            trials = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
             transform = partial(through, steps)
             calibration = selection.calibrate(self.levels, stats, adapted, transform, plda.scales_, trials)
             return {"calibration": np.array(calibration or (), float)}
@@ -400,7 +402,7 @@ class Adaptation:
         if not (k or any(shares)):
             self._note("the target counts for nothing: the source stays as it is")
         elif len(stats.speaker_ids) >= enough and selection.have_folds(stats):
-            values = self.remember(f"calibration {name}", compute)["calibration"].tolist()
+            values = self._stage(f"calibration {name}", compute)["calibration"].tolist()
             calibration = selection.HeldOutCalibration(*values) if values else None
         return Adapted(adapted(stats), steps, k, shares._asdict(), calibration)
 
@@ -413,7 +415,7 @@ class Adaptation:
         def compute() -> dict[str, Any]:
             return {"shares": np.array(selection.choose_shares(self.levels, stats, k))}
 
-        shares = SessionShares(*self.remember("shares", compute)["shares"].tolist())
+        shares = SessionShares(*self._stage("shares", compute)["shares"].tolist())
         self.story["chosen"] = shares._asdict()
         n_speakers = max(1, int(levels_of.effective_speakers(stats)))
         distance = self.domain.distance
@@ -450,7 +452,7 @@ class Adaptation:
             return {"sessions": sessions, "speakers": sessions[first][labels]}
 
         if (name, trust) not in self.partitions:
-            stage = self.remember(f"partition {name} {trust:g}", compute)
+            stage = self._stage(f"partition {name} {trust:g}", compute)
             self.partitions[name, trust] = Relabelled(target, stage["sessions"], stage["speakers"])
         return self.partitions[name, trust]
 

@@ -18,12 +18,13 @@ from duoplda.data import Labels, Recordings
 from duoplda.data.labels import Ints, encode
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.errors import DuopldaError, printable, some
+from duoplda.estimators import checks
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.model import anova, simpler
 from duoplda.model.statistics import Statistics
-from duoplda.selection.decision import make_trials
-from duoplda.selection.held_out import HeldOut
+from duoplda.selection.held_out import can_hold_out
+from duoplda.selection.trials import make_trials
 
 # The leaves of the chart of docs/choosing.md to which labels lead: what to do, and why. The page has what was measured.
 LEAVES = {
@@ -237,16 +238,14 @@ class LabelSurvey:
 
     def chooser(self) -> str:
         """What will choose the shrinkage: trials of held-out speakers, where any can be made."""
-        if not HeldOut.possible(self.stats):
+        if not can_hold_out(self.stats):
             return "nothing"
-        how = self.plda.by_trials()
-        assert how is not None
         for fold in self.stats.folds:
             known = fold.kinds[self.stats.N - fold.N > 0]  # of a kind in this fold alone nothing is known
             sample = fold.sample
             if sample is not None and self.stats.K > 1:
                 sample = sample.rows(np.flatnonzero(np.isin(sample.kind, known)))
-            if make_trials(sample, how.enrolment) is not None:
+            if make_trials(sample, checks.enrolment(self.plda.enrolment)) is not None:
                 return "trials"
         return "likelihood"
 

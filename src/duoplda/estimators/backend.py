@@ -22,8 +22,10 @@ from duoplda.estimators.plda import PLDA, ScoresTrials
 from duoplda.estimators.preprocessing import LDA, Center, Covariances, LengthNorm, Whiten, folded, through, unfolded
 from duoplda.io import DiagonalModel, ForeignModel, Transform
 from duoplda.model.collapse import Loss, collapse
+from duoplda.model.em import State
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
+from duoplda.observer import SILENT, Observer
 from duoplda.trials.sides import Sides
 
 
@@ -69,7 +71,15 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     # -- training
 
     def fit(
-        self, X: Any, y: Any = None, session: Any = None, channel: Any = None, *, device: Any = None, state: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        session: Any = None,
+        channel: Any = None,
+        *,
+        device: Any = None,
+        state: State | None = None,
+        observer: Observer = SILENT,
     ) -> Self:
         """Learn all steps from recordings.
 
@@ -79,7 +89,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
         Parameters
         ----------
-        X, y, session, channel, device : as for `PLDA.fit`
+        X, y, session, channel, device, observer : as for `PLDA.fit`
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
         recordings = self._recordings(X, y, session, channel)
@@ -92,19 +102,22 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             stats = stats.mapped(steps["center"].channel_means_, reduce(np.matmul, matrices, np.eye(stats.d)))
         else:
             steps = {}
+            n_folds = plda.folds_needed(recordings)
+            seed = checks.seed(plda.random_state)
             for i, stage in enumerate(self._stages()):
                 before = steps
-                options = {"device": device, **plda.folds(recordings)}
                 if not before and "lda" not in stage and not self.center_by_channel:
-                    found = Statistics.unlabelled(recordings, **options)
+                    first_pass = Statistics.unlabelled(recordings, n_folds=n_folds, seed=seed, device=device)
                 else:
-                    found = Statistics.of(recordings, partial(through, before) if before else None, **options)
-                steps = before | self._fit_steps(Covariances.of(found), i)
+                    transform = partial(through, before) if before else None
+                    first_pass = Statistics.of(recordings, transform, n_folds=n_folds, seed=seed, device=device)
+                steps = before | self._fit_steps(Covariances.of(first_pass), i)
             if plda.criterion == "decision":
-                without = [before | own for own in self._fit_without(found, i)]
-            del found
+                without = [before | last for last in self._fit_without(first_pass, i)]
+            del first_pass
             stats = plda.statistics(recordings, partial(through, steps), device=device)
-        self.plda_ = plda.fit_statistics(stats, state, partial(_held_out, steps, without)).to_host()
+        stats = stats.map_samples(partial(_as_if_unseen, steps, without))
+        self.plda_ = plda.fit_statistics(stats, state, observer=observer).to_host()
         self.steps_ = steps
         self.n_features_in_ = steps["center"].n_features_in_
         self.provenance_: dict[str, Any] = {}
@@ -175,7 +188,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         centre: float | None = None,
         prior: float = 0.02,
         device: Any = None,
-        remember: adaptation.Remember | None = None,
+        observer: Observer = SILENT,
     ) -> Self:
         """The same chain for another domain, to which recordings of that domain lead; this one stays as it is.
 
@@ -217,7 +230,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         check_is_fitted(self)
         options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
         source = adaptation.Chain(self.plda_, self.steps_)
-        options |= {"device": device, "remember": remember}
+        options |= {"device": device, "observer": observer}
         adapted = adaptation.adapt(source, X, speaker, session, channel, **options)
         backend = copy(self)
         backend.steps_ = adapted.steps_
@@ -381,21 +394,22 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return backend
 
 
-def _held_out(
+def _as_if_unseen(
     steps: dict[str, Any], without: list[dict[str, Any]], X: NDArray[Any], channel: NDArray[Any], fold: int
 ) -> Array:
     """Recordings of a fold as they would be had their speakers not been seen, but for an affine map.
 
-    The steps before length normalisation are affine, to which ratios do not object; a length, though, is another one
-    under a whitening that has seen the recording. So each gets the length that the steps without its fold give it.
-    Where lengths are normalised twice this is done for the second: the mean before the first has seen all speakers, as
-    another mean would be a fourth reading of the recordings for each fold.
+    Ratios do not change with an affine map, which is what all steps before length normalisation are. The length of a
+    recording does change: a whitening that has seen the recording gives it another length than one that has not. So
+    each recording gets the length that the steps without its fold give it. Where lengths are normalised twice this is
+    done for the second: the mean before the first has seen all speakers, as another mean would be a fourth reading of
+    the recordings for each fold.
     """
     rows = through(steps, X, channel)
     if not isinstance(list(steps.values())[-1], LengthNorm) or not without:
         return rows
     lengths = []
-    for own in (steps, without[fold]):
-        before = dict(list(own.items())[:-1])
+    for chain in (steps, without[fold]):
+        before = dict(list(chain.items())[:-1])
         lengths.append(np.linalg.norm(through(before, X, channel), axis=1, keepdims=True))
     return rows * (lengths[0] / lengths[1])

@@ -1,17 +1,15 @@
 """Work that was interrupted goes on where it stopped, by a file beside the model.
 
-Of a training it holds the state of EM, of an adaptation the results of the stages that are done.
+Of a training the file holds the state of EM, of an adaptation the results of the stages that are done.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
@@ -21,50 +19,69 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import read_container, write_container
 from duoplda.model.em import State
+from duoplda.observer import SILENT, Arrays, Forwarding, Observer
 from duoplda.trials.tables import packed, unpacked
 
-KIND = "duoplda-resume"
-Callback = Callable[..., Any]
+RESUME_FILE = "duoplda-resume"  # the kind of the file, as its header names it
+
+Note = Callable[[str], None]  # prints a message for people
 
 
-def _ignore(*_: Any) -> None:
-    """A callback that does nothing."""
+def _say_nothing(message: str) -> None:
+    """Messages go nowhere unless somebody asks for them."""
 
 
-def _hash(value: Any) -> str:
-    """Of what JSON can hold."""
+def _hash(value: object) -> str:
+    """A hash of what JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(eq=False, repr=False)
-class Checkpoint:
-    """The state of EM after its last finished iteration, in a file: a callback of `PLDA` that is offered each state."""
+class Checkpoint(Forwarding):
+    """Keeps the state of EM after its last finished iteration in a file.
 
-    path: Path  # the file, which belongs to the data and the options of one training
-    options: Mapping[str, Any]  # of the training, as JSON has them
-    data: Callable[[], Any]  # gives what tells the data apart, a hash for one; called after the data have been read
-    callback: Callback = _ignore  # a further callback, such as one that shows progress
-    note: Callback = _ignore  # gets messages for people
-    written: bool = False
-    _next: float = 0.0  # when to write again
-    _last: State | None = None
-    _read: tuple[dict[str, Any], dict[str, Any]] | None = None
+    Parameters
+    ----------
+    path : the file, which belongs to the data and the options of one training
+    options : of the training, as JSON has them
+    recordings : they know their `digest` once they have been read
+    resume : whether training goes on from the file
+    observer : is told everything, too
+    note : gets messages for people
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Mapping[str, Any],
+        recordings: Recordings,
+        *,
+        resume: bool = False,
+        observer: Observer = SILENT,
+        note: Note = _say_nothing,
+    ):
+        super().__init__(observer)
+        self.path = path
+        self.options = options
+        self.recordings = recordings
+        self.note = note
+        self.written = False
+        self._next_time = 0.0
+        self._unwritten: State | None = None
+        self._read: tuple[dict[str, Any], dict[str, Any]] | None = None
+        if resume and path.exists():
+            self._read = read_container(path, (RESUME_FILE,))
+        elif resume:
+            note(f"{path} is not there: training starts from the beginning")
 
     def _key(self) -> str:
-        return _hash([self.options, self.data()])
+        return _hash([self.options, getattr(self.recordings, "digest", None)])
 
-    def open(self) -> None:
-        """Read the file of an interrupted training, if there is one."""
-        if self.path.exists():
-            self._read = read_container(self.path, (KIND,))
-        else:
-            self.note(f"{self.path} is not there: training starts from the beginning")
-
-    def start(self) -> State | None:
-        """The state to go on from, once the data have been read; None: from the beginning."""
+    def training_begins(self) -> State | None:
+        self.observer.training_begins()
         if self._read is None:
             return None
         arrays, header = self._read
+        self._read = None
         if header.get("key") != self._key():
             remedy = "repeat those, or remove it and train anew"
             raise DuopldaError(f"{self.path} is of a training with other data or options: {remedy}")
@@ -75,141 +92,137 @@ class Checkpoint:
         self.note(f"going on after iteration {len(state.trace) - 1}")
         return state
 
-    def __call__(self, iteration: int, log_likelihood: float, model: Any) -> Any:
-        return self.callback(iteration, log_likelihood, model)
-
-    def held_out(self, done: int, folds: int) -> None:
-        """Called after each fold of held-out speakers."""
-        getattr(self.callback, "held_out", _ignore)(done, folds)
-
-    def trials(self, step: int, cost: float) -> None:
-        """Called after each step down the cost of held-out trials."""
-        getattr(self.callback, "trials", _ignore)(step, cost)
-
     def state(self, state: State) -> None:
-        """Called after each iteration; the file is written so often that it takes a twentieth of the time at most."""
-        self._last = state
-        if time.monotonic() >= self._next:
+        """Write the state, but only so often that writing takes a twentieth of the time at most."""
+        self.observer.state(state)
+        self._unwritten = state
+        if time.monotonic() >= self._next_time:
             begin = time.monotonic()
             self.write()
-            self._next = time.monotonic() + 20 * (time.monotonic() - begin)
+            self._next_time = time.monotonic() + 20 * (time.monotonic() - begin)
 
     def write(self) -> None:
         """Write the last state, if it has not been written."""
-        if self._last is not None:
-            header = {"key": self._key(), "kinds": self._last.model.kinds.tolist()}
-            write_container(self.path, KIND, self._last.arrays(), header, force=True)
-            self._last = None
+        if self._unwritten is not None:
+            header = {"key": self._key(), "kinds": self._unwritten.model.kinds.tolist()}
+            write_container(self.path, RESUME_FILE, self._unwritten.arrays(), header, force=True)
+            self._unwritten = None
             self.written = True
 
 
 def fit(
     backend: Backend,
-    data: Recordings,
+    recordings: Recordings,
     path: Path,
     *,
     resume: bool = False,
     device: str | None = None,
-    callback: Callback = _ignore,
-    note: Callback = _ignore,
-    read: Callback = _ignore,
+    observer: Observer = SILENT,
+    note: Note = _say_nothing,
 ) -> Backend:
     """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
 
     With `resume`, training goes on from that file; the result is the same as that of a training without interruption.
-    `read()` is called when the recordings have been read for the last time.
     """
     plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
-    watched = clone(backend).set_params(plda=clone(plda))
-    free = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # may change from one run to the next
-    options = {name: value for name, value in watched.get_params().items() if name not in free}
-    watch = Checkpoint(path, options, lambda: getattr(data, "digest", None), callback, note)
-    watched.plda.callback = watch
-    if resume:
-        watch.open()
-
-    def start() -> State | None:
-        read()
-        return watch.start()
-
+    trained = clone(backend)
+    trained.set_params(plda=plda)
+    may_differ = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # from one run to the next
+    options = {name: value for name, value in trained.get_params().items() if name not in may_differ}
+    checkpoint = Checkpoint(path, options, recordings, resume=resume, observer=observer, note=note)
     try:
-        watched.fit(data, device=device, state=start)
+        trained.fit(recordings, device=device, observer=checkpoint)
     except BaseException:  # Ctrl-C above all: the last finished iteration is kept
-        watch.write()
-        if watch.written:
+        checkpoint.write()
+        if checkpoint.written:
             note(f"to go on from {path}: the same command with --resume")
         raise
-    watched.set_params(plda=plda)
-    watched.plda_.set_params(callback=None)
-    return watched
+    return trained
 
 
-# -- adaptation
+class StageCheckpoint(Forwarding):
+    """Keeps the results of the finished stages of an adaptation in a file.
 
+    Parameters
+    ----------
+    path : the file, which belongs to the model, the data and the options of one adaptation
+    options : what tells adaptations apart before data are read, as JSON has it
+    recordings, resume, observer, note : as for `Checkpoint`
+    """
 
-@dataclass(eq=False, repr=False)
-class Stages:
-    """Results of the finished stages of an adaptation, in a file: the `remember` of `Backend.adapt`."""
+    def __init__(
+        self,
+        path: Path,
+        options: Mapping[str, Any],
+        recordings: Recordings,
+        *,
+        resume: bool = False,
+        observer: Observer = SILENT,
+        note: Note = _say_nothing,
+    ):
+        super().__init__(observer)
+        self.path = path
+        self.options = _hash(options)
+        self.recordings = recordings
+        self.note = note
+        self.written = False
+        self.results: dict[str, Arrays] = {}  # by stage
+        self._digest: str | None = None  # of the data that the file is of, until it has been compared
+        if resume and path.exists():
+            self._open()
+        elif resume:
+            note(f"{path} is not there: the adaptation starts from the beginning")
 
-    path: Path  # the file, which belongs to the model, the data and the options of one adaptation
-    options: Mapping[str, Any]  # what tells adaptations apart before data are read, as JSON has it
-    data: Callable[[], Any]  # gives what tells the data apart; called after these have been read
-    show: Callback = _ignore  # gets the name of each stage that begins
-    note: Callback = _ignore  # gets messages for people
-    written: bool = False
-    done: dict[str, dict[str, NDArray[Any]]] = field(default_factory=dict)  # arrays by stage and name
-    _of: str | None = None  # the data of which the file is
-
-    def open(self) -> None:
-        """Read the file of an interrupted adaptation, if there is one."""
-        if not self.path.exists():
-            self.note(f"{self.path} is not there: the adaptation starts from the beginning")
-            return
-        arrays, header = read_container(self.path, (KIND,))
-        if header.get("adaptation") != _hash(self.options):
-            raise self._other("another model, or other labels or options")
+    def _open(self) -> None:
+        arrays, header = read_container(self.path, (RESUME_FILE,))
+        if header.get("adaptation") != self.options:
+            raise self._refusal("another model, or other labels or options")
         try:
-            self._of = str(header["data"])
+            self._digest = str(header["data"])
             for stage, names in header["stages"].items():
-                self.done[stage] = {name: unpacked(arrays[f"{stage}: {name}"]) for name in names}
+                self.results[stage] = {name: unpacked(arrays[f"{stage}: {name}"]) for name in names}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DuopldaError(f"{self.path} is damaged ({error}): remove it and adapt anew") from None
 
-    def _other(self, what: str) -> DuopldaError:
+    def _refusal(self, what: str) -> DuopldaError:
         return DuopldaError(f"{self.path} is of {what}: repeat the command that wrote it, or remove it and adapt anew")
 
-    def __call__(self, stage: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The arrays of a stage by name: those of the file, or those that `compute()` gives, which are then kept."""
-        if self._of is not None:
-            if self._of != _hash(self.data()):
-                self.done.clear()
-                raise self._other("an adaptation to other recordings")
-            self.note(f"going on after {len(self.done)} stages")
-            self._of = None
-        if stage not in self.done:
-            self.show(None, stage)
-            self.done[stage] = {name: np.asarray(value) for name, value in compute().items()}
-            self._write()
-        return self.done[stage]
+    def _data(self) -> str:
+        return _hash(getattr(self.recordings, "digest", None))
 
-    def _write(self) -> None:
-        arrays = {f"{s}: {name}": packed(array) for s, own in self.done.items() for name, array in own.items()}
-        header = {"adaptation": _hash(self.options), "data": _hash(self.data())}
-        stages = {stage: list(own) for stage, own in self.done.items()}
-        write_container(self.path, KIND, arrays, {**header, "stages": stages}, force=True)
+    def stage(self, name: str) -> Arrays | None:
+        if self._digest is not None:  # the first stage: the recordings have been read
+            if self._digest != self._data():
+                self.results.clear()
+                raise self._refusal("an adaptation to other recordings")
+            self.note(f"going on after {len(self.results)} stages")
+            self._digest = None
+        if name not in self.results:
+            self.observer.stage(name)
+        return self.results.get(name)
+
+    def stage_done(self, name: str, results: Arrays) -> None:
+        self.observer.stage_done(name, results)
+        self.results[name] = results
+        arrays: dict[str, NDArray[Any]] = {}
+        for stage, by_name in self.results.items():
+            arrays |= {f"{stage}: {key}": packed(array) for key, array in by_name.items()}
+        stages = {stage: list(by_name) for stage, by_name in self.results.items()}
+        header = {"adaptation": self.options, "data": self._data(), "stages": stages}
+        write_container(self.path, RESUME_FILE, arrays, header, force=True)
         self.written = True
 
 
 def adapt(
     backend: Backend,
-    data: Recordings,
+    recordings: Recordings,
     path: Path,
     *,
-    inputs: Any = None,
+    inputs: list[str] | None = None,
     resume: bool = False,
     device: str | None = None,
-    show: Callback = _ignore,
-    note: Callback = _ignore,
+    observer: Observer = SILENT,
+    note: Note = _say_nothing,
     **options: Any,
 ) -> Backend:
     """Adapt a back-end to recordings that know their `digest`, and keep finished stages in a file until all are done.
@@ -217,12 +230,11 @@ def adapt(
     With `resume`, the adaptation goes on from that file, to the same model. `inputs` tells the back-end and the labels
     apart from others, hashes of files for one; `options` are those of `Backend.adapt`, as JSON has them.
     """
-    stages = Stages(path, {**options, "inputs": inputs}, lambda: getattr(data, "digest", None), show, note)
-    if resume:
-        stages.open()
+    own = {**options, "inputs": inputs}
+    checkpoint = StageCheckpoint(path, own, recordings, resume=resume, observer=observer, note=note)
     try:
-        return backend.adapt(data, **options, device=device, remember=stages)
+        return backend.adapt(recordings, **options, device=device, observer=checkpoint)
     except BaseException:  # Ctrl-C above all
-        if stages.written or stages.done:
+        if checkpoint.written or checkpoint.results:
             note(f"to go on from {path}: the same command with --resume")
         raise

@@ -15,7 +15,7 @@ from duoplda.arrays import Array, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.simpler import MODELS
-from duoplda.selection import decision
+from duoplda.selection.trials import DEFAULT_ENROLMENT, Enrolment
 
 if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA
@@ -118,10 +118,10 @@ def shrinkage(value: str | ArrayLike | None) -> str | tuple[float, ...] | None:
     return tuple(amounts.reshape(-1).tolist())
 
 
-def enrolment(value: Sequence[tuple[int, int | None]] | None) -> decision.Enrolment:
+def enrolment(value: Sequence[tuple[int, int | None]] | None) -> Enrolment:
     """The parameter `enrolment`: pairs of numbers of sessions and of recordings in each, or the usual mixture."""
     if value is None:
-        return decision.ENROLMENT
+        return DEFAULT_ENROLMENT
     try:
         pairs = [(sessions, recordings) for sessions, recordings in (value if isinstance(value, (tuple, list)) else ())]
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
@@ -28,7 +27,10 @@ from duoplda.model import em, parameters, posteriors
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
 from duoplda.model.statistics import Statistics
-from duoplda.selection import channels, decision
+from duoplda.model.training import EMOptions
+from duoplda.observer import SILENT, Observer, WithCallback
+from duoplda.selection import channels
+from duoplda.selection.decision import TrialOptions
 from duoplda.selection.held_out import Choice
 from duoplda.selection.training import Training
 from duoplda.trials import sides
@@ -303,10 +305,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     random_state : int, RandomState instance or None
         Seeds `init="random"` and, if it is an int, the division of speakers into folds.
     callback : callable or None
-        `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. Its
-        methods, where it has them: `held_out(done, folds)` is called after each fold of held-out speakers,
-        `trials(step, cost)` after each step down the cost of their trials, and `state(state)` gets what
-        `fit_statistics` needs to go on after an interruption.
+        `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. An
+        observer (`duoplda.observer`), which `fit` takes, is told more.
 
     Attributes
     ----------
@@ -372,7 +372,16 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     # -- training
 
-    def fit(self, X: Any, y: Any = None, session: Any = None, channel: Any = None, *, device: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        session: Any = None,
+        channel: Any = None,
+        *,
+        device: Any = None,
+        observer: Observer = SILENT,
+    ) -> Self:
         """Learn the parameters from recordings.
 
         Parameters
@@ -380,62 +389,58 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         X : (N, d) recordings, or a `Recordings`, which brings its own labels
         y, session, channel : (N,) the speaker, the session (None: each recording is one) and the kind of channel
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
+        observer : is told how far training is
         """
         stats = self.statistics(self._recordings(X, y, session, channel), device=device)
         self.n_features_in_ = stats.d
-        return self._fit(stats)
+        return self._fit(stats, None, observer)
 
-    def statistics(self, recordings: Recordings, transform: Any = None, *, device: Any = None) -> Statistics:
+    def statistics(
+        self, recordings: Recordings, transform: channels.Transform | None = None, *, device: Any = None
+    ) -> Statistics:
         """Gather in one pass what `fit_statistics` needs, with folds where held-out speakers choose something.
 
-        `transform(X, channel)` is applied to each chunk first.
+        `transform(X, channel)` is applied to each chunk first; the samples of the folds stay as they were read.
         """
         checks.plda_parameters(self)
-        if self.learns_channels:
-            recordings, self.channel_costs_ = channels.learn(
-                self, recordings, transform, checks.seed(self.random_state)
-            )
-        return Statistics.of(recordings, transform, device=device, **self.folds(recordings))
+        seed = checks.seed(self.random_state)
+        n_kinds = self.n_channels
+        if n_kinds is not None and n_kinds != 1:
+            recordings, self.channel_costs_ = channels.learn(self._training(), n_kinds, recordings, transform, seed)
+        n_folds = self.folds_needed(recordings)
+        return Statistics.of(recordings, transform, device=device, n_folds=n_folds, seed=seed)
 
     @property
     def learns_channels(self) -> bool:
         """Whether kinds of channels are learnt."""
         return self.n_channels not in (None, 1)
 
-    def folds(self, recordings: Recordings) -> dict[str, Any]:
-        """The options of `Statistics.of` for folds, where held-out speakers choose something."""
+    def folds_needed(self, recordings: Recordings) -> int:
+        """The number of folds of `Statistics.of`: 0, unless held-out speakers choose something."""
         choices = (self.n_speaker_factors, self.n_session_factors, self.shrinkage, self.model)
         chosen = any(isinstance(c, str) and c == "auto" for c in choices)
         several = recordings.may_have_kinds or self.learns_channels
-        n_folds = self.n_folds if chosen or (self.shrinkage is None and several) else 0
-        return {"n_folds": n_folds, "seed": checks.seed(self.random_state)}
+        return self.n_folds if chosen or (self.shrinkage is None and several) else 0
 
-    def fit_statistics(
-        self,
-        stats: Statistics,
-        state: em.State | Callable[[], em.State | None] | None = None,
-        held_out: decision.Transform | None = None,
-    ) -> Self:
+    def fit_statistics(self, stats: Statistics, state: em.State | None = None, *, observer: Observer = SILENT) -> Self:
         """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=5`).
 
-        With `state`, or a function that gives one, EM goes on from where an earlier training of the same statistics was
-        interrupted, and ends with the same model. The method `state` of a callback gets the state of each iteration.
-        Where the statistics are of transformed recordings, `held_out(X, channel, fold)` does the same to recordings of
-        speakers of a fold.
+        With `state`, EM goes on from where an earlier training of the same statistics was interrupted, and ends with
+        the same model; the observer gets the state of each iteration. Where the statistics are of transformed
+        recordings, their samples must have been transformed, too (`Statistics.map_samples`).
         """
         if not isinstance(stats, Statistics):
             raise DuopldaError(f"fit_statistics needs Statistics, got {type(stats).__name__}: use fit for recordings")
         checks.plda_parameters(self)
         checks.width(self, stats.d)
-        return self._fit(stats, state() if callable(state) else state, held_out)
+        return self._fit(stats, state, observer)
 
-    def _fit(self, stats: Statistics, state: em.State | None = None, held_out: Any = None) -> Self:
-        own = ("shrinkage", "random", "by_trials")
-        given = {f.name: getattr(self, f.name) for f in fields(Training) if f.name not in own}
-        random = self._generator if self.init == "random" else None
-        by_trials = self.by_trials(held_out, self.learns_channels)
-        training = Training(shrinkage=checks.shrinkage(self.shrinkage), random=random, by_trials=by_trials, **given)
-        model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = training(stats, state)
+    def _fit(self, stats: Statistics, state: em.State | None, observer: Observer) -> Self:
+        if state is None:
+            state = observer.training_begins()
+        if self.callback is not None:
+            observer = WithCallback(self.callback, observer)
+        model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = self._training(observer)(stats, state)
         self._keep(model, shares, choice)
         if not self.learns_channels or not hasattr(self, "channel_costs_"):  # `statistics` may have learnt kinds
             self.channel_costs_ = {}
@@ -450,15 +455,25 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             warnings.warn(f"EM did not converge in {self.n_iter_} iterations: {cause}. {remedy}", ConvergenceWarning, 3)
         return self
 
-    def by_trials(self, transform: decision.Transform | None = None, infer: bool = False) -> decision.ByDecision | None:
-        """What makes choices by held-out trials; None: likelihood makes them."""
+    def _training(self, observer: Observer = SILENT) -> Training:
+        """The parameters as training takes them."""
+        names = ("noise_floor", "tol", "max_iter", "accelerate", "minimum_divergence", "init", "random_state")
+        return Training(
+            self.n_speaker_factors,
+            self.n_session_factors,
+            self.model,
+            checks.shrinkage(self.shrinkage),
+            self.trial_options,
+            EMOptions(**{name: getattr(self, name) for name in names}),
+            observer,
+        )
+
+    @property
+    def trial_options(self) -> TrialOptions | None:
+        """What held-out trials look like; None: their likelihood chooses."""
         if self.criterion != "decision":
             return None
-        given = checks.enrolment(self.enrolment), checks.priors(self.priors)
-        return decision.ByDecision(*given, transform or (lambda X, kind, fold: X), infer)
-
-    def _generator(self) -> np.random.Generator:
-        return np.random.default_rng(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return TrialOptions(checks.enrolment(self.enrolment), checks.priors(self.priors), self.learns_channels)
 
     def _keep(self, model: Model, priors: Any, choice: Choice | None = None) -> Self:
         self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back

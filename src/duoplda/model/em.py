@@ -24,6 +24,7 @@ from duoplda.model.anova import kind_means, scatters, total_covariance
 from duoplda.model.estep import EStep, Moments
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
+from duoplda.observer import SILENT, Observer
 
 
 def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.0, nu: float = 0.0) -> Model:
@@ -421,16 +422,15 @@ def fit(
     minimum_divergence: bool = True,
     floor: float = 0.0,
     nu: float = 0.0,
-    callback: Callable[[int, float, Model], Any] | None = None,
+    observer: Observer = SILENT,
 ) -> Fit:
     """EM from a start until an iteration gains less than `tol` nats per recording.
 
     With `accelerate`, Anderson steps (depth 8 on mu, V, U and the factor of W^-1) are taken where they raise the
     likelihood, else the plain step is taken and the memory cleared. With `nu`, likelihood times prior is meant.
 
-    After each iteration `callback(iteration, log-likelihood, model)` is called; it ends the loop by returning True. If
-    it has a method `state`, that is called with the `State` first: with this as the start, EM goes on where it was, and
-    ends with the same bits as if it had not been interrupted.
+    After each iteration the observer is told, and can end the loop. It gets the `State` first: with this as the start,
+    EM goes on where it was, and ends with the same bits as if it had not been interrupted.
     """
 
     e_step = EStep(stats)
@@ -463,8 +463,8 @@ def fit(
                 break
             before = state
             if iteration >= max(len(first.trace), 1):
-                getattr(callback, "state", lambda state: None)(state)
-                stop = callback is not None and bool(callback(iteration, state.trace[-1], state.model))
+                observer.state(state)
+                stop = observer.iteration(iteration, state.trace[-1], state.model)
             converged = iteration > 0 and state.trace[-1] - state.trace[-2] < tol * stats.n_recordings
             if converged or stop or iteration >= max_iter:
                 break

@@ -10,7 +10,6 @@ dimensions of the span are needed: the others would have no loadings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from duoplda.arrays import Array
 from duoplda.model import em
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
+from duoplda.observer import Forwarding, Observer
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +75,17 @@ class Span:
         """What EM in the span found."""
         return fit._replace(model=self.model(fit.model, ny, nx), log_likelihoods=self.ln(fit.log_likelihoods))
 
-    def callback(self, callback: Any, ny: int, nx: int) -> Callable[[int, float, Model], Any] | None:
-        """One that shows models of all dimensions to a user's callback; states are those of EM in the span."""
-        if callback is None:
-            return None
+    def observer(self, observer: Observer, ny: int, nx: int) -> Observer:
+        """One that shows models of all dimensions to `observer`; states are those of EM in the span."""
+        return _SpanObserver(observer, self, (ny, nx))
 
-        def show(iteration: int, ln_likelihood: float, model: Model) -> Any:
-            return callback(iteration, self.ln(ln_likelihood), self.model(model, ny, nx))
 
-        if hasattr(callback, "state"):
-            show.state = callback.state  # type: ignore[attr-defined]
-        return show
+class _SpanObserver(Forwarding):
+    def __init__(self, observer: Observer, span: Span, ranks: tuple[int, int]):
+        super().__init__(observer)
+        self.span = span
+        self.ranks = ranks
+
+    def iteration(self, iteration: int, log_likelihood: float, model: Model) -> bool:
+        whole = self.span.model(model, *self.ranks)
+        return self.observer.iteration(iteration, self.span.ln(log_likelihood), whole)

@@ -367,6 +367,21 @@ class Statistics:
         folds = [Statistics.sum([self.folds[i] for i in sorted(group)]) for group in groups if group]
         return Statistics.from_folds(folds, self.seed)
 
+    def map_samples(self, transform: Callable[[NDArray[Any], NDArray[Any], int], Array]) -> Statistics:
+        """The same with other rows in the samples of the folds, which held-out trials are made of.
+
+        `transform(rows, kinds, fold)` gives what a model that has not seen the fold's speakers takes. Statistics of
+        transformed recordings need this: their samples hold the recordings as they were read.
+        """
+        folds = []
+        for i, fold in enumerate(self.folds):
+            sample = fold.sample
+            if sample is not None:
+                rows = transform(sample.X, sample.kind, i) if len(sample) else np.zeros((0, self.d))
+                sample = replace(sample, X=to_numpy(rows).astype(np.float64, copy=False))
+            folds.append(replace(fold, sample=sample))
+        return replace(self, folds=tuple(folds))
+
     def _relabel(self, speaker_ids: NDArray[Any], kinds: NDArray[Any]) -> Statistics:
         """The same with indices into longer, sorted lists of speakers and kinds, among which are all of these."""
         speaker = np.searchsorted(speaker_ids, self.speaker_ids)

@@ -7,7 +7,7 @@ is left out: the model that is adapted to the others says how likely the fold is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,10 @@ from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
 from duoplda.model.statistics import Statistics
-from duoplda.selection import decision
+from duoplda.selection.cost import best_offset
+from duoplda.selection.cost import calibrate as lowest_cost
+from duoplda.selection.cost import cost as decision_cost
+from duoplda.selection.decision import HeldOutTrials, TrialOptions
 
 Floats = NDArray[np.float64]
 
@@ -117,34 +120,13 @@ class HeldOutCalibration(NamedTuple):
     cost: float
 
 
-@dataclass(frozen=True, eq=False)
-class AdaptedFold:
-    """A model that is adapted to all folds but one, in the place of a shrunk one (`duoplda.selection.decision`)."""
-
-    model: Model
-    N: Floats  # (K,) recordings of each kind of channels that it was adapted to
-
-    def __call__(self, _: Any = None) -> Model:
-        """The model itself: there is nothing left to choose."""
-        return self.model
-
-
-@dataclass(frozen=True, eq=False)
-class AdaptedFolds:
-    """The models of all folds."""
-
-    parts: list[tuple[None, AdaptedFold]]
-    path: dict[Any, float] = field(default_factory=dict)
-    start: None = None  # nothing is shrunk
-
-
 def calibrate(
     levels: Levels,
     stats: Statistics,
     adapted: Callable[[Statistics], Model],
-    transform: Callable[[Array, Any], Array],
+    transform: Callable[[NDArray[Any], NDArray[Any] | None], Array],
     scales: Scales,
-    trials: decision.ByDecision,
+    options: TrialOptions,
 ) -> HeldOutCalibration | None:
     """The calibration of a model that is adapted to `stats`, from trials of speakers who were left out.
 
@@ -153,28 +135,31 @@ def calibrate(
     adapted : gives a model that is adapted to some of the statistics
     transform : takes recordings, and their kinds of channels or None, to the space of the PLDA
     scales : those of the ratios
-    trials : how trials are made, and what they cost
+    options : how trials are made, and what they cost
 
     Speakers are divided into folds in four ways, whose trials are pooled: with one way, the calibration of a dozen
     speakers hangs on who is in which fold. None: no trials can be made.
     """
     infer = levels.model.K > 1 and levels.fitting(stats).K == 1
-    how = replace(trials, infer=infer, transform=lambda X, kind, fold: transform(X, None if infer else kind))
+    options = replace(options, infer_kinds=infer)
+    stats = stats.map_samples(lambda X, kind, fold: transform(X, None if infer else kind))
     pooled = []
     for turn in range(4):
         folds = _regrouped(stats, turn)
-        parts: list[tuple[None, AdaptedFold]] = []
+        models = []
+        counts = []
         for _, others in _left_out(folds):
             N = levels.fitting(others).N
             N = N if len(N) == levels.model.K else levels.priors
-            parts.append((None, AdaptedFold(scaled(adapted(others), scales), N)))
-        held_out = decision.HeldOutTrials(how, folds, AdaptedFolds(parts))  # type: ignore[arg-type]
+            models.append(scaled(adapted(others), scales))
+            counts.append(N)
+        held_out = HeldOutTrials([fold.sample for fold in folds.folds], models, counts, options)
         if held_out.folds:
-            pooled.append((*held_out.scores(lambda fold: fold.model), held_out.weight))
+            pooled.append((*held_out.scores(models.__getitem__)[0], held_out.weight))
     if not pooled:
         return None
     tar, non, weight = (np.concatenate(part) for part in zip(*pooled, strict=True))
-    return bounded(tar, non, trials.priors, weight)
+    return bounded(tar, non, options.priors, weight)
 
 
 def bounded(tar: Floats, non: Floats, priors: Sequence[float], weight: Floats) -> HeldOutCalibration:
@@ -182,11 +167,11 @@ def bounded(tar: Floats, non: Floats, priors: Sequence[float], weight: Floats) -
 
     The cost is convex: where the best scale is beyond a limit, the best one within is that limit, and so is the offset.
     """
-    _, (scale, offset) = decision.calibrate(tar, non, priors, weight)
+    _, (scale, offset) = lowest_cost(tar, non, priors, weight)
     if not SCALE_LIMITS[0] <= scale <= SCALE_LIMITS[1]:
         scale = float(np.clip(scale, *SCALE_LIMITS))
-        offset = decision.best_offset(scale * tar, scale * non, priors, weight)
-    cost = partial(decision.cost, tar, non, priors=priors, weight=weight)
+        offset = best_offset(scale * tar, scale * non, priors, weight)
+    cost = partial(decision_cost, tar, non, priors=priors, weight=weight)
     if abs(offset) > OFFSET_LIMIT:
         offset = float(np.clip(offset, -OFFSET_LIMIT, OFFSET_LIMIT))
         between_limits = minimize_scalar(lambda scale: cost(scale, offset), bounds=SCALE_LIMITS, method="bounded").x

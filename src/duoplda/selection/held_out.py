@@ -1,16 +1,27 @@
-"""What is chosen by the likelihood of held-out speakers: how far to shrink, and the numbers of factors."""
+"""Models that have not seen the speakers of a fold, and what the likelihood of these speakers chooses."""
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from duoplda.arrays import reproducible
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
+from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Scales, Shrinkage, Shrinker, target, truncate
 from duoplda.model.statistics import Statistics
+from duoplda.observer import SILENT, Observer
+
+Ranks = tuple[int, int]  # numbers of speaker and of session factors
+Path = dict[tuple[float, ...], float]  # what was tried (amounts, scales or ranks), and its value
+Change = Callable[[Shrinker], Model]  # what is tried: the model of a fold after a change
+
+USUAL_SHRINKAGE = Shrinkage(0.5, 0.1, 0.1, 0.1)  # where too few speakers can be held out to choose better
 
 
 class Choice(NamedTuple):
@@ -22,100 +33,132 @@ class Choice(NamedTuple):
     cost: float | None = None  # of held-out trials, where they chose; a system without information costs 1
 
 
-Progress = Callable[[int, int], None]  # gets the number of folds that are done, and of all
-GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-START = Shrinkage(0.5, 0.1, 0.1, 0.1)
-CLIMB = ("noise", "session", "speaker", "channel")  # most of the likelihood is about the noise
+@dataclass(frozen=True, eq=False)
+class HeldOutFold:
+    """A fold of speakers, and a model that was trained on all others."""
+
+    statistics: Statistics  # without the sample
+    sample: Sample | None
+    shrinker: Shrinker
 
 
-def guess(stats: Statistics) -> Shrinkage:
+def can_hold_out(stats: Statistics) -> bool:
+    """Whether there are at least two folds, each with two speakers or more in the others."""
+    sizes = [len(fold.speaker_ids) for fold in stats.folds if len(fold.speaker_ids)]
+    return len(sizes) >= 2 and sum(sizes) - max(sizes) >= 2
+
+
+@reproducible()
+def hold_out(stats: Statistics, train: Callable[[Statistics], Model], observer: Observer = SILENT) -> list[HeldOutFold]:
+    """Train a model without the speakers of each fold in turn; folds without speakers are left out."""
+    folds = [fold for fold in stats.folds if len(fold.speaker_ids)]
+    bare = [replace(fold, sample=None) for fold in folds]
+    held_out = []
+    for i, fold in enumerate(folds):
+        others = Statistics.sum(bare[:i] + bare[i + 1 :])
+        shrinker = Shrinker(train(others), target(others), others.N)
+        held_out.append(HeldOutFold(bare[i], fold.sample, shrinker))
+        observer.fold(i + 1, len(folds))
+    return held_out
+
+
+def guess_shrinkage(stats: Statistics) -> Shrinkage:
     """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
     n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
     shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
     speaker, session, noise = np.round(np.clip(shares, 0.005, 0.95), 3).tolist()
-    return Shrinkage(speaker, session, noise, START.channel)
+    return Shrinkage(speaker, session, noise, USUAL_SHRINKAGE.channel)
 
 
-class HeldOut:
-    """Log-likelihood per recording of each fold's speakers under models that are trained, once, on the other folds."""
+class Criterion(ABC):
+    """What held-out speakers go by when they choose."""
+
+    def __init__(self) -> None:
+        self.path: Path = {}
+
+    @abstractmethod
+    def cost(self, change: Change) -> float:
+        """The cost of changed models; lower is better."""
+
+    @abstractmethod
+    def shrinkage(self, free: tuple[str, ...]) -> Choice:
+        """The best amounts of shrinkage, those in `free`; the others are 0."""
+
+    @abstractmethod
+    def path_value(self, cost: float) -> float:
+        """A cost as `path` tells it."""
+
+    def kept_cost(self, key: tuple[float, ...], change: Change) -> float:
+        """The cost of changed models, computed once and kept in `path`."""
+        if key not in self.path:
+            self.path[key] = self.path_value(self.cost(change))
+        return self.path_value(self.path[key])
+
+    def ranks(self, ny: int | None, nx: int | None, full: Ranks) -> Ranks:
+        """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
+        shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
+
+        def grid(given: int | None, n: int) -> list[int]:
+            if given is not None or not n:
+                return [n if given is None else given]
+            return sorted({max(1, round(n * share)) for share in shares})
+
+        def cost(ranks: Ranks) -> float:
+            return self.kept_cost(ranks, lambda shrinker: truncate(shrinker.model, *ranks))
+
+        speaker_ranks = grid(ny, full[0])
+        session_ranks = grid(nx, full[1])
+        best = (speaker_ranks[-1], session_ranks[-1])
+        for _ in range(2):
+            best = min(((n, best[1]) for n in speaker_ranks), key=cost)
+            best = min(((best[0], n) for n in session_ranks), key=cost)
+        return best
+
+
+class HeldOutLikelihood(Criterion):
+    """Minus the log-likelihood per recording of each fold's speakers; `path` has the log-likelihoods themselves."""
+
+    def __init__(self, folds: list[HeldOutFold], start: Shrinkage):
+        super().__init__()
+        self.start = start
+        self.n_recordings = sum(fold.statistics.n_recordings for fold in folds)
+        self.folds = [(EStep(fold.statistics), fold.shrinker) for fold in folds]
 
     @reproducible()
-    def __init__(self, stats: Statistics, train: Callable[[Statistics], Model], progress: Progress | None = None):
-        folds = [replace(f, sample=None) for f in stats.folds if len(f.speaker_ids)]
-        self.parts = []
-        self.path = dict[Any, float]()
-        self.start = guess(stats)
-        for i, fold in enumerate(folds):
-            rest = Statistics.sum([f for f in folds if f is not fold])
-            self.parts.append((EStep(fold), Shrinker(train(rest), target(rest), rest.N)))
-            if progress is not None:
-                progress(i + 1, len(folds))
+    def cost(self, change: Change) -> float:
+        total = 0.0
+        for e_step, shrinker in self.folds:
+            total += e_step.ln_likelihood(change(shrinker))
+        return -total / self.n_recordings
 
-    @staticmethod
-    def possible(stats: Statistics) -> bool:
-        """At least two folds, each with two speakers or more in the others."""
-        sizes = [len(f.speaker_ids) for f in stats.folds if len(f.speaker_ids)]
-        return len(sizes) >= 2 and sum(sizes) - max(sizes) >= 2
-
-    def value(self, key: Any, change: Callable[[Shrinker], Model]) -> float:
-        """That of the changed models, kept under `key`."""
-        if key not in self.path:
-            total = n = 0.0
-            for e_step, fold in self.parts:
-                total += e_step.ln_likelihood(change(fold))
-                n += e_step.stats.n_recordings
-            self.path[key] = total / n
-        return self.path[key]
+    def path_value(self, cost: float) -> float:
+        return -cost
 
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
-        """The best amounts on the grid, those in `free` being climbed one at a time from near the guess at them."""
+        """The best amounts on a grid, climbed one at a time from near the guess at them."""
+        grid = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+        by_effect = ("noise", "session", "speaker", "channel")  # most of the likelihood is about the noise
 
-        def value(a: Shrinkage) -> float:
-            return self.value(a, lambda fold: fold(a))
-
-        at = Shrinkage(**{name: min(GRID, key=lambda a: abs(a - getattr(self.start, name))) for name in free})
+        best = Shrinkage(**{name: min(grid, key=lambda a: abs(a - getattr(self.start, name))) for name in free})
         for _ in range(4):
-            before = at
-            for name in sorted(free, key=CLIMB.index):
-                i = _climb(GRID.index(getattr(at, name)), len(GRID), lambda j: value(at._replace(**{name: GRID[j]})))  # noqa: B023
-                at = at._replace(**{name: GRID[i]})
-            if at == before:
+            before = best
+            for name in sorted(free, key=by_effect.index):
+                best = self._descend([best._replace(**{name: a}) for a in grid], best)
+            if best == before:
                 break
-        return Choice(at)
+        return Choice(best)
 
-    def cost(self, a: Shrinkage) -> float:
-        """Minus the log-likelihood per recording at given amounts."""
-        return -self.value(a, lambda fold: fold(a))
+    def _descend(self, tried: list[Shrinkage], start: Shrinkage) -> Shrinkage:
+        """The place that is reached from the start by going down, in one direction or in the other."""
 
-    def ranks(self, ny: int | None, nx: int | None, full: tuple[int, int]) -> tuple[int, int]:
-        """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
-        return best_ranks(ny, nx, full, lambda r: self.value(r, lambda fold: truncate(fold.model, *r)))
+        def cost(i: int) -> float:
+            amounts = tried[i]
+            return self.kept_cost(amounts, lambda shrinker: shrinker(amounts))
 
-
-def best_ranks(ny: int | None, nx: int | None, full: tuple[int, int], value: Callable[..., float]) -> tuple[int, int]:
-    """The numbers of factors of the highest value: those that are given stay, None is chosen, up to `full`."""
-    shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
-
-    def grid(given: int | None, n: int) -> list[int]:
-        if given is not None or not n:
-            return [n if given is None else given]
-        return sorted({max(1, round(n * share)) for share in shares})
-
-    of_y = grid(ny, full[0])
-    of_x = grid(nx, full[1])
-    best = (of_y[-1], of_x[-1])
-    for _ in range(2):
-        best = max(((n, best[1]) for n in of_y), key=value)
-        best = max(((best[0], n) for n in of_x), key=value)
-    return best
-
-
-def _climb(i: int, n: int, value: Callable[[int], float]) -> int:
-    """The top that is reached from place i of n by going up."""
-    for step in (1, -1):
-        start = i
-        while 0 <= i + step < n and value(i + step) > value(i):
-            i += step
-        if i != start:
-            break
-    return i
+        i = tried.index(start)
+        for step in (1, -1):
+            while 0 <= i + step < len(tried) and cost(i + step) < cost(i):
+                i += step
+            if tried[i] != start:
+                break
+        return tried[i]

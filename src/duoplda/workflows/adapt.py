@@ -9,6 +9,7 @@ from duoplda.errors import OptionsError
 from duoplda.estimators import checkpoint, files
 from duoplda.estimators.backend import Backend
 from duoplda.io import source_files
+from duoplda.observer import Observer
 from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
 from duoplda.workflows._labels import one_table, read_known_labels
 
@@ -64,14 +65,34 @@ def adapt(
         release_memory()
         # What tells this adaptation from others that may have left a file to resume from.
         inputs = [*hashes.values(), *(_sizes_and_times(embeddings) if own else ())]
-        work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "show": show, "note": note}
-        adapted = checkpoint.adapt(backend, target, state, method=method, **work, **options)
+        adapted = checkpoint.adapt(
+            backend,
+            target,
+            state,
+            inputs=inputs,
+            resume=resume,
+            device=place,
+            observer=AdaptationProgress(show),
+            note=note,
+            method=method,
+            **options,
+        )
     origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": files.versions()}
     if "adaptation" in backend.provenance_:
         origin["before"] = backend.provenance_["adaptation"]
     adapted.save(out, provenance={"adaptation": origin}, force=force)
     state.unlink(missing_ok=True)
     return adapted
+
+
+class AdaptationProgress(Observer):
+    """Shows which stage of an adaptation begins."""
+
+    def __init__(self, show: Show):
+        self.show = show
+
+    def stage(self, name: str) -> None:
+        self.show(None, name)
 
 
 def _sizes_and_times(embeddings: PathLike) -> list[tuple[int, int]]:

@@ -10,24 +10,33 @@ from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import read_labels
+from duoplda.model.parameters import Model
+from duoplda.observer import Observer
 from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
 from duoplda.workflows._labels import one_table
 
 
-class Watch:
-    """A callback of EM that shows how far it is."""
+class TrainingProgress(Observer):
+    """Shows how far training is, and gives back what only the reading of recordings needed."""
 
-    def __init__(self, show: Show):
+    def __init__(self, show: Show, recordings: Any):
         self.show = show
+        self.recordings = recordings
 
-    def held_out(self, done: int, folds: int) -> None:
+    def training_begins(self) -> None:
+        if hasattr(self.recordings, "forget"):  # a cluster's labels are not here
+            self.recordings.forget()
+        release_memory(1 << 20)  # EM has many matrices at once, and frees them
+
+    def fold(self, done: int, folds: int) -> None:
         self.show(None, f"held-out speakers: fold {done} of {folds}")
 
-    def trials(self, step: int, cost: float) -> None:
+    def search(self, step: int, cost: float) -> None:
         self.show(None, f"held-out trials: step {step}, cost {cost:.4f}")
 
-    def __call__(self, iteration: int, log_likelihood: float, model: Any) -> None:
+    def iteration(self, iteration: int, log_likelihood: float, model: Model) -> bool:
         self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
+        return False
 
 
 def train(
@@ -93,15 +102,8 @@ def train(
         recordings: Any = read(embeddings, ids, table)
         del table
         release_memory()
-
-        def let_go() -> None:
-            """Give back what only the reading of recordings needed: EM has many matrices at once, and frees them."""
-            if hasattr(recordings, "forget"):  # a cluster's labels are not here
-                recordings.forget()
-            release_memory(1 << 20)
-
-        work: dict[str, Any] = {"device": place, "callback": Watch(show), "note": note, "read": let_go}
-        backend = checkpoint.fit(backend, recordings, state, resume=resume, **work)
+        progress = TrainingProgress(show, recordings)
+        backend = checkpoint.fit(backend, recordings, state, resume=resume, device=place, observer=progress, note=note)
     inputs = {str(embeddings): recordings.digest, **file_hashes(lists)}
     origin = {"command": command, "inputs": inputs, "seed": plda.get("random_state")}
     backend.save(out, provenance=origin | ({"sessions_are": sessions_are} if sessions_are else {}), force=force)

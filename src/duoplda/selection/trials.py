@@ -1,0 +1,197 @@
+"""Trials between the speakers of one fold, made from the bounded sample of its recordings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.data.labels import Ints, order_of
+from duoplda.model.sample import Sample
+from duoplda.selection.cost import Floats
+
+Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
+EnrolmentSet = tuple[int, list[int]]  # the form of enrolment, and recordings of the sample
+
+# From one recording to all recordings of three sessions: nobody has said what enrolments will look like.
+DEFAULT_ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTrials:
+    """Pairs of sets of recordings and test recordings of one fold."""
+
+    row: Ints  # (r,) recordings of the sample that enrol,
+    side: Ints  # (r,) the set of each,
+    session: Ints  # (r,) and its session
+    test: Ints  # (t,) recordings of the sample that test
+    cells: NDArray[np.int32]  # (n,) set * t + test of each pair, targets first
+    n_targets: int
+    weight: Floats  # of the non-targets among them
+    speaker: Ints  # (sets,) whose recordings each set holds, as a number from 0 on
+
+    @property
+    def pairs(self) -> Ints:
+        """(n, 2) the set and the test of each pair."""
+        return np.stack(np.divmod(self.cells, len(self.test)), axis=1)
+
+
+def make_trials(
+    sample: Sample | None,
+    enrolment: Enrolment = DEFAULT_ENROLMENT,
+    *,
+    max_speakers: int = 1000,
+    max_sides: int = 3000,
+    max_tests: int = 25,
+    max_patterns: int = 40,
+) -> FoldTrials | None:
+    """Trials of the speakers of a sample; None where there are no targets, or no non-targets.
+
+    Half of the sessions of a speaker enrol, and the other half test. All is bounded, whatever the number of speakers,
+    so that scoring takes seconds: with many speakers, each brings some of its sets and tests only, in turn.
+
+    Parameters
+    ----------
+    max_speakers : the most speakers of a fold
+    max_sides : the most sets of a fold, and the most tests
+    max_tests : the most tests of a speaker: more of them say little that is new
+    max_patterns : the most patterns of sets (recordings by kind in each session): of each form of enrolment the
+        commonest are kept, as each has to be scored by itself
+    """
+    if sample is None or not len(sample):
+        return None
+    kind = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
+    kinds = kind.tolist()
+    K = int(kind.max()) + 1
+    _, session = np.unique(sample.session, return_inverse=True)
+    first = np.flatnonzero(np.append(True, sample.speaker[1:] != sample.speaker[:-1]))
+    speakers = np.split(np.arange(len(sample)), first[1:])[:max_speakers]
+    share = max_sides // len(speakers)  # of a speaker
+    sets: list[EnrolmentSet] = []
+    set_speaker = []
+    tests = []
+    test_speaker = []
+    for speaker, rows in enumerate(speakers):
+        edges = [0, *(np.flatnonzero(np.diff(sample.session[rows])) + 1).tolist(), len(rows)]
+        by_session = [rows[a:b].tolist() for a, b in pairwise(edges)]  # in order of hashes
+        half = len(by_session) // 2
+        possible = _enrolment_sets(by_session[:half], kinds, K, enrolment) if half else []
+        chosen = [possible[(speaker * share + i) % len(possible)] for i in range(min(share, len(possible)))]
+        sets += chosen
+        set_speaker += [speaker] * len(chosen)
+        others = rows[edges[half] :]
+        others = others[np.argsort(sample.recording[others])][: min(share, max_tests)]
+        tests.append(others)
+        test_speaker += [speaker] * len(others)
+    if not sets:
+        return None
+    kept = _of_common_patterns(sets, kinds, session.tolist(), max(1, max_patterns // len(enrolment)))
+    rows_of = [sets[i][1] for i in kept]
+    same = np.array(set_speaker)[kept][:, None] == np.array(test_speaker)[None, :]
+    targets, nontargets = (np.flatnonzero(which).astype(np.int32) for which in (same, ~same))
+    if not len(targets) or not len(nontargets):
+        return None
+    row = np.array([row for rows in rows_of for row in rows])
+    side = np.repeat(np.arange(len(rows_of)), [len(rows) for rows in rows_of])
+    cells = np.concatenate([targets, nontargets])
+    weight = np.ones(len(nontargets))
+    speaker_of = np.array(set_speaker)[kept]
+    return FoldTrials(row, side, session[row], np.concatenate(tests), cells, len(targets), weight, speaker_of)
+
+
+def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[FoldTrials, Floats]:
+    """Some of the non-targets: two thirds are the highest-scoring, where decisions go wrong; others stand for many.
+
+    `scores` (n,) are those of all pairs under some model; those of the pairs that stay are returned, too. The weights
+    add up to what they would without the selection.
+    """
+    n = len(trials.weight)
+    if n <= n_kept:
+        return trials, scores
+    nontargets = scores[trials.n_targets :]
+    low = float(nontargets.min())
+    high = float(nontargets.max())
+    levels = ((nontargets - low) * (((1 << 48) - 1) / ((high - low) or 1.0))).astype(np.uint64)  # 48 bits of the range
+    order = order_of(levels)
+    n_top = 2 * n_kept // 3
+    sparse = order[: n - n_top][_spread(n - n_top, n_kept - n_top)]  # from low and high scores alike
+    chosen = np.concatenate([order[n - n_top :], sparse])
+    weight = np.repeat([1.0, (n - n_top) / len(sparse)], [n_top, len(sparse)]) * (n_kept / n)
+    kept = np.concatenate([np.arange(trials.n_targets), trials.n_targets + chosen])
+    return replace(trials, cells=trials.cells[kept], weight=weight), scores[kept]
+
+
+def _spread(n: int, n_kept: int) -> Ints:
+    """At most `n_kept` numbers below n, spread evenly by the golden section.
+
+    A constant step would fall into step with the order of the pairs where scores are equal: whole tests would be left
+    out.
+    """
+    if n <= n_kept:
+        return np.arange(n)
+    step = int(n * 0.6180339887498949)
+    while math.gcd(step, n) > 1:
+        step += 1
+    return np.sort(np.arange(n_kept) * step % n)
+
+
+def _of_common_patterns(
+    sets: Sequence[EnrolmentSet], kinds: Sequence[int], session: Sequence[int], n_patterns: int
+) -> Ints:
+    """Which sets are of the commonest patterns of their form; a pattern counts recordings by kind in each session."""
+    members: dict[int, dict[tuple[tuple[int, ...], ...], list[int]]] = {}  # sets by form and pattern
+    for i, (form, rows) in enumerate(sets):
+        by_session: dict[int, list[int]] = {}
+        for row in rows:
+            by_session.setdefault(session[row], []).append(kinds[row])
+        pattern = tuple(sorted(tuple(sorted(present)) for present in by_session.values()))
+        members.setdefault(form, {}).setdefault(pattern, []).append(i)
+    kept = [sorted(patterns.values(), key=len, reverse=True)[:n_patterns] for patterns in members.values()]
+    return np.sort(np.concatenate([np.array(places) for form in kept for places in form]))
+
+
+def _enrolment_sets(
+    sessions: list[list[int]], kinds: list[int], K: int, enrolment: Enrolment, n_sets: int = 4, n_singles: int = 2
+) -> list[EnrolmentSet]:
+    """Sets of recordings of one speaker, of the forms in `enrolment` in turn.
+
+    There are at most `n_sets` of each form, and of single recordings `n_singles` of each kind. Kinds of channels follow
+    a few patterns that all speakers share, so that few patterns of sets have to be scored.
+    """
+    sets: list[tuple[int, int, list[int]]] = []  # turn, form, recordings
+    for form, (n_sessions, n_recordings) in enumerate(enrolment):
+        if (n_sessions, n_recordings) == (1, 1):
+            recordings = [row for session in sessions for row in session]
+            singles: list[int] = []
+            for k in range(K):
+                singles += [row for row in recordings if kinds[row] == k][:n_singles]
+            sets += [(i, form, [row]) for i, row in enumerate(singles)]
+            continue
+        n = min(n_sessions, len(sessions))
+        seen = set()
+        for i in range(n_sets):
+            rows = []
+            for j in range(n):
+                first = (2 * (i % 3) + (j if n_recordings == 1 else 0)) % K
+                rows += _by_kind_in_turn(sessions[(i * n + j) % len(sessions)], kinds, first, K)[:n_recordings]
+            if (key := tuple(sorted(rows))) not in seen:
+                seen.add(key)
+                sets.append((i, form, rows))
+    return [(form, rows) for _, form, rows in sorted(sets, key=lambda entry: entry[:2])]
+
+
+def _by_kind_in_turn(session: list[int], kinds: list[int], first: int, K: int) -> list[int]:
+    """The recordings of a session: one of each kind, from kind `first` on, then a second one of each, and so on."""
+    if K == 1:
+        return session
+    seen = [0] * K
+    order = []
+    for row in session:
+        k = (kinds[row] - first) % K
+        order.append((seen[k], k, row))
+        seen[k] += 1
+    return [row for _, _, row in sorted(order)]
