@@ -13,7 +13,7 @@ from duoplda.datasets import make_recordings
 from duoplda.model import em
 from duoplda.model.parameters import Model, checked
 from duoplda.model.span import Span
-from duoplda.trials.ratios import Lambdas, common
+from duoplda.trials.ratios import Lambdas, common_counts
 
 
 def a_model(d: int, ny: int, nx: int, seed: int = 0) -> Model:
@@ -157,7 +157,7 @@ def other_work(A: Sides, B: Sides) -> Callable[[], None]:
     It is one inverse for each different sum of the counts of two sides, and for each side one product with an inverse
     for each pattern of the other set.
     """
-    G, a, b = common(A.groups, B.groups)
+    G, a, b = common_counts(A.groups, B.groups)
     counts = np.unique((a[:, None] + b).reshape(-1, G.shape[0]), axis=0)
     Lambda, once = Lambdas(G, counts, keep=False), np.zeros(1, np.int64)
     few = [np.empty_like(s.gamma) for s in (A, B)]
@@ -191,21 +191,6 @@ def score_patterns() -> Iterator[Row]:
         size = f"{n} x {m}, {len(A.patterns)} x {len(B.patterns)} patterns"
         yield Row(f"score matrix, {what} / GEMM", size, ours, product, goal)
         yield Row("  the same / GEMM, inverses and transforms", size, ours, product + other, None)
-
-
-def score_ragged() -> Iterator[Row]:
-    """Nearly each side has counts of its own, on both sides: by cross interpolation."""
-    model, ny = a_model(256, 150, 100), 150
-    plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
-    n = smaller(5000, 20)
-    A, B = (ragged_sides(plda, n, (2, 14), False, seed) for seed in (0, 1))
-    left, right = np.random.default_rng(0).standard_normal((n, ny + 2)), np.ones((n, ny + 2))
-    exact, near, product = interleaved(
-        lambda: plda.llr(A, B), lambda: plda.llr(A, B, tolerance=1e-3), lambda: left @ right.T, repeat=2
-    )
-    size = f"{n} x {n}, {len(A.patterns)} x {len(B.patterns)} patterns"
-    yield Row("score matrix, all ragged, to 1e-8 of the range / GEMM", size, exact, product, 50.0)
-    yield Row("score matrix, all ragged, to 1e-3 nats / GEMM", size, near, product, 6.0)
 
 
 def ragged() -> Iterator[Row]:
@@ -298,7 +283,6 @@ ALL = (
     acceleration,
     score_matrix,
     score_patterns,
-    score_ragged,
     ragged,
     kinds,
     high_dimensions,

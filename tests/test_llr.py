@@ -176,15 +176,6 @@ def test_more_patterns_than_go_into_one_product(n):
         assert got[i, j] == pytest.approx(expected, rel=1e-11, abs=1e-11)
 
 
-def test_blocks_of_rows_do_not_show(monkeypatch):
-    p, a, b = two_sides("low rank", 7, n=(9, 8))
-    b = share(np.random.default_rng(0), a, b, 0.2)
-    expected = oracle.llr_matrix(p, a, b)
-    monkeypatch.setattr("duoplda.trials.ratios.CHUNK_BYTES", 8)
-    monkeypatch.setattr("duoplda.model.posteriors.CHUNK_BYTES", 8)
-    assert_llr(p, a, b, expected=expected)
-
-
 def test_swapped_sides_give_the_transpose():
     p, a, b = two_sides("low rank", 8, n=(12, 15), recordings=(1, 3))
     A, B = enrolled(p, a), enrolled(p, b)

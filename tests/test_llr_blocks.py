@@ -1,7 +1,5 @@
 """Score matrices in blocks, the best few, parts of sides, and the ways in which patterns are multiplied and merged."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -13,33 +11,38 @@ from threadpoolctl import threadpool_limits
 import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.trials import blocks as llr
-from duoplda.trials import ratios as products
 from duoplda.trials import sides as grouping
+from duoplda.trials.ratios import ListedRatios, PatternProducts, PatternRows
 from duoplda.trials.sides import shared
+from duoplda.trials.tables import empty
 from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, every_model, listed, matrix, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
 
-# name: (MOST_PATTERNS, FEW, KEEP, HALVES, MANY). Which patterns are few, and which many, is a matter of cost: each way
-# must be right.
+
+def every(sides):
+    return range(len(sides.groups))
+
+
+# Which of them a scorer takes is a matter of cost: each must be right.
 WAYS = {
-    "unit vectors": (64, 64, 1 << 20, 128, 16),
-    "unit vectors, patterns in threads": (64, 64, 1 << 20, 128, 1),
-    "coefficients": (1, 0, 1 << 20, 128, 16),
-    "ragged against others": (1, 3, 1 << 20, 128, 16),
-    "ragged against others, forms by halves": (1, 3, 1 << 20, 1, 1),
-    "nothing kept": (1, 3, 0, 1, 16),
-    "merged": (0, 1000, 1 << 20, 128, 16),
+    "pair by pair": lambda A, B: ListedRatios(PatternRows(A, every(A)), every(B)),
+    "a product for each pattern of the enrolled": lambda A, B: PatternProducts(
+        PatternRows(A, every(A)), B.groups, every(B), flip=False
+    ),
+    "a product for each pattern of the tests": lambda A, B: PatternProducts(
+        PatternRows(A, every(A)), B.groups, every(B), flip=True
+    ),
 }
-
-
-def go(monkeypatch, way):
-    for name, value in zip(("MOST_PATTERNS", "FEW", "KEEP", "HALVES", "MANY"), WAYS[way], strict=True):
-        monkeypatch.setattr(grouping if name in ("MOST_PATTERNS", "FEW") else products, name, value)
-
-
 every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def filled(ratios, A, B, part):
+    """The columns of a part of the tests."""
+    out = empty((len(A), part.stop - part.start), A.gamma)
+    ratios.fill(out, B, part)
+    return out
 
 
 def shared_sides(name, seed=0, n=(9, 11)):
@@ -63,7 +66,8 @@ def assert_matrix(p, a, b, samples=25):
     A, B = enrolled(p, a), enrolled(p, b)
     got = matrix(A, B)
     np.testing.assert_allclose(matrix(B, A), got.T, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(products.merged(A, B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
+    for way in WAYS.values():
+        np.testing.assert_allclose(way(A, B).pairs(B, *each_pair(A, B).T), got.ravel(), rtol=1e-10, atol=1e-10)
     rng = np.random.default_rng(0)
     for i, j in rng.integers(0, got.shape, (samples, 2)):
         expected = oracle.llr(p, a.rows(a.speaker == A.ids[i]), b.rows(b.speaker == B.ids[j]))
@@ -76,38 +80,33 @@ def assert_matrix(p, a, b, samples=25):
 
 @every_way
 @every_model
-def test_every_way_gives_the_matrix(monkeypatch, way, name):
-    go(monkeypatch, way)
+def test_every_way_gives_the_matrix(way, name):
+    p, a, b = two_sides(name, 0, n=(9, 11), recordings=(1, 3))
+    A, B = enrolled(p, a), enrolled(p, b)
+    expected = oracle.llr_matrix(p, a, b)
+    ratios = WAYS[way](A, B)
+    np.testing.assert_allclose(filled(ratios, A, B, slice(0, 11)), expected, **near)
+    np.testing.assert_allclose(filled(ratios, A, B, slice(3, 8)), expected[:, 3:8], **near)
+    np.testing.assert_allclose(ratios.pairs(B, *each_pair(A, B).T), expected.ravel(), **near)
+
+
+@every_model
+def test_listed_pairs_are_cells_of_the_matrix(name):
+    """All of them, each often enough for factors of all rows, and pairs of some rows only; some share a session."""
     p, a, b, A, B = shared_sides(name)
     expected = oracle.llr_matrix(p, a, b)
     np.testing.assert_allclose(matrix(A, B), expected, **near)
     np.testing.assert_allclose(matrix(B, A), expected.T, **near)
     pairs = each_pair(A, B)
     np.testing.assert_allclose(listed(A, B, pairs), expected.ravel(), **near)
-    many = np.tile(pairs, (30, 1))  # enough of them for factors of all rows
+    many = np.tile(pairs, (30, 1))
     np.testing.assert_allclose(listed(A, B, many), np.tile(expected.ravel(), 30), **near)
-    few = many[(many[:, 0] % 4 == 3) & (many[:, 1] % 5 == 2)][:100]  # of some rows only
+    few = many[(many[:, 0] % 4 == 3) & (many[:, 1] % 5 == 2)][:100]
     np.testing.assert_allclose(listed(A, B, few), expected[few[:, 0], few[:, 1]], **near)
 
 
-def test_quadratic_forms_by_halves():
-    rng = np.random.default_rng(0)
-    g, M = rng.normal(size=(5000, 30)), rng.normal(size=(7, 30, 30))
-    M, which = M + M.mT, np.array([5, 0, 5])
-    found = products.forms(g, M, which)
-    np.testing.assert_allclose(found, np.einsum("ni,kij,nj->nk", g, M[which], g), rtol=1e-11, atol=1e-11)
-    assert products.forms(g[:0], M, which).shape == (0, 3)
-
-
-def test_patterns_in_threads_give_the_same_bits(monkeypatch):
-    multiply = products.multiply
-
-    def late(*arguments):
-        """Others have begun by then, and would have written to memory that is not their own."""
-        time.sleep(0.001)
-        multiply(*arguments)
-
-    monkeypatch.setattr(products, "multiply", late)
+def test_any_number_of_threads_gives_the_same_bits():
+    """Twenty patterns, in threads; ragged sides, whose inverses are made in threads; and pairs one by one."""
     rng = np.random.default_rng(1)
     p = oracle.random_model(rng, 40, 32, 8)
     sides = []
@@ -115,27 +114,25 @@ def test_patterns_in_threads_give_the_same_bits(monkeypatch):
         side = np.repeat(np.arange(n), np.arange(n) % 20 + 1)
         data = oracle.Data(rng.normal(p.mu[0], 3.0, (len(side), 40)), side, side + 1000 * len(sides), 0 * side)
         sides.append(enrolled(p, data))
-    A, B = sides
-    assert len(A.patterns) == len(B.patterns) == 20 >= products.MANY
-    found = []
-    for threads in (1, 4):
-        with threadpool_limits(threads):
-            found.append(matrix(A, B).tobytes())
-    assert found[0] == found[1]
+    ragged = [enrolled(p, many_sides(rng, p, n, (3, 8), (1, 4))) for n in (300, 70)]
+    for A, B in ((sides[0], sides[1]), (ragged[0], sides[0]), (sides[0], ragged[0]), (ragged[0], ragged[1])):
+        found = []
+        for threads in (1, 4):
+            with threadpool_limits(threads):
+                found.append(matrix(A, B).tobytes())
+        assert found[0] == found[1]
 
 
 @exhaust
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.sampled_from(list(MODELS)), st.sampled_from(list(WAYS)))
-def test_any_patterns_on_both_sides(seed, rate, name, way):
-    with pytest.MonkeyPatch.context() as patch:
-        go(patch, way)
-        p, a, b = two_sides(name, seed, n=(4, 4), recordings=(1, 3))
-        b = share(np.random.default_rng(seed), a, b, rate)
-        expected = oracle.llr_matrix(p, a, b)
-        A, B = enrolled(p, a), enrolled(p, b)
-        np.testing.assert_allclose(matrix(A, B), expected, **near)
-        found = [block for _, block in llr.Scorer(A).blocks(B, cells=9)]
-        np.testing.assert_allclose(np.concatenate(found, axis=1), expected, **near)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.sampled_from(list(MODELS)))
+def test_any_patterns_on_both_sides(seed, rate, name):
+    p, a, b = two_sides(name, seed, n=(4, 4), recordings=(1, 3))
+    b = share(np.random.default_rng(seed), a, b, rate)
+    expected = oracle.llr_matrix(p, a, b)
+    A, B = enrolled(p, a), enrolled(p, b)
+    np.testing.assert_allclose(matrix(A, B), expected, **near)
+    found = [block for _, block in llr.Scorer(A).blocks(B, cells=9)]
+    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, **near)
 
 
 @pytest.mark.parametrize(("ny", "nx", "K"), [(1, 1, 1), (3, 2, 1), (2, 3, 2), (16, 12, 1)])
@@ -146,21 +143,14 @@ def test_many_patterns_are_combinations_of_few(ny, nx, K):
     a, b = many_sides(rng, p, 900, (3, 8), (1, 6)), many_sides(rng, p, 130, (1, 1), (1, 1))
     A, B, _ = assert_matrix(p, a, b)
     assert len(A.patterns) > 3 * len(B.patterns)
-    product = next(x for x in llr.Scorer(A).plan(B).products if len(x.table[0]) > grouping.MOST_PATTERNS)
-    assert product.flip
-    assert ny < len(product.basis) < len(product.table[0]) / 2
-    assert product.c.shape == (len(product.table[0]), len(product.basis))
 
 
-def test_patterns_that_are_no_combinations(monkeypatch):
+def test_patterns_that_are_no_combinations():
     """Where no few of the patterns span the others, each keeps a unit vector: here all are too different."""
     rng = np.random.default_rng(4)
     p = oracle.random_model(rng, 8, 6, 5)
-    a, b = many_sides(rng, p, 30, (1, 9), (1, 9)), many_sides(rng, p, 5, (1, 1), (1, 1))
-    monkeypatch.setattr(grouping, "MOST_PATTERNS", 8)
-    A, B, _ = assert_matrix(p, a, b)
-    (product,) = llr.Scorer(A).plan(B).products
-    assert len(product.basis) == len(A.patterns) > 20
+    A, *_ = assert_matrix(p, many_sides(rng, p, 80, (1, 9), (1, 9)), many_sides(rng, p, 5, (1, 1), (1, 1)))
+    assert len(A.patterns) > 70
 
 
 @pytest.mark.parametrize("n", [(70, 80), (300, 40)])
@@ -169,7 +159,8 @@ def test_ragged_sides_are_merged(n):
     p = oracle.random_model(rng, 3, 2, 2)
     a, b = many_sides(rng, p, n[0], (6, 12), (1, 6)), many_sides(rng, p, n[1], (6, 12), (1, 6))
     A, B, _ = assert_matrix(p, a, b)
-    assert bool(llr.Scorer(A).plan(B).merged) == (n[1] > grouping.MOST_PATTERNS)  # few patterns are not worth it
+    (ratios,) = llr.Scorer(A).plan(B)
+    assert isinstance(ratios, ListedRatios) == (n[1] > 64)  # few patterns are worth products
 
 
 def test_ragged_sides_and_others_on_both_sides():
@@ -183,19 +174,16 @@ def test_ragged_sides_and_others_on_both_sides():
         sides.append(oracle.Data(both.X, rng.permutation(sum(n))[both.speaker], both.session, both.kind))
     A, B, expected = assert_matrix(p, *sides, samples=60)
     plan = llr.Scorer(A).plan(B)
-    assert [x.flip for x in plan.products] == [True, False, True]
-    assert len(plan.merged) == 1
+    assert sorted(type(ratios).__name__ for ratios in plan) == ["ListedRatios", *["PatternProducts"] * 3]
     found = [block for _, block in llr.Scorer(A).blocks(B, cells=20 * len(A))]
     assert len(found) == 9
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("chunk", [1, products.CHUNK_BYTES])
 @pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
-@pytest.mark.parametrize("n", [(60, 50), (20, 50), (60, 7), (60, 2100)])
-def test_wherever_the_rows_of_a_pattern_are(monkeypatch, n, order, chunk):
-    """Blocks of the matrix, every third row, rows and columns here and there; tiles of 16 rows, or one of all."""
-    monkeypatch.setattr(products, "CHUNK_BYTES", chunk)
+@pytest.mark.parametrize("n", [(60, 50), (20, 50), (60, 7), (900, 210)])
+def test_wherever_the_rows_of_a_pattern_are(n, order):
+    """Blocks of the matrix, every third row, rows and columns here and there; of few rows, or of many."""
     rng = np.random.default_rng(6)
     p = oracle.random_model(rng, 3, 2, 2)
     sides = []
@@ -207,36 +195,11 @@ def test_wherever_the_rows_of_a_pattern_are(monkeypatch, n, order, chunk):
     assert len(A.patterns) == 3
 
 
-def test_threads_do_not_show(monkeypatch):
-    """The same numbers from several threads as from one."""
-    p, _, _, A, B = shared_sides("low rank", 7, n=(40, 45))
-    rng = np.random.default_rng(7)
-    big = enrolled(p, many_sides(rng, p, 400, (1, 1), (1, 2)))
-    ragged = enrolled(p, many_sides(rng, p, 300, (3, 8), (1, 4)))
-    todo = [(A, B), (big, A), (ragged, big), (big, ragged), (ragged, ragged)]
-    expected = [matrix(*sides) for sides in todo]
-    used = []
-
-    def in_order(work, items, flops, scratch):
-        with ThreadPoolExecutor(3) as pool:
-            used.append(len(items))
-            yield from pool.map(lambda item: work(item, scratch()), items)
-
-    monkeypatch.setattr(products, "in_order", in_order)
-    monkeypatch.setattr(products, "at_once", lambda G: 1)
-    monkeypatch.setattr(products, "CHUNK_BYTES", 64)
-    for sides, value in zip(todo, expected, strict=True):
-        np.testing.assert_allclose(matrix(*sides), value, rtol=1e-12, atol=1e-12)
-    assert max(used) > 20
-
-
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-@every_way
 @pytest.mark.parametrize("cells", [1, 30, 10**6])
-def test_blocks_are_the_matrix(monkeypatch, way, cells):
-    go(monkeypatch, way)
+def test_blocks_are_the_matrix(cells):
     *_, A, B = shared_sides("low rank", 8, n=(9, 23))
     expected = matrix(A, B)
     assert (np.abs(expected - matrix(A, B.select(slice(None)))) < 1e-10).all()
@@ -250,23 +213,6 @@ def test_blocks_are_the_matrix(monkeypatch, way, cells):
     assert at == len(B)
 
 
-def test_inverses_are_made_once_for_all_blocks(monkeypatch):
-    made = []
-
-    class Counted(products.SpdInverse):
-        def __call__(self, M):
-            made.append(len(M))
-            return super().__call__(M)
-
-    *_, A, B = shared_sides("low rank", 9, n=(9, 23))
-    A.Q, B.Q, shared(A, B)
-    monkeypatch.setattr(products, "SpdInverse", Counted)
-    assert len(list(llr.Scorer(A).blocks(B, cells=len(A)))) == len(B)
-    once, made[:] = sum(made), []
-    matrix(A, B)
-    assert sum(made) == once > 0
-
-
 # -- the best few ------------------------------------------------------------------------------------------------------
 
 
@@ -277,9 +223,7 @@ def best_of(matrix, k):
 
 
 @pytest.mark.parametrize("k", [1, 2, 8, 9, 10, 1000])
-@pytest.mark.parametrize("cells", [9, llr.CELLS])
-def test_top(monkeypatch, k, cells):
-    monkeypatch.setattr(llr, "CELLS", cells)
+def test_top(k):
     *_, A, B = shared_sides("kinds", 10)
     rows, ratios = llr.Scorer(A).top(B, k)
     assert rows.dtype == np.int64
@@ -356,9 +300,18 @@ def lib(request):
 
 
 @every_way
+def test_every_way_is_the_same_in_every_library(lib, way):
+    p, a, b = two_sides("low rank", 20, n=(12, 14), recordings=(1, 3))
+    plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
+    A, B = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
+    ratios = WAYS[way](A, B)
+    expected = oracle.llr_matrix(p, a, b)
+    np.testing.assert_allclose(lib.get(filled(ratios, A, B, slice(2, 11))), expected[:, 2:11], **near)
+    np.testing.assert_allclose(lib.get(ratios.pairs(B, *each_pair(A, B).T)), expected.ravel(), **near)
+
+
 @pytest.mark.parametrize("seed", range(2))
-def test_every_library_gives_the_same(monkeypatch, lib, way, seed):
-    go(monkeypatch, way)
+def test_every_library_gives_the_same(lib, seed):
     p, a, b, A, B = shared_sides("low rank", 14 + seed, n=(12, 14))
     plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
     ours, theirs = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))

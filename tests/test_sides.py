@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.io import read_container, write_container
-from duoplda.trials import ratios
-from duoplda.trials import sides as trial_sides
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.sides import Sides, enroll, load
 from test_array import LIBRARIES, Library
@@ -198,18 +196,6 @@ def test_every_library_adds(lib):
 # -- what is kept between sets of tests --------------------------------------------------------------------------------
 
 
-def counted(monkeypatch):
-    made = []
-
-    class Counted(ratios.SpdInverse):
-        def __call__(self, M):
-            made.append(len(M))
-            return super().__call__(M)
-
-    monkeypatch.setattr(ratios, "SpdInverse", Counted)
-    return made
-
-
 def some_tests(rng, p, sizes):
     """Tests of one session each, of so many recordings."""
     sides = np.repeat(np.arange(len(sizes)), sizes)
@@ -217,7 +203,7 @@ def some_tests(rng, p, sizes):
 
 
 @pytest.mark.parametrize("call", ["columns", "pairs"])
-def test_factors_are_made_once_for_all_tests_of_the_same_patterns(monkeypatch, call):
+def test_factors_are_made_once_for_all_tests_of_the_same_patterns(call):
     """Tests with the same few patterns, as often as one likes, in any order and any number: nothing is made anew."""
     rng = np.random.default_rng(3)
     p, a, _ = two_sides("low rank", 9, n=(12, 2), recordings=(1, 3))
@@ -225,37 +211,32 @@ def test_factors_are_made_once_for_all_tests_of_the_same_patterns(monkeypatch, c
     scorer = Scorer(A)
     sets = [some_tests(rng, p, sizes) for sizes in ([1, 2, 1, 1], [2, 2, 1], [1] * 30 + [2], [2, 1])]
     assert len({b.groups.key for b in sets}) == 1
-    made = counted(monkeypatch)
-    for t, b in enumerate(sets):
+    plan = scorer.plan(sets[0])
+    for b in sets:
         index = np.argwhere(np.ones((len(A), len(b)), bool)).repeat(50, axis=0)
         got = scorer.columns(b) if call == "columns" else scorer.pairs(b, index)[::50].reshape(len(A), len(b))
-        assert (sum(made) > 0) == (t == 0)
-        made.clear()
+        assert scorer.plan(b) is plan
         np.testing.assert_allclose(got, Scorer(A).columns(b), rtol=1e-12, atol=1e-12)
-        made.clear()
     assert len(scorer.plans) == 1
     scorer.columns(some_tests(rng, p, [1, 3]))
     assert len(scorer.plans) == 2
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_what_is_kept_is_bounded():
+    """The plans of tests that came last are kept, as far as they fit, and the last one always."""
     rng = np.random.default_rng(4)
     p, a, _ = two_sides("low rank", 10)
-    scorer = Scorer(enrolled(p, a))
-    for n in range(1, 20):
-        scorer.columns(some_tests(rng, p, [n]))
-    size = sum(plan.size for plan in scorer.plans.values())
-    monkeypatch.setattr(ratios, "KEEP", size // 4)
-    scorer.columns(some_tests(rng, p, [20]))
-    assert 1 < len(scorer.plans) < 8
-    assert sum(plan.size for plan in scorer.plans.values()) <= size // 4
-    monkeypatch.setattr(ratios, "KEEP", 0)
-    b = some_tests(rng, p, [21])
-    np.testing.assert_allclose(scorer.columns(b), Scorer(scorer.a).columns(b), rtol=1e-12)
-    assert len(scorer.plans) == 1
+    A = enrolled(p, a)
+    sets = [some_tests(rng, p, [n]) for n in range(1, 20)]
+    size = sum(ratios.size for ratios in Scorer(A).plan(sets[-1]))
+    for kept_bytes, least, most in ((5 * size, 2, 5), (0, 1, 1)):
+        scorer = Scorer(A, kept_bytes=kept_bytes)
+        for b in sets:
+            np.testing.assert_allclose(scorer.columns(b), Scorer(A).columns(b), rtol=1e-12)
+        assert least <= len(scorer.plans) <= most
 
 
-def test_few_pairs_of_many_build_the_factors_that_all_will_need(monkeypatch):
+def test_few_pairs_of_many_build_the_factors_that_all_will_need():
     """Chunk after chunk of listed trials: told how many there will be, the first chunk builds what the others use."""
     rng = np.random.default_rng(5)
     p, a, _ = two_sides("low rank", 11, n=(40, 2), recordings=(1, 1))
@@ -268,19 +249,18 @@ def test_few_pairs_of_many_build_the_factors_that_all_will_need(monkeypatch):
         assert len(scorer.plans) == plans
 
 
-def test_ragged_sides_have_factors_of_their_own_for_pairs(monkeypatch):
-    """Merged pair by pair in the matrix, but not where many pairs of few rows are listed."""
-    monkeypatch.setattr(trial_sides, "MOST_PATTERNS", 0)
-    p, a, b = two_sides("low rank", 18, n=(9, 8))
-    A, B = enrolled(p, a), enrolled(p, b)
+def test_ragged_sides_have_factors_of_their_own_for_pairs():
+    """The matrix is computed pair by pair, but not where many pairs of few rows are listed."""
+    rng = np.random.default_rng(18)
+    p = oracle.random_model(rng, 4, 2, 3)
+    A, B = (enrolled(p, oracle.random_data(rng, p, 90, (6, 12), (1, 6))).unnamed() for _ in range(2))
     scorer = Scorer(A)
     expected = scorer.columns(B)
-    index = np.argwhere(np.ones(expected.shape, bool)).repeat(30, axis=0)
-    assert scorer.plan(B).merged
-    np.testing.assert_allclose(scorer.pairs(B, index), expected[index[:, 0], index[:, 1]], **near)
+    assert [type(ratios).__name__ for ratios in scorer.plan(B)] == ["ListedRatios"]
+    index = np.argwhere(np.ones(expected.shape, bool)).repeat(3, axis=0)
+    np.testing.assert_allclose(scorer.pairs(B, index), expected[index[:, 0], index[:, 1]], rtol=1e-9, atol=1e-9)
+    assert [type(ratios).__name__ for ratios in scorer.plan(B, whole=True)] == ["PatternProducts"]
     assert len(scorer.plans) == 2
-    np.testing.assert_allclose(scorer.columns(B), expected, **near)
-    np.testing.assert_allclose(expected, oracle.llr_matrix(p, a, b), **near)
 
 
 def test_sides_are_pickled_without_what_was_computed():
@@ -411,17 +391,13 @@ def test_sides_are_no_model(tmp_path):
         plda.enroll([[1.0]], ["a"]).save(tmp_path / "voices", force=False)
 
 
-def test_patterns_are_in_an_order_of_their_own(monkeypatch):
-    """Few of them: whatever sides there are. Ragged ones: the rare first, as they are merged."""
+def test_patterns_are_in_an_order_of_their_own():
+    """Sides with the same patterns can use the same factors, whichever sides they are."""
     rng = np.random.default_rng(17)
     p = oracle.random_model(rng, 3, 2, 1)
     a, b = some_tests(rng, p, [3, 1, 1, 2]), some_tests(rng, p, [2, 2, 2, 1, 3])
     assert a.groups.key == b.groups.key
     assert a.groups.rows[a.groups.index].tolist() == a.counts.tolist()
-    monkeypatch.setattr(trial_sides, "MOST_PATTERNS", 1)
-    ragged = some_tests(rng, p, [3, 1, 1, 2])
-    assert np.diff(ragged.groups.multiplicity).min() >= 0
-    assert ragged.groups.parts == [(range(3), True)]
 
 
 def test_a_copy_is_changed_alone():

@@ -100,7 +100,6 @@ class ScoresTrials:
         pairs: Any = None,
         calibrated: bool = True,
         *,
-        tolerance: float | None = None,
         approximate: bool = False,
     ) -> Array:
         """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
@@ -108,13 +107,13 @@ class ScoresTrials:
         With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. What `calibrate`
         learnt is applied, unless `calibrated` is False.
 
-        Where nearly each side has counts of sessions of its own, the matrix takes some dozens of products, fewer if
-        ratios (before calibration) may be `tolerance` nats away from the exact ones. Without a tolerance they are
-        within 1e-8 of the range of all ratios. Both are checked on pairs that are computed exactly. `approximate`
-        takes a few products only, and is some tenths of a nat away.
+        Where nearly each side has counts of sessions of its own, on both sides, no matrix product serves many pairs,
+        and each of them takes a matrix factorisation: some thousands of pairs in a second. `approximate` takes a few
+        products, whatever the counts; its ratios are some tenths of a nat away, and it refuses sides that share a
+        session. Use it to rank many candidates, not for ratios that are reported.
         """
         self._check_trials(enrolled, tests)
-        scorer = Scorer(enrolled, tolerance=tolerance)
+        scorer = Scorer(enrolled)
         if approximate:
             return self._calibrated(scorer.guesses(tests, pairs), calibrated)
         return self._calibrated(scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs), calibrated)
@@ -127,12 +126,10 @@ class ScoresTrials:
         cells: int | None = None,
         host: bool = False,
         calibrated: bool = True,
-        tolerance: float | None = None,
     ) -> Blocks:
         """The matrix of `llr` in blocks of columns: (slice of tests, (len(enrolled), k)), of about `cells` ratios each.
 
-        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed. A
-        `tolerance` is as for `llr`.
+        With `host` the blocks are arrays of NumPy; those of a GPU are copied while the next one is computed.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -140,16 +137,13 @@ class ScoresTrials:
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
         self._check_trials(enrolled, tests)
-        blocks = Scorer(enrolled, tolerance=tolerance).blocks(tests, cells, host)
+        blocks = Scorer(enrolled).blocks(tests, cells, host)
         return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
 
-    def top(
-        self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True, *, tolerance: float | None = None
-    ) -> tuple[Array, Array]:
+    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
         """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
-        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled. A
-        `tolerance` is as for `llr`.
+        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -158,7 +152,7 @@ class ScoresTrials:
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
         self._check_trials(enrolled, tests)
-        rows, ratios = Scorer(enrolled, tolerance=tolerance).top(tests, k)
+        rows, ratios = Scorer(enrolled).top(tests, k)
         return rows, self._calibrated(ratios, calibrated)
 
     def cluster(

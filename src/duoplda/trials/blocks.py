@@ -3,21 +3,26 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from numbers import Integral, Real
+from numbers import Integral
 from threading import Lock
 from typing import Any
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, is_torch, namespace, put, set_rows, take, to_numpy
+from duoplda.arrays import Array, is_torch, namespace, put, reproducible, set_rows, take, to_numpy
 from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
-from duoplda.trials import ratios
-from duoplda.trials.crossed import Crossed
-from duoplda.trials.evidence import DiagonalEvidence
-from duoplda.trials.ratios import PatternRows, Product, dots, merged, put_cells
+from duoplda.trials.ratios import (
+    KEPT_BYTES,
+    GuessedRatios,
+    ListedRatios,
+    PatternProducts,
+    PatternRows,
+    Ratios,
+    dots,
+    put_cells,
+)
 from duoplda.trials.sides import Sides, shared
 from duoplda.trials.tables import empty
 
@@ -25,42 +30,33 @@ CELLS = 1 << 23  # of a block
 ALIGNED = 256  # columns of a block on a device are a multiple of this: products are faster if rows begin at such places
 
 
-class Plan:
-    """How the patterns of two sets of sides are brought together; `whole`: in one product, however ragged sides are."""
-
-    def __init__(self, a: Sides, b: Sides, whole: bool, tolerance: float | None = None):
-        self.products: list[Product] = []
-        self.crossed: list[Crossed] = []  # ragged sides on both sides, if there are enough of them
-        self.checked = ref(b)  # the sides for which these are known to be near enough
-        self.merged: list[tuple[PatternRows, range]] = []  # ragged sides of a, and patterns of b: pair by pair
-        ny = a.gamma.shape[1]
-        parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
-        for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
-            ours = PatternRows(a, pa)
-            cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
-            many = rare_a and rare_b and Crossed.pays(ny, len(pa) * len(pb), tolerance)
-            if many and (crossed := Crossed(ours, b, pb, tolerance)).ok:
-                self.crossed.append(crossed)
-            elif rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):  # an inverse costs as much as 4 ny solutions
-                self.merged.append((ours, pb))
-            else:
-                flip = len(pb) == 1 or (rare_a > rare_b and 8 * len(pb) * len(ours.rows) * (ny + 1) <= ratios.KEEP)
-                self.products.append(Product(ours, b.groups, pb, flip))
-
-    @property
-    def size(self) -> int:
-        return sum(p.size for p in self.products) + sum(c.size for c in self.crossed)
+def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
+    """How ratios of the patterns of two sets of sides are computed; `whole`: in one way, however ragged sides are."""
+    out: list[Ratios] = []
+    ny = a.gamma.shape[1]
+    parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
+    for (pa, rare_a), (pb, rare_b) in itertools.product(*parts):
+        ours = PatternRows(a, pa)
+        cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
+        # An inverse costs as much as about 4 ny solutions, and products need one for each pair of patterns.
+        if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):
+            out.append(ListedRatios(ours, pb))
+        else:
+            kept = 8 * len(pb) * len(ours.rows) * (ny + 1)
+            flip = len(pb) == 1 or (rare_a > rare_b and kept <= KEPT_BYTES)
+            out.append(PatternProducts(ours, b.groups, pb, flip))
+    return out
 
 
 class Scorer:
     """Ln likelihood ratios of enrolled sides and any number of sets of test sides.
 
     What depends on the enrolled sides and on the patterns of the tests is computed once, and kept for all sets of tests
-    that have the same patterns (up to `ratios.KEEP` bytes, and always for the last one). When sides are added to the
+    that have the same patterns (up to `kept_bytes`, and always for the last one). When sides are added to the
     enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead.
 
-    Where nearly each side has counts of its own on both sides, ratios of all pairs are within 1e-8 of their range, or
-    within `tolerance` nats, as far as pairs that are held out show it (`duoplda.trials.crossed`).
+    Where nearly each side has counts of its own on both sides, there is no product for them: pairs are computed one by
+    one, some thousands of them in a second. `guesses` may then do.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -69,49 +65,43 @@ class Scorer:
     [0, 1, 2]
     """
 
-    def __init__(self, enrolled: Sides, cosine: bool = False, tolerance: float | None = None):
-        if tolerance is not None and not (isinstance(tolerance, Real) and 0 < float(tolerance) < np.inf):
-            raise DuopldaError(f"tolerance={tolerance!r} must be a positive number of nats, or None for exact ratios")
+    def __init__(self, enrolled: Sides, cosine: bool = False, kept_bytes: int = KEPT_BYTES):
         self.a = enrolled
         self.version = enrolled.version
         self.lock = Lock()
         self.cosine = cosine
-        self.tolerance = tolerance
-        self.plans: OrderedDict[Any, Plan] = OrderedDict()
+        self.kept_bytes = kept_bytes
+        self.plans: OrderedDict[Any, list[Ratios]] = OrderedDict()
 
-    def plan(self, b: Sides, whole: bool = False) -> Plan:
-        """What has been computed for the patterns of b."""
+    def plan(self, b: Sides, whole: bool = False) -> list[Ratios]:
+        """What computes the ratios of tests with the patterns of b, with what has been computed for these before."""
         with self.lock:
             if self.version != self.a.version:
                 self.plans.clear()
                 self.version = self.a.version
             ragged = any(rare for side in (self.a, b) for _, rare in side.groups.parts)
             key = (whole and ragged, b.groups.key)
-            if key not in self.plans or (self.plans[key].crossed and self.plans[key].checked() is not b):
-                self.plans[key] = Plan(self.a, b, whole, self.tolerance)
+            if key not in self.plans:
+                self.plans[key] = plan_ratios(self.a, b, whole)
             self.plans.move_to_end(key)
-            size = sum(plan.size for plan in self.plans.values())
-            while size > ratios.KEEP and len(self.plans) > 1:
-                size -= self.plans.popitem(last=False)[1].size
+            while len(self.plans) > 1 and self._kept > self.kept_bytes:
+                self.plans.popitem(last=False)
             return self.plans[key]
 
+    @property
+    def _kept(self) -> int:
+        """Bytes of all plans."""
+        return sum(ratios.size for plan in self.plans.values() for ratios in plan)
+
+    @reproducible()
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
         """(enrolled, k) scores of some of the tests; of all, unless told."""
         part = part or slice(0, len(tests))
         if self.cosine:
             return _unit(self.a.gamma) @ _unit(tests.gamma[part, ...]).T
-        plan = self.plan(tests)
         out = empty((len(self.a), part.stop - part.start), self.a.gamma)
-        for product in plan.products:
-            product.fill(out, tests, part)
-        for crossed in plan.crossed:
-            crossed.fill(out, tests, part)
-        for ours, pb in plan.merged:
-            theirs = PatternRows(tests, pb, part).rows
-            step = max(1, CELLS // 8 // len(ours.rows))
-            for t in range(0, len(theirs), step):
-                i, j = (x.reshape(-1) for x in np.meshgrid(ours.rows, theirs[t : t + step]))
-                put_cells(out, i, j - part.start, merged(self.a, tests, i, j))
+        for ratios in self.plan(tests):
+            ratios.fill(out, tests, part)
         both = shared(self.a, tests, part)
         if both is not None:
             i, j, values = both
@@ -146,6 +136,7 @@ class Scorer:
         rows, scores = (namespace(*x).concat(x) for x in zip(*found, strict=True)) if found else none
         return put(rows, self.a.gamma), put(scores, self.a.gamma)
 
+    @reproducible()
     def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
         """(n,) scores of listed pairs (n, 2) of rows of the enrolled and of the tests.
 
@@ -170,8 +161,12 @@ class Scorer:
         """`columns`, or `pairs`, about right, by the products of `duoplda.trials.evidence`."""
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
             raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")
-        found = put(DiagonalEvidence.of(self.a, tests).ratios(self.a, tests), self.a.gamma)
-        return found if index is None else found[tuple(_checked(index, (len(self.a), len(tests))).T)]
+        ratios = GuessedRatios(self.a, tests)
+        if index is not None:
+            return ratios.pairs(tests, *_checked(index, (len(self.a), len(tests))).T)
+        out = empty((len(self.a), len(tests)), self.a.gamma)
+        ratios.fill(out, tests, slice(0, len(tests)))
+        return out
 
     def _unshared(self, tests: Sides, index: Ints, expected: int) -> Array:
         """Ratios of pairs as if no session were shared.
@@ -184,11 +179,12 @@ class Scorer:
         of_tests = len(self.a.groups) * len(tests)
         of_enrolled = len(tests.groups) * len(self.a)
         if of_tests + of_enrolled * len(i) / max(expected, len(i), 1) <= len(i):
-            return self.plan(tests, whole=True).products[0].gather(tests, i, j)
+            (ratios,) = self.plan(tests, whole=True)
+            return ratios.pairs(tests, i, j)
         enrolled, i = _used(self.a, i)
         if enrolled is not self.a:
             return Scorer(enrolled)._unshared(tests, np.column_stack([i, j]), 0)
-        return merged(enrolled, tests, i, j)
+        return ListedRatios(PatternRows(enrolled, range(len(enrolled.groups))), range(0)).pairs(tests, i, j)
 
 
 def _cells(like: Array, host: bool) -> int:

@@ -1,37 +1,121 @@
-"""Likelihood ratios of many sides by matrix products.
+"""Ln likelihood ratios of sides that share no session, in three ways behind one interface, `Ratios`.
 
-With the letters of `duoplda.trials.sides`: between sides of one pattern and sides of patterns q = 1 .. Q the likelihood
-ratio is one matrix product, of inner size ny + 1 + Q:
+- `ListedRatios`: exact, one pair of sides after another, as Q_3 - Q_1 - Q_2 (`duoplda.trials.exact`).
+- `PatternProducts`: exact up to rounding, by matrix products, where many sides have the same counts of sessions.
+- `GuessedRatios`: some tenths of a nat away, by a few products, whatever the counts (`duoplda.trials.evidence`).
+
+With the letters of `duoplda.trials.sides`: between sides of one pattern and sides of patterns q = 1 .. Q the ratio is
+one matrix product, of inner size ny + 1 + Q:
 
     [gamma_1, 1, a_11 .. a_1Q] . [Lambda_3^-1 gamma_2, a_2, e_q],    e_q the unit vector of the second side's pattern.
 
 Where Q is large, coefficients c_q (r,) stand for e_q: the Lambda_3^-1, and with them the a_1q, of all patterns are
-combinations of those of r patterns (`Product._interpolate`). Where nearly each pair of sides has a Lambda_3 of its
-own, products do not help, and pairs are merged: Q_3 - Q_1 - Q_2 as it stands.
+combinations of those of r patterns (`PatternProducts._interpolate`).
 """
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from duoplda.arrays import Array, SpdInverse, eye, in_order, is_torch, namespace, put, set_rows, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.model.accumulate import CHUNK_BYTES
 from duoplda.model.ragged import at_once, inverses
-from duoplda.trials import sides
-from duoplda.trials.sides import Groups, Sides
+from duoplda.trials.evidence import DiagonalEvidence
+from duoplda.trials.exact import log_evidence
+from duoplda.trials.sides import MOST_PATTERNS, Groups, Sides
 from duoplda.trials.tables import empty
 
-MERGED = 1 << 16  # pairs merged at a time
-# Patterns that are worth a thread each, and bytes that such a thread may take
-MANY = 16
-ROOM = 1 << 26
-HALVES = 128  # forms of one side for which products of its numbers are worth while
-KEEP = 3 << 29  # bytes of factors and inverses that are kept from block to block
+KEPT_BYTES = 3 << 29  # of factors and inverses that are kept from block to block
+PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
+
+Item = TypeVar("Item")
+
+
+class Ratios(ABC):
+    """Ln likelihood ratios of some enrolled sides and some of the tests, which share no session.
+
+    An implementation may be for sides of some patterns only. It keeps what depends on the enrolled sides and on the
+    patterns of the tests, and serves any tests of these patterns.
+    """
+
+    @abstractmethod
+    def fill(self, out: Array, tests: Sides, part: slice) -> None:
+        """Write the ratios of our enrolled sides and of the tests in the slice to `out`, (enrolled, tests in it).
+
+        Cells of sides or tests that have other patterns are left as they are.
+        """
+
+    @abstractmethod
+    def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
+        """(n,) the ratios of enrolled rows i (n,) and rows j (n,) of the tests, all of which have our patterns."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return 0
+
+
+# -- listed sets
+
+
+class ListedRatios(Ratios):
+    """Exact ratios, pair by pair: for few pairs, and where nearly each pair of sides has a Lambda_3 of its own."""
+
+    def __init__(self, ours: PatternRows, theirs: range):
+        """For our sides, and tests whose patterns are in the range."""
+        self.ours = ours
+        self.theirs = theirs
+
+    def fill(self, out: Array, tests: Sides, part: slice) -> None:
+        rows = self.ours.rows
+        columns = PatternRows(tests, self.theirs, part).rows
+        tests_at_once = max(1, 16 * PAIRS_AT_ONCE // len(rows))  # pairs with equal sums of counts share their work
+        for t in range(0, len(columns), tests_at_once):
+            i, j = (x.reshape(-1) for x in np.meshgrid(rows, columns[t : t + tests_at_once]))
+            put_cells(out, i, j - part.start, self.pairs(tests, i, j))
+
+    def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
+        a = self.ours.side
+        G, counts_a, counts_b = common_counts(a.groups, tests.groups)
+        of_a = a.groups.index[i]
+        of_b = tests.groups.index[j]
+        # Pairs with the same sum of counts come one after another, so that each Lambda_3 is inverted once.
+        patterns, pattern = np.unique(of_a * len(counts_b) + of_b, return_inverse=True)
+        sums = counts_a[patterns // len(counts_b)] + counts_b[patterns % len(counts_b)]
+        order = np.argsort(np.unique(sums, axis=0, return_inverse=True)[1].reshape(-1)[pattern], kind="stable")
+        out = empty((len(i),), G)
+        for t in range(0, len(i), PAIRS_AT_ONCE):
+            rows = order[t : t + PAIRS_AT_ONCE]
+            gamma = take(a.gamma, i[rows]) + take(tests.gamma, j[rows])
+            set_rows(out, rows, log_evidence(G, sums[pattern[rows]], gamma))
+        return out - take(a.Q, i) - take(tests.Q, j)
+
+
+# -- the diagonal guess
+
+
+class GuessedRatios(Ratios):
+    """Ratios that are about right, by a few products, of any enrolled sides and one set of tests."""
+
+    def __init__(self, enrolled: Sides, tests: Sides):
+        self.matrix = put(DiagonalEvidence.of(enrolled, tests).ratios(enrolled, tests), enrolled.gamma)
+
+    def fill(self, out: Array, tests: Sides, part: slice) -> None:
+        out[:, :] = self.matrix[:, part]
+
+    def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
+        flat = namespace(self.matrix).reshape(self.matrix, (-1,))
+        return take(flat, i * len(tests) + j)
+
+
+# -- products by pattern
 
 
 class PatternRows:
@@ -45,15 +129,15 @@ class PatternRows:
         if not one and not bool((index[1:] >= index[:-1]).all()):
             order = np.argsort(index, kind="stable")
             index = index[order]
-        of = slice(*np.searchsorted(index, [0, len(patterns)]).tolist())
+        inside = slice(*np.searchsorted(index, [0, len(patterns)]).tolist())
         self.side = side
         self.patterns = patterns
-        self.rows = order[of] + part.start
-        self.pattern: Ints = index[of]
+        self.rows = order[inside] + part.start
+        self.pattern: Ints = index[inside]
         self.start: Ints = np.searchsorted(self.pattern, np.arange(len(patterns) + 1))
         self.present: list[int] = np.flatnonzero(np.diff(self.start)).tolist()
-        increase = one or bool((self.rows[1:] > self.rows[:-1]).all())
-        if increase and len(self.rows) == part.stop - part.start:  # no need of a copy
+        self.increase = one or bool((self.rows[1:] > self.rows[:-1]).all())
+        if self.increase and len(self.rows) == part.stop - part.start:  # no need of a copy
             self.gamma = side.gamma[part, :]
             self.quadratic = side.quadratic[part]
         else:
@@ -66,6 +150,7 @@ class PatternRows:
         return np.argsort(self.rows)
 
     def of(self, p: int) -> slice:
+        """Where the rows of pattern p are."""
         return slice(int(self.start[p]), int(self.start[p + 1]))
 
 
@@ -78,9 +163,9 @@ class Lambdas:
         self.kept = None
         self.ln = empty((len(counts),), G)
         size = 8 * len(counts) * G.shape[-1] ** 2
-        if keep and namespace(G) is not np and size <= 1 << 28:
+        if keep and namespace(G) is not np and size <= 1 << 28:  # a device makes them in one go, if they are few
             self.kept, self.ln = inverses(G, counts, SpdInverse())
-        elif keep and size <= KEEP:
+        elif keep and size <= KEPT_BYTES:
             kept = empty((len(counts), *G.shape[1:]), G)
 
             def use(u: int, M: Array) -> None:
@@ -92,82 +177,51 @@ class Lambdas:
     def each(self, which: Ints, use: Callable[[int, Array], None]) -> None:
         """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
         xp = namespace(self.G)
-        ny = self.G.shape[-1]
         size = at_once(self.G)
 
         def work(t: int, invert: SpdInverse) -> None:
-            of = which[t : t + size]
+            batch = which[t : t + size]
             if self.kept is None:
-                M, ln = inverses(self.G, self.counts[of], invert)
-                set_rows(self.ln, of, ln)
-            for u, s in enumerate(of.tolist()):
+                M, ln = inverses(self.G, self.counts[batch], invert)
+                set_rows(self.ln, batch, ln)
+            for u, s in enumerate(batch.tolist()):
                 use(t + u, M[u, ...] if self.kept is None else self.kept[s, ...])
 
-        run(work, list(range(0, len(which), size)), len(which) * ny**3 if xp is np else 0, SpdInverse)
+        cost = len(which) * self.G.shape[-1] ** 3
+        run(work, range(0, len(which), size), cost if xp is np else 0, SpdInverse)
 
 
-def run(work: Callable[..., None], items: list[Any], flops: float, scratch: Callable[[], Any]) -> None:
-    """Do the work of all items, in threads where these are worth it; a single item may use the threads of BLAS."""
-    if len(items) == 1:
-        work(items[0], scratch())
-    else:
-        deque(in_order(work, items, flops, scratch), maxlen=0)
-
-
-def by_pattern(work: Callable[..., None], patterns: list[int], flops: float, scratch: Callable[[], Any]) -> None:
-    """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
-    if flops and len(patterns) >= MANY:
-        run(work, patterns, flops, scratch)
-        return
-    room = scratch()
-    for p in patterns:
-        work(p, room)
-
-
-class Product:
+class PatternProducts(Ratios):
     """Sides `one` of patterns p and sides `many` of patterns q: for each p one product as in the head of this file.
 
-    `one` is the first set of sides or, if `flip`, the second. Only the patterns of the second set are looked at here,
-    so that what is computed once serves all sides with these patterns.
+    `one` are the enrolled sides or, if `flip`, the tests: the inverses and transforms are as many as patterns of `one`
+    times sides of `many`, so that the set with fewer patterns should be `one`. Only the patterns of the tests are
+    looked at here, so that what is computed once serves all tests with these patterns.
     """
 
     def __init__(self, ours: PatternRows, theirs: Groups, pb: range, flip: bool):
+        """For our sides, and tests grouped as `theirs` whose patterns are in the range `pb`."""
         self.ours = ours
         self.pb = pb
         self.flip = flip
-        mine = ours.side.groups
-        G, of_a, of_b = common(mine, theirs)
-        known = [(c[r.start : r.stop], s.ln_Lambda[r.start : r.stop]) for c, s, r in (
-            (of_a, mine, ours.patterns), (of_b, theirs, pb))]  # fmt: skip
-        (of_one, self.ln_one), (of_many, self.ln_many) = known[::-1] if flip else known
-        counts, table = np.unique((of_one[:, None] + of_many).reshape(-1, G.shape[0]), axis=0, return_inverse=True)
-        self.table: Ints = table.reshape(len(of_one), len(of_many))  # equal sums of counts have one Lambda_3
+        groups = ours.side.groups
+        pa = ours.patterns
+        G, counts_a, counts_b = common_counts(groups, theirs)
+        enrolled = counts_a[pa.start : pa.stop], groups.ln_Lambda[pa.start : pa.stop]
+        tests = counts_b[pb.start : pb.stop], theirs.ln_Lambda[pb.start : pb.stop]
+        (one, self.ln_one), (many, self.ln_many) = (tests, enrolled) if flip else (enrolled, tests)
+        counts, table = np.unique((one[:, None] + many).reshape(-1, G.shape[0]), axis=0, return_inverse=True)
+        self.table: Ints = table.reshape(len(one), len(many))  # equal sums of counts have one Lambda_3
         self.ny = G.shape[-1]
         self.Lambda_3 = Lambdas(G, counts, keep=True)
-        self.basis = np.arange(len(of_many))
-        self.c = eye(len(of_many), G)
-        if len(of_many) > sides.MOST_PATTERNS and self.ny:
-            n = put(of_one.mean(axis=0), G)
-            self._interpolate(eye(self.ny, G) + namespace(G).tensordot(n, G, axes=1))
-
-    @cached_property
-    def ready(self) -> Array:
-        """Of our sides `left` or, if `flip`, for each p `right` in the order of rows of the first set.
-
-        It is made when it is first used: a device has then got the factors of the other sides to work on.
-        """
-        if not self.flip:
-            return self.left(self.ours)
-        ready = empty((len(self.table), len(self.ours.rows), self.ny + 1), self.c)
-        right = empty(ready.shape[1:], ready)
-        for p in range(len(self.table)):
-            self.right(p, self.ours, right)
-            ready[p, ...] = take(right, self.ours.order)
-        return ready
+        self.basis = np.arange(len(many))
+        self.c = eye(len(many), G)
+        if len(many) > MOST_PATTERNS and self.ny:
+            mean = put(one.mean(axis=0), G)
+            self._interpolate(eye(self.ny, G) + namespace(G).tensordot(mean, G, axes=1))
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
         n = len(self.ours.rows)
         width = self.ny + 1
         cells = n * (len(self.table) * width if self.flip else width + len(self.basis)) + int(np.prod(self.c.shape))
@@ -186,7 +240,7 @@ class Product:
         rng = np.random.default_rng(0)
         P, Q = self.table.shape
         ny = self.ny
-        most = 512
+        most = 512  # patterns that may stand for all; with more of them, products would not be worth while
         F = xp.linalg.cholesky(Lambda)
         width = min(ny, -(-2 * most // (ny * P)))
         FR = F @ put(rng.standard_normal((ny, width)), F)
@@ -207,13 +261,28 @@ class Product:
             self.basis = pivot[:r]
             self.c = put(c[np.argsort(pivot)], F)
 
+    # -- factors
+
     @cached_property
-    def own(self) -> Array:
-        """(n, r) c_q of our sides, in the order of their rows: once, as a device waits for indices of the host."""
+    def _ready(self) -> Array:
+        """The factors of our sides: `_left` or, if `flip`, `_right` for each p.
+
+        They are made when they are first used: a device has then got the factors of the other sides to work on.
+        """
+        if not self.flip:
+            return self._left(self.ours)
+        ready = empty((len(self.table), len(self.ours.rows), self.ny + 1), self.c)
+        for p in range(len(self.table)):
+            self._right(p, self.ours, ready[p, ...])
+        return ready
+
+    @cached_property
+    def _our_c(self) -> Array:
+        """(n, r) c_q of our sides, in increasing order of rows: once, as a device waits for indices of the host."""
         return take(self.c, self.ours.pattern[self.ours.order])
 
-    def left(self, one: PatternRows) -> Array:
-        """(n, ny + 1 + r) [gamma_1, 1, a_1k]."""
+    def _left(self, one: PatternRows) -> Array:
+        """(n, ny + 1 + r) [gamma_1, 1, a_1k], in the order of patterns."""
         xp = namespace(one.gamma)
         ny = self.ny
         g = one.gamma
@@ -222,230 +291,208 @@ class Product:
         out[:, ny] = 1.0
 
         def work(p: int, _: None) -> None:
-            of = one.of(p)
-            if self.Lambda_3.kept is not None and (xp is not np or len(self.basis) >= HALVES):
-                out[of, ny + 1 :] = (self._forms(p, g[of, :]) - one.quadratic[of][:, None]) / 2
+            rows = one.of(p)
+            which = self.table[p, self.basis]
+            if xp is not np and self.Lambda_3.kept is not None:
+                out[rows, ny + 1 :] = (_forms(g[rows, :], self.Lambda_3.kept, which) - one.quadratic[rows][:, None]) / 2
                 return
 
             def use(k: int, M: Array) -> None:
-                out[of, ny + 1 + k] = (xp.vecdot(g[of, :] @ M, g[of, :]) - one.quadratic[of]) / 2
+                out[rows, ny + 1 + k] = (xp.vecdot(g[rows, :] @ M, g[rows, :]) - one.quadratic[rows]) / 2
 
-            self.Lambda_3.each(self.table[p, self.basis], use)
+            self.Lambda_3.each(which, use)
 
         by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0, lambda: None)
         return out
 
-    def _forms(self, p: int, g: Array) -> Array:
-        """(n, r) g'Lambda_3^-1 g for rows g (n, ny) and all k, several of them in one product."""
-        xp = namespace(g)
-        n, ny = g.shape
-        r = len(self.basis)
-        kept = self.Lambda_3.kept
-        if kept is not None and xp is np:
-            return forms(g, kept, self.table[p, self.basis])
-        beside = self._beside_of_one if len(self.table) == 1 else self._beside(p)
-        step = max(1, (1 << 27) // max(1, n * ny))
-        cuts = [(k, min(k + step, r)) for k in range(0, r, step)]
-        rows = (xp.reshape(g @ beside[:, a * ny : b * ny], (n, b - a, ny)) for a, b in cuts)
-        return xp.concat([(x @ g[:, :, None])[:, :, 0] for x in rows], axis=1)
-
-    def _beside(self, p: int) -> Array:
-        """(ny, r ny) the Lambda_3^-1 of all k side by side."""
-        stack = take(self.Lambda_3.kept, self.table[p, self.basis])
-        xp = namespace(stack)
-        r = len(self.basis)
-        return xp.reshape(xp.permute_dims(stack, (1, 0, 2)), (self.ny, r * self.ny))
-
-    @cached_property
-    def _beside_of_one(self) -> Array:
-        return self._beside(0)
-
-    def right(self, p: int, many: PatternRows, out: Array) -> None:
-        """(n, ny + 1) [Lambda_3^-1 gamma_2, a_2]."""
+    def _right(self, p: int, many: PatternRows, out: Array) -> None:
+        """out[:, : ny + 1] = [Lambda_3^-1 gamma_2, a_2], (n, ny + 1), in increasing order of rows."""
         xp = namespace(many.gamma)
         ny = self.ny
         g = many.gamma
+        solved = out[:, :ny] if many.increase else empty((len(many.rows), ny), g)
 
         def use(j: int, M: Array) -> None:
-            of = many.of(many.present[j])
-            if xp is np:
-                np.matmul(g[of], M, out=out[of, :ny])
-            else:
-                out[of, :ny] = g[of, :] @ M
+            rows = many.of(many.present[j])
+            solved[rows, :] = g[rows, :] @ M
 
-        if xp is np or self.Lambda_3.kept is None or not self._at_once(p, many, out):
+        if xp is np or self.Lambda_3.kept is None or not self._stacked(p, many, solved):
             self.Lambda_3.each(self.table[p, many.present], use)
         ln = self.ln_many - take(self.Lambda_3.ln, self.table[p, :]) + self.ln_one[p]
         ln = ln if len(many.patterns) == 1 else take(ln, many.pattern)
-        out[:, ny] = (xp.vecdot(out[:, :ny], g) - many.quadratic + ln) / 2
+        alone = (xp.vecdot(solved, g) - many.quadratic + ln) / 2
+        out[:, ny] = alone if many.increase else take(alone, many.order)
+        if not many.increase:
+            out[:, :ny] = take(solved, many.order)
 
-    def _at_once(self, p: int, many: PatternRows, out: Array) -> bool:
-        """out[:, :ny] = Lambda_3^-1 gamma_2 by one stack of products, on a device, unless some patterns have far more
-        sides than others."""
+    def _stacked(self, p: int, many: PatternRows, out: Array) -> bool:
+        """out = Lambda_3^-1 gamma_2 by one stack of products, on a device, which waits for each of many small ones.
+
+        False: some patterns have far more sides than others, and a stack would be too large.
+        """
         sizes = np.diff(many.start)[many.present]
         if len(sizes) < 4 or len(sizes) * sizes.max() > 8 * len(many.rows):
             return False
         xp = namespace(out)
-        ny = self.ny
         most = int(sizes.max())
-        stack = empty((len(sizes) * most, ny), out)
+        stack = empty((len(sizes) * most, self.ny), out)
         place = put(np.flatnonzero((np.arange(most) < sizes[:, None]).reshape(-1)), out)
         set_rows(stack, place, many.gamma)
         M = take(self.Lambda_3.kept, self.table[p, many.present])
-        stack = xp.reshape(stack, (len(sizes), most, ny)) @ M
-        out[:, :ny] = take(xp.reshape(stack, (len(sizes) * most, ny)), place)
+        stack = xp.reshape(stack, (len(sizes), most, self.ny)) @ M
+        out[:, :] = take(xp.reshape(stack, (len(sizes) * most, self.ny)), place)
         return True
 
-    def room(self, many: PatternRows) -> Array:
-        """(n, ny + 1 + r) for `right`, and c_q beside it."""
+    def _room(self, many: PatternRows) -> Array:
+        """(n, ny + 1 + r) for `_right`, and c_q beside it."""
         out = empty((len(many.rows), self.ny + 1 + len(self.basis)), many.gamma)
-        out[:, self.ny + 1 :] = take(self.c, many.pattern)
+        out[:, self.ny + 1 :] = take(self.c, many.pattern[many.order])
         return out
 
-    def fill(self, out: Array, b: Sides, part: slice) -> None:
-        """The columns for the sides of b in the slice that have our patterns."""
+    # -- products
+
+    def fill(self, out: Array, tests: Sides, part: slice) -> None:
         ours = self.ours
-        theirs = PatternRows(b, self.pb, part)
-        columns = theirs.rows - part.start
-        whole = slice(0, len(theirs.rows))
+        theirs = PatternRows(tests, self.pb, part)
+        columns = theirs.rows[theirs.order] - part.start
         if not len(columns):
             return
+        ready = self._ready
+        xp = namespace(out)
         if self.flip:
-            left = self.left(theirs)
-            pieces = [(theirs.of(p), (self.ready[p, ...], self.own), left[theirs.of(p), :]) for p in theirs.present]
-            multiply(out, ours.rows[ours.order], columns, pieces)
+            left = self._left(theirs)
+
+            def block(rows: slice, into: Array | None) -> Array:
+                ours_c = self._our_c[rows, :]
+                factors = (xp.concat([ready[q, rows, :], ours_c], axis=1) for q in theirs.present)
+                if len(theirs.present) == 1:
+                    return product(next(factors), take(left, theirs.order) if not theirs.increase else left, into)
+                parts = [x @ left[theirs.of(q), :].T for q, x in zip(theirs.present, factors, strict=True)]
+                values = xp.concat(parts, axis=1)
+                return values if theirs.increase else take(values.T, theirs.order).T
+
+            write(out, ours.rows[ours.order], columns, block)
             return
-        ready = self.ready
-        order = None if bool((columns[1:] > columns[:-1]).all()) else theirs.order
 
         def work(p: int, right: Array) -> None:
-            self.right(p, theirs, right)
-            rows = ours.rows[ours.of(p)]
+            self._right(p, theirs, right)
             left = ready[ours.of(p), :]
-            # Rows of `out` are written whole, and in order, if there are enough of them to pay for sorted columns.
-            if len(rows) > left.shape[1] and order is not None:
-                multiply(out, rows, columns[order], [(whole, (left,), take(right, order))])
-            else:
-                multiply(out, rows, columns, [(whole, (left,), right)])
+            write(out, ours.rows[ours.of(p)], columns, lambda rows, into: product(left[rows, :], right, into))
 
         width = ready.shape[1]
         cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
-        fits = namespace(out) is np and 8 * len(columns) * width <= ROOM
-        by_pattern(work, ours.present, cost if fits else 0, lambda: self.room(theirs))
+        fits = xp is np and 8 * len(columns) * width <= 1 << 26  # each thread has such an array of its own
+        by_pattern(work, ours.present, cost if fits else 0, lambda: self._room(theirs))
 
-    def gather(self, b: Sides, i: Ints, j: Ints) -> Array:
-        """Ratios of pairs of rows of the two sets, all of whose patterns are ours."""
-        ours = self.ours
-        theirs = PatternRows(b, self.pb)
-        out, j, of_a, of_b = empty((len(i),), ours.gamma), theirs.order[j], ours.side.groups.index[i], b.groups.index[j]
-        if not self.flip:
-            right = self.room(theirs)
-            for p in range(len(self.table)):
-                self.right(p, theirs, right)
-                of = np.flatnonzero(of_a == p)
-                set_rows(out, of, dots(self.ready, right, ours.order[i[of]], j[of]))
-            return out
-        left = self.left(theirs)
-        k = self.ny + 1
-        first, rest = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in (left[:, :k], left[:, k:]))
-        for p in range(len(self.table)):
-            of = np.flatnonzero(of_b == p)
-            set_rows(out, of, dots(self.ready[p, ...], first, i[of], j[of]) + dots(self.c, rest, of_a[of], j[of]))
+    def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
+        theirs = PatternRows(tests, self.pb)
+        (one, rows_one), (many, rows_many) = ((self.ours, i), (theirs, j))[:: -1 if self.flip else 1]
+        place_one = one.order[np.searchsorted(one.rows[one.order], rows_one)]  # in the order of patterns
+        place_many = np.searchsorted(many.rows[many.order], rows_many)  # in increasing order of rows
+        pattern_many = many.pattern[many.order[place_many]]
+        width = self.ny + 1
+        left = self._left(theirs) if self.flip else self._ready
+        # Copies: to take some rows of a part of the columns, NumPy would copy that part each time.
+        head, tail = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
+                      for x in (left[:, :width], left[:, width:]))  # fmt: skip
+        out = empty((len(i),), left)
+        room = empty((len(many.rows), width), left)
+        for p in one.present:
+            if not self.flip:
+                self._right(p, many, room)
+            right = self._ready[p, ...] if self.flip else room
+            hit = np.flatnonzero(one.pattern[place_one] == p)
+            crossed = dots(head, right, place_one[hit], place_many[hit])
+            set_rows(out, hit, crossed + dots(tail, self.c, place_one[hit], pattern_many[hit]))
         return out
 
 
-def forms(g: NDArray[Any], stack: NDArray[Any], which: Ints) -> NDArray[Any]:
-    """(n, r) g'Mg for rows g (n, ny) and symmetric matrices M = stack[which], on the host.
-
-    Products of two numbers of g, times the upper halves of the matrices: half the work of g'(M g).
-    """
+def _forms(g: Array, stack: Array, which: Ints) -> Array:
+    """(n, r) g'Mg for rows g (n, ny) and the matrices M = stack[which], several of them in one product, on a device."""
+    xp = namespace(g)
     n, ny = g.shape
-    out = np.empty((len(g), len(which)))
-    i, j = np.triu_indices(ny)
-    upper = stack.reshape(len(stack), -1)[which[:, None], i * ny + j]
-    upper[:, i != j] *= 2
-    step = max(16, (1 << 24) // max(1, 8 * len(i)))
+    matrices_at_once = max(1, (1 << 27) // max(1, n * ny))  # 1 GiB of products
+    parts = [which[k : k + matrices_at_once] for k in range(0, len(which), matrices_at_once)]
+    return xp.concat([xp.vecdot(g @ take(stack, part), g) for part in parts]).T
 
-    def work(t: int, room: NDArray[Any]) -> None:
-        x = g[t : t + step]
-        u, v = (np.take(x, at, axis=1, out=to[: len(x)], mode="clip") for at, to in zip((i, j), room, strict=True))
-        np.matmul(np.multiply(u, v, out=u), upper.T, out=out[t : t + step])
 
-    run(work, list(range(0, n, step)), 2.0 * out.size * len(i), lambda: np.empty((2, step, len(i))))
-    return out
+# -- pieces of work
+
+
+def run(work: Callable[[Item, Any], None], items: Sequence[Item], flops: float, scratch: Callable[[], Any]) -> None:
+    """Do the work of all items, in threads where these are worth it."""
+    deque(in_order(work, items, flops, scratch), maxlen=0)
+
+
+def by_pattern(work: Callable[[int, Any], None], patterns: list[int], flops: float, scratch: Callable[[], Any]) -> None:
+    """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
+    if flops and len(patterns) >= 16:  # with fewer, some threads would wait for the last ones
+        run(work, patterns, flops, scratch)
+        return
+    room = scratch()
+    for p in patterns:
+        work(p, room)
+
+
+def product(left: Array, right: Array, into: Array | None) -> Array:
+    """left right', written to `into` if that is given."""
+    xp = namespace(left)
+    if getattr(left, "is_cuda", False) and left.shape[1] % 8:  # an odd inner size takes half as long again
+        left, right = (xp.concat([x, xp.zeros_like(x[:, : -x.shape[1] % 8])], axis=1) for x in (left, right))
+    return left @ right.T if into is None else xp.matmul(left, right.T, out=into)
+
+
+def write(out: Array, rows: Ints, columns: Ints, block: Callable[[slice, Array | None], Array]) -> None:
+    """out[rows, columns] = block(all rows, None), for rows and columns that increase.
+
+    `block(part, into)` gives the values of some of the rows. Where `into` is not None it may write them there, which
+    saves a copy. On the host some rows are computed at a time, by threads, and the values stay in the caches.
+    """
+    xp = namespace(out)
+    whole = len(columns) == out.shape[1]
+    n = len(rows)
+    # On the host eight pieces or more, so that threads have something to share: BLAS has one of them for each piece.
+    step = max(16, min(256, n // 8, CHUNK_BYTES // (8 * len(columns)))) if xp is np else n
+
+    def work(t: int, _: None) -> None:
+        part = slice(t, min(t + step, n))
+        these = rows[part]
+        stride = int(these[1] - these[0]) if len(these) > 1 else 1
+        if whole and (xp is np or is_torch(xp)) and bool((np.diff(these) == stride).all()):
+            into = out[int(these[0]) : int(these[-1]) + 1 : stride, :]
+            values = block(part, into)
+            if values is not into:
+                into[...] = values
+        elif whole:
+            set_rows(out, these, block(part, None))
+        else:
+            put_cells(out, these[:, None], columns, block(part, None))
+
+    run(work, range(0, n, step), 300.0 * n * len(columns) if xp is np else 0, lambda: None)
 
 
 def dots(left: Array, right: Array, i: Ints, j: Ints) -> Array:
     """Products of listed pairs of rows, in pieces that stay in the caches."""
     out = empty((len(i),), left)
     most = CHUNK_BYTES if isinstance(left, np.ndarray) else 1 << 28
-    step = max(1, most // (32 * left.shape[1]))
+    step = max(1, most // (32 * max(1, left.shape[1])))
     for t in range(0, len(i), step):
         these = np.arange(t, min(t + step, len(i)))
         set_rows(out, these, namespace(left).vecdot(take(left, i[these]), take(right, j[these])))
     return out
 
 
-def common(a: Groups, b: Groups) -> tuple[Array, Ints, Ints]:
+def common_counts(a: Groups, b: Groups) -> tuple[Array, Ints, Ints]:
     """G of the types of both sides, and the counts (P, C) of each side's patterns over these."""
     if np.array_equal(a.types, b.types):
         return a.G, a.rows, b.rows
     both = np.concatenate([a.types, b.types])
     types, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    counts = [np.zeros((len(s), len(types)), np.int64) for s in (a, b)]
-    for c, s, at in zip(counts, (a, b), np.split(place, [len(a.types)]), strict=True):
-        c[:, at] = s.rows
+    places = np.split(place.reshape(-1), [len(a.types)])
+    counts = [np.zeros((len(groups), len(types)), np.int64) for groups in (a, b)]
+    for table, groups, columns in zip(counts, (a, b), places, strict=True):
+        table[:, columns] = groups.rows
     return take(namespace(a.G).concat([a.G, b.G]), first), counts[0], counts[1]
-
-
-def multiply(out: Array, rows: Ints, columns: Ints, pieces: list[tuple[slice, tuple[Array, ...], Array]]) -> None:
-    """out[rows, columns[of]] = [left ..] right' for pieces (of, left, right), which fill the columns; rows increase."""
-    xp = namespace(out)
-    m = len(columns)
-    natural = len(pieces) == 1 and m == out.shape[1] and bool((columns[1:] > columns[:-1]).all())
-    step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
-    matrix = natural and (xp is np or is_torch(xp)) and bool((np.diff(rows) == step).all())  # one, with a stride
-    if not matrix and xp is np:
-        _by_tiles(out, rows, columns, pieces, natural)
-        return
-    for of, left, right in pieces:
-        L = left[0] if len(left) == 1 else xp.concat(left, axis=1)
-        if getattr(L, "is_cuda", False) and L.shape[1] % 8:  # products of an odd inner size take half as long again
-            none = xp.zeros_like(L[:, : -L.shape[1] % 8]), xp.zeros_like(right[:, : -L.shape[1] % 8])
-            L = xp.concat([L, none[0]], axis=1)
-            right = xp.concat([right, none[1]], axis=1)
-        if matrix:
-            xp.matmul(L, right.T, out=out[int(rows[0]) : int(rows[-1]) + 1 : step, :])
-        elif natural:
-            set_rows(out, rows, L @ right.T)
-        else:
-            put_cells(out, rows[:, None], columns[of], L @ right.T)
-
-
-def _by_tiles(out: NDArray[Any], rows: Ints, columns: Ints, pieces: Iterable[Any], natural: bool) -> None:
-    """`multiply` on the host, for rows or columns that are here and there: in tiles that stay in the caches."""
-    m = len(columns)
-    inverse = np.argsort(columns)
-    width = 2048 if natural else m
-    size = max(16, min(256, CHUNK_BYTES // (8 * width)))
-
-    def work(tile: tuple[int, int], scratch: NDArray[Any]) -> None:
-        t, c = tile
-        buffer, ordered = scratch
-        these = rows[t : t + size]
-        block = buffer[: len(these), : min(width, m - c)]
-        for of, left, right in pieces:
-            L = left[0][t : t + size] if len(left) == 1 else np.concat([x[t : t + size] for x in left], axis=1)
-            np.matmul(L, right[c : c + width].T, out=block[:, of])
-        if natural:
-            out[these, c : c + width] = block
-        elif m == out.shape[1]:  # a row of `out` is written once, as a whole: no cache holds it
-            out[these] = np.take(block, inverse, axis=1, out=ordered[: len(these)], mode="clip")
-        else:
-            out[these[:, None], columns] = block
-
-    tiles = [(t, c) for t in range(0, len(rows), size) for c in range(0, m, width)]
-    run(work, tiles, 300.0 * len(rows) * m, lambda: np.empty((2, size, width)))
 
 
 def put_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:
@@ -456,28 +503,3 @@ def put_cells(out: Array, i: Ints, j: Ints, values: Array) -> None:
         flat = namespace(out).reshape(values, (-1,))
         for t, (r, c) in enumerate(zip(*(x.reshape(-1).tolist() for x in np.broadcast_arrays(i, j)), strict=True)):
             out[r, c] = flat[t]
-
-
-def merged(a: Sides, b: Sides, i: Ints, j: Ints) -> Array:
-    """Ratios of pairs of rows as Q_3 - Q_1 - Q_2; those with the same counts of sessions share an inverse."""
-    G, of_a, of_b = common(a.groups, b.groups)
-    met, pair = np.unique(a.groups.index[i] * len(of_b) + b.groups.index[j], return_inverse=True)
-    counts, s = np.unique(of_a[met // len(of_b)] + of_b[met % len(of_b)], axis=0, return_inverse=True)
-    s = s[pair]
-    order = np.argsort(s, kind="stable")
-    Lambda_3 = Lambdas(G, counts, keep=False)
-    out = empty((len(i),), G)
-    for t in range(0, len(i), MERGED):
-        these = order[t : t + MERGED]
-        which, first = np.unique(s[these], return_index=True)
-        edge = np.append(first, len(these))
-        gamma = take(a.gamma, i[these]) + take(b.gamma, j[these])
-        mean = empty((len(these), G.shape[-1]), G)
-
-        def use(u: int, M: Array, edge: Ints = edge, gamma: Array = gamma, mean: Array = mean) -> None:
-            of = slice(int(edge[u]), int(edge[u + 1]))
-            mean[of, :] = gamma[of, :] @ M
-
-        Lambda_3.each(which, use)
-        set_rows(out, these, (namespace(G).vecdot(gamma, mean) - take(Lambda_3.ln, s[these])) / 2)
-    return out - take(a.Q, i) - take(b.Q, j)
