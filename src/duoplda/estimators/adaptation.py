@@ -71,6 +71,7 @@ class Chain:
 
     plda_: PLDA
     steps_: Steps = field(default_factory=dict)
+    domain_memory: domain.DomainMemory = field(default_factory=domain.DomainMemory)
 
     def enroll(
         self, X: Array, ids: ArrayLike, session: Any = None, channel: Any = None, *, device: Any = None

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -67,6 +67,14 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "plda_")
+
+    @cached_property
+    def domain_memory(self) -> domain.DomainMemory:
+        """Whether this object has warned of recordings unlike its training data; copies of it warn for themselves."""
+        return domain.DomainMemory()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "domain_memory"}
 
     # -- training
 

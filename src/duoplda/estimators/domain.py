@@ -16,13 +16,13 @@ Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from duoplda.arrays import Array, namespace, take, to_numpy
@@ -30,17 +30,39 @@ from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DomainWarning, DuopldaError
 from duoplda.estimators import checks
-from duoplda.estimators.preprocessing import LDA, Center, Whiten
+from duoplda.estimators.preprocessing import LDA, Center, Whiten, through
 from duoplda.model.parameters import Model
 from duoplda.model.summary import level_covariances
 from duoplda.trials.sides import Seen, Sides, seen_together
 
-__all__ = ["Domain", "Seen", "check", "check_sides", "distance", "limit", "look", "measure", "see"]
+__all__ = ["Domain", "DomainMemory", "Seen", "check", "check_sides", "distance", "limit", "look", "measure", "see"]
 
 Floats = NDArray[np.float64]
-FEWEST = 3  # models below which nothing can be said: the mean of one or two speakers is mostly these speakers
-_WARNED: WeakSet[Any] = WeakSet()  # chains that have warned: once is enough, and no file or copy knows of it
-_ROOTS: WeakKeyDictionary[Model, Floats] = WeakKeyDictionary()  # Cholesky factors of T
+
+
+@dataclass(eq=False)
+class DomainMemory:
+    """What a chain remembers: whether it has warned, since once is enough, and the last Cholesky factor of T."""
+
+    warned: bool = False
+    model: Model | None = None  # whose factor it is
+    factor: Floats | None = None
+
+
+class MeasuredChain(Protocol):
+    """A fitted `Backend`, or what adaptation makes of one."""
+
+    @property
+    def plda_(self) -> Any:
+        """The fitted PLDA."""
+
+    @property
+    def steps_(self) -> dict[str, Any]:
+        """The fitted steps before it, by name."""
+
+    @property
+    def domain_memory(self) -> DomainMemory:
+        """What this very chain remembers; copies and files of it start anew."""
 
 
 class Domain(NamedTuple):
@@ -74,7 +96,7 @@ def limit(d: int, n_speakers: int, n_recordings: int) -> float:
 # -- what is summed up
 
 
-def see(chain: Any, X: Array, Z: Array | None = None, channel: Any = None) -> Seen | None:
+def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLike | None = None) -> Seen | None:
     """Sum up recordings `X` (n, k), about the mean of a fitted `Backend`; `Z` are the same after its steps.
 
     Without `Z` they are made where they are needed. None: there are numbers too large to add up.
@@ -89,14 +111,14 @@ def see(chain: Any, X: Array, Z: Array | None = None, channel: Any = None) -> Se
         rows = X
         shift = _means(next(iter(chain.steps_.values())), n, channel)
     else:
-        rows = chain.transform(X, channel) if Z is None else Z
+        rows = through(chain.steps_, X, channel) if Z is None else Z
         shift = n * to_numpy(chain.plda_.mean_)
     with np.errstate(over="ignore", invalid="ignore"):
         total = to_numpy(namespace(rows).sum(rows, axis=0, dtype=namespace(rows).float64)) - shift
     return Seen(n, total) if np.isfinite(total).all() else None
 
 
-def _means(center: Center, n: int, channel: Any) -> Floats:
+def _means(center: Center, n: int, channel: ArrayLike | None) -> Floats:
     """(k,) the sum of the means that are subtracted from n recordings of these kinds of channels."""
     if not center.by_channel or channel is None:
         return n * center.mean_
@@ -105,52 +127,57 @@ def _means(center: Center, n: int, channel: Any) -> Floats:
     return times[0] * center.mean_ + times[1:] @ center.channel_means_
 
 
-def look(chain: Any, recordings: Recordings, wanted: Any = None) -> tuple[Seen, NDArray[Any]]:
-    """Sum up recordings that need not fit in memory, and return the ids of those that were there.
+def look(
+    chain: MeasuredChain, recordings: Recordings, wanted: Collection[Any] | None = None
+) -> tuple[Seen, NDArray[Any]]:
+    """Sum up recordings that need not fit in memory, and return the ids of those that were summed up.
 
-    `wanted` are ids of recordings, where not all are meant.
+    `wanted` are ids of recordings, where not all are meant; those that do not exist are passed over.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> look(chain, Recordings.from_arrays([[2.0], [5.0]], ids=["a", "b"]), ["b", "c"])
     (Seen(n=1, sum=array([4.])), array(['b'], dtype='<U1'))
     """
-    found = Seen()
+    total = Seen()
     ids = list[NDArray[Any]]()
-    for names, seen in recordings.map(_Look(chain, None if wanted is None else frozenset(wanted))):
+    for names, seen in recordings.map(partial(_look_at, chain, None if wanted is None else frozenset(wanted))):
         ids.append(names)
-        found = found + seen
-    return found, np.concatenate(ids) if ids else np.zeros(0, "U1")
+        total = total + seen
+    return total, np.concatenate(ids) if ids else np.zeros(0, "U1")
 
 
-@dataclass(frozen=True, eq=False)
-class _Look:
-    """Sums up the recordings of a part, chunk by chunk; it can be sent to the workers of a cluster."""
-
-    chain: Any
-    wanted: frozenset[Any] | None  # ids
-
-    def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Seen]]:
-        for chunk in part.chunks():
-            X = chunk.X
-            ids = chunk.names
-            if self.wanted is not None:
-                keep = np.flatnonzero([name in self.wanted for name in ids.tolist()])
-                X = take(X, keep)
-                ids = ids[keep]
-            if not len(ids):
-                continue
-            if X.shape[1] != (d := self.chain.n_features_in_):
-                raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {d}")
-            checks.finite(X, ids)
-            if (seen := see(self.chain, X)) is not None:
-                yield ids, seen
+def _look_at(
+    chain: MeasuredChain, wanted: frozenset[Any] | None, part: Recordings
+) -> Iterator[tuple[NDArray[Any], Seen]]:
+    """Ids and sums of one part of recordings, chunk by chunk; a function that can be sent to workers of a cluster."""
+    d = _n_features_in(chain)
+    for chunk in part.chunks():
+        X = chunk.X
+        ids = chunk.names
+        if wanted is not None:
+            keep = np.flatnonzero([name in wanted for name in ids.tolist()])
+            X = take(X, keep)
+            ids = ids[keep]
+        if not len(ids):
+            continue
+        if X.shape[1] != d:
+            raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {d}")
+        checks.finite(X, ids)
+        seen = see(chain, X)
+        if seen is not None:
+            yield ids, seen
 
 
 # -- what is made of the sums
 
 
-def _matrices(chain: Any) -> list[Floats] | None:
+def _n_features_in(chain: MeasuredChain) -> int:
+    """The dimensions of recordings before the first step."""
+    return int(next(iter(chain.steps_.values()), chain.plda_).n_features_in_)
+
+
+def _matrices(chain: MeasuredChain) -> list[Floats] | None:
     """The matrices that follow the centre, up to whitening; None where a length or the PLDA comes before that.
 
     None for an adapted model, too: its whitening is that of the source, its total covariance that of the target.
@@ -158,30 +185,33 @@ def _matrices(chain: Any) -> list[Floats] | None:
     if chain.plda_.adapted_ is not None:
         return None
     steps = list(chain.steps_.values())
-    found = list[Floats]()
+    matrices = list[Floats]()
     for step in steps[1:] if steps and isinstance(steps[0], Center) else ():
         if not isinstance(step, (LDA, Whiten)):
             break
-        found.append(step.matrix_)
+        matrices.append(step.matrix_)
         if isinstance(step, Whiten):
-            return found
+            return matrices
     return None
 
 
-def whitens(chain: Any) -> bool:
+def whitens(chain: MeasuredChain) -> bool:
     """Whether distances are measured where the chain whitens; else they are in the space of its PLDA."""
     return _matrices(chain) is not None
 
 
-def _root(plda: Any) -> Floats:
-    """(d, d) the lower Cholesky factor of T."""
-    if plda.model_ not in _ROOTS:
+def _total_factor(chain: MeasuredChain) -> Floats:
+    """(d, d) the lower Cholesky factor of T, which is kept: each call of `llr` asks for it."""
+    plda = chain.plda_
+    memory = chain.domain_memory
+    if memory.factor is None or memory.model is not plda.model_:
         parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
-        _ROOTS[plda.model_] = np.linalg.cholesky(sum(level_covariances(*parts)))
-    return _ROOTS[plda.model_]
+        memory.factor = np.linalg.cholesky(sum(level_covariances(*parts)))
+        memory.model = plda.model_
+    return memory.factor
 
 
-def distance(chain: Any, seen: Seen) -> float:
+def distance(chain: MeasuredChain, seen: Seen) -> float:
     """D of recordings that were summed up with this fitted `Backend`.
 
     >>> from duoplda import Backend, PLDA
@@ -194,20 +224,22 @@ def distance(chain: Any, seen: Seen) -> float:
     mean = seen.sum / seen.n
     matrices = _matrices(chain)
     if matrices is None:
-        mean = solve_triangular(_root(chain.plda_), mean, lower=True)
+        mean = solve_triangular(_total_factor(chain), mean, lower=True)
     else:
         for M in matrices:
             mean = mean @ M
     return float(mean @ mean)
 
 
-def measure(chain: Any, seen: Seen, n_speakers: int) -> Domain:
+def measure(chain: MeasuredChain, seen: Seen, n_speakers: int) -> Domain:
     """The distance of recordings that were summed up with this fitted `Backend`, and its limit.
+
+    It looks at the mean alone: recordings whose covariances are not those of the training data go unnoticed.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
-    >>> found = measure(chain, see(chain, np.array([[2.0], [5.0]])), n_speakers=2)
-    >>> round(found.distance, 3), round(found.limit, 3), found.within
+    >>> measured = measure(chain, see(chain, np.array([[2.0], [5.0]])), n_speakers=2)
+    >>> round(measured.distance, 3), round(measured.limit, 3), measured.within
     (3.125, 0.81, False)
     """
     matrices = _matrices(chain)
@@ -215,11 +247,12 @@ def measure(chain: Any, seen: Seen, n_speakers: int) -> Domain:
     return Domain(distance(chain, seen), limit(d, n_speakers, seen.n), d, seen.n, n_speakers)
 
 
-def check(chain: Any, seen: Seen | None, n_speakers: int, stacklevel: int = 4, fewest: int = FEWEST) -> None:
+def check(chain: Any, seen: Seen | None, n_speakers: int, stacklevel: int = 4, fewest: int = 3) -> None:
     """Warn, once for each chain, if recordings are too far from its training data; silent below `fewest` speakers.
 
-    `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences it. A PLDA outside a `Backend` is not
-    checked, and neither are sides of which it is not known what they have seen.
+    The mean of one or two speakers is mostly these speakers, of which nothing can be said. A PLDA outside a `Backend`
+    is not checked (its `domain_memory` is None), and neither are sides of which it is not known what they have seen.
+    `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences the warning.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -230,19 +263,20 @@ def check(chain: Any, seen: Seen | None, n_speakers: int, stacklevel: int = 4, f
     >>> [w.category.__name__ for w in caught]
     ['DomainWarning']
     """
-    if seen is None or not seen.n or n_speakers < fewest or not hasattr(chain, "steps_") or chain in _WARNED:
+    memory = chain.domain_memory
+    if seen is None or not seen.n or n_speakers < fewest or memory is None or memory.warned:
         return
-    if len(seen.sum) != (chain.plda_ if _matrices(chain) is None else chain).n_features_in_:
+    if len(seen.sum) != (_n_features_in(chain) if whitens(chain) else chain.plda_.n_features_in_):
+        return  # another chain, with other steps, has seen them
+    measured = measure(chain, seen, n_speakers)
+    if measured.within:
         return
-    found = measure(chain, seen, n_speakers)
-    if found.within:
-        return
-    _WARNED.add(chain)
-    usual = f"up to {found.limit:.3g} is usual for {found.n_speakers:,} speakers and {found.n_recordings:,} recordings"
+    memory.warned = True
+    counts = f"{measured.n_speakers:,} speakers and {measured.n_recordings:,} recordings"
     warnings.warn(
         f"these recordings are not like those that the model was trained on: their mean is at a squared distance of "
-        f"{found.distance:.3g} from it, {usual}. Ratios may mislead: adapt the model to such recordings with "
-        "`duoplda adapt` or Backend.adapt",
+        f"{measured.distance:.3g} from it, up to {measured.limit:.3g} is usual for {counts}. Ratios may mislead: adapt "
+        "the model to such recordings with `duoplda adapt` or Backend.adapt",
         DomainWarning,
         stacklevel=stacklevel,
     )

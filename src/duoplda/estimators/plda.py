@@ -87,6 +87,7 @@ class ScoresTrials:
 
     calibration_: Any = None
     adapted_: Any = None
+    domain_memory: Any = None  # of a back-end; a PLDA alone does not know the mean of its training data
 
     @property
     def _fitted_plda(self) -> Any:
