@@ -38,7 +38,7 @@ test-lowest: .venv-lowest/$(STAMP) browser
 
 # The files of tests that use torch: an environment of its own, as torch is large.
 test-torch: .venv-torch/$(STAMP)
-	$(call pytest,.venv-torch) $$(grep -l 'import torch\|skip("torch"\|LIBRARIES' tests/test_*.py)
+	$(call pytest,.venv-torch) $$(grep -lE 'import torch|skip\("torch"|def .*[(, ]library[,)]' tests/test_*.py)
 
 # What users get: the wheel and the source distribution, where nothing else is installed, with the lowest versions and with
 # the newest.

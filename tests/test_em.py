@@ -10,25 +10,30 @@ from sklearn.exceptions import ConvergenceWarning
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 import oracle
+from conftest import LIBRARIES
 from duoplda import PLDA, DuopldaError, Statistics
+from duoplda.arrays import to_numpy
 from duoplda.datasets import make_recordings
 from duoplda.model import anova, em, estep
 from duoplda.model.parameters import Model
 from duoplda.observer import SILENT, Observer, WithCallback
 
+# array-api-strict is slow: where a test takes many steps, NumPy and torch are enough.
+fast_library = pytest.mark.parametrize("library", [n for n in LIBRARIES if n != "array_api_strict"], indirect=True)
+
 SHAPES = [(3, 2, 2), (1, 1, 1), (4, 4, 4), (3, 1, 0), (4, 1, 3)]  # d, ny, nx
 
 
-def model_of(p):
-    return Model(p.mu, p.V, p.U, p.W, np.arange(len(p.mu)))
+def model_of(p, put=np.asarray):
+    return Model(put(p.mu), put(p.V), put(p.U), put(p.W), np.arange(len(p.mu)))
 
 
 def params_of(model):
-    return oracle.Params(model.mu, model.V, model.U, model.W)
+    return oracle.Params(*(to_numpy(a) for a in (model.mu, model.V, model.U, model.W)))
 
 
-def gather(data, K=1):
-    return Statistics.from_arrays(data.X, data.speaker, data.session, data.kind if K > 1 else None)
+def gather(data, K=1, put=np.asarray):
+    return Statistics.from_arrays(put(data.X), data.speaker, data.session, data.kind if K > 1 else None)
 
 
 def problem(seed, shape=(4, 2, 2), K=1, n_speakers=8, sessions=(1, 4), recordings=(1, 9)):
@@ -71,37 +76,41 @@ MODES = {
 
 def ln_prior(model, nu):
     """Of kinds about their mean, up to a constant: nu/2 (sum ln|W_k| - K ln|mean W|)."""
-    return nu / 2 * (np.linalg.slogdet(model.W)[1].sum() - model.K * np.linalg.slogdet(model.W.mean(axis=0))[1])
+    return nu / 2 * (np.linalg.slogdet(model.W)[1].sum() - len(model.W) * np.linalg.slogdet(model.W.mean(axis=0))[1])
 
 
+@fast_library
 @pytest.mark.parametrize("mode", MODES)
-def test_every_step_is_monotone_from_fifty_bad_starts(mode):
+def test_every_step_is_monotone_from_fifty_bad_starts(library, mode):
     options = dict(MODES[mode])
     K = options.pop("K", 1)
     for seed in range(50):
         shape = SHAPES[seed % len(SHAPES)]
         rng, _, data = problem(seed, shape, K, n_speakers=6, sessions=(1, 3))
         start = bad_start(rng, shape, K, data.X)
-        fit = em.fit(gather(data, K), start, tol=-np.inf, max_iter=15, **options)
+        stats = gather(data, K, library.put)
+        fit = em.fit(stats, model_of(start, library.put), tol=-np.inf, max_iter=15, **options)
         assert_never_falls(fit.log_likelihoods)
         assert fit.log_likelihoods[-1] > fit.log_likelihoods[0]
         assert len(fit.log_likelihoods) == 16
         if seed < 10:
             # The starts are so bad that a covariance spans up to ten orders of magnitude: 1e-9 measured.
             for model, reported, digits in ((start, 0, 1e-8), (fit.model, -1, 1e-9)):
-                total = oracle.log_likelihoods(params_of(model), data).sum() + ln_prior(model, options.get("nu", 0.0))
+                p = params_of(model)
+                total = oracle.log_likelihoods(p, data).sum() + ln_prior(p, options.get("nu", 0.0))
                 assert fit.log_likelihoods[reported] == pytest.approx(total, rel=digits)
 
 
+@fast_library
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize("seed", range(10))
-def test_each_half_of_a_step_is_monotone_by_itself(seed, K):
+def test_each_half_of_a_step_is_monotone_by_itself(library, seed, K):
     shape = SHAPES[seed % len(SHAPES)]
     rng, _, data = problem(seed, shape, K)
-    stats = gather(data, K)
+    stats = gather(data, K, library.put)
     e_step = em.EStep(stats)
     for half in ("ML", "MD"):
-        model = bad_start(rng, shape, K, data.X)
+        model = model_of(bad_start(rng, shape, K, data.X), library.put)
         trace = []
         for _ in range(8):
             moments = e_step(model)
@@ -111,11 +120,13 @@ def test_each_half_of_a_step_is_monotone_by_itself(seed, K):
         assert trace[-1] > trace[0]
 
 
-def test_expectations_are_those_of_the_dense_posterior():
+def test_expectations_are_those_of_the_dense_posterior(library):
     """R, C and rho of the E-step, one recording and one session at a time, kinds included."""
     for K in (1, 3):
         _, p, data = problem(3, (3, 2, 2), K)
-        moments = em.EStep(stats := gather(data, K))(model_of(p))
+        stats = gather(data, K, library.put)
+        moments = em.EStep(stats)(model_of(p, library.put))
+        offset = library.get(stats.offset)
         q = 5
         R, C, rho = np.zeros((K, q, q)), np.zeros((K, 3, q)), np.zeros((q, q))
         y1, yy = np.zeros(2), np.zeros((2, 2))
@@ -133,9 +144,9 @@ def test_expectations_are_those_of_the_dense_posterior():
                 rho += tt
                 for row, k in zip(own.X[own.session == name], own.kind[own.session == name], strict=True):
                     R[k] += tt
-                    C[k] += np.outer(row - stats.offset, t)
+                    C[k] += np.outer(row - offset, t)
         for got, expected in ((moments.R, R), (moments.C, C), (moments.rho, rho), (moments.y, y1), (moments.yy, yy)):
-            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(library.get(got), expected, rtol=1e-10, atol=1e-10)
         assert len(np.unique(data.speaker)) == moments.M
 
 
@@ -144,36 +155,39 @@ def test_expectations_are_those_of_the_dense_posterior():
 
 @pytest.mark.parametrize("minimum_divergence", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_ten_iterations_are_the_source_loop_by_loop(shape, minimum_divergence):
+def test_ten_iterations_are_the_source_loop_by_loop(library, shape, minimum_divergence):
     """From the truth and from elsewhere; parameters to 1e-9 (measured: 1e-10; the source sums squares about zero)."""
     rng, p, data = problem(4, shape, n_speakers=12)
     elsewhere = oracle.random_model(rng, *shape)
     for start in (p, oracle.Params(p.mu + 1, elsewhere.V, elsewhere.U, elsewhere.W)):
         options = {"accelerate": False, "minimum_divergence": minimum_divergence}
-        fit = em.fit(gather(data), model_of(start), tol=-np.inf, max_iter=10, **options)
+        stats = gather(data, put=library.put)
+        fit = em.fit(stats, model_of(start, library.put), tol=-np.inf, max_iter=10, **options)
         direct = start
         for step in range(10):
             assert oracle.log_likelihoods(direct, data).sum() == pytest.approx(fit.log_likelihoods[step], rel=1e-10)
             direct = oracle.em_iteration(direct, data, minimum_divergence)
         for name in ("mu", "V", "U", "W"):
-            got, expected = getattr(fit.model, name), getattr(direct, name)
+            got, expected = library.get(getattr(fit.model, name)), getattr(direct, name)
             np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9, err_msg=name)
-        assert np.abs(fit.model.V - start.V).max() > 0.01  # ten iterations have gone somewhere
+        assert np.abs(library.get(fit.model.V) - start.V).max() > 0.01  # ten iterations have gone somewhere
 
 
 @pytest.mark.parametrize(("minimum_divergence", "nu"), [(True, 0.0), (False, 0.0), (True, 15.0)])
 @pytest.mark.parametrize("shape", [(2, 1, 1), (3, 1, 2), (1, 1, 1)])
-def test_ten_iterations_of_kinds_are_the_direct_ones(shape, minimum_divergence, nu):
+def test_ten_iterations_of_kinds_are_the_direct_ones(library, shape, minimum_divergence, nu):
     """At most nine loadings: ten conjugate-gradient steps solve for them exactly."""
     _, p, data = problem(5, shape, K=3, n_speakers=10)
     options = {"accelerate": False, "minimum_divergence": minimum_divergence, "nu": nu}
     start = oracle.Params(p.mu + 0.5, 1.3 * p.V, 0.7 * p.U, 2 * p.W)
-    fit = em.fit(gather(data, 3), model_of(start), tol=-np.inf, max_iter=10, **options)
+    stats = gather(data, 3, library.put)
+    fit = em.fit(stats, model_of(start, library.put), tol=-np.inf, max_iter=10, **options)
     direct = start
     for _ in range(10):
         direct = oracle.em_iteration_kinds(direct, data, minimum_divergence, nu)
     for name in ("mu", "V", "U", "W"):
-        np.testing.assert_allclose(getattr(fit.model, name), getattr(direct, name), rtol=1e-9, atol=1e-9, err_msg=name)
+        got = library.get(getattr(fit.model, name))
+        np.testing.assert_allclose(got, getattr(direct, name), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def test_the_two_direct_algorithms_agree():

@@ -15,7 +15,6 @@ from duoplda.trials import sides as grouping
 from duoplda.trials.ratios import ListedRatios, PatternProducts, PatternRows
 from duoplda.trials.sides import shared
 from duoplda.trials.tables import empty
-from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, every_model, listed, matrix, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
@@ -294,48 +293,43 @@ def test_selected_sides_keep_what_they_share():
 # -- libraries and estimators ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=LIBRARIES)
-def lib(request):
-    return Library(request.param)
-
-
 @every_way
-def test_every_way_is_the_same_in_every_library(lib, way):
+def test_every_way_is_the_same_in_every_library(library, way):
     p, a, b = two_sides("low rank", 20, n=(12, 14), recordings=(1, 3))
-    plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
-    A, B = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
+    plda = PLDA.from_parameters(*(library.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
+    A, B = (plda.enroll(library.put(s.X), s.speaker, s.session) for s in (a, b))
     ratios = WAYS[way](A, B)
     expected = oracle.llr_matrix(p, a, b)
-    np.testing.assert_allclose(lib.get(filled(ratios, A, B, slice(2, 11))), expected[:, 2:11], **near)
-    np.testing.assert_allclose(lib.get(ratios.pairs(B, *each_pair(A, B).T)), expected.ravel(), **near)
+    np.testing.assert_allclose(library.get(filled(ratios, A, B, slice(2, 11))), expected[:, 2:11], **near)
+    np.testing.assert_allclose(library.get(ratios.pairs(B, *each_pair(A, B).T)), expected.ravel(), **near)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_every_library_gives_the_same(lib, seed):
+def test_every_library_gives_the_same(library, seed):
     p, a, b, A, B = shared_sides("low rank", 14 + seed, n=(12, 14))
-    plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
-    ours, theirs = (plda.enroll(lib.put(s.X), s.speaker, s.session) for s in (a, b))
+    plda = PLDA.from_parameters(*(library.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
+    ours, theirs = (plda.enroll(library.put(s.X), s.speaker, s.session) for s in (a, b))
     expected = matrix(A, B)
     tight = {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(lib.get(plda.llr(ours, theirs)), expected, **tight)
-    np.testing.assert_allclose(lib.get(plda.llr(theirs, ours)), expected.T, **tight)
+    np.testing.assert_allclose(library.get(plda.llr(ours, theirs)), expected, **tight)
+    np.testing.assert_allclose(library.get(plda.llr(theirs, ours)), expected.T, **tight)
     for part, block in plda.llr_blocks(ours, theirs, cells=40):
-        np.testing.assert_allclose(lib.get(block), expected[:, part], **tight)
+        np.testing.assert_allclose(library.get(block), expected[:, part], **tight)
     for part, block in plda.llr_blocks(ours, theirs, cells=40, host=True):
         assert isinstance(block, np.ndarray)
         np.testing.assert_allclose(block, expected[:, part], **tight)
     rows, ratios = plda.top(ours, theirs, 3)
-    assert type(rows) is lib.array_type
+    assert type(rows) is library.array_type
     np.testing.assert_array_equal(np.asarray(rows), best_of(expected, 3)[0])
-    np.testing.assert_allclose(lib.get(ratios), best_of(expected, 3)[1], **tight)
+    np.testing.assert_allclose(library.get(ratios), best_of(expected, 3)[1], **tight)
     for rows in ([5, 1, 2], slice(None, None, -3)):
-        np.testing.assert_allclose(lib.get(plda.llr(ours.select(rows), theirs)), expected[rows], **tight)
+        np.testing.assert_allclose(library.get(plda.llr(ours.select(rows), theirs)), expected[rows], **tight)
     many = np.tile(each_pair(A, B), (4, 1))  # so many that factors of all rows are made
-    np.testing.assert_allclose(lib.get(plda.llr(ours, theirs, pairs=many)), np.tile(expected.ravel(), 4), **tight)
+    np.testing.assert_allclose(library.get(plda.llr(ours, theirs, pairs=many)), np.tile(expected.ravel(), 4), **tight)
 
 
 @pytest.mark.parametrize("order", ["sorted", "in turns", "any"])
-def test_rows_of_a_pattern_in_every_library(lib, order):
+def test_rows_of_a_pattern_in_every_library(library, order):
     rng = np.random.default_rng(16)
     p = oracle.random_model(rng, 3, 2, 2)
     n = {"sorted": np.arange(30) // 15, "in turns": np.arange(30) % 2, "any": rng.integers(0, 2, 30)}[order]
@@ -343,9 +337,9 @@ def test_rows_of_a_pattern_in_every_library(lib, order):
     X = rng.normal(p.mu[0], 3.0, (len(side), 3))
     numpys, ours = (
         PLDA.from_parameters(*map(put, (p.mu[0], p.V, p.U, p.W[0]))).enroll(put(X), side, side)
-        for put in (np.asarray, lib.put)
+        for put in (np.asarray, library.put)
     )
-    np.testing.assert_allclose(lib.get(matrix(ours, ours)), matrix(numpys, numpys), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(library.get(matrix(ours, ours)), matrix(numpys, numpys), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

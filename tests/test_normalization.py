@@ -17,7 +17,6 @@ from duoplda.io import Coded, Trials
 from duoplda.trials import normalization
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.normalization import METHODS, Cohort, NormalizedScorer
-from test_array import LIBRARIES, Library
 from test_llr import MODELS, each_pair, enrolled, two_sides
 
 near = {"rtol": 1e-10, "atol": 1e-10}
@@ -92,15 +91,11 @@ def test_blocks_do_not_show(monkeypatch, method, cells):
 
 
 @every_method
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_other_array_libraries(library, method):
-    lib, data = (
-        Library(library),
-        make_recordings(12, 2, 2, n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=1),
-    )
+    data = make_recordings(12, 2, 2, n_dimensions=6, n_speaker_factors=3, n_session_factors=2, seed=1)
     m = data.model
     plda, part = PLDA.from_parameters(m.mu[0], m.V, m.U, m.W[0]), np.arange(len(data.X)) // 16
-    X, sides = lib.put(data.X), []
+    X, sides = library.put(data.X), []
     for k in range(3):
         rows = np.flatnonzero(part == k)
         sides.append(
@@ -109,9 +104,9 @@ def test_other_array_libraries(library, method):
     own, others = (NormalizedScorer(a, Cohort(c, method, 2)) for a, c in zip(sides[0], sides[2], strict=True))
     expected = own.columns(sides[1][0])
     assert np.isfinite(expected).all()
-    np.testing.assert_allclose(lib.get(others.columns(sides[1][1])), expected, **near)
+    np.testing.assert_allclose(library.get(others.columns(sides[1][1])), expected, **near)
     pairs = np.array([[0, 1], [2, 0]])
-    np.testing.assert_allclose(lib.get(others.pairs(sides[1][1], pairs)), expected[[0, 2], [1, 0]], **near)
+    np.testing.assert_allclose(library.get(others.pairs(sides[1][1], pairs)), expected[[0, 2], [1, 0]], **near)
     np.testing.assert_array_equal(to_numpy(others.top(sides[1][1], 1)[0])[:, 0], expected.argmax(axis=0))
 
 

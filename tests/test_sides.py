@@ -14,7 +14,6 @@ from duoplda import PLDA, Backend, DuopldaError
 from duoplda.io import read_container, write_container
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.sides import Sides, enroll, load
-from test_array import LIBRARIES, Library
 from test_llr import MODELS, enrolled, every_model, model_of, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
@@ -178,19 +177,17 @@ def test_what_cannot_be_added():
         A.add(enrolled(p, b).select([0, 0]))
 
 
-@pytest.mark.parametrize("lib", LIBRARIES)
-def test_every_library_adds(lib):
-    lib = Library(lib)
+def test_every_library_adds(library):
     p, a, b = two_sides("low rank", 8)
-    plda = PLDA.from_parameters(*(lib.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
+    plda = PLDA.from_parameters(*(library.put(x) for x in (p.mu[0], p.V, p.U, p.W[0])))
     part = np.arange(len(a)) % 3
-    A, *rest = (plda.enroll(lib.put(a.X[part == t]), a.speaker[part == t], a.session[part == t]) for t in range(3))
+    A, *rest = (plda.enroll(library.put(a.X[part == t]), a.speaker[part == t], a.session[part == t]) for t in range(3))
     for other in rest:
         A.add(other)
-    B = plda.enroll(lib.put(b.X), b.speaker, b.session)
-    got = lib.get(plda.llr(A, B))[A.find(np.unique(a.speaker))]
+    B = plda.enroll(library.put(b.X), b.speaker, b.session)
+    got = library.get(plda.llr(A, B))[A.find(np.unique(a.speaker))]
     np.testing.assert_allclose(got, oracle.llr_matrix(p, a, b), rtol=1e-9, atol=1e-9)
-    assert lib.get(A.remove(A.ids[:2]).gamma).shape == (4, 2)
+    assert library.get(A.remove(A.ids[:2]).gamma).shape == (4, 2)
 
 
 # -- what is kept between sets of tests --------------------------------------------------------------------------------

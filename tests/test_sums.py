@@ -7,7 +7,6 @@ import pytest
 
 import oracle
 from duoplda import PLDA
-from duoplda import arrays as ar
 from duoplda.model.parameters import Terms
 from duoplda.trials import sums
 from duoplda.trials.sums import Pairs, Sums
@@ -91,23 +90,20 @@ def test_equal_counts_are_inverted_once():
     assert Pairs(first, test).counts.tolist() == [[1], [2], [3]]
 
 
-@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
 @pytest.mark.parametrize("matrix", [0, sums.MATRIX])
 def test_other_libraries_give_the_same(library, matrix, monkeypatch):
-    xp = pytest.importorskip(library)
     monkeypatch.setattr(sums, "MATRIX", matrix)
     sets = two_sets(3, 3)
-    there = [(xp.asarray(X), *labels) for X, *labels in sets]
+    there = [(library.put(X), *labels) for X, *labels in sets]
     ours, theirs = (Pairs(*(Sums(*rows, 3) for rows in each)) for each in (sets, there))
     n = ours.shape[0] * ours.shape[1]
     cells = np.random.default_rng(1).permutation(n)[: n // 6]
     for plda in models(3, 3):
         model = plda.model_
-        arrays = {name: xp.asarray(getattr(model, name)) for name in ("mu", "V", "U", "W")}
+        arrays = {name: library.put(getattr(model, name)) for name in ("mu", "V", "U", "W")}
         moved = replace(model, **arrays)
         for found, want in (
             (theirs.matrix(moved), ours.matrix(model)),
             (theirs.listed(moved, theirs.some(cells)), ours.listed(model, ours.some(cells))),
         ):
-            assert type(found) is type(moved.V)
-            np.testing.assert_allclose(ar.to_numpy(found), want, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(library.get(found), want, rtol=1e-9, atol=1e-9)

@@ -23,26 +23,22 @@ from duoplda.errors import DuopldaError
 from duoplda.model import posteriors as post
 from duoplda.model.parameters import Model
 
-ROUNDS = 4  # of training and labelling
-SWEEPS = 20  # of the start
-
 
 @reproducible()
 def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0) -> Ints:
-    """The kind of each recording, from 0 to K - 1; `train` fits a model to the recordings with given kinds."""
+    """The kind of each recording, from 0 to K - 1; `train` fits a model to the recordings with the kinds it gets."""
+    labels = labels.filled
     several = labels.counts.sum(axis=1)[labels.session] > 1
     if several.sum() < 2 * K:
         few = f"only {int(several.sum())} of {len(X)} recordings share their session with others"
         why = "only recordings of one session differ by their channel alone. Label the kinds"
         raise DuopldaError(f"{few}, too few to tell {K} kinds of channels apart: {why}")
     kind = _start(X, labels, several, K, seed)
-    for _ in range(ROUNDS):
-        fitted = train(kind)
+    for _ in range(4):  # most recordings have their kind after two rounds, and each trains a model
         before = kind
-        kind = _assign(fitted, X, replace(labels, kinds=np.arange(K), kind=kind))
+        kind = _assign(train(kind), X, replace(labels, kinds=np.arange(K), kind=kind))
         if np.bincount(kind, minlength=K).min() == 0:
-            kind = before
-            break
+            return before
         if (kind == before).mean() > 0.999:
             break
     return kind
@@ -51,31 +47,32 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
 def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K: int, seed: int) -> Ints:
     """Clusters of differences from the session's mean: k-means, then Gaussians with a covariance each."""
     rows = np.flatnonzero(several)
-    _, index = np.unique(labels.session[rows], return_inverse=True)
-    order = np.argsort(index, kind="stable")
-    n = np.bincount(index)
+    _, session = np.unique(labels.session[rows], return_inverse=True)
+    order = np.argsort(session, kind="stable")
+    n = np.bincount(session)
     means = segment_sums(X[rows[order]], np.cumsum(n) - n) / n[:, None]
-    r = (X[rows] - means[index]) * np.sqrt(n / np.maximum(n - 1, 1))[index][:, None]
+    # Differences from the mean of n recordings have (n - 1) / n of the variance.
+    r = (X[rows] - means[session]) * np.sqrt(n / np.maximum(n - 1, 1))[session][:, None]
     pooled = np.cov(r.T).reshape(r.shape[1], -1)
     s, T = np.linalg.eigh(pooled)
     keep = s > 1e-10 * s[-1]
     r = r @ (T[:, keep] / np.sqrt(s[keep]))  # white on the whole
     d = r.shape[1]
-    with threadpool_limits(1, user_api="openmp"):  # its sums depend on the number of threads
+    with threadpool_limits(1, user_api="openmp"):  # the sums of k-means depend on the number of threads
         kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
     ln = np.empty((len(r), K))
     e = np.empty_like(r)
-    for _ in range(SWEEPS):
+    for _ in range(20):  # it is only a start: what is left to do, the rounds of training do
         for k in range(K):
-            own = r[kind == k]
-            mean = own.mean(axis=0)
-            own -= mean
-            covariance = (own.T @ own + d * np.eye(d)) / (len(own) + d)
+            members = r[kind == k]
+            mean = members.mean(axis=0)
+            members -= mean
+            covariance = (members.T @ members + d * np.eye(d)) / (len(members) + d)
             C = np.linalg.cholesky(covariance)
             whiten = np.linalg.inv(C).T
             np.matmul(r, whiten, out=e)
             e -= mean @ whiten
-            ln[:, k] = np.log(len(own)) - np.einsum("ij,ij->i", e, e) / 2 - np.log(np.diagonal(C)).sum()
+            ln[:, k] = np.log(len(members)) - np.einsum("ij,ij->i", e, e) / 2 - np.log(np.diagonal(C)).sum()
         new = ln.argmax(axis=1)
         if np.bincount(new, minlength=K).min() == 0 or (new == kind).all():
             break
@@ -86,7 +83,8 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
 
 
 def _assign(model: Model, X: NDArray[np.float64], labels: Labels) -> Ints:
+    """The kind that best explains what the posterior means of y and x leave of each recording."""
     hidden = post.posterior(model, X, labels)
-    rest = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
+    noise = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
     share = np.bincount(labels.kind, minlength=model.K) / len(X)
-    return post.kind_log_posterior(model.noise_alone, rest, np.maximum(share, 1e-12)).argmax(axis=1)
+    return post.kind_log_posterior(model.noise_alone, noise, np.maximum(share, 1e-12)).argmax(axis=1)

@@ -26,7 +26,7 @@ TOO_LARGE = "recordings have values too large to add up: are they on the scale o
 class Sessions:
     """Labelled recordings as the model sees them: a session is its type and its (v, z)."""
 
-    labels: Labels
+    labels: Labels  # filled: a recording without a session is one of its own
     types: Ints  # (C, K)
     type: Ints  # (H,) index into types
     v: Array  # (H, ny)
@@ -45,10 +45,10 @@ class Sessions:
         return _sums_by(self.labels.session_speaker, rows)[1]
 
     def gamma(self, terms: Terms) -> Array:
-        """(M, ny)"""
+        """(M, ny) sum over a speaker's sessions of v - J'P z."""
         out = self.v + 0.0
-        for c, of in _by_type(self.type) if self.z.shape[1] else ():
-            ar.add_rows(out, of, -ar.tall_product(ar.take(self.z, of), terms.PJ[c, ...]))
+        for c, chosen in _by_type(self.type) if self.z.shape[1] else ():
+            ar.add_rows(out, chosen, -ar.tall_product(ar.take(self.z, chosen), terms.PJ[c, ...]))
         return self.by_speaker(out)
 
 
@@ -73,6 +73,7 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
     d = model.d
     if X.shape[1] != d:
         raise DuopldaError(f"X has {X.shape[1]} features, but PLDA is expecting {d} features as input")
+    labels = labels.filled
     types, session_type, _ = labels.types
     WV = model.W @ model.V
     WU = model.W @ model.U
@@ -85,43 +86,44 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
     ln_W = [float(model.ln_W[k]) for k in range(model.K)] if density else []
 
     def blocks() -> Iterator[tuple[int, Ints, Array | None]]:
+        """Kind by kind, rows in the order of their sessions: their indices, and the rows where they are streamed."""
         for k in range(model.K):
             rows = order if model.K == 1 else order[labels.kind[order] == k]
             parts = [rows[a : a + step] for a in range(0, len(rows), step)]
-            found = ar.streamed(X, parts, model.V) if away and parts else parts
-            yield from zip([k] * len(parts), parts, found, strict=True)
+            streamed = ar.streamed(X, parts, model.V) if away and parts else [None] * len(parts)
+            yield from zip([k] * len(parts), parts, streamed, strict=True)
 
-    def project(given: tuple[int, Ints, Array]) -> tuple[Any, ...]:
-        k, part, block = given
-        G = ar.to_float(block if away else ar.take(X, part), xp) - model.mu[k, ...]
+    def project(block: tuple[int, Ints, Array | None]) -> tuple[Any, ...]:
+        k, part, rows = block
+        G = ar.to_float(rows if away else ar.take(X, part), xp) - model.mu[k, ...]
         session = labels.session[part]  # sorted
         starts = np.flatnonzero(np.diff(session, prepend=-1))
         F = ar.segment_sums(G, starts)
         if not bool(xp.all(xp.isfinite(F))):
             ar.check_finite(X)
             raise DuopldaError(TOO_LARGE)
-        found = session[starts], F @ WV[k, ...], F @ WU[k, ...]
+        projected = session[starts], F @ WV[k, ...], F @ WU[k, ...]
         if not density:
-            return found
+            return projected
         q = xp.sum((G @ model.W_factor[k, ...]) ** 2, axis=1)
-        return *found, *_sums_by(labels.speaker[part], (ln_W[k] - q)[:, None] / 2)
+        return *projected, *_sums_by(labels.speaker[part], (ln_W[k] - q)[:, None] / 2)
 
     cost = 2.0 * X.shape[0] * d * (model.ny + model.nx + d * density) if xp is np else 0
-    for session, of_v, of_z, *rest in ar.in_order(project, blocks(), cost):
-        ar.add_rows(v, session, of_v)
-        ar.add_rows(z, session, of_z)
-        if rest:
-            ar.add_rows(ln, *rest)
+    for session, part_v, part_z, *ln_noise in ar.in_order(project, blocks(), cost):
+        ar.add_rows(v, session, part_v)
+        ar.add_rows(z, session, part_z)
+        if ln_noise:
+            ar.add_rows(ln, *ln_noise)
     return Sessions(labels, types, session_type, v, z, ln[:, 0] if density else None)
 
 
 def session_terms(terms: Terms, types: Ints, z: Array) -> Array:
     """(ln|P_c| + z'P_c z) / 2 of each session, (H,); `types` are indices into the terms."""
     out = ar.zeros((z.shape[0], 1), z)
-    for c, of in _by_type(types):
-        zc = ar.take(z, of)
+    for c, chosen in _by_type(types):
+        zc = ar.take(z, chosen)
         quadratic = ar.namespace(z).sum(ar.tall_product(zc, terms.P[c, ...]) * zc, axis=1)
-        ar.add_rows(out, of, (terms.ln_P[c] + quadratic)[:, None] / 2)
+        ar.add_rows(out, chosen, (terms.ln_P[c] + quadratic)[:, None] / 2)
     return out[:, 0]
 
 
@@ -145,11 +147,13 @@ def log_likelihoods(model: Model, X: Array, labels: Labels) -> Array:
 def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array, x: Array) -> Array:
     """(M,) ln P(Phi_i | y_i, X_i); y (M, ny) and x (H, nx) in the order of the sorted ids."""
     xp = ar.namespace(X)
-    sizes = (len(labels.speaker_ids), labels.n_sessions)
-    for name, given, shape in (("y", y, (sizes[0], model.ny)), ("x", x, (sizes[1], model.nx))):
-        if tuple(given.shape) != shape:
-            raise DuopldaError(f"{name} has shape {tuple(given.shape)}, expected {shape}: a row for each sorted id")
-        if not bool(xp.all(xp.isfinite(given))):
+    labels = labels.filled
+    shapes = {"y": (len(labels.speaker_ids), model.ny), "x": (labels.n_sessions, model.nx)}
+    for name, values in (("y", y), ("x", x)):
+        shape = tuple(values.shape)
+        if shape != shapes[name]:
+            raise DuopldaError(f"{name} has shape {shape}, expected {shapes[name]}: a row for each sorted id")
+        if not bool(xp.all(xp.isfinite(values))):
             raise DuopldaError(f"{name} contains NaN or infinity")
     located = ar.take(y, labels.speaker) @ model.V.T + ar.take(x, labels.session) @ model.U.T
     return sessions(model.noise_alone, ar.to_float(X, xp) - located, labels, density=True).ln_noise
@@ -163,8 +167,8 @@ class Posterior:
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], [[1.0]], [[1.0]])
-    >>> found = plda.posterior([[3.0], [3.0], [-1.5]], ["a", "a", "b"], ["s", "s", "t"])
-    >>> found.speaker_ids.tolist(), found.speaker_mean.round(2).tolist(), found.session_speaker.tolist()
+    >>> hidden = plda.posterior([[3.0], [3.0], [-1.5]], ["a", "a", "b"], ["s", "s", "t"])
+    >>> hidden.speaker_ids.tolist(), hidden.speaker_mean.round(2).tolist(), hidden.session_speaker.tolist()
     (['a', 'b'], [[1.2], [-0.5]], [0, 1])
     """
 
@@ -197,15 +201,17 @@ class Posterior:
     def session_mean_given(self, y: Array) -> Array:
         """(H, nx) E[x_ij | y_i] for speaker factors y (M, ny)."""
         out = ar.zeros(self._z.shape, self._z)
-        for c, of in _by_type(self._type):
-            zeta = ar.take(self._z, of) - ar.tall_product(ar.take(y, self.session_speaker[of]), self._terms.J[c, ...].T)
-            ar.add_rows(out, of, ar.tall_product(zeta, self._terms.P[c, ...]))
+        for c, chosen in _by_type(self._type):
+            expected = ar.tall_product(ar.take(y, self.session_speaker[chosen]), self._terms.J[c, ...].T)
+            ar.add_rows(out, chosen, ar.tall_product(ar.take(self._z, chosen) - expected, self._terms.P[c, ...]))
         return out
 
 
 @ar.reproducible()
 def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
+    """The posteriors of the hidden variables of labelled recordings X (N, d)."""
     s = sessions(model, X, labels)
+    labels = s.labels
     terms = Terms(model, s.types)
     y = speakers(terms.G, Patterns(s.counts), s.gamma(terms)).mean
     return Posterior(labels.speaker_ids, labels.session_ids, y, labels.session_speaker, s.counts, s.type, terms, s.z)
@@ -217,10 +223,10 @@ def transform(model: Model, X: Array, kind: Ints) -> Array:
     """(N, ny) E[y | one recording]."""
     terms = Terms(model, np.eye(model.K, dtype=np.int64))
     out = ar.zeros((X.shape[0], model.ny), X)
-    for k, of in _by_type(kind):
+    for k, rows in _by_type(kind):
         _, B = terms.stacked([k], k)
         covariance, _ = ar.spd_inverse(ar.eye(model.ny, B) + terms.G[k, ...])
-        ar.add_rows(out, of, ar.tall_product(ar.take(X, of) - model.mu[k, ...], B @ covariance))
+        ar.add_rows(out, rows, ar.tall_product(ar.take(X, rows) - model.mu[k, ...], B @ covariance))
     return out
 
 
@@ -229,11 +235,11 @@ def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
     """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
     xp = ar.namespace(X)
     common = model.V @ model.V.T + model.U @ model.U.T
-    columns = []
+    joint = []
     for k in range(model.K):
-        precision, ln = ar.spd_inverse(common + ar.spd_inverse(model.W[k, ...])[0])
+        precision, ln_det = ar.spd_inverse(common + ar.spd_inverse(model.W[k, ...])[0])
         e = ar.tall_product(X - model.mu[k, ...], ar.cholesky(precision))
-        columns.append(xp.log(priors[k]) - (xp.sum(e * e, axis=1) + ln) / 2)
-    ln = xp.stack(columns, axis=1)
-    top = xp.max(ln, axis=1, keepdims=True)
+        joint.append(xp.log(priors[k]) - (xp.sum(e * e, axis=1) + ln_det) / 2)
+    ln = xp.stack(joint, axis=1)
+    top = xp.max(ln, axis=1, keepdims=True)  # the exponential of the largest is 1: none overflows
     return ln - top - xp.log(xp.sum(xp.exp(ln - top), axis=1, keepdims=True))
