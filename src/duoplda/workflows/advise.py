@@ -10,7 +10,7 @@ from duoplda.errors import DuopldaError, OptionsError
 from duoplda.estimators.advice import Advice
 from duoplda.estimators.advice import advise as advise_on
 from duoplda.io import read_embeddings, read_labels, read_recordings
-from duoplda.io.recordings import LabelIndex
+from duoplda.io.label_index import encoded_labels
 from duoplda.workflows._files import Note, PathLike, silent
 from duoplda.workflows._labels import one_table
 
@@ -42,7 +42,7 @@ def advise(
     else:
         table = read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
         d = None if embeddings is None else read_embeddings(embeddings, ids).dim
-        advice = advise_on(LabelIndex.of(table, note).labels, dimensions=d)
+        advice = advise_on(encoded_labels(table, note), dimensions=d)
     options = {"--embeddings": embeddings or "EMBEDDINGS", "--ids": ids, "--labels": labels, "--speakers": speakers}
     options |= {"--sessions": sessions, "--channels": channels}
     files = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
