@@ -186,7 +186,7 @@ class ChunkRecordings(Recordings):
 
     def labels(self) -> Labels:
         if self._labels is None:
-            raise DuopldaError("these recordings have no labels")
+            raise DuopldaError("these recordings have no labels: give the speaker of each, or at least the session")
         return self._labels
 
     @property

@@ -725,6 +725,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def _labelled(self, X: Any, speaker: Any, session: Any, channel: Any) -> tuple[Model, Array, lab.Labels]:
         X = self._rows(X)
+        if speaker is None:
+            raise DuopldaError("speaker is None: give the speaker of each recording")
         labels = lab.encode(speaker, session, None, X.shape[0]).filled
         return moved(self.model_, X), X, replace(labels, kinds=self.model_.kinds, kind=self._kind(X, channel))
 
