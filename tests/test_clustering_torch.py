@@ -56,12 +56,10 @@ def test_the_highest_of_groups_are_the_highest():
         assert torch.equal(out.gather(1, found), out.topk(k, dim=1).values)
 
 
-def test_products_of_all_pairs_are_gains(monkeypatch):
+def test_products_of_all_pairs_are_gains():
     data, plda = drawn((1, 5), 30)
     sides = plda.enroll(torch.as_tensor(data.X), data.session, data.session).unnamed()
-    evidence = clustering.DiagonalEvidence.of(sides)
-    r = rounds.Rounds(sides, evidence, 4.0, 1.0)
-    r.refresh()
+    r = rounds.Rounds(sides, clustering.DiagonalEvidence.of(sides), 4.0, 1.0)
     n = len(r.m)
     a, b = r.look(n - 1)
     assert len(torch.unique(a * n + b)) == n * (n - 1)

@@ -1,11 +1,12 @@
 """Who is who: the partition of sessions into speakers with the highest posterior that is found.
 
-`queue.py` merges clusters, `refine.py` moves items, `evidence.py` has the ratios. Here constraints become items, and
-the partition becomes an answer that says how sure it is of its parts.
+`queue.py` merges clusters, `refine.py` moves items, `evidence.py` guesses at ratios, and `rounds.py` does all of it for
+very many items on a GPU. Here constraints become items, and the partition becomes an answer that says how sure it is.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,37 +14,34 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaln
 
-from duoplda.arrays import is_torch, namespace, reproducible, to_numpy
+from duoplda.arrays import Array, is_torch, namespace, reproducible, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import DiagonalEvidence, Floats
-from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, merge_all, neighbours, without_hubs
-from duoplda.trials.refine import Places, refine
+from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, neighbours, prior_gain
+from duoplda.trials.refine import Places, best_places, exact_gain
+from duoplda.trials.refine import refine as move_items
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
 
-Top = Callable[[Sides, int], tuple[Any, Any]]
-
-FEW = 4000  # items: up to so many, merges are those of the algorithm that looks at all pairs, as far as was seen
-# Neighbours of an item to begin with
-CANDIDATES = 10
-CANDIDATES_OF_FEW = 30
-SLACK_OF_FEW = 5.0  # nats by which a guess at a gain may be too low
-CLOSE = 3.0  # nats: smaller margins of items are exact
-ROUNDS_FROM = 20_000  # items in tensors: fewer are merged one by one, on the host
+# Tensors of fewer items than this are clustered on the host, where gains are exact; there, many items take minutes.
+ROUNDS_FROM = 20_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clustering:
     """Speakers that were found, and how sure that is. Gains are nats of the posterior of the partition.
+
+    A small `split`, or a `merge` just below 0, marks clusters that a person should listen to. The numbers hold under
+    the model: on recordings unlike its training data they are too confident.
 
     Attributes
     ----------
@@ -71,8 +69,8 @@ class Clustering:
     -------
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
-    >>> found = plda.cluster([[9.0], [9.1], [-5.0]], prior=0.5)
-    >>> len(found), found.names[found.labels].tolist(), found.sessions.tolist()
+    >>> clusters = plda.cluster([[9.0], [9.1], [-5.0]], prior=0.5)
+    >>> len(clusters), clusters.names[clusters.labels].tolist(), clusters.sessions.tolist()
     (2, ['spk1', 'spk1', 'spk2'], [2, 1])
     """
 
@@ -116,15 +114,14 @@ class Clustering:
             Z[t, 3] = size[m + t]
         heights = -Z[:, 2]
         Z[:, 2] = np.maximum.accumulate(heights - heights.min()) if len(Z) else heights
-        rest = sorted(size)
         top = Z[-1, 2] if len(Z) else 0.0
+        node, *others = sorted(size)
+        n = size[node]
         rows = []
-        at = rest[0]
-        n = size[rest[0]]
-        for t, other in enumerate(rest[1:]):
+        for t, other in enumerate(others):
             n += size[other]
-            rows.append([at, other, top + 1.0, n])
-            at = m + len(Z) + t
+            rows.append([node, other, top + 1.0, n])
+            node = m + len(Z) + t
         return np.concatenate([Z, np.array(rows).reshape(-1, 4)])
 
 
@@ -136,85 +133,92 @@ def cluster(
     n_speakers: int | None = None,
     min_speakers: int | None = None,
     max_speakers: int | None = None,
-    must_link: Any = None,
-    cannot_link: Any = None,
+    must_link: ArrayLike | None = None,
+    cannot_link: ArrayLike | None = None,
     known: Sides | None = None,
     weight: float = 1.0,
     discount: float = 1.0,
     refine: bool = True,
     candidates: int | None = None,
-    top: Top = lambda sides, k: Scorer(sides).top(sides, k),
+    top: Callable[[Sides, int], tuple[Array, Array]] = lambda sides, k: Scorer(sides).top(sides, k),
 ) -> Clustering:
     """The partition of sides into speakers; see `PLDA.cluster`.
 
-    `top(sides, k)` gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice.
+    Parameters
+    ----------
+    candidates : neighbours of each item to begin with; None: 30, or 10 of many items
+    top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
     """
-    prior, weight, discount = _checked(prior, weight, discount)
+    _check_numbers(prior=prior, weight=weight, discount=discount)
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
-    fewest, most = _numbers(n_speakers, min_speakers, max_speakers)
-    every, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
+    fewest, most = _speaker_limits(n_speakers, min_speakers, max_speakers)
+    everyone, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
     item, cannot = _constraints(sides, must_link, cannot_link)
-    item = np.append(item, int(item.max()) + 1 + np.arange(len(every) - len(sides)))
-    every = every.grouped(item)
-    owner = owner[np.unique(item, return_index=True)[1]]
-    evidence = DiagonalEvidence.of(every)
+    item = np.append(item, int(item.max()) + 1 + np.arange(len(everyone) - len(sides)))
+    everyone, owner = _grouped(everyone, owner, item)
+    evidence = DiagonalEvidence.of(everyone)
     ln_alpha = math.log((1 - prior) / prior)
-    candidates = candidates or (CANDIDATES_OF_FEW if len(every) <= FEW else CANDIDATES)
-    free = known is None and not cannot and (fewest, most) == _numbers(None, None, None) and discount == 1
-    if free and len(every) >= ROUNDS_FROM and is_torch(namespace(every.gamma)):
-        return _of_rounds(sides, item, rounds.find(every, evidence, ln_alpha, weight, candidates))
-    items = _items(evidence, every, owner, cannot, discount)
-    if fewest == 1 and not cannot and (twin := _twins(evidence, items, weight, ln_alpha)) is not None:
+    # Up to 4,000 items nearly all pairs are candidates, so that the best pair of all is merged at each step.
+    few = len(everyone) <= 4000
+    candidates = candidates or (30 if few else 10)
+    unconstrained = known is None and not cannot and fewest == 1 and most >= len(everyone) and discount == 1
+    if unconstrained and len(everyone) >= ROUNDS_FROM and is_torch(namespace(everyone.gamma)):
+        return _answer_of_rounds(sides, item, rounds.find(everyone, evidence, ln_alpha, weight, candidates))
+    items = _items(evidence, everyone, owner, cannot, discount)
+    if fewest == 1 and not cannot and (twin := _twins(items, weight, ln_alpha)) is not None:
         item = twin[item]
-        every = every.grouped(twin)
-        owner = owner[np.unique(twin, return_index=True)[1]]
-        items = _items(evidence, every, owner, cannot, discount)
-    n_known = int((items.owner >= 0).sum())
-    if fewest > len(items.m) - n_known and fewest > 1:
-        what = f"{len(items.m) - n_known} items (sessions, or groups of them that must be together)"
+        everyone, owner = _grouped(everyone, owner, twin)
+        items = _items(evidence, everyone, owner, cannot, discount)
+    n_items = int((items.owner < 0).sum())
+    if fewest > max(n_items, 1):
+        what = f"{n_items} items (sessions, or groups of them that must be together)"
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
-    p = Partition(evidence, items, ln_alpha, weight)
-    queue = Queue(p, SLACK_OF_FEW) if len(items.m) <= FEW else Queue(p)
-    _start(queue, every, discount, candidates, top)
-    merge_all(queue, fewest, most)
+    p = Partition(items, ln_alpha, weight)
+    queue = Queue(p, slack=5.0) if few else Queue(p)  # nats: with few items there is time to look at more pairs
+    _add_first_pairs(queue, everyone, discount, candidates, top)
+    queue.merge_all(fewest, most)
     if p.n_clusters > most:
         raise DuopldaError(
             f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
             "for: ask for more, or lift some constraints"
         )
-    places = Places(p, items)
     tree = list(p.merges)
-    for _ in range(5 if refine else 0):
-        if not _refine(places, fewest, most):
-            break
+    places = _refined(p, fewest, most) if refine else None
+    return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p))
+
+
+def _refined(p: Partition, fewest: int, most: int) -> Places | None:
+    """Move items and merge clusters in turn, until nothing changes; where items might be, if that is known."""
+    for _ in range(5):  # after two turns hardly anything changes
+        moved, places = move_items(p, fewest, most)
         before = len(p.merges)
-        merge_all(Queue(p), fewest, most)
+        if moved:
+            Queue(p).merge_all(fewest, most)
         if before == len(p.merges):
-            break
-        places = Places(p, items)
-    return _answer(sides, known, items, item[: len(sides)], tree, places)
+            return places
+    return None
 
 
-_refine = refine  # the parameter of `cluster` has its name
-
-
-def _checked(prior: Any, weight: Any, discount: Any) -> tuple[float, float, float]:
-    for name, value, high in (("prior", prior, 1.0), ("weight", weight, math.inf), ("discount", discount, math.inf)):
+def _check_numbers(**numbers: float) -> None:
+    for name, value in numbers.items():
+        high = 1.0 if name == "prior" else math.inf
         if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
             what = "between 0 and 1" if high == 1 else "greater than 0"
             raise DuopldaError(f"{name}={value!r} must be a number {what}")
-    return float(prior), float(weight), float(discount)
 
 
-def _numbers(n: Any, low: Any, high: Any) -> tuple[int, int]:
+def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:
     """The fewest and the most speakers."""
     for name, value in (("n_speakers", n), ("min_speakers", low), ("max_speakers", high)):
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
             raise DuopldaError(f"{name}={value!r} must be a whole number from 1 on, or None")
-    if n is not None and (low is not None or high is not None):
-        raise DuopldaError("n_speakers says it all: leave out min_speakers and max_speakers")
-    fewest, most = (int(n), int(n)) if n is not None else (int(low or 1), int(high) if high else np.iinfo(np.int64).max)
+    if n is not None:
+        if low is not None or high is not None:
+            raise DuopldaError("n_speakers fixes the number of speakers: leave out min_speakers and max_speakers")
+        return int(n), int(n)
+    fewest = int(low or 1)
+    most = int(high or np.iinfo(np.int64).max)
     if fewest > most:
         raise DuopldaError(f"min_speakers={low} is more than max_speakers={high}")
     return fewest, most
@@ -223,41 +227,43 @@ def _numbers(n: Any, low: Any, high: Any) -> tuple[int, int]:
 # -- constraints
 
 
-def pairs_of(pairs: Any, ids: NDArray[Any], name: str) -> Ints:
+def pairs_of(pairs: ArrayLike | None, ids: NDArray[Any], name: str) -> Ints:
     """(k, 2) rows, of pairs of row numbers or of pairs of ids."""
-    given = np.zeros((0, 2), np.int64) if pairs is None else np.asarray(pairs)
-    if given.size == 0:
+    array = np.zeros((0, 2), np.int64) if pairs is None else np.asarray(pairs)
+    if array.size == 0:
         return np.zeros((0, 2), np.int64)
-    if given.ndim != 2 or given.shape[1] != 2:
-        raise DuopldaError(f"{name} must be pairs, of shape (k, 2), got an array of shape {given.shape}")
-    if given.dtype.kind in "iu" and ids.dtype.kind not in "iu":
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise DuopldaError(f"{name} must be pairs, of shape (k, 2), got an array of shape {array.shape}")
+    if array.dtype.kind in "iu" and ids.dtype.kind not in "iu":
         ids = np.arange(len(ids))
     order = np.argsort(ids, kind="stable")
-    place = lab.places(given.reshape(-1), ids[order]) if given.dtype.kind in "iuU" else np.full(given.size, -1)
-    unknown = list(dict.fromkeys(given.reshape(-1)[place < 0].tolist()))
+    place = lab.places(array.reshape(-1), ids[order]) if array.dtype.kind in "iuU" else np.full(array.size, -1)
+    unknown = list(dict.fromkeys(array.reshape(-1)[place < 0].tolist()))
     if unknown:
         raise DuopldaError(f"{name} names {len(unknown)} that are not among those to cluster: {some(unknown)}")
     return order[place].reshape(-1, 2)
 
 
-def _constraints(sides: Sides, must_link: Any, cannot_link: Any) -> tuple[Ints, dict[int, set[int]]]:
+def _constraints(
+    sides: Sides, must_link: ArrayLike | None, cannot_link: ArrayLike | None
+) -> tuple[Ints, dict[int, set[int]]]:
     """The item of each side, and the items that are to be apart."""
     n = len(sides)
-    must = pairs_of(must_link, sides.ids, "must_link")
-    not_ = pairs_of(cannot_link, sides.ids, "cannot_link")
-    links = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), shape=(n, n))
-    found = connected_components(links, directed=False)[1]
-    _, first, item = np.unique(found, return_index=True, return_inverse=True)
+    together = pairs_of(must_link, sides.ids, "must_link")
+    apart = pairs_of(cannot_link, sides.ids, "cannot_link")
+    links = coo_array((np.ones(len(together)), (together[:, 0], together[:, 1])), shape=(n, n))
+    component = connected_components(links, directed=False)[1]
+    _, first, item = np.unique(component, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))  # items in the order of their first sides
     item = rank[item.reshape(-1)]
-    both = np.flatnonzero(item[not_[:, 0]] == item[not_[:, 1]])
+    both = np.flatnonzero(item[apart[:, 0]] == item[apart[:, 1]])
     if len(both):
-        a, b = sides.ids[not_[both[0]]].tolist()
+        a, b = sides.ids[apart[both[0]]].tolist()
         why = "is linked with itself" if a == b else f"and {b!r} are also linked by must_link, if by way of others"
         what = f"{len(both)} pairs of cannot_link contradict must_link"
         raise DuopldaError(f"{what}: {a!r} {why}; leave out one of the two")
     cannot: dict[int, set[int]] = {}
-    for a, b in np.unique(item[not_], axis=0).tolist() if len(not_) else ():
+    for a, b in item[apart].tolist():
         cannot.setdefault(a, set()).add(b)
         cannot.setdefault(b, set()).add(a)
     return item, cannot
@@ -268,9 +274,8 @@ def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
     if not isinstance(known, Sides):
         raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
     refuse_shared(sides.session, known)
-    names = [f"{i}" for i in range(len(sides))] + [f"known {i}" for i in range(len(known))]
-    first = sides.unnamed(names[: len(sides)])
-    second = known.unnamed(names[len(sides) :])
+    first = sides.unnamed([f"{i}" for i in range(len(sides))])
+    second = known.unnamed([f"known {i}" for i in range(len(known))])
     return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
 
 
@@ -287,199 +292,208 @@ def refuse_shared(session: NDArray[Any], known: Sides) -> None:
 # -- items
 
 
+def _grouped(sides: Sides, owner: Ints, item: Ints) -> tuple[Sides, Ints]:
+    """Items as sides, and the known speaker that each stands for."""
+    return sides.grouped(item), owner[np.unique(item, return_index=True)[1]]
+
+
 def _items(
     evidence: DiagonalEvidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float
 ) -> Items:
     gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
-    counts = discount * sides.counts.astype(np.float64)
-    Q = to_numpy(sides.Q).copy() if discount == 1 else evidence.exact(counts, gamma)
-    return Items(counts, gamma, sides.counts.sum(axis=1).astype(np.float64), Q, owner, cannot)
+    m = sides.counts.sum(axis=1).astype(np.float64)  # not discounted: the prior counts sessions
+    return Items(evidence, discount * evidence.counts(sides), gamma, m, owner, cannot)
 
 
-def _twins(evidence: DiagonalEvidence, items: Items, weight: float, ln_alpha: float) -> Ints | None:
+def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
     """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
 
-    Thousands of equal items would all be each other's best neighbours.
+    Thousands of equal items would all be each other's best neighbours. Known speakers are nobody's twins: if two of
+    them were enrolled with the same recordings, they still are two people.
     """
-    rows = np.ascontiguousarray(np.column_stack([items.gamma, items.counts, items.owner]))
+    rows = np.ascontiguousarray(np.column_stack([items.gamma, items.counts]))
     whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
     _, first, same, n = np.unique(whole, return_index=True, return_inverse=True, return_counts=True)
     if len(n) == len(whole):
         return None
-    Q = evidence.exact(2 * items.counts[first], 2 * items.gamma[first])
-    m = items.m[first]
-    gain = weight * (Q - 2 * items.Q[first]) + gammaln(2 * m) - 2 * gammaln(m) - ln_alpha
-    apart = (gain <= 0)[same] | (items.owner >= 0)
-    key = np.where(apart, np.arange(len(whole)), first[same])
+    Q = items.evidence.exact(2 * items.counts[first], 2 * items.gamma[first])
+    gain = weight * (Q - 2 * items.Q[first]) + prior_gain(items.m[first], items.m[first], ln_alpha)
+    single = (gain <= 0)[same] | (items.owner >= 0)
+    key = np.where(single, np.arange(len(whole)), first[same])
     return np.unique(key, return_inverse=True)[1].reshape(-1)
 
 
-def _start(queue: Queue, sides: Sides, discount: float, candidates: int, top: Top) -> None:
-    """The best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
+def _add_first_pairs(
+    queue: Queue, sides: Sides, discount: float, k: int, top: Callable[[Sides, int], tuple[Array, Array]]
+) -> None:
+    """The k best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
     p = queue.p
-    n = len(sides)
     if discount != 1 or len(sides.groups) > MOST_PATTERNS:
-        queue.look(-np.inf, candidates)
+        queue.look(-np.inf, k)
         return
-    rows, ratios = (to_numpy(x) for x in top(sides, candidates + 1))
+    rows, ratios = (to_numpy(x) for x in top(sides, k + 1))
     a, b, ratio = neighbours(rows, ratios)
-    keep = without_hubs(a, b, ratio, n)
-    a = a[keep]
-    b = b[keep]
-    ratio = ratio[keep]
-    queue.add(a, b, p.weight * ratio + p.prior(a, b), ratio + p.Q[a] + p.Q[b])
+    gain = p.weight * ratio + prior_gain(p.m[a], p.m[b], p.ln_alpha)
+    queue.add(a, b, gain, ratio + p.Q[a] + p.Q[b])
 
 
 # -- the answer
 
 
 def _answer(
-    sides: Sides, known: Sides | None, items: Items, item: Ints, tree: list[Merge], places: Places
+    sides: Sides, known: Sides | None, item: Ints, tree: list[Merge], p: Partition, places: Places
 ) -> Clustering:
-    p = places.p
-    real = items.owner < 0
-    slots = p.slots
-    inside = [[i for i in p.members[s] if real[i]] for s in slots.tolist()]
-    sessions = np.array([int(items.m[own].sum()) if own else 0 for own in inside])
-    first = np.array([min(own, default=len(real)) for own in inside])
-    order = np.lexsort((first, -sessions))
-    order = order[[bool(inside[k]) for k in order.tolist()]]
-    slots = slots[order]
-    sessions = sessions[order]
-    index = np.full(len(p.m), -1)
+    items = p.items
+    slots = _ordered_slots(p)
+    index = np.full(len(p.m) + 1, -1)  # the last one is for -1, no cluster
     index[slots] = np.arange(len(slots))
     owner = p.owner[slots]
-    names = _names(owner, known)
-    support = np.array([float(p.Q[s] - items.Q[p.members[s]].sum()) for s in slots.tolist()])
+    sessions = np.bincount(p.where[items.owner < 0], items.m[items.owner < 0], len(p.m))[slots].astype(np.int64)
+    within = np.bincount(p.where, items.Q, len(p.m))
     nearest, merge = _nearest(p, slots)
-    runner_up, margin = _margins(places)
-    split = _splits(p, items, tree, slots, margin)
-    runner = np.where(runner_up >= 0, index[runner_up], -1)
-    E = p.evidence
-    means = np.stack([_mean(E, p.counts[s], p.gamma[s]) for s in slots.tolist()]) @ E.basis.T
-    total = sum(p.weight * p.Q[s] for s in p.slots.tolist()) - p.weight * items.Q.sum()
-    total += float((gammaln(p.m[p.slots])).sum() - gammaln(items.m).sum()) - p.ln_alpha * (len(items.m) - len(p.slots))
-    n = int(real.sum())
-    merges = np.array(tree).reshape(-1, 4)
+    runner_up, margin = _margins(p, places)
+    means = np.stack([_mean(p, slot) for slot in slots.tolist()]) @ p.evidence.basis.T
+    log_posterior = p.weight * (p.Q[p.slots].sum() - items.Q.sum())
+    log_posterior += gammaln(p.m[p.slots]).sum() - gammaln(items.m).sum()
+    log_posterior -= p.ln_alpha * (len(items.m) - len(p.slots))
+    n = int((items.owner < 0).sum())  # known speakers are the last items
     return Clustering(
-        np.asarray(sides.ids), index[places.where[item]], names, owner >= 0, sessions, support, split, nearest, merge,
-        item, runner[:n], margin[:n], merges, len(real), float(total), means,
-    )  # fmt: skip
+        ids=np.asarray(sides.ids),
+        labels=index[p.where[item]],
+        names=_names(owner, known),
+        known=owner >= 0,
+        sessions=sessions,
+        support=(p.Q - within)[slots],
+        split=_splits(p, tree, slots, margin),
+        nearest=nearest,
+        merge=merge,
+        item=item,
+        runner_up=index[runner_up[:n]],
+        margin=margin[:n],
+        merges=np.array(tree).reshape(-1, 4),
+        leaves=len(items.m),
+        log_posterior=float(log_posterior),
+        means=means,
+    )
 
 
-def _of_rounds(sides: Sides, item: Ints, found: rounds.Found) -> Clustering:
-    """The answer of rounds on a GPU, in our order."""
-    K = len(found.sessions)
-    first = np.full(K, len(found.label))
-    np.minimum.at(first, found.label, np.arange(len(found.label)))
-    order = np.lexsort((first, -found.sessions))
-    place = np.argsort(order)
-
-    def moved(index: Ints) -> Ints:
-        return np.where(index >= 0, place[index], -1)
-
-    known = np.zeros(K, bool)
+def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult) -> Clustering:
+    k = len(result.sessions)
+    first = np.full(k, len(result.label))
+    np.minimum.at(first, result.label, np.arange(len(result.label)))
+    order = np.lexsort((first, -result.sessions))
+    index = np.append(np.argsort(order), -1)  # the last one is for -1, no cluster
     return Clustering(
-        np.asarray(sides.ids), place[found.label[item]], _names(np.full(K, -1), None), known, found.sessions[order],
-        found.support[order], found.weakest[order], moved(found.nearest[order]), found.merge[order], item,
-        moved(found.runner_up), found.margin, np.zeros((0, 4)), len(found.label),
-        found.log_posterior, found.means[order],
-    )  # fmt: skip
+        ids=np.asarray(sides.ids),
+        labels=index[result.label[item]],
+        names=_names(np.full(k, -1), None),
+        known=np.zeros(k, bool),
+        sessions=result.sessions[order],
+        support=result.support[order],
+        split=result.weakest[order],
+        nearest=index[result.nearest[order]],
+        merge=result.merge[order],
+        item=item,
+        runner_up=index[result.runner_up],
+        margin=result.margin,
+        merges=np.zeros((0, 4)),
+        leaves=len(result.label),
+        log_posterior=result.log_posterior,
+        means=result.means[order],
+    )
 
 
-def _mean(evidence: DiagonalEvidence, counts: Floats, gamma: Floats) -> Floats:
-    if evidence.is_diagonal:
-        return gamma / (1 + counts @ evidence.diagonals)
-    Lambda = np.eye(len(gamma)) + np.tensordot(counts, evidence.G, axes=1)
-    return np.asarray(np.linalg.solve(Lambda, gamma), np.float64)
+def _ordered_slots(p: Partition) -> Ints:
+    """The clusters that have items: those with more sessions first, then those with the first items."""
+    real = np.flatnonzero(p.items.owner < 0)
+    sessions = np.bincount(p.where[real], p.items.m[real], len(p.m))
+    slots, first = np.unique(p.where[real], return_index=True)
+    return slots[np.lexsort((first, -sessions[slots]))]
+
+
+def _mean(p: Partition, slot: int) -> Floats:
+    """(ny,) the posterior mean of the speaker factors, in the basis of the evidence."""
+    if p.evidence.is_diagonal:
+        return p.gamma[slot] / (1 + p.counts[slot] @ p.evidence.diagonals)
+    Lambda = np.eye(p.gamma.shape[1]) + np.tensordot(p.counts[slot], p.evidence.G, axes=1)
+    return np.linalg.solve(Lambda, p.gamma[slot])
 
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
-    taken = set() if known is None else set(map(str, known.ids.tolist()))
-    names = []
-    n = 0
-    for k in owner.tolist():
-        if k >= 0 and known is not None:
-            names.append(str(known.ids[k]))
-            continue
-        n += 1
-        while f"spk{n}" in taken:
-            n += 1
-        names.append(f"spk{n}")
-    return np.array(names)
+    """The ids of known speakers, and for others spk1, spk2, ..., as far as no known speaker is called so."""
+    ids = [] if known is None else [str(name) for name in known.ids.tolist()]
+    taken = set(ids)
+    numbered = (f"spk{n}" for n in itertools.count(1))
+    free = (name for name in numbered if name not in taken)
+    return np.array([ids[k] if k >= 0 else next(free) for k in owner.tolist()])
 
 
 def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
     """For each cluster the one with which a merge would gain most, by a guess, and the exact gain."""
-    k = len(slots)
-    nearest = np.full(k, -1)
-    gain = np.full(k, -np.inf)
-    if k < 2:
-        return nearest, gain
+    nearest = np.full(len(slots), -1)
+    gain = np.full(len(slots), -np.inf)
     place = np.empty(len(p.m), np.int64)
-    place[slots] = np.arange(k)
-    for a, b, value in best_pairs(p, slots, 1):
+    place[slots] = np.arange(len(slots))
+    for a, b, guess in best_pairs(p, slots, 1):
+        allowed = np.isfinite(guess)
+        a = a[allowed]
+        b = b[allowed]
         nearest[place[a]] = place[b]
-        gain[place[a]] = value
-    there = np.flatnonzero(np.isfinite(gain))
-    nearest[~np.isfinite(gain)] = -1
-    if len(there):
-        gain[there] = p.gains(slots[there], slots[nearest[there]])[0]
+        gain[place[a]] = p.gains(a, b)[0]
     return nearest, gain
 
 
-def _margins(places: Places) -> tuple[Ints, Floats]:
+def _margins(p: Partition, places: Places) -> tuple[Ints, Floats]:
     """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse: exact, where small."""
-    stay, other, gain = places.known or places.best()
-    stay = stay.copy()
-    other = other.copy()
-    gain = gain.copy()
-    alone = places.p.m[places.where] - places.m <= 0
-    gain = np.where(other >= 0, gain, np.where(alone, -np.inf, 0.0))
-    close = np.flatnonzero((stay - gain < CLOSE) & (other >= 0) & ~places.fixed)
-    for i in close.tolist() if not places.p.evidence.is_diagonal else ():
-        stay[i] = places.exact(i, int(places.where[i]), True)[0]
-        gain[i] = places.exact(i, int(other[i]), False)[0]
-        if not alone[i] and gain[i] < 0:
-            other[i] = -1
-            gain[i] = 0.0
-    lone = np.flatnonzero((stay - gain < CLOSE) & (other < 0) & ~alone & ~places.fixed)
-    for i in lone.tolist() if not places.p.evidence.is_diagonal else ():
-        stay[i] = places.exact(i, int(places.where[i]), True)[0]
-    margin: Floats = stay - gain
-    return other, margin
+    small = 3.0  # nats, as the documentation of `Clustering` says
+    stay = places.stay.copy()
+    other = places.other.copy()
+    alone = p.m[p.where] - p.items.m <= 0
+    gain = np.where(other >= 0, places.gain, np.where(alone, -np.inf, 0.0))
+    if p.evidence.is_diagonal:  # all guesses are exact
+        return other, stay - gain
+    for i in np.flatnonzero((stay - gain < small) & (p.items.owner < 0)).tolist():
+        stay[i] = exact_gain(p, i, int(p.where[i]))[0]
+        if other[i] >= 0:
+            gain[i] = exact_gain(p, i, int(other[i]))[0]
+            if not alone[i] and gain[i] < 0:
+                other[i] = -1
+                gain[i] = 0.0
+    return other, stay - gain
 
 
-def _splits(p: Partition, items: Items, tree: list[Merge], slots: Ints, margin: Floats) -> Floats:
+def _splits(p: Partition, tree: list[Merge], slots: Ints, margin: Floats) -> Floats:
     """What each cluster would lose by being split at its last merge, or by losing the item that fits least."""
-    children = {len(items.m) + t: (a, b) for t, (a, b, _, _) in enumerate(tree)}
-
-    def below(node: int) -> set[int]:
-        stack = [node]
-        out = set()
-        while stack:
-            top = stack.pop()
-            if top in children:
-                stack += children[top]
-            else:
-                out.add(top)
-        return out
-
-    out = np.full(len(slots), np.inf)
+    n = len(p.items.m)
+    loss = np.full(len(slots), np.inf)
     for k, slot in enumerate(slots.tolist()):
-        own = set(p.members[slot])
-        if len(own) < 2:
+        members = p.members[slot]
+        if len(members) < 2:
             continue
-        parts = [{min(own, key=lambda i: (margin[i], i))}]
-        node = int(p.name[slot])
-        if node in children:
-            parts.append(below(children[node][0]) & own)
-        for part in parts:
-            if part and part != own:
-                rows = sorted(part)
-                n, g, m = (x[rows].sum(axis=0) for x in (items.counts, items.gamma, items.m))
-                Q = p.evidence.exact(np.stack([n, p.counts[slot] - n]), np.stack([g, p.gamma[slot] - g]))
-                ratio = p.Q[slot] - Q.sum()
-                prior = gammaln(p.m[slot]) - gammaln(m) - gammaln(p.m[slot] - m) - p.ln_alpha
-                out[k] = min(out[k], float(p.weight * ratio + prior))
-    return out
+        loss[k] = _loss_without(p, slot, [min(members, key=lambda i: (margin[i], i))])
+        last_merge = int(p.name[slot]) - n
+        if 0 <= last_merge < len(tree):
+            part = sorted(_leaves(tree, n, tree[last_merge][0]) & set(members))
+            if 0 < len(part) < len(members):
+                loss[k] = min(loss[k], _loss_without(p, slot, part))
+    return loss
+
+
+def _leaves(tree: list[Merge], n: int, node: int) -> set[int]:
+    """The items below a node of the tree; nodes 0 .. n - 1 are items."""
+    leaves = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top < n:
+            leaves.add(top)
+        else:
+            stack += tree[top - n][:2]
+    return leaves
+
+
+def _loss_without(p: Partition, slot: int, part: list[int]) -> float:
+    """What a cluster would lose if some of its items were a cluster of their own."""
+    counts, gamma, m = (x[part].sum(axis=0) for x in (p.items.counts, p.items.gamma, p.items.m))
+    Q = p.evidence.exact(np.stack([counts, p.counts[slot] - counts]), np.stack([gamma, p.gamma[slot] - gamma]))
+    return float(p.weight * (p.Q[slot] - Q.sum()) + prior_gain(m, p.m[slot] - m, p.ln_alpha))

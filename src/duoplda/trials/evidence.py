@@ -1,192 +1,206 @@
-"""How much sets of sessions speak for one speaker: exactly, and at a hundredth of the cost.
+"""How much sets of sessions speak for one speaker: exactly, and guessed at a hundredth of the cost.
 
-A cluster of sessions is (n, gamma), its counts of sessions by type and the vector of `duoplda.trials.sides`; both add
-up when clusters merge. With Lambda = I + sum_c n_c G_c,
+A set of sessions (a cluster, a side) is (n, gamma): its counts of sessions by type, and the vector of
+`duoplda.trials.sides`. Both add up when sets are joined. `duoplda.trials.exact` has the exact evidence Q(n, gamma).
 
-    Q(n, gamma) = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2,    ln ratio of a and b = Q(a + b) - Q(a) - Q(b)
-
-In the eigenvectors of the mean of the G_c the matrices are nearly diagonal. With lambda = sum_c n_c diag(G_c) there,
+In the eigenvectors of the mean of the G_c the G_c are nearly diagonal. With lambda = sum_c n_c diag(G_c) there,
 
     Q ~ 1/2 sum_d [gamma_d^2 / (1 + lambda_d) - ln(1 + lambda_d)]
 
-is exact where all sessions are of one type, and else a good guess which pairs deserve the exact one.
+is exact where all sessions are of one type. Otherwise it is a guess, some tenths of a nat away near the decision, which
+tells the pairs that deserve the exact evidence.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
-from typing import Any
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import reproducible, to_numpy
+from duoplda.arrays import Array, namespace, reproducible, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.trials.exact import log_evidence
 from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
-NODES = 3  # of the interpolation in a bin
-CELLS = 1 << 22  # of a block of the matrix of all pairs
+
+
+def guessed_evidence(gamma: Array, lam: Array) -> Array:
+    """(...) the guess at Q of sets with gamma and lambda (..., ny), in any array library."""
+    xp = namespace(gamma)
+    precision = 1.0 + lam
+    return xp.sum(gamma * gamma / precision - xp.log(precision), axis=-1) / 2
 
 
 @dataclass(frozen=True, eq=False)
 class DiagonalEvidence:
-    """What the types of sessions of a model say, in the eigenvectors of their mean."""
+    """The matrices of the types of sessions, in the eigenvectors of their mean, and the evidence of sets there."""
 
-    basis: Floats  # (ny, ny)
+    basis: Floats  # (ny, ny) the eigenvectors, in columns: gamma @ basis is what the methods take
     G: Floats  # (C, ny, ny)
     diagonals: Floats  # (C, ny)
     mean: Floats  # (ny,) lambda of a session, on average
-    is_diagonal: bool  # the guess is exact
+    is_diagonal: bool  # then the guess is exact
     types: Ints  # (C, K)
 
     @staticmethod
     @reproducible()
-    def of(sides: Sides, *more: Sides) -> DiagonalEvidence:
-        """For the sessions of some sides."""
-        types = sides.types
-        n = sides.counts.sum(axis=0)
-        G = to_numpy(sides.terms.G)
-        if more:
-            types = np.concatenate([s.types for s in (sides, *more)])
-            types, first, place = np.unique(types, axis=0, return_index=True, return_inverse=True)
-            n = np.bincount(place.reshape(-1), np.concatenate([s.counts.sum(axis=0) for s in (sides, *more)]))
-            G = np.concatenate([to_numpy(s.terms.G) for s in (sides, *more)])[first]
-        n = n / max(1, n.sum())
+    def of(*sides: Sides) -> DiagonalEvidence:
+        """For the types of sessions of some sides, those that occur more often counting more."""
+        types, first, place = np.unique(
+            np.concatenate([s.types for s in sides]), axis=0, return_index=True, return_inverse=True
+        )
+        n = np.bincount(place.reshape(-1), np.concatenate([s.counts.sum(axis=0) for s in sides]), len(types))
+        order = np.argsort(first)  # types in the order in which sides have them
+        types = types[order]
+        G = np.concatenate([to_numpy(s.terms.G) for s in sides])[first[order]]
+        n = n[order] / max(1, n.sum())
         _, E = np.linalg.eigh(np.tensordot(n, G, axes=1))
         G = np.ascontiguousarray(E.T @ G @ E)
         diagonals = np.maximum(np.diagonal(G, axis1=1, axis2=2), 0.0)
-        off = G - diagonals[:, :, None] * np.eye(G.shape[-1])
-        alone = bool(np.abs(off).max(initial=0.0) <= 1e-11 * diagonals.max(initial=0.0))
-        return DiagonalEvidence(E, G, diagonals, n @ diagonals, alone, types)
+        beside = G - diagonals[:, :, None] * np.eye(G.shape[-1])
+        # Rounding leaves about 1e-15 beside the diagonals; two types that differ leave far more than 1e-11.
+        is_diagonal = bool(np.abs(beside).max(initial=0.0) <= 1e-11 * diagonals.max(initial=0.0))
+        return DiagonalEvidence(E, G, diagonals, n @ diagonals, is_diagonal, types)
 
-    # -- of single clusters
-
-    def guess(self, gamma: Floats, lam: Floats) -> Floats:
-        """(...) Q of clusters with gamma and lambda (..., ny), off the diagonals."""
-        s = 1.0 + lam
-        return (gamma * gamma / s - np.log(s)).sum(axis=-1) / 2
-
-    @reproducible()
-    def exact(self, counts: Floats, gamma: Floats) -> Floats:
-        """(k,) Q of clusters with counts (k, C) and gamma (k, ny)."""
-        if self.is_diagonal:
-            return self.guess(gamma, counts @ self.diagonals)
-        return log_evidence(self.G, counts, gamma)
-
-    # -- of all pairs, by products
-
-    @reproducible()
-    def joined(self, gamma: Floats, lam: Floats, other: Floats, by: Floats) -> Floats:
-        """(n, k) the guess at Q(a + b) of n clusters and k others that have the same lambda (ny,)."""
-        D = 1 / (1.0 + lam + by)  # (n, ny)
-        own = ((gamma * gamma) * D + np.log(D)).sum(axis=1) / 2
-        return own[:, None] + (gamma * D) @ other.T + D @ (other * other).T / 2
-
-    def pairs(self, gamma: Floats, lam: Floats) -> GuessedPairs:
-        """The guesses at Q(a + b) of all pairs of clusters, in blocks."""
-        own = BinnedSets(gamma, lam, self.mean)
-        return GuessedPairs(own, own)
-
-    @reproducible()
-    def ratios(self, a: Sides, b: Sides) -> Floats:
-        """(n, k) guesses at the ln likelihood ratios of two sets of sides that share no session."""
-        sets = []
-        for sides in (a, b):
-            gamma = to_numpy(sides.gamma) @ self.basis
-            sets.append(BinnedSets(gamma, self._counts(sides) @ self.diagonals, self.mean))
-        pairs = GuessedPairs(*sets)
-        out = np.empty((len(a), len(b)))
-        Q = [self.guess(s.gamma, s.lam) for s in sets]
-        for rows in pairs.blocks():
-            part = pairs.block(rows) - Q[0][rows[0] : rows[1], None] - Q[1]
-            out[np.ix_(sets[0].order[rows[0] : rows[1]], sets[1].order)] = part
-        return out
-
-    def _counts(self, sides: Sides) -> Floats:
-        """(n, C) sessions by our types."""
+    def counts(self, sides: Sides) -> Floats:
+        """(n, C) sessions of sides, by our types."""
         place = {t: c for c, t in enumerate(map(tuple, self.types.tolist()))}
         counts = np.zeros((len(sides), len(self.types)))
         counts[:, [place[t] for t in map(tuple, sides.types.tolist())]] = sides.counts
         return counts
 
+    @reproducible()
+    def exact(self, counts: Floats, gamma: Floats) -> Floats:
+        """(k,) Q of sets with counts (k, C) and gamma (k, ny)."""
+        if self.is_diagonal:
+            return guessed_evidence(gamma, counts @ self.diagonals)
+        return log_evidence(self.G, counts, gamma)
+
+    def ratios(self, a: Sides, b: Sides) -> Floats:
+        """(n, k) guesses at the ln likelihood ratios of two sets of sides that share no session."""
+        one, two = (
+            BinnedSets(to_numpy(sides.gamma) @ self.basis, self.counts(sides) @ self.diagonals, self.mean)
+            for sides in (a, b)
+        )
+        out = np.empty((len(a), len(b)))
+        for rows, ratios in guessed_ratios(one, two):
+            out[np.ix_(one.order[rows], two.order)] = ratios
+        return out
+
+
+@reproducible()
+def guessed_joins(gamma: Array, lam: Array, others: Array, lam_of_others: Array) -> Array:
+    """(k, n) guesses at Q(a + b) of k sets `others` (k, ny), which have one lambda (ny,), and of n sets (n, ny)."""
+    xp = namespace(gamma)
+    D = 1 / (1.0 + lam + lam_of_others)  # (n, ny)
+    of_sets = xp.sum(gamma * gamma * D + xp.log(D), axis=1) / 2
+    return others @ (gamma * D).T + (others * others) @ (D / 2).T + of_sets
+
 
 class BinnedSets:
-    """Clusters in bins by s, the number of sessions that their lambda is worth; within a bin it at most doubles."""
+    """Sets in bins by s, the number of average sessions that their lambda is worth; within a bin s at most doubles.
 
-    def __init__(self, gamma: Floats, lam: Floats, g: Floats):
-        s = np.maximum(lam.sum(axis=1) / max(float(g.sum()), 1e-300), 1e-12)
-        bins = np.floor(np.log2(s)).astype(np.int64)
+    Attributes
+    ----------
+    order : (n,) the sets by bins; everything else is in this order
+    gamma, lam, s, Q : (n, ny), (n, ny), (n,), (n,) of the sets, Q being the guess
+    session_lam : (ny,) lambda of an average session
+    edges : where bins begin, and n
+    nodes : for each bin the values of s between which we interpolate: three Chebyshev nodes, by which ratios are .10
+        nats (rms) from those without interpolation
+    """
+
+    def __init__(self, gamma: Array, lam: Array, session_lam: Array):
+        xp = namespace(gamma)
+        s = xp.sum(lam, axis=1) / max(float(xp.sum(session_lam)), 1e-300)
+        s = xp.maximum(s, xp.full_like(s, 1e-12))
+        bins = np.floor(np.log2(to_numpy(s))).astype(np.int64)
         self.order = np.argsort(bins, kind="stable")
-        self.gamma = gamma[self.order]
-        self.lam = lam[self.order]
-        self.s = s[self.order]
-        self.g = g
+        self.gamma = take(gamma, self.order)
+        self.lam = take(lam, self.order)
+        self.s = take(s, self.order)
+        self.Q = guessed_evidence(self.gamma, self.lam)
+        self.session_lam = session_lam
         levels, start = np.unique(bins[self.order], return_index=True)
-        self.edges = np.append(start, len(s)).tolist()
-        t = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
-        self.nodes = [2.0**level * (1.5 + 0.5 * t) for level in levels.tolist()]
+        self.edges: list[int] = np.append(start, len(bins)).tolist()
+        chebyshev = [1.5 + 0.5 * math.cos(math.pi * (k + 0.5) / 3) for k in range(3)]  # between 1 and 2
+        self.nodes = [[2.0**level * node for node in chebyshev] for level in levels.tolist()]
 
-    def at(self, x: float) -> tuple[Floats, Floats]:
-        """(n, ny) gamma / (1 + x g + lambda), and (n,) the terms of Q that belong to these clusters alone."""
-        D = 1 / (1.0 + x * self.g + self.lam)
-        return self.gamma * D, (self.gamma * self.gamma * D + np.log(D)).sum(axis=1) / 2
+    def weights(self, j: int, part: slice) -> Array:
+        """(k, 3) weights of the nodes of bin j for sets of that bin."""
+        return namespace(self.s).stack(lagrange(self.s[part], self.nodes[j]), axis=1)
 
 
-class GuessedPairs:
-    """Q(a + b) of clusters with ragged counts, by matrix products.
+def guessed_ratios(
+    a: BinnedSets, b: BinnedSets, cells: int = 1 << 22, multiple: int = 1
+) -> Iterator[tuple[slice, Array]]:
+    """Guesses at the ln likelihood ratios of all a and all b, by matrix products: rows of a, and the ratios (k, n).
 
-    1 / (1 + lambda_a + lambda_b) is interpolated in lambda_a. With l_k the polynomials of Lagrange for the Chebyshev
-    nodes s_k of a's bin and g the lambda of one session,
+    1 / (1 + lambda_a + lambda_b) is interpolated in lambda_a. With l_k the polynomials of Lagrange for the nodes s_k of
+    a's bin, and g the lambda of an average session,
 
         gamma_a' gamma_b / (1 + lambda_a + lambda_b)
             ~ sum_k [l_k(lambda_a / g) gamma_a] . [gamma_b / (1 + s_k g + lambda_b)]
 
-    The terms of b alone are interpolated likewise, and those of a in the bins of b.
+    Terms of b alone are interpolated at a's nodes, and those of a alone at b's nodes; as the l_k add up to 1, Q(a) and
+    Q(b) are taken off there. Rows and columns are in the order of the bins. A block has about `cells` ratios. Columns
+    of zeros fill it up to a `multiple`: products are faster on a GPU if the rows of their result begin at such places.
     """
-
-    def __init__(self, a: BinnedSets, b: BinnedSets):
-        self.a = a
-        self.b = b
-        self.order = a.order
-        self._bin = -1
-
-    def blocks(self) -> list[tuple[int, int]]:
-        """Ranges of rows, in the order of bins, that are computed at a time."""
-        step = max(1, CELLS // max(len(self.b.s), 1))
-        edges = self.a.edges
-        return [(i, min(i + step, end)) for start, end in pairwise(edges) for i in range(start, end, step)]
-
-    @reproducible()
-    def block(self, rows: tuple[int, int]) -> Floats:
-        """(k, n) of some rows a and all b, both in the order of their bins."""
-        own = int(np.searchsorted(self.a.edges, rows[0], side="right")) - 1
-        if self._bin != own:
-            found, alone = zip(*(self.b.at(x) for x in self.a.nodes[own]), strict=True)
-            self._bin = own
-            self._right = np.concatenate([*found, np.stack(alone, axis=1)], axis=1)
-        gamma, lam, s = (x[slice(*rows)] for x in (self.a.gamma, self.a.lam, self.a.s))
-        g = self.a.g
-        nodes = self.a.nodes[own]
-        seen = g > 1e-9 * g.max()  # in other directions no session says anything
-        worth = np.where(seen, lam / np.where(seen, g, 1.0), s[:, None])
-        parts = [x * gamma for x in lagrange(worth, nodes)]
-        out = np.concatenate([*parts, np.stack(lagrange(s, nodes), axis=1)], axis=1) @ self._right.T
-        for j, others in enumerate(self.b.nodes):
-            of = slice(*self.b.edges[j : j + 2])
-            terms = [(gamma * gamma / (1.0 + x * g + lam)).sum(axis=1) / 2 for x in others]
-            out[:, of] += np.stack(terms, axis=1) @ np.stack(lagrange(self.b.s[of], others))
-        return out
+    n = len(b.order)
+    step = max(1, cells // max(n, 1))
+    for bin_of_a, (start, stop) in enumerate(pairwise(a.edges)):
+        with reproducible():
+            right = _right_factor(a.nodes[bin_of_a], b, -n % multiple)
+        for i in range(start, stop, step):
+            rows = slice(i, min(i + step, stop))
+            with reproducible():
+                ratios = _left_factor(a, bin_of_a, rows, b.nodes) @ right.T
+            yield rows, ratios
 
 
-def lagrange(x: Any, nodes: Floats) -> list[Any]:
-    """The polynomials of Lagrange at x (an array of any library): 1 at one node and 0 at the others."""
-    out = []
-    for k, node in enumerate(nodes):
-        value: Any = 1.0
-        for other in np.delete(nodes, k):
-            value = value * ((x - float(other)) / float(node - other))
-        out.append(value)
-    return out
+def _left_factor(a: BinnedSets, j: int, rows: slice, nodes_of_b: list[list[float]]) -> Array:
+    """(k, 3 ny + 3 + 3 bins of b) for some sets of bin j."""
+    xp = namespace(a.gamma)
+    gamma = a.gamma[rows, ...]
+    lam = a.lam[rows, ...]
+    g = a.session_lam
+    informative = g > 1e-9 * xp.max(g)  # in other directions no session says anything, and lambda / g is not defined
+    worth = xp.where(informative, lam / xp.where(informative, g, xp.ones_like(g)), a.s[rows, None])
+    products = [weight * gamma for weight in lagrange(worth, a.nodes[j])]
+    squares = gamma * gamma
+    terms = [xp.sum(squares / (1.0 + node * g + lam), axis=1) / 2 for nodes in nodes_of_b for node in nodes]
+    alone = xp.stack(terms, axis=1) - a.Q[rows, None]
+    return xp.concat([*products, a.weights(j, rows), alone], axis=1)
+
+
+def _right_factor(nodes_of_a: list[float], b: BinnedSets, n_zeros: int) -> Array:
+    """(n, 3 ny + 3 + 3 bins of b) for all b and a bin of a; behind them come rows of zeros."""
+    xp = namespace(b.gamma)
+    products = []
+    alone = []
+    for node in nodes_of_a:
+        D = 1 / (1.0 + node * b.session_lam + b.lam)
+        products.append(b.gamma * D)
+        alone.append(xp.sum(b.gamma * b.gamma * D + xp.log(D), axis=1) / 2 - b.Q)
+    weights = xp.zeros((len(b.order), 3 * len(b.nodes)), dtype=b.gamma.dtype, device=b.gamma.device)
+    for j, (start, stop) in enumerate(pairwise(b.edges)):
+        weights[start:stop, 3 * j : 3 * j + 3] = b.weights(j, slice(start, stop))
+    factor = xp.concat([*products, xp.stack(alone, axis=1), weights], axis=1)
+    nobody = xp.zeros((n_zeros, factor.shape[1]), dtype=factor.dtype, device=factor.device)
+    return xp.concat([factor, nobody]) if n_zeros else factor
+
+
+def lagrange(x: Array, nodes: list[float]) -> list[Array]:
+    """The polynomials of Lagrange at x: each is 1 at one node and 0 at the others."""
+    polynomials = []
+    for node in nodes:
+        factors = [(x - other) / (node - other) for other in nodes if other != node]
+        polynomials.append(reduce(mul, factors))
+    return polynomials

@@ -50,14 +50,16 @@ def _by_factors(G: Floats, counts: Ints | Floats, gamma: Floats) -> Floats:
     n, ny = gamma.shape
     out = np.empty(n)
     matrices_at_once = max(1, (1 << 21) // (8 * (ny + 1) ** 2))  # 2 MiB, which stay in the caches
+    flat = G.reshape(len(G), ny * ny)
 
     def work(start: int) -> None:
         rows = slice(start, start + matrices_at_once)
         g = gamma[rows]
-        used = np.flatnonzero(counts[rows].any(axis=0))
-        Lambda = np.tensordot(counts[rows][:, used].astype(float), G[used], axes=1)
+        c = counts[rows].astype(float)
+        used = c.any(axis=0)
+        Lambda = c @ flat if used.all() else c[:, used] @ flat[used]
         bordered = np.empty((len(g), ny + 1, ny + 1))
-        bordered[:, :ny, :ny] = Lambda
+        bordered[:, :ny, :ny] = Lambda.reshape(len(g), ny, ny)
         bordered.reshape(len(g), -1)[:, :: ny + 2] += 1.0
         bordered[:, ny, :ny] = g
         bordered[:, ny, ny] = 2.0 * (1.0 + np.vecdot(g, g))
@@ -66,5 +68,8 @@ def _by_factors(G: Floats, counts: Ints | Floats, gamma: Floats) -> Floats:
         ln_determinant = 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)[:, :ny]).sum(axis=1)
         out[rows] = (np.vecdot(last, last) - ln_determinant) / 2
 
-    deque(in_order(work, range(0, n, matrices_at_once), n * ny**3 / 3), maxlen=0)
+    if n <= matrices_at_once:  # clustering asks for a few sets many thousand times: threads would only cost time
+        work(0)
+    else:
+        deque(in_order(work, range(0, n, matrices_at_once), n * ny**3 / 3), maxlen=0)
     return out
