@@ -46,18 +46,26 @@ def test_commands_know_the_workflows_and_no_other_room():
     assert known == {"cli", "duoplda", "errors", "workflows"}  # of the package itself, the version
 
 
+def parameters(module, name):
+    return inspect.signature(getattr(importlib.import_module(f"duoplda.{module}.{name}"), name)).parameters
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "demo"])
-def test_options_and_arguments_of_the_workflow_have_the_same_names(name):
-    """An error of a workflow names its arguments, which the command line shows as options."""
-    module = importlib.import_module(f"duoplda.workflows.{name}")
-    source = inspect.getsource(module)
-    named = {
-        word
-        for text in re.findall(r"OptionsError\((.*?)\)\n", source, re.DOTALL)
-        for word in re.findall(r"`(\w+)`", text)
-    }
-    options = inspect.signature(getattr(importlib.import_module(f"duoplda.cli.{name}"), name)).parameters
-    assert named <= set(options)
+def test_a_workflow_takes_the_options_of_its_command_under_the_same_names_with_the_same_defaults(name):
+    command, workflow = parameters("cli", name), parameters("workflows", name)
+    more = {p for p, parameter in workflow.items() if parameter.kind is inspect.Parameter.VAR_KEYWORD}
+    for option in set(command) - {"quiet", "json"}:
+        assert option in workflow or more, option
+        if option in workflow and option not in ("speaker_factors", "session_factors"):  # full: None
+            typed, default = command[option].default, workflow[option].default
+            assert typed is None or typed == default, option
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "demo"])
+def test_errors_of_a_workflow_name_options(name):
+    source = inspect.getsource(importlib.import_module(f"duoplda.workflows.{name}"))
+    errors = re.findall(r"OptionsError\((.*?)\)\n", source, re.DOTALL)
+    assert {word for text in errors for word in re.findall(r"`(\w+)`", text)} <= set(parameters("cli", name))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,81 +2,79 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+File = Path | None
+
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """An option with its help text; a name is given where the usual one, or its negation `--no-...`, is not wanted."""
+    return typer.Option(*names, help=text, **more)
+
+
 # -- what is printed and written
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no notes and no progress; warnings and errors stay.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Leave out ids that are missing, and count them.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run from OUT.resume.")]
+Quiet = Annotated[bool, option("Print no notes and no progress; warnings and errors stay.", "--quiet", "-q")]
+Force = Annotated[bool, option("Replace an existing output.", "--force")]
+Json = Annotated[bool, option("Print the result as JSON on standard output.", "--json")]
+AllowMissing = Annotated[bool, option("Leave out ids that are missing, and count them.", "--allow-missing")]
+Resume = Annotated[bool, option("Continue an interrupted run from OUT.resume.", "--resume")]
 
 # -- models and recordings
 
-Model = Annotated[Path, typer.Option(help="The model, a file that `duoplda train` wrote.")]
-Ids = Annotated[str | None, typer.Option(help="Ids of the rows of npy or npz: a file, or `rows` to number them.")]
+Model = Annotated[Path, option("The model, a file that `duoplda train` wrote.")]
+Ids = Annotated[str | None, option("Ids of the rows of npy or npz: a file, or `rows` to number them.")]
 Sessions = Annotated[
-    Path | None,
-    typer.Option(help="The session of each recording (utt2sess); names must differ between speakers."),
+    File,
+    option("The session of each recording (utt2sess); names must differ between speakers."),
 ]
 Channels = Annotated[
-    Path | None,
-    typer.Option(help="The kind of channel of recordings (utt2channel); where it is not given it is inferred."),
+    File,
+    option("The kind of channel of recordings (utt2channel); where it is not given it is inferred."),
 ]
-SpeakersKnown = Annotated[
-    Path | None, typer.Option(help="Speakers that `duoplda enroll` wrote; a cluster may be one of them.")
-]
-Enrolment = Annotated[Path | None, typer.Option(help="The recordings of each model, which have the model's speaker.")]
+SpeakersKnown = Annotated[File, option("Speakers that `duoplda enroll` wrote; a cluster may be one of them.")]
+Enrolment = Annotated[File, option("The recordings of each model, which have the model's speaker.")]
 
 # -- labels of training data
 
-Speakers = Annotated[Path | None, typer.Option(help="The speaker of each recording (utt2spk or spk2utt).")]
-TrainingSessions = Annotated[Path | None, typer.Option(help="The session of each recording (utt2sess).")]
-TrainingChannels = Annotated[Path | None, typer.Option(help="The kind of channel of each recording (utt2channel).")]
+Speakers = Annotated[File, option("The speaker of each recording (utt2spk or spk2utt).")]
+TrainingSessions = Annotated[File, option("The session of each recording (utt2sess).")]
+TrainingChannels = Annotated[File, option("The kind of channel of each recording (utt2channel).")]
 Labels = Annotated[
-    Path | None,
-    typer.Option(
-        help="One table with the columns id, speaker, session and channel, instead of lists; the path of the "
+    File,
+    option(
+        "One table with the columns id, speaker, session and channel, instead of lists; the path of the "
         "embeddings if they have these columns."
     ),
 ]
 
 # -- clusters
 
-Prior = Annotated[float, typer.Option(help="The probability that two sessions drawn at random are of one speaker.")]
+Prior = Annotated[float, option("The probability that two sessions drawn at random are of one speaker.")]
 Weight = Annotated[
-    float, typer.Option(help="A factor on all log-likelihood ratios; below 1, they are trusted less than the prior.")
+    float, option("A factor on all log-likelihood ratios; below 1, they are trusted less than the prior.")
 ]
 SegmentLevel = StrEnum("SegmentLevel", ["sessions", "recordings"])
 SegmentsAre = Annotated[
     SegmentLevel | None,
-    typer.Option(help="What segments are to the model.  [what it was trained with, else sessions]"),
+    option("What segments are to the model.  [what it was trained with, else sessions]"),
 ]
-CannotLinkWithin = Annotated[
-    bool, typer.Option("--cannot-link-within", help="Never link two speakers of the same file.")
-]
+CannotLinkWithin = Annotated[bool, option("Never link two speakers of the same file.", "--cannot-link-within")]
 
 # -- where and how work is done
 
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, or a device of torch such as cuda.")]
-Dask = Annotated[
-    str | None, typer.Option(help="Work on a Dask cluster: the address of its scheduler, or `local` to start one.")
-]
-DomainCheck = Annotated[bool, typer.Option(help="Warn if recordings are unlike the training data of the model.")]
+Device = Annotated[str, option("Where to compute: cpu, or a device of torch such as cuda.")]
+Dask = Annotated[str | None, option("Work on a Dask cluster: the address of its scheduler, or `local` to start one.")]
+DomainCheck = Annotated[bool, option("Warn if recordings are unlike the training data of the model.")]
 
 # -- scores
 
-ScoreFile = typer.Option("--scores", metavar="FILE", help="A score file; repeat the option for further systems.")
+ScoreFile = option("A score file; repeat the option for further systems.", "--scores", metavar="FILE")
 TRIALS_HELP = "Trials with their truth: lines `model test target|nontarget`, or another format of trials."
-CostMiss = Annotated[float, typer.Option(help="The cost of a miss.")]
-CostFalseAlarm = Annotated[float, typer.Option(help="The cost of a false alarm.")]
-TestSpeakers = Annotated[
-    Path | None, typer.Option(help="The speaker of each test recording (utt2spk), which gives intervals.")
-]
-Resamples = Annotated[
-    int, typer.Option(min=0, help="How often speakers are resampled for the intervals; 0 gives no intervals.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="The seed of the resampling.")]
+CostMiss = Annotated[float, option("The cost of a miss.")]
+CostFalseAlarm = Annotated[float, option("The cost of a false alarm.")]
+TestSpeakers = Annotated[File, option("The speaker of each test recording (utt2spk), which gives intervals.")]
+Resamples = Annotated[int, option("How often speakers are resampled for the intervals; 0 gives no intervals.", min=0)]
+Seed = Annotated[int, option("The seed of the resampling.", min=0)]

@@ -13,8 +13,9 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -94,6 +95,15 @@ def table(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def work_options(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a command (`locals()` at its beginning) those that were given and are not about printing.
+
+    A workflow takes them under the same names.
+    """
+    work = {name: value for name, value in typed.items() if value is not None and name not in ("quiet", "json")}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in work.items()}
 
 
 def command_line() -> str:

@@ -4,11 +4,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
 from duoplda.cli import _parse as parse
-from duoplda.cli._terminal import command_line, result_json, terminal
+from duoplda.cli._options import option
+from duoplda.cli._terminal import command_line, result_json, terminal, work_options
 from duoplda.cli._words import adaptation_lines
 
 EXAMPLES = """\
@@ -30,9 +29,9 @@ class AdaptationMethod(StrEnum):
 
 
 def adapt(
-    model: Annotated[Path, typer.Option(help="The model, a file that `duoplda train` wrote; it stays as it is.")],
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the target: a file, a folder or 'x.*.ark'.")],
-    out: Annotated[Path, typer.Option(help="The adapted model to write, a safetensors file.")],
+    model: Annotated[Path, option("The model, a file that `duoplda train` wrote; it stays as it is.")],
+    embeddings: Annotated[Path, option("Embeddings of the target: a file, a folder or 'x.*.ark'.")],
+    out: Annotated[Path, option("The adapted model to write, a safetensors file.")],
     speakers: options.Speakers = None,
     sessions: options.TrainingSessions = None,
     channels: options.TrainingChannels = None,
@@ -40,14 +39,14 @@ def adapt(
     ids: options.Ids = None,
     method: Annotated[
         AdaptationMethod,
-        typer.Option(help="How to adapt; auto goes by what is known, kaldi does what Kaldi does."),
+        option("How to adapt; auto goes by what is known, kaldi does what Kaldi does."),
     ] = AdaptationMethod.auto,
     weights: Annotated[
         str | None,
-        typer.Option(help="How much the target counts at each level, from 0 to 1, with commas.  [by the method]"),
+        option("How much the target counts at each level, from 0 to 1, with commas.  [by the method]"),
     ] = None,
     centre: Annotated[
-        float | None, typer.Option(min=0, max=1, help="How far the mean moves to the target's.  [by the data]")
+        float | None, option("How far the mean moves to the target's.  [by the data]", min=0, max=1)
     ] = None,
     prior: options.Prior = 0.02,
     device: options.Device = "cpu",
@@ -65,32 +64,12 @@ def adapt(
     clusters, held-out ones calibrate the ratios. A target like the source changes next to nothing. Embeddings are read
     in chunks, and the model is written whole or not at all.
     """
-    weight_numbers = parse.numbers("--weights", weights)
+    typed = work_options(locals())
+    typed["weights"] = parse.numbers("--weights", weights)
     from duoplda.workflows import adapt as workflow
 
     with terminal("adapting", quiet) as screen:
-        adapted = workflow.adapt(
-            model,
-            embeddings,
-            out,
-            speakers=speakers,
-            sessions=sessions,
-            channels=channels,
-            labels=labels,
-            ids=ids,
-            method=method.value,
-            weights=weight_numbers,
-            centre=centre,
-            prior=prior,
-            device=device,
-            dask=dask,
-            resume=resume,
-            allow_missing=allow_missing,
-            force=force,
-            command=command_line(),
-            note=screen.note,
-            show=screen.show,
-        )
+        adapted = workflow.adapt(**typed, command=command_line(), note=screen.note, show=screen.show)
     if json:
         result_json({"model": str(out), **adapted.adapted_})
     else:

@@ -1,12 +1,10 @@
 """`duoplda advise`: what labels can teach a model, what training will choose for them, and what to do."""
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import Terminal, result, result_json
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import Terminal, result, result_json, work_options
 
 EXAMPLES = """duoplda advise --labels table.csv
 duoplda advise --speakers utt2spk --sessions utt2sess --embeddings xvectors.scp
@@ -18,9 +16,7 @@ def advise(
     speakers: options.Speakers = None,
     sessions: options.TrainingSessions = None,
     channels: options.TrainingChannels = None,
-    embeddings: Annotated[
-        Path | None, typer.Option(help="Embeddings, whose number of dimensions is used; vectors are not read.")
-    ] = None,
+    embeddings: Annotated[File, option("Embeddings, whose number of dimensions is used; vectors are not read.")] = None,
     ids: options.Ids = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
@@ -30,17 +26,10 @@ def advise(
     docs/choosing.md has the same chart, with what was measured. The last line is a command to paste. Some limits depend
     on the number of dimensions: give --embeddings to hear of them.
     """
+    typed = work_options(locals())
     from duoplda.workflows import advise as workflow
 
-    advice, commands = workflow.advise(
-        labels=labels,
-        speakers=speakers,
-        sessions=sessions,
-        channels=channels,
-        embeddings=embeddings,
-        ids=ids,
-        note=Terminal(quiet).note,
-    )
+    advice, commands = workflow.advise(**typed, note=Terminal(quiet).note)
     if json:
         result_json({**advice.as_dict(), "commands": commands})
     else:

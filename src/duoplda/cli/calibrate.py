@@ -5,10 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import Terminal, result, result_json
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import Terminal, result, result_json, work_options
 
 EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
 duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
@@ -20,39 +19,27 @@ CalibrationMethod = StrEnum("CalibrationMethod", ["affine", "pav", "fusion"])
 
 def calibrate(
     scores: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Scores to learn from; repeat the option for a fusion.")
+        list[Path] | None, option("Scores to learn from; repeat the option for a fusion.", metavar="FILE")
     ] = None,
-    trials: Annotated[Path | None, typer.Option(help="The trials of --scores, with their truth.")] = None,
+    trials: Annotated[File, option("The trials of --scores, with their truth.")] = None,
     method: Annotated[
         CalibrationMethod | None,
-        typer.Option(help="What is learnt.  [affine, or fusion of several --scores]"),
+        option("What is learnt.  [affine, or fusion of several --scores]"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The calibration (.safetensors) or the calibrated scores to write.")
-    ] = None,
-    apply: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Scores to calibrate instead of --scores.")
-    ] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="A calibration that was learnt before.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model file in which to store the calibration.")] = None,
-    p_target: Annotated[
-        float, typer.Option(help="The prior of a target at which costs matter most (affine, fusion).")
-    ] = 0.5,
-    ridge: Annotated[float | None, typer.Option(help="The ridge on the scales.  [0; with --quality 0.01]")] = None,
-    quality: Annotated[
-        Path | None, typer.Option(help="Side information: a table with a row for each recording of both sides.")
-    ] = None,
-    speakers: Annotated[
-        Path | None, typer.Option(help="The speaker of each recording (utt2spk), for cross-validation.")
-    ] = None,
-    enroll: Annotated[Path | None, typer.Option(help="The recordings of each model, for --quality.")] = None,
+    out: Annotated[File, option("The calibration (.safetensors) or the calibrated scores to write.")] = None,
+    apply: Annotated[list[Path] | None, option("Scores to calibrate instead of --scores.", metavar="FILE")] = None,
+    source: Annotated[File, option("A calibration that was learnt before.", "--from")] = None,
+    model: Annotated[File, option("A model file in which to store the calibration.")] = None,
+    p_target: Annotated[float, option("The prior of a target at which costs matter most (affine, fusion).")] = 0.5,
+    ridge: Annotated[float | None, option("The ridge on the scales.  [0; with --quality 0.01]")] = None,
+    quality: Annotated[File, option("Side information: a table with a row for each recording of both sides.")] = None,
+    speakers: Annotated[File, option("The speaker of each recording (utt2spk), for cross-validation.")] = None,
+    enroll: Annotated[File, option("The recordings of each model, for --quality.")] = None,
     symmetric: Annotated[
         bool | None,
-        typer.Option(help="Use the same coefficients for both sides.  [if there is no --enroll]", show_default=False),
+        option("Use the same coefficients for both sides.  [if there is no --enroll]", show_default=False),
     ] = None,
-    held_out: Annotated[
-        Path | None, typer.Option(help="A folder for cross-validated scores: affine.txt and quality.txt.")
-    ] = None,
+    held_out: Annotated[File, option("A folder for cross-validated scores: affine.txt and quality.txt.")] = None,
     json: options.Json = False,
     allow_missing: options.AllowMissing = False,
     force: options.Force = False,
@@ -63,28 +50,11 @@ def calibrate(
     --out NAME.safetensors gets the calibration; any other name gets calibrated scores: those of --apply, or --scores.
     With --quality the columns of a table (duration, number of sessions, kind, ...) of both sides are learnt from, too.
     """
+    typed = work_options(locals())
     from duoplda.workflows import calibrate as workflow
 
     screen = Terminal(quiet)
-    learnt = workflow.calibrate(
-        scores=scores or (),
-        trials=trials,
-        method=method,
-        out=out,
-        apply=apply or (),
-        source=source,
-        model=model,
-        p_target=p_target,
-        ridge=ridge,
-        quality=quality,
-        speakers=speakers,
-        enroll=enroll,
-        symmetric=symmetric,
-        held_out=held_out,
-        allow_missing=allow_missing,
-        force=force,
-        note=screen.note,
-    )
+    learnt = workflow.calibrate(**typed, note=screen.note)
     screen.note("\n".join([*learnt_lines(learnt), *stored_lines(held_out, model)]))
     if json:
         result_json({**learnt, "out": out, "model": model})
@@ -92,7 +62,7 @@ def calibrate(
         result(str(out if out is not None else model))
 
 
-def stored_lines(held_out: Path | None, model: Path | None) -> Iterator[str]:
+def stored_lines(held_out: File, model: File) -> Iterator[str]:
     """Where the cross-validated scores and the calibration are."""
     if held_out is not None:
         yield f"{held_out}: cross-validated scores, affine.txt and quality.txt"

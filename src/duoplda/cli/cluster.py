@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import command_line, terminal
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import command_line, terminal, work_options
 from duoplda.cli._words import present_clusters
 
 EXAMPLES = """\
@@ -17,33 +16,27 @@ duoplda cluster --model model.safetensors --embeddings x.scp --speakers-known vo
 
 def cluster(
     model: options.Model,
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the recordings, all of which are clustered.")],
-    out: Annotated[Path, typer.Option(help="The clusters to write: .tsv, .csv or .parquet, else Kaldi's utt2spk.")],
-    sessions: Annotated[
-        Path | None, typer.Option(help="The session of each recording (utt2sess); a session is of one speaker.")
-    ] = None,
+    embeddings: Annotated[Path, option("Embeddings of the recordings, all of which are clustered.")],
+    out: Annotated[Path, option("The clusters to write: .tsv, .csv or .parquet, else Kaldi's utt2spk.")],
+    sessions: Annotated[File, option("The session of each recording (utt2sess); a session is of one speaker.")] = None,
     channels: options.Channels = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(help="One table with the columns id, session and channel, instead of the two lists."),
+        File,
+        option("One table with the columns id, session and channel, instead of the two lists."),
     ] = None,
     ids: options.Ids = None,
     prior: options.Prior = 0.02,
-    speakers: Annotated[int | None, typer.Option(min=1, help="The number of speakers, if it is known.")] = None,
-    min_speakers: Annotated[int | None, typer.Option(min=1, help="The smallest number of speakers.")] = None,
-    max_speakers: Annotated[int | None, typer.Option(min=1, help="The largest number of speakers.")] = None,
+    speakers: Annotated[int | None, option("The number of speakers, if it is known.", min=1)] = None,
+    min_speakers: Annotated[int | None, option("The smallest number of speakers.", min=1)] = None,
+    max_speakers: Annotated[int | None, option("The largest number of speakers.", min=1)] = None,
     speakers_known: options.SpeakersKnown = None,
-    must_link: Annotated[
-        Path | None, typer.Option(help="Pairs of recordings of the same speaker, one pair in each line.")
-    ] = None,
-    cannot_link: Annotated[
-        Path | None, typer.Option(help="Pairs of recordings of different speakers, one pair in each line.")
-    ] = None,
+    must_link: Annotated[File, option("Pairs of recordings of the same speaker, one pair in each line.")] = None,
+    cannot_link: Annotated[File, option("Pairs of recordings of different speakers, one pair in each line.")] = None,
     weight: options.Weight = 1.0,
     segments_are: options.SegmentsAre = None,
-    refine: Annotated[bool, typer.Option(help="Move single sessions after the merges, where that pays.")] = True,
-    report: Annotated[Path | None, typer.Option(help="An HTML page about the clusters to write.")] = None,
-    merges: Annotated[Path | None, typer.Option(help="The tree of merges to write: .tsv, .csv or .parquet.")] = None,
+    refine: Annotated[bool, option("Move single sessions after the merges, where that pays.")] = True,
+    report: Annotated[File, option("An HTML page about the clusters to write.")] = None,
+    merges: Annotated[File, option("The tree of merges to write: .tsv, .csv or .parquet.")] = None,
     device: options.Device = "cpu",
     dask: options.Dask = None,
     domain_check: options.DomainCheck = True,
@@ -59,35 +52,9 @@ def cluster(
     and second (the second-best cluster; -: a speaker of its own). `duoplda evaluate --clusters OUT` reads it. With
     `--segments-are recordings` all recordings are of one session, such as the segments of one file.
     """
+    typed = work_options(locals())
     from duoplda.workflows import cluster as workflow
 
     with terminal("clustering", quiet) as screen:
-        summary = workflow.cluster(
-            model,
-            embeddings,
-            out,
-            sessions=sessions,
-            channels=channels,
-            labels=labels,
-            ids=ids,
-            prior=prior,
-            speakers=speakers,
-            min_speakers=min_speakers,
-            max_speakers=max_speakers,
-            speakers_known=speakers_known,
-            must_link=must_link,
-            cannot_link=cannot_link,
-            weight=weight,
-            segments_are=segments_are,
-            refine=refine,
-            report=report,
-            merges=merges,
-            device=device,
-            dask=dask,
-            domain_check=domain_check,
-            force=force,
-            command=command_line(),
-            note=screen.note,
-            show=screen.show,
-        )
+        summary = workflow.cluster(**typed, command=command_line(), note=screen.note, show=screen.show)
     present_clusters(summary, out, json, screen)

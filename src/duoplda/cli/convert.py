@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import Terminal, command_line, result
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import Terminal, command_line, result, work_options
 
 EXAMPLES = """duoplda convert plda model.safetensors
 duoplda convert plda.npz model.safetensors --transform xvec_transform.npz
@@ -22,14 +23,10 @@ def convert(
         Path, typer.Argument(metavar="IN", help="A model of Kaldi, VBx, pyannote, hyperion, wespeaker or duoplda.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; a folder for vbx and pyannote.")],
-    to: Annotated[Format | None, typer.Option(help="The format of OUT.  [by its suffix]")] = None,
-    transform: Annotated[
-        Path | None, typer.Option(help="The file transform.h5 or xvec_transform.npz that belongs to IN.")
-    ] = None,
-    one_session: Annotated[
-        bool, typer.Option("--one-session", help="Write a model for comparisons inside one session.")
-    ] = False,
-    text: Annotated[bool, typer.Option("--text", help="Write Kaldi's text format instead of the binary one.")] = False,
+    to: Annotated[Format | None, option("The format of OUT.  [by its suffix]")] = None,
+    transform: Annotated[File, option("The file transform.h5 or xvec_transform.npz that belongs to IN.")] = None,
+    one_session: Annotated[bool, option("Write a model for comparisons inside one session.", "--one-session")] = False,
+    text: Annotated[bool, option("Write Kaldi's text format instead of the binary one.", "--text")] = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -42,18 +39,9 @@ def convert(
     has a session level: it becomes noise of each recording, and a warning says how much that is. With --one-session it
     becomes part of the speaker instead, which is right for diarisation if files were the sessions in training.
     """
+    typed = work_options(locals())
     from duoplda.workflows import convert as workflow
 
-    done = workflow.convert(
-        source,
-        out,
-        to=to,
-        transform=transform,
-        one_session=one_session,
-        text=text,
-        force=force,
-        command=command_line(),
-        note=Terminal(quiet).note,
-    )
+    done = workflow.convert(**typed, command=command_line(), note=Terminal(quiet).note)
     sizes = f"{done.dimensions} dimensions, {done.speaker_factors} speaker factors"
     result(f"{out}: {done.to}, {sizes}, from {done.source}")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from duoplda.cli import _options as options
+from duoplda.cli._options import option
 from duoplda.cli._terminal import Terminal, result
 
 EXAMPLES = "duoplda demo --out demo"
@@ -25,7 +26,7 @@ report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("demo"),
+    out: Annotated[Path, option("The folder to write.")] = Path("demo"),
     force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -4,10 +4,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import result_json, terminal
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import result_json, terminal, work_options
 
 if TYPE_CHECKING:
     from duoplda.diarization import Turns
@@ -22,43 +21,35 @@ Start = StrEnum("Start", ["ratios", "vbx", "pyannote"])
 
 def diarize(
     model: Annotated[
-        Path, typer.Option(help="The model: a file of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi and others.")
+        Path, option("The model: a file of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi and others.")
     ],
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the segments.")],
-    segments: Annotated[
-        Path, typer.Option(help="The segments of files: lines `segment file start end`; they may overlap.")
-    ],
-    out: Annotated[Path, typer.Option(help="The turns of all files to write, as RTTM.")],
-    transform: Annotated[
-        Path | None, typer.Option(help="The file transform.h5 or xvec_transform.npz that belongs to the model.")
-    ] = None,
+    embeddings: Annotated[Path, option("Embeddings of the segments.")],
+    segments: Annotated[Path, option("The segments of files: lines `segment file start end`; they may overlap.")],
+    out: Annotated[Path, option("The turns of all files to write, as RTTM.")],
+    transform: Annotated[File, option("The file transform.h5 or xvec_transform.npz that belongs to the model.")] = None,
     segments_are: options.SegmentsAre = None,
     start: Annotated[
-        Start, typer.Option(help="How first labels are found: by exact likelihood ratios, or as VBx or pyannote does.")
+        Start, option("How first labels are found: by exact likelihood ratios, or as VBx or pyannote does.")
     ] = Start.ratios,
     hmm: Annotated[
-        bool, typer.Option(help="Refine with a hidden Markov model, in which segments follow each other in time.")
+        bool, option("Refine with a hidden Markov model, in which segments follow each other in time.")
     ] = True,
-    refine: Annotated[bool, typer.Option(help="Refine the first labels; without it they are the result.")] = True,
-    Fa: Annotated[float, typer.Option("--Fa", help="The factor on the evidence of each segment (Fa of VBx).")] = 0.3,
-    Fb: Annotated[float, typer.Option("--Fb", help="The factor on the cost of each speaker (Fb of VBx).")] = 17.0,
-    loop: Annotated[float, typer.Option(help="The probability that the next segment is of the same speaker.")] = 0.99,
+    refine: Annotated[bool, option("Refine the first labels; without it they are the result.")] = True,
+    Fa: Annotated[float, option("The factor on the evidence of each segment (Fa of VBx).", "--Fa")] = 0.3,
+    Fb: Annotated[float, option("The factor on the cost of each speaker (Fb of VBx).", "--Fb")] = 17.0,
+    loop: Annotated[float, option("The probability that the next segment is of the same speaker.")] = 0.99,
     discount: Annotated[
-        float | None, typer.Option(help="How much each segment counts.  [the share of its time that is new]")
+        float | None, option("How much each segment counts.  [the share of its time that is new]")
     ] = None,
-    prior: Annotated[
-        float, typer.Option(help="The probability that two segments of a file are of one speaker.")
-    ] = 0.25,
-    speakers: Annotated[int | None, typer.Option(min=1, help="The number of speakers of each file.")] = None,
-    min_speakers: Annotated[int | None, typer.Option(min=1, help="The smallest number of speakers of a file.")] = None,
-    max_speakers: Annotated[int | None, typer.Option(min=1, help="The largest number of speakers of a file.")] = None,
+    prior: Annotated[float, option("The probability that two segments of a file are of one speaker.")] = 0.25,
+    speakers: Annotated[int | None, option("The number of speakers of each file.", min=1)] = None,
+    min_speakers: Annotated[int | None, option("The smallest number of speakers of a file.", min=1)] = None,
+    max_speakers: Annotated[int | None, option("The largest number of speakers of a file.", min=1)] = None,
     dimensions: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many dimensions, where speakers differ most.  [all]")
+        int | None, option("Use only so many dimensions, where speakers differ most.  [all]", min=1)
     ] = None,
-    link: Annotated[bool, typer.Option("--link", help="Find the same people in several files.")] = False,
-    link_prior: Annotated[
-        float, typer.Option(help="The probability that two speakers of different files are one person.")
-    ] = 0.02,
+    link: Annotated[bool, option("Find the same people in several files.", "--link")] = False,
+    link_prior: Annotated[float, option("The probability that two speakers of different files are one person.")] = 0.02,
     cannot_link_within: options.CannotLinkWithin = False,
     ids: options.Ids = None,
     allow_missing: options.AllowMissing = False,
@@ -73,37 +64,11 @@ def diarize(
     If sessions were files, segments are recordings: those of a speaker in one file are of one session.
     Speakers are named after their file, or with --link alike in all files.
     """
+    typed = work_options(locals())
     from duoplda.workflows import diarize as workflow
 
     with terminal("reading embeddings", quiet) as screen:
-        turns = workflow.diarize(
-            model,
-            embeddings,
-            segments,
-            out,
-            transform=transform,
-            segments_are=segments_are,
-            start=start.value,
-            hmm=hmm,
-            refine=refine,
-            Fa=Fa,
-            Fb=Fb,
-            loop=loop,
-            discount=discount,
-            prior=prior,
-            speakers=speakers,
-            min_speakers=min_speakers,
-            max_speakers=max_speakers,
-            n_dimensions=dimensions,
-            link=link,
-            link_prior=link_prior,
-            cannot_link_within=cannot_link_within,
-            ids=ids,
-            allow_missing=allow_missing,
-            force=force,
-            note=screen.note,
-            show=screen.show,
-        )
+        turns = workflow.diarize(**typed, note=screen.note, show=screen.show)
     people = len({*turns.speaker.codes.tolist()})
     if json:
         result_json({"out": str(out), "speakers": people, "turns": len(turns), "files": file_counts(turns)})

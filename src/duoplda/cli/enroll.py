@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import result_json, terminal
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import result_json, terminal, work_options
 
 EXAMPLES = """duoplda enroll --model model.safetensors --embeddings eval.scp --enroll enroll --out voices.safetensors
 duoplda enroll --model model.safetensors --embeddings x.scp --enroll more --add-to voices.safetensors --out new
@@ -15,19 +14,19 @@ duoplda enroll --model model.safetensors --add-to voices.safetensors --remove an
 
 def enroll(
     model: options.Model,
-    out: Annotated[Path, typer.Option(help="The file of enrolled speakers to write, in safetensors format.")],
+    out: Annotated[Path, option("The file of enrolled speakers to write, in safetensors format.")],
     embeddings: Annotated[
-        Path | None, typer.Option(help="Embeddings of the recordings that --enroll names; others are not used.")
+        File, option("Embeddings of the recordings that --enroll names; others are not used.")
     ] = None,
     enroll: Annotated[
-        Path | None, typer.Option(help="The recordings of each speaker: lines `speaker recording ...`, or a table.")
+        File, option("The recordings of each speaker: lines `speaker recording ...`, or a table.")
     ] = None,
     sessions: options.Sessions = None,
     channels: options.Channels = None,
     ids: options.Ids = None,
-    add_to: Annotated[Path | None, typer.Option(help="A file of enrolled speakers to start from.")] = None,
+    add_to: Annotated[File, option("A file of enrolled speakers to start from.")] = None,
     remove: Annotated[
-        list[str] | None, typer.Option(help="A speaker of --add-to to leave out; repeat the option for more.")
+        list[str] | None, option("A speaker of --add-to to leave out; repeat the option for more.")
     ] = None,
     device: options.Device = "cpu",
     dask: options.Dask = None,
@@ -42,26 +41,11 @@ def enroll(
     speaker are added to these, and further recordings of a named session join it: the result is what enrolling all of
     them at once would give. Recordings are not remembered: do not add one twice.
     """
+    typed = work_options(locals())
     from duoplda.workflows import enroll as workflow
 
     with terminal("enrolling", quiet) as screen:
-        voices = workflow.enroll(
-            model,
-            out,
-            embeddings=embeddings,
-            enroll=enroll,
-            sessions=sessions,
-            channels=channels,
-            ids=ids,
-            add_to=add_to,
-            remove=remove or (),
-            device=device,
-            dask=dask,
-            allow_missing=allow_missing,
-            force=force,
-            note=screen.note,
-            show=screen.show,
-        )
+        voices = workflow.enroll(**typed, note=screen.note, show=screen.show)
     n_sessions = int(voices.counts.sum())
     if json:
         result_json({"out": str(out), "speakers": len(voices), "sessions": n_sessions})

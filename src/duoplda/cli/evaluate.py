@@ -6,10 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import result, result_json, table, terminal
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import Terminal, result, result_json, table, work_options
 
 if TYPE_CHECKING:
     from duoplda.diarization import DiarizationErrors
@@ -25,36 +24,32 @@ Definition = StrEnum("Definition", ["rocch", "interpolated", "nearest"])
 
 def evaluate(
     scores: Annotated[list[Path] | None, options.ScoreFile] = None,
-    trials: Annotated[Path | None, typer.Option(help=options.TRIALS_HELP)] = None,
+    trials: Annotated[File, option(options.TRIALS_HELP)] = None,
     p_target: Annotated[
-        list[float] | None, typer.Option(metavar="PRIOR", help="The prior of a target; repeat it for more.  [0.01]")
+        list[float] | None, option("The prior of a target; repeat it for more.  [0.01]", metavar="PRIOR")
     ] = None,
     c_miss: options.CostMiss = 1.0,
     c_fa: options.CostFalseAlarm = 1.0,
     eer: Annotated[
-        Definition, typer.Option(help="Which definition of the EER is used; rocch is that on the convex hull.")
+        Definition, option("Which definition of the EER is used; rocch is that on the convex hull.")
     ] = Definition.rocch,
     speakers: options.TestSpeakers = None,
     enroll: options.Enrolment = None,
     bootstrap: options.Resamples = 200,
     seed: options.Seed = 0,
     clusters: Annotated[
-        Path | None,
-        typer.Option(help="Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
+        File,
+        option("Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
     ] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="The truth about --clusters: recording and speaker (utt2spk), or RTTM.")
-    ] = None,
+    reference: Annotated[File, option("The truth about --clusters: recording and speaker (utt2spk), or RTTM.")] = None,
     collar: Annotated[
-        float, typer.Option(min=0, help="Seconds that are not scored on both sides of a boundary of the reference.")
+        float, option("Seconds that are not scored on both sides of a boundary of the reference.", min=0)
     ] = 0.0,
     skip_overlap: Annotated[
-        bool, typer.Option("--skip-overlap", help="Score turns only where at most one person speaks.")
+        bool, option("Score turns only where at most one person speaks.", "--skip-overlap")
     ] = False,
-    uem: Annotated[
-        Path | None, typer.Option(help="Score turns in these regions only: lines `file channel start end`.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of the DET curves to write: .pdf, .png or .svg.")] = None,
+    uem: Annotated[File, option("Score turns in these regions only: lines `file channel start end`.")] = None,
+    plot: Annotated[File, option("A picture of the DET curves to write: .pdf, .png or .svg.")] = None,
     json: options.Json = False,
     allow_missing: options.AllowMissing = False,
     force: options.Force = False,
@@ -68,32 +63,10 @@ def evaluate(
     Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
     clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
     """
+    typed = work_options(locals())
     from duoplda.workflows import evaluate as workflow
 
-    with terminal("evaluating", True) as screen:
-        screen.quiet = quiet
-        evaluation = workflow.evaluate(
-            scores=scores or (),
-            trials=trials,
-            p_target=p_target or (),
-            c_miss=c_miss,
-            c_fa=c_fa,
-            eer=eer.value,
-            speakers=speakers,
-            enroll=enroll,
-            bootstrap=bootstrap,
-            seed=seed,
-            clusters=clusters,
-            reference=reference,
-            collar=collar,
-            skip_overlap=skip_overlap,
-            uem=uem,
-            plot=plot,
-            allow_missing=allow_missing,
-            force=force,
-            progress=not quiet,
-            note=screen.note,
-        )
+    evaluation = workflow.evaluate(**typed, progress=not quiet, note=Terminal(quiet).note)
     if isinstance(evaluation, workflow.ScoreEvaluation):
         point = {"p_target": p_target or [0.01], "c_miss": c_miss, "c_fa": c_fa}
         present_scores(evaluation, eer.value, point, scores or [], bootstrap, json)

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import terminal
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import terminal, work_options
 from duoplda.cli._words import present_clusters
 
 EXAMPLES = """\
@@ -16,31 +15,25 @@ duoplda link --model m.safetensors --embeddings x.scp --local utt2spk --out utt2
 
 def link(
     model: options.Model,
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the segments, or of the recordings of --local.")],
-    out: Annotated[
-        Path, typer.Option(help="Turns to write (.rttm), or recordings: .tsv, .csv, .parquet, else Kaldi's utt2spk.")
-    ],
+    embeddings: Annotated[Path, option("Embeddings of the segments, or of the recordings of --local.")],
+    out: Annotated[Path, option("Turns to write (.rttm), or recordings: .tsv, .csv, .parquet, else Kaldi's utt2spk.")],
     rttm: Annotated[
-        list[Path] | None, typer.Option(help="Who speaks when in one or several files; repeat the option for more.")
+        list[Path] | None, option("Who speaks when in one or several files; repeat the option for more.")
     ] = None,
     segments: Annotated[
-        Path | None, typer.Option(help="The segments of files: lines `segment file start end`; --rttm needs them.")
+        File, option("The segments of files: lines `segment file start end`; --rttm needs them.")
     ] = None,
-    local: Annotated[
-        Path | None, typer.Option(help="The local speaker of each recording (utt2spk), instead of --rttm.")
-    ] = None,
+    local: Annotated[File, option("The local speaker of each recording (utt2spk), instead of --rttm.")] = None,
     segments_are: options.SegmentsAre = None,
     sessions: Annotated[
-        Path | None,
-        typer.Option(help="The session of each recording (utt2sess); names count within a local speaker."),
+        File,
+        option("The session of each recording (utt2sess); names count within a local speaker."),
     ] = None,
     channels: options.Channels = None,
     ids: options.Ids = None,
     prior: options.Prior = 0.02,
     weight: options.Weight = 1.0,
-    discount: Annotated[
-        float, typer.Option(help="How much each segment counts; below 1 where segments overlap.")
-    ] = 1.0,
+    discount: Annotated[float, option("How much each segment counts; below 1 where segments overlap.")] = 1.0,
     speakers_known: options.SpeakersKnown = None,
     cannot_link_within: options.CannotLinkWithin = False,
     device: options.Device = "cpu",
@@ -58,31 +51,9 @@ def link(
     local speaker are taken together. To the model each is a session of its own, or with `--segments-are recordings`
     they are recordings of one session, as where the model was trained with files as sessions; --sessions has priority.
     """
+    typed = work_options(locals())
     from duoplda.workflows import link as workflow
 
     with terminal("linking", quiet) as screen:
-        summary = workflow.link(
-            model,
-            embeddings,
-            out,
-            rttm=rttm or (),
-            segments=segments,
-            local=local,
-            segments_are=segments_are,
-            sessions=sessions,
-            channels=channels,
-            ids=ids,
-            prior=prior,
-            weight=weight,
-            discount=discount,
-            speakers_known=speakers_known,
-            cannot_link_within=cannot_link_within,
-            device=device,
-            dask=dask,
-            domain_check=domain_check,
-            allow_missing=allow_missing,
-            force=force,
-            note=screen.note,
-            show=screen.show,
-        )
+        summary = workflow.link(**typed, note=screen.note, show=screen.show)
     present_clusters(summary, out, json, screen)

@@ -3,27 +3,24 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import Terminal, command_line, result
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import Terminal, command_line, result, work_options
 
 EXAMPLES = "duoplda report --scores a.txt --scores b.txt --trials trials --model model.safetensors --out report.html"
 
 
 def report(
     scores: Annotated[list[Path], options.ScoreFile],
-    trials: Annotated[Path, typer.Option(help=options.TRIALS_HELP)],
-    out: Annotated[Path, typer.Option(help="The page to write, e.g. report.html.")],
-    model: Annotated[Path | None, typer.Option(help="The model, whose sizes and shares of variance are shown.")] = None,
-    channels: Annotated[
-        Path | None, typer.Option(help="The kind of channel of each test recording (utt2channel).")
-    ] = None,
+    trials: Annotated[Path, option(options.TRIALS_HELP)],
+    out: Annotated[Path, option("The page to write, e.g. report.html.")],
+    model: Annotated[File, option("The model, whose sizes and shares of variance are shown.")] = None,
+    channels: Annotated[File, option("The kind of channel of each test recording (utt2channel).")] = None,
     embeddings: Annotated[
-        Path | None, typer.Option(help="Embeddings of the trials, which are compared with the model's training data.")
+        File, option("Embeddings of the trials, which are compared with the model's training data.")
     ] = None,
-    title: Annotated[str, typer.Option(help="The title of the page.")] = "Speaker recognition report",
-    p_target: Annotated[float, typer.Option(help="The prior of a target at which the sliders start.")] = 0.01,
+    title: Annotated[str, option("The title of the page.")] = "Speaker recognition report",
+    p_target: Annotated[float, option("The prior of a target at which the sliders start.")] = 0.01,
     c_miss: options.CostMiss = 1.0,
     c_fa: options.CostFalseAlarm = 1.0,
     speakers: options.TestSpeakers = None,
@@ -41,28 +38,10 @@ def report(
     page tells how far the recordings of the trials are from MODEL's training data, and with --channels too how well
     MODEL infers them.
     """
+    typed = work_options(locals())
     from duoplda.workflows import report as workflow
 
     screen = Terminal(quiet)
-    n_systems, n_trials = workflow.report(
-        scores,
-        trials,
-        out,
-        model=model,
-        channels=channels,
-        embeddings=embeddings,
-        title=title,
-        p_target=p_target,
-        costs=(c_miss, c_fa),
-        speakers=speakers,
-        enroll=enroll,
-        bootstrap=bootstrap,
-        seed=seed,
-        allow_missing=allow_missing,
-        force=force,
-        progress=not quiet,
-        command=command_line(),
-        note=screen.note,
-    )
+    n_systems, n_trials = workflow.report(**typed, progress=not quiet, command=command_line(), note=screen.note)
     screen.note(f"{n_systems} systems on {n_trials:,} trials; open it in a browser")
     result(str(out))

@@ -5,10 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from duoplda.cli import _options as options
-from duoplda.cli._terminal import result_json, terminal, usage
+from duoplda.cli._options import File, option
+from duoplda.cli._terminal import result_json, terminal, usage, work_options
 from duoplda.errors import printable
 
 if TYPE_CHECKING:
@@ -26,48 +25,38 @@ Normalization = StrEnum("Normalization", ["z", "t", "s", "as1", "as2"])
 def score(
     model: options.Model,
     embeddings: Annotated[
-        Path, typer.Option(help="Embeddings of the enrolment, and of the tests if --test-embeddings is not given.")
+        Path, option("Embeddings of the enrolment, and of the tests if --test-embeddings is not given.")
     ],
-    test_embeddings: Annotated[Path | None, typer.Option(help="Embeddings of the tests.")] = None,
-    enroll: Annotated[
-        Path | None, typer.Option(help="The recordings of each model.  [each model of the trials is a recording]")
-    ] = None,
-    enrolled: Annotated[Path | None, typer.Option(help="Models that `duoplda enroll` wrote.")] = None,
+    test_embeddings: Annotated[File, option("Embeddings of the tests.")] = None,
+    enroll: Annotated[File, option("The recordings of each model.  [each model of the trials is a recording]")] = None,
+    enrolled: Annotated[File, option("Models that `duoplda enroll` wrote.")] = None,
     trials: Annotated[
-        Path | None, typer.Option(help="The trials, as Kaldi, VoxCeleb, NIST, hyperion, Parquet or BOSARIS has them.")
+        File, option("The trials, as Kaldi, VoxCeleb, NIST, hyperion, Parquet or BOSARIS has them.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The scores to write: Kaldi's text, .tsv, .csv, .parquet, .h5 or .npz.  [standard output]"),
+        File,
+        option("The scores to write: Kaldi's text, .tsv, .csv, .parquet, .h5 or .npz.  [standard output]"),
     ] = None,
     sessions: options.Sessions = None,
     channels: options.Channels = None,
     ids: options.Ids = None,
-    test_ids: Annotated[str | None, typer.Option(help="The same as --ids, for --test-embeddings.")] = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Give the TOP highest-scoring models of each test recording.")
-    ] = None,
-    matrix: Annotated[bool, typer.Option("--matrix", help="Score all models against all test recordings.")] = False,
-    cosine: Annotated[
-        bool, typer.Option("--cosine", help="Give cosines of mean vectors instead of likelihood ratios.")
-    ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave out the calibration of the model.")] = False,
+    test_ids: Annotated[str | None, option("The same as --ids, for --test-embeddings.")] = None,
+    top: Annotated[int | None, option("Give the TOP highest-scoring models of each test recording.", min=1)] = None,
+    matrix: Annotated[bool, option("Score all models against all test recordings.", "--matrix")] = False,
+    cosine: Annotated[bool, option("Give cosines of mean vectors instead of likelihood ratios.", "--cosine")] = False,
+    raw: Annotated[bool, option("Leave out the calibration of the model.", "--raw")] = False,
     cohort: Annotated[
-        Path | None, typer.Option(help="Normalise scores with these embeddings, or with a file of `duoplda enroll`.")
+        File, option("Normalise scores with these embeddings, or with a file of `duoplda enroll`.")
     ] = None,
-    cohort_ids: Annotated[str | None, typer.Option(help="The same as --ids, for --cohort.")] = None,
-    cohort_sessions: Annotated[
-        Path | None, typer.Option(help="The session of each recording of the cohort.  [as in --sessions]")
-    ] = None,
+    cohort_ids: Annotated[str | None, option("The same as --ids, for --cohort.")] = None,
+    cohort_sessions: Annotated[File, option("The session of each recording of the cohort.  [as in --sessions]")] = None,
     cohort_speakers: Annotated[
-        Path | None,
-        typer.Option(help="The speakers of cohort and trials (utt2spk), none of whom may be in both."),
+        File,
+        option("The speakers of cohort and trials (utt2spk), none of whom may be in both."),
     ] = None,
-    normalize: Annotated[
-        Normalization | None, typer.Option(help="How scores are normalised with --cohort.  [as1]")
-    ] = None,
+    normalize: Annotated[Normalization | None, option("How scores are normalised with --cohort.  [as1]")] = None,
     cohort_top: Annotated[
-        int | None, typer.Option(min=2, help="How many members of the cohort a side selects in as1 and as2.  [300]")
+        int | None, option("How many members of the cohort a side selects in as1 and as2.  [300]", min=2)
     ] = None,
     device: options.Device = "cpu",
     dask: options.Dask = None,
@@ -83,42 +72,13 @@ def score(
     all of the test embeddings are. With --cohort, scores are normalised, and not calibrated. A warning tells where
     recordings are unlike those that the model was trained on: its ratios may then mislead, see `duoplda adapt`.
     """
+    typed = work_options(locals())
     if out is None and json:  # both would go to standard output
         usage("--json prints a summary to standard output: give --out for the scores")
     from duoplda.workflows import score as workflow
 
     with terminal("scoring", quiet) as screen:
-        counts = workflow.score(
-            model,
-            embeddings,
-            out,
-            test_embeddings=test_embeddings,
-            enroll=enroll,
-            enrolled=enrolled,
-            trials=trials,
-            sessions=sessions,
-            channels=channels,
-            ids=ids,
-            test_ids=test_ids,
-            top=top,
-            matrix=matrix,
-            cosine=cosine,
-            raw=raw,
-            cohort=cohort,
-            cohort_ids=cohort_ids,
-            cohort_sessions=cohort_sessions,
-            cohort_speakers=cohort_speakers,
-            normalize=normalize,
-            cohort_top=cohort_top,
-            device=device,
-            dask=dask,
-            domain_check=domain_check,
-            allow_missing=allow_missing,
-            force=force,
-            note=screen.note,
-            show=screen.show,
-            receive=print_scores,
-        )
+        counts = workflow.score(**typed, note=screen.note, show=screen.show, receive=print_scores)
     if json:
         normalized = {} if counts.cohort is None else {"normalize": normalize or "as1"}
         result_json({"out": str(out), **asdict(counts), **normalized})

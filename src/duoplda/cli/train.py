@@ -4,11 +4,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from duoplda.cli import _options as options
 from duoplda.cli import _parse as parse
-from duoplda.cli._terminal import command_line, result_json, terminal
+from duoplda.cli._options import option
+from duoplda.cli._terminal import command_line, result_json, terminal, work_options
 from duoplda.cli._words import summary_lines
 
 EXAMPLES = """duoplda train --embeddings xvectors.scp --speakers utt2spk --sessions utt2sess --out model.safetensors
@@ -27,58 +26,54 @@ Preset = StrEnum("Preset", ["vbx"])
 
 def train(
     embeddings: Annotated[
-        Path, typer.Option(help="The training data: Kaldi ark or scp, npz, npy, HDF5, Parquet, a folder or 'x.*.ark'.")
+        Path, option("The training data: Kaldi ark or scp, npz, npy, HDF5, Parquet, a folder or 'x.*.ark'.")
     ],
-    out: Annotated[Path, typer.Option(help="The model to write, a safetensors file.")],
+    out: Annotated[Path, option("The model to write, a safetensors file.")],
     speakers: options.Speakers = None,
     sessions: options.TrainingSessions = None,
     channels: options.TrainingChannels = None,
     labels: options.Labels = None,
     ids: options.Ids = None,
     speaker_factors: Annotated[
-        str, typer.Option(help="The rank of the speaker level: a number, full, or auto (held-out speakers choose).")
+        str, option("The rank of the speaker level: a number, full, or auto (held-out speakers choose).")
     ] = "full",
     session_factors: Annotated[
-        str, typer.Option(help="The rank of the session level: a number, full or auto; 0 leaves it out.")
+        str, option("The rank of the session level: a number, full or auto; 0 leaves it out.")
     ] = "full",
     shrinkage: Annotated[
         str,
-        typer.Option(help="How far covariances are shrunk: none, auto, a, or a,b,c for speaker, session and noise."),
+        option("How far covariances are shrunk: none, auto, a, or a,b,c for speaker, session and noise."),
     ] = "auto",
     criterion: Annotated[
         Criterion,
-        typer.Option(help="What chooses wherever auto is given: the cost of held-out trials, or their likelihood."),
+        option("What chooses wherever auto is given: the cost of held-out trials, or their likelihood."),
     ] = Criterion.decision,
     enrolment: Annotated[
         str | None,
-        typer.Option(help="How speakers of held-out trials are enrolled: sessions x recordings, such as 1x1,3xall."),
+        option("How speakers of held-out trials are enrolled: sessions x recordings, such as 1x1,3xall."),
     ] = None,
-    priors: Annotated[
-        str, typer.Option(help="Priors of a target at which the cost of held-out trials is measured.")
-    ] = "0.5,0.01",
-    model_type: Annotated[
-        ModelType | None, typer.Option(help="Which levels the model has.  [all that the labels allow]")
-    ] = None,
+    priors: Annotated[str, option("Priors of a target at which the cost of held-out trials is measured.")] = "0.5,0.01",
+    model_type: Annotated[ModelType | None, option("Which levels the model has.  [all that the labels allow]")] = None,
     sessions_are: Annotated[
-        SessionsAre | None, typer.Option(help="What a session is in these data; diarize and link will use it.")
+        SessionsAre | None, option("What a session is in these data; diarize and link will use it.")
     ] = None,
     learn_channels: Annotated[
-        str | None, typer.Option(help="Learn kinds of channels that nobody labelled: their number, or auto.")
+        str | None, option("Learn kinds of channels that nobody labelled: their number, or auto.")
     ] = None,
     preset: Annotated[
-        Preset | None, typer.Option(help="The chain of VBx: centre, length, LDA (128), centre, length, PLDA.")
+        Preset | None, option("The chain of VBx: centre, length, LDA (128), centre, length, PLDA.")
     ] = None,
-    lda: Annotated[int | None, typer.Option(min=1, help="The number of dimensions that LDA keeps.  [no LDA]")] = None,
+    lda: Annotated[int | None, option("The number of dimensions that LDA keeps.  [no LDA]", min=1)] = None,
     whiten: Annotated[
-        bool | None, typer.Option(help="Map the total covariance to the identity.  [yes, unless a preset is given]")
+        bool | None, option("Map the total covariance to the identity.  [yes, unless a preset is given]")
     ] = None,
-    length_norm: Annotated[bool, typer.Option(help="Normalise the lengths of vectors.")] = True,
+    length_norm: Annotated[bool, option("Normalise the lengths of vectors.")] = True,
     center_by_channel: Annotated[
-        bool, typer.Option("--center-by-channel", help="Subtract a mean for each kind of channel.")
+        bool, option("Subtract a mean for each kind of channel.", "--center-by-channel")
     ] = False,
-    tol: Annotated[float, typer.Option(min=0, help="EM stops when it gains less, in nats per recording.")] = 1e-6,
-    max_iter: Annotated[int, typer.Option(min=0, help="The largest number of EM iterations.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the folds of held-out speakers.")] = 0,
+    tol: Annotated[float, option("EM stops when it gains less, in nats per recording.", min=0)] = 1e-6,
+    max_iter: Annotated[int, option("The largest number of EM iterations.", min=0)] = 500,
+    seed: Annotated[int, option("The seed of the folds of held-out speakers.", min=0)] = 0,
     device: options.Device = "cpu",
     dask: options.Dask = None,
     resume: options.Resume = False,
@@ -88,47 +83,18 @@ def train(
     json: options.Json = False,
 ) -> None:
     """Train a model; embeddings are read in chunks, and the model is written whole or not at all."""
+    typed = work_options(locals())
     ranks = {"full": None, "auto": "auto"}
-    plda = {
-        "n_speaker_factors": parse.number_or_word("--speaker-factors", speaker_factors, ranks),
-        "n_session_factors": parse.number_or_word("--session-factors", session_factors, ranks),
-        "shrinkage": parse.shrinkages(shrinkage),
-        "criterion": criterion.value,
-        "enrolment": parse.enrolments(enrolment),
-        "priors": parse.probabilities("--priors", priors),
-        "model": model_type and model_type.value,
-        "n_channels": parse.number_or_word("--learn-channels", learn_channels, {"auto": "auto"}, least=1),
-        "tol": tol,
-        "max_iter": max_iter,
-        "random_state": seed,
-    }
+    typed["speaker_factors"] = parse.number_or_word("--speaker-factors", speaker_factors, ranks)
+    typed["session_factors"] = parse.number_or_word("--session-factors", session_factors, ranks)
+    typed["learn_channels"] = parse.number_or_word("--learn-channels", learn_channels, {"auto": "auto"}, least=1)
+    typed["shrinkage"] = parse.shrinkages(shrinkage)
+    typed["enrolment"] = parse.enrolments(enrolment)
+    typed["priors"] = parse.probabilities("--priors", priors)
     from duoplda.workflows import train as workflow
 
     with terminal("training", quiet) as screen:
-        backend = workflow.train(
-            embeddings,
-            out,
-            speakers=speakers,
-            sessions=sessions,
-            channels=channels,
-            labels=labels,
-            ids=ids,
-            preset=preset,
-            lda=lda,
-            whiten=whiten,
-            length_norm=length_norm,
-            center_by_channel=center_by_channel,
-            sessions_are=sessions_are,
-            device=device,
-            dask=dask,
-            resume=resume,
-            allow_missing=allow_missing,
-            force=force,
-            command=command_line(),
-            note=screen.note,
-            show=screen.show,
-            **plda,
-        )
+        backend = workflow.train(**typed, command=command_line(), note=screen.note, show=screen.show)
     if json:
         result_json({"model": str(out), **backend.summary()})
     else:

@@ -78,6 +78,10 @@ class Recordings(ABC):
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         """The recordings, in chunks of `rows` (the last one is shorter)."""
 
+    def forget(self) -> None:
+        """Give back what only the reading of recordings needs, once they will not be read again."""
+        return
+
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
         """The same chunks for those who need no ids and change no vector: where reading ids takes time, they lack."""
         return self.chunks(rows)
@@ -244,6 +248,10 @@ class Relabelled(Recordings):
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.chunks(rows)
+
+    def forget(self) -> None:
+        """Give back what only the reading of recordings needs, once they will not be read again."""
+        return
 
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.vectors(rows)

@@ -16,6 +16,8 @@ from typing import Any
 from duoplda.data import Recordings
 from duoplda.errors import DomainWarning, MissingIds, OptionsError
 from duoplda.io import check_output, embedding_shards, read_map, read_recordings, source_files
+from duoplda.model.parameters import Model
+from duoplda.observer import Observer
 
 PathLike = str | os.PathLike[str]
 Note = Callable[[str], None]  # gets a message for people
@@ -25,6 +27,32 @@ Read = Callable[..., Recordings]  # of a path, ids and labels
 
 def silent(*_: object) -> None:
     """A `note` or a `show` that does nothing."""
+
+
+class Progress(Observer):
+    """Shows how far a training or an adaptation is, and gives back what only the reading of recordings needed."""
+
+    def __init__(self, show: Show, recordings: Recordings | None = None):
+        self.show = show
+        self.recordings = recordings
+
+    def training_begins(self) -> None:
+        if self.recordings is not None:
+            self.recordings.forget()
+        release_memory(1 << 20)  # EM has many matrices at once, and frees them
+
+    def fold(self, done: int, folds: int) -> None:
+        self.show(None, f"held-out speakers: fold {done} of {folds}")
+
+    def search(self, step: int, cost: float) -> None:
+        self.show(None, f"held-out trials: step {step}, cost {cost:.4f}")
+
+    def iteration(self, iteration: int, log_likelihood: float, model: Model) -> bool:
+        self.show(iteration, f"iteration {iteration}: log-likelihood {log_likelihood:.6g} nats")
+        return False
+
+    def stage(self, name: str) -> None:
+        self.show(None, name)
 
 
 # -- recordings

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from duoplda.errors import OptionsError
-from duoplda.estimators import checkpoint, files
+from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
+from duoplda.estimators.files import versions
 from duoplda.io import source_files
-from duoplda.observer import Observer
-from duoplda.workflows._files import Note, PathLike, Show, check_outputs, file_hashes, reader, release_memory, silent
+from duoplda.workflows import _files as files
+from duoplda.workflows._files import Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table, read_known_labels
 
 
@@ -24,7 +25,6 @@ def adapt(
     channels: PathLike | None = None,
     labels: PathLike | None = None,
     ids: str | None = None,
-    method: str = "auto",
     device: str = "cpu",
     dask: str | None = None,
     resume: bool = False,
@@ -35,64 +35,35 @@ def adapt(
     show: Show = silent,
     **options: Any,
 ) -> Backend:
-    """Adapt a model to recordings of another domain, as far as they are labelled, and write it.
+    """Adapt a model to recordings of another domain, write it, and return it; `adapted_` tells what was done and why.
 
-    Parameters
-    ----------
-    model : a model file, which stays as it is
-    embeddings, ids, speakers, sessions, channels, labels : recordings of the target, as for `train`
-    out : the adapted model; `<out>.resume` holds the stages of an adaptation that is under way
-    method, options : of `Backend.adapt`
-    device, dask, resume, command : as for `train`
-
-    Returns
-    -------
-    the adapted model, whose `adapted_` tells what was done and why
+    `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one. Further
+    `options` are those of `Backend.adapt`.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
     if channels is not None and speakers is None and sessions is None:
         raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
     own = labels == embeddings  # labels are columns of the embeddings
     lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels, model]
-    check_outputs([out], force, [embeddings], lists)
+    files.check_outputs([out], force, [embeddings], lists)
     state = Path(f"{out}.resume")
-    with reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
+    with files.reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
         backend = Backend.load(model)
         table = read_known_labels(embeddings, labels, speakers, sessions, channels)
-        hashes = file_hashes(lists)
+        hashes = files.file_hashes(lists)
         target: Any = read(embeddings, ids, table)
         del table
-        release_memory()
+        files.release_memory()
         # What tells this adaptation from others that may have left a file to resume from.
         inputs = [*hashes.values(), *(_sizes_and_times(embeddings) if own else ())]
-        adapted = checkpoint.adapt(
-            backend,
-            target,
-            state,
-            inputs=inputs,
-            resume=resume,
-            device=place,
-            observer=AdaptationProgress(show),
-            note=note,
-            method=method,
-            **options,
-        )
-    origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": files.versions()}
+        work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "note": note}
+        adapted = checkpoint.adapt(backend, target, state, observer=files.Progress(show), **work, **options)
+    origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": versions()}
     if "adaptation" in backend.provenance_:
         origin["before"] = backend.provenance_["adaptation"]
     adapted.save(out, provenance={"adaptation": origin}, force=force)
     state.unlink(missing_ok=True)
     return adapted
-
-
-class AdaptationProgress(Observer):
-    """Shows which stage of an adaptation begins."""
-
-    def __init__(self, show: Show):
-        self.show = show
-
-    def stage(self, name: str) -> None:
-        self.show(None, name)
 
 
 def _sizes_and_times(embeddings: PathLike) -> list[tuple[int, int]]:

@@ -16,17 +16,8 @@ from duoplda.io import Coded, read_sessions, read_trials, write_partition
 from duoplda.io.labels import write_table
 from duoplda.report import weak_clusters, weak_pairs, write_cluster_report
 from duoplda.trials.clustering import Clustering
-from duoplda.workflows._files import (
-    Note,
-    PathLike,
-    Show,
-    check_outputs,
-    file_hashes,
-    labels_by_id,
-    reader,
-    segment_level,
-    silent,
-)
+from duoplda.workflows import _files as files
+from duoplda.workflows._files import Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
 
 
@@ -79,22 +70,7 @@ def cluster(
     show: Show = silent,
     **options: Any,
 ) -> ClusteringSummary:
-    """Put recordings into clusters, one for each speaker, and write them.
-
-    Parameters
-    ----------
-    model, embeddings, ids : the model file, and the recordings, all of which are clustered
-    out : recording, cluster, session, margin and second-best cluster
-    sessions, channels : lists by recording, or one table `labels` of both
-    speakers, min_speakers, max_speakers : the number of speakers, or its limits
-    speakers_known : a file of enrolled speakers, each of whom may be one of the clusters
-    must_link, cannot_link : pairs of recordings of one speaker, and of two
-    segments_are : "recordings": all recordings are of one session
-    report, merges : further outputs: an HTML page, and the tree of merges
-    device, dask, domain_check : as for `score`
-    command : what was typed, for the page
-    options : further options of `Backend.cluster`: prior, weight, refine
-    """
+    """Put recordings into clusters, one for each speaker, and write them."""
     one_table(labels, sessions=sessions, channels=channels)
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
         raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
@@ -102,17 +78,17 @@ def cluster(
     if len({*outputs}) < len(outputs):
         raise OptionsError("`out`, `report` and `merges` must be different files")
     lists = model, sessions, channels, labels, speakers_known, must_link, cannot_link
-    check_outputs([out, report, merges], force, [embeddings], [ids, *lists])
+    files.check_outputs([out, report, merges], force, [embeddings], [ids, *lists])
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
         options |= {"must_link": _read_pairs(must_link), "cannot_link": _read_pairs(cannot_link)}
-        known = labels_by_id(sessions, channels)
+        known = files.labels_by_id(sessions, channels)
         if labels is not None:
             known = dict(zip(("session", "channel"), read_sessions(labels), strict=True))
         chain = Backend.load(model)
         unlabelled = sessions is None and labels is None
         if unlabelled and (segments_are or chain.provenance_.get("sessions_are")):
-            options["within_session"] = segment_level(segments_are, chain, note) == "recordings"
+            options["within_session"] = files.segment_level(segments_are, chain, note) == "recordings"
         enrolled = None if speakers_known is None else chain.load_sides(speakers_known, device=place)
         clustering = chain.cluster(read(embeddings, ids), **known, known=enrolled, **options, device=place)
     recordings = clustering.ids.astype(str)
@@ -128,7 +104,7 @@ def cluster(
         items = session_of[np.unique(clustering.item, return_index=True)[1]].tolist()
         _write_merges(merges, clustering.merges, [*items, *([] if enrolled is None else enrolled.ids.tolist())], force)
     if report is not None:
-        origin: dict[str, Any] = {"commands": [command], "hashes": file_hashes(lists)}
+        origin: dict[str, Any] = {"commands": [command], "hashes": files.file_hashes(lists)}
         write_cluster_report(report, clustering, session=session_of if session else None, **origin, force=force)
     counts = {"recordings": len(recordings), "sessions": int(clustering.sessions.sum()), "speakers": len(clustering)}
     return ClusteringSummary.of(clustering, counts)

@@ -45,17 +45,7 @@ def convert(
     command: str | None = None,
     note: Note = silent,
 ) -> Conversion:
-    """Write a PLDA model in another format; that of `source` is found by its content. Warnings say what is lost.
-
-    Parameters
-    ----------
-    source, transform : the model, and a second file of its preprocessing
-    out, to : the new file, and its format ("kaldi", "vbx", "pyannote", "duoplda"); unless given, by the suffix of
-        `out`. The pairs of VBx and pyannote are written into a folder.
-    one_session : the session level becomes part of the speaker, and not noise of each recording
-    text : Kaldi's text format
-    command : what was typed, which our own format keeps
-    """
+    """Write a PLDA model in another format; that of `source` is found by its content. Warnings say what is lost."""
     suffix = Path(out).suffix.lower()
     to = to or {".npz": "vbx", ".safetensors": "duoplda"}.get(suffix, "kaldi")
     pair = to == "pyannote" or (to == "vbx" and suffix != ".npz")

@@ -25,6 +25,7 @@ def diarize(
     speakers: int | None = None,
     min_speakers: int | None = None,
     max_speakers: int | None = None,
+    dimensions: int | None = None,
     link: bool = False,
     cannot_link_within: bool = False,
     ids: str | None = None,
@@ -34,19 +35,7 @@ def diarize(
     show: Show = silent,
     **options: Any,
 ) -> Turns:
-    """Give the segments of files to speakers, and write turns.
-
-    Parameters
-    ----------
-    model, transform : our model file, or that of another tool, with its preprocessing
-    embeddings, ids, segments : vectors, and the file and the times of each segment
-    out : the turns of all files, as RTTM
-    segments_are : what segments were in training, "sessions" or "recordings"
-    hmm, refine : whether neighbours in time tend to be of one speaker, and whether first labels are changed at all
-    speakers, min_speakers, max_speakers : the number of speakers of each file, or its limits
-    link, cannot_link_within : find the same people in several files; those of one file are different people
-    options : further options of `duoplda.diarization.diarize`
-    """
+    """Give the segments of files to speakers, write their turns, and return these."""
     if not hmm and not refine:
         raise OptionsError("`hmm` is about the refinement: leave out either of the two")
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
@@ -55,6 +44,7 @@ def diarize(
         raise OptionsError("`cannot_link_within` is for `link`")
     check_outputs([out], force, [embeddings], [ids, model, transform, segments])
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
+    options["n_dimensions"] = dimensions
     options |= {"link": link, "cannot_link_within": cannot_link_within}
     options["refine"] = ("vbx" if hmm else "gmm") if refine else None
     with reader("cpu", None, note, show) as (read, _):

@@ -31,17 +31,7 @@ def enroll(
     note: Note = silent,
     show: Show = silent,
 ) -> Sides:
-    """Enroll speakers, or change a file of enrolled speakers, and write them.
-
-    Parameters
-    ----------
-    model, out : the model file, and the file of enrolled speakers to write
-    embeddings, ids : as for `duoplda.io.read_embeddings`
-    enroll : the recordings of each speaker
-    sessions, channels : lists by recording
-    add_to, remove : a file of enrolled speakers to start from, and those of its speakers to leave out
-    device, dask : a device of torch, or a cluster of Dask
-    """
+    """Enroll speakers, or change a file of enrolled speakers; write them, and return them."""
     if (embeddings is None) != (enroll is None):
         raise OptionsError("`embeddings` and `enroll` go together: vectors, and whose they are")
     if add_to is None and (remove or enroll is None):

@@ -69,18 +69,7 @@ def evaluate(
     progress: bool = False,
     note: Note = silent,
 ) -> ScoreEvaluation | ClusterEvaluation | TurnEvaluation:
-    """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold.
-
-    Parameters
-    ----------
-    scores, trials : score files of one or several systems, and trials with their truth
-    p_target, c_miss, c_fa, eer : operating points (the prior is 0.01 unless given), and the definition of the EER
-    speakers, enroll : who speaks in each recording, and the recordings of each model: values get intervals
-    bootstrap, seed : how often speakers are resampled for the intervals, and the seed of that
-    clusters, reference : instead of scores: the cluster and the speaker of each recording, or turns (both RTTM)
-    collar, skip_overlap, uem : of turns: seconds around boundaries, overlapped speech and regions that do not count
-    plot : a picture of the DET curves
-    """
+    """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold."""
     of_turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
     of_scores = [scores, trials, p_target, speakers, enroll, plot]
     if scores and trials and not (clusters or reference or any(of_turns.values())):

@@ -22,17 +22,8 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_partition, write_partition
-from duoplda.workflows._files import (
-    Note,
-    PathLike,
-    Show,
-    check_outputs,
-    labels_by_id,
-    missing,
-    reader,
-    segment_level,
-    silent,
-)
+from duoplda.workflows import _files as files
+from duoplda.workflows._files import Note, PathLike, Show, silent
 from duoplda.workflows.cluster import ClusteringSummary
 
 
@@ -60,22 +51,7 @@ def link(
     show: Show = silent,
     **options: Any,
 ) -> ClusteringSummary:
-    """Give local speakers of several files who are one person one name, and write turns or recordings.
-
-    Parameters
-    ----------
-    model, embeddings, ids : the model file, and the segments' vectors
-    out : turns (a name that ends in .rttm), or the speaker of each recording
-    rttm, segments : who speaks when in each file, and the file and the times of each segment
-    local : instead of `rttm`, the local speaker of each recording
-    segments_are : what segments were in training, "sessions" or "recordings"
-    sessions, channels : lists by recording; names of sessions count within a local speaker
-    discount : what a segment counts, where segments overlap
-    speakers_known : a file of enrolled speakers, whose names are used
-    cannot_link_within : local speakers of one file are different people
-    device, dask, domain_check : as for `score`
-    options : further options of `Backend.cluster`: prior, weight
-    """
+    """Give local speakers of several files who are one person one name, and write turns or recordings."""
     as_turns = Path(out).suffix.lower() == ".rttm"
     if (not rttm) == (local is None) or (rttm and segments is None):
         raise OptionsError("give either `rttm` with `segments`, or `local`")
@@ -86,8 +62,8 @@ def link(
     if cannot_link_within and segments is None:
         raise OptionsError("`cannot_link_within` needs `segments`, which say what file a segment is of")
     lists = *rttm, segments, local, model, sessions, channels, speakers_known
-    check_outputs([out], force, [embeddings], [ids, *lists])
-    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+    files.check_outputs([out], force, [embeddings], [ids, *lists])
+    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
         cuts = None if segments is None else read_segments(segments)
         if cuts is not None and discount == 1 and (overlap := overlap_of_segments(cuts)) > 1.5:
             said = f"a second of speech is in {overlap:.1f} segments, and counts as often"
@@ -96,16 +72,16 @@ def link(
         who = _local_speakers(turns, cuts, local, allow_missing, note)
         people = sorted({*who.values()})
         row = {person: k for k, person in enumerate(people)}
-        labels = labels_by_id(sessions, channels)
+        labels = files.labels_by_id(sessions, channels)
         chain = Backend.load(model)
-        if labels["session"] is not None or segment_level(segments_are, chain, note) == "recordings":
+        if labels["session"] is not None or files.segment_level(segments_are, chain, note) == "recordings":
             session = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
             labels["session"] = {i: " ".join([*person, session[i]]) for i, person in who.items() if i in session}
         if speakers_known is not None:
             options["known"] = chain.load_sides(speakers_known, device=place)
         else:
             chain = unscaled(chain)
-        absent = partial(missing, "segments have no embedding", allow_missing=allow_missing, note=note)
+        absent = partial(files.missing, "segments have no embedding", allow_missing=allow_missing, note=note)
         pairs = [row[person] for person in who.values()], [*who]
         sides = enroll_recordings(chain, read(embeddings, ids), *pairs, **labels, device=place, absent=absent)
         if cannot_link_within:
@@ -142,7 +118,7 @@ def _local_speakers(
         if segments is not None:  # names count within a file
             file = dict(zip(segments.ids.tolist(), segments.file.values.tolist(), strict=True))
             unknown = [recording for recording in names if recording not in file]
-            missing(f"recordings of {local} are not among the segments", unknown, allow_missing, note)
+            files.missing(f"recordings of {local} are not among the segments", unknown, allow_missing, note)
         speakers = {recording: (file[recording], name) for recording, name in names.items() if recording in file}
     if not speakers:
         raise DuopldaError("no local speaker has a segment: do the names of the files agree?")

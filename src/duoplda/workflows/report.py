@@ -25,22 +25,14 @@ def report(
     embeddings: PathLike | None = None,
     speakers: PathLike | None = None,
     enroll: PathLike | None = None,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
     allow_missing: bool = False,
     command: str = "",
     note: Note = silent,
     **options: Any,
 ) -> tuple[int, int]:
-    """Write the page on scores of trials; return the numbers of systems and of trials.
-
-    Parameters
-    ----------
-    scores, trials, out : score files, trials with their truth, and the page
-    model, embeddings : the model file, and recordings that are compared with its training data
-    channels : the kind of channel of recordings, which becomes a condition; with `embeddings` also what `model` infers
-    speakers, enroll : who speaks in each recording, and the recordings of each model: values get intervals
-    command : what was typed, for the page
-    options : further options of `duoplda.report.write_report`
-    """
+    """Write the page on scores of trials; return the numbers of systems and of trials."""
     if embeddings and not model:
         raise OptionsError("`embeddings` needs `model`: recordings are compared with what it was trained on")
     inputs = [*scores, trials, model, speakers, enroll, channels, *(source_files(embeddings) if embeddings else [])]
@@ -69,6 +61,7 @@ def report(
         kinds=kinds,
         data_counts=counts,
         model_summary=chain.plda_ if chain else None,
+        costs=(c_miss, c_fa),
         commands=[command],
         hashes=file_hashes(inputs),
         **options,

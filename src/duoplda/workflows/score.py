@@ -24,18 +24,8 @@ from duoplda.io import (
 )
 from duoplda.trials.normalization import TOP, Cohort
 from duoplda.trials.sides import Sides
-from duoplda.workflows._files import (
-    Note,
-    PathLike,
-    Read,
-    Show,
-    check_outputs,
-    labels_by_id,
-    missing,
-    reader,
-    release_memory,
-    silent,
-)
+from duoplda.workflows import _files as files
+from duoplda.workflows._files import Note, PathLike, Read, Show, silent
 
 
 @dataclass(frozen=True)
@@ -83,21 +73,7 @@ def score(
 ) -> ScoreCounts:
     """Score trials, or all pairs of models and tests, and write the scores.
 
-    Parameters
-    ----------
-    model : the model file
-    embeddings, test_embeddings, ids, test_ids : of the enrolment, and of the tests unless these are there too
-    out : a score file; without it, `receive` gets the scores, some at a time
-    enroll, enrolled : the recordings of each model, or a file of `enroll`; else models of trials are recordings
-    trials : pairs to score; with `top` or `matrix` only the models and tests that are meant
-    sessions, channels : lists by recording
-    top, matrix : the `top` highest-scoring models of each test, or all pairs
-    cosine, raw : cosines instead of likelihood ratios; ratios without the model's calibration
-    cohort, cohort_ids, cohort_sessions : embeddings of other people, or a file of `enroll`, to normalise scores with
-    cohort_speakers : speakers of cohort and trials, none of whom may be in both
-    normalize, cohort_top : as for `duoplda.score`
-    device, dask : a device of torch, or a cluster of Dask
-    domain_check : warn where recordings are unlike the training data of the model
+    Without `out`, `receive` gets the scores, some at a time.
     """
     if top is not None and matrix:
         raise OptionsError("`top` and `matrix` exclude each other")
@@ -112,13 +88,13 @@ def score(
         names = "`cohort_ids`, `cohort_sessions`, `cohort_speakers`, `normalize` and `cohort_top`"
         raise OptionsError(f"{names} need `cohort`")
     lists = model, enrolled, enroll, trials, sessions, channels, cohort_sessions, cohort_speakers
-    check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
-    absent = partial(missing, allow_missing=allow_missing, note=note)
-    with reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+    files.check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
+    absent = partial(files.missing, allow_missing=allow_missing, note=note)
+    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
         chain = Backend.load(model)
         listed = None if trials is None else read_trials(trials)
-        release_memory()
-        options: dict[str, Any] = labels_by_id(sessions, channels) | {"cosine": cosine}
+        files.release_memory()
+        options: dict[str, Any] = files.labels_by_id(sessions, channels) | {"cosine": cosine}
         members = list[str]()  # recordings of the enrolment, where they are named
         if enrolled is not None:
             voices = chain.load_sides(enrolled, device=place)
