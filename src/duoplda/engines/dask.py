@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,19 +40,15 @@ from duoplda.io.recordings import Progress
 
 try:
     from dask.delayed import Delayed, delayed
-    from distributed import Client, LocalCluster, as_completed, default_client
+    from dask.utils import apply
+    from distributed import Client, Future, LocalCluster, as_completed, default_client
     from distributed.scheduler import KilledWorker
 except ImportError:
     raise DuopldaError("duoplda.engines.dask needs Dask: pip install 'duoplda[dask]'") from None
 
 __all__ = ["ClusterRecordings", "connect", "recordings"]
 
-FAN = 8  # results joined by one task
-JOINED_BYTES = 1 << 28  # of open sessions that one task joins, about
-MOST_BUCKETS = 16  # where the number of open sessions is not known beforehand
-NAMES = ("X", "speaker", "session", "channel")
-
-Split = NDArray[np.uint64] | None  # keys of sessions of a part, such as those that go on in other parts
+SessionKeys = NDArray[np.uint64] | None  # of a part, such as those that go on in other parts; None: without names
 Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
 
 
@@ -65,7 +61,7 @@ def recordings(
     channel: str | None = None,
     vectors: str | Sequence[str] = "embedding",
     allow_missing: bool = False,
-    client: Any = None,
+    client: Client | None = None,
     note: Note = lambda message: None,
     show: Progress = lambda done, message: None,
 ) -> ClusterRecordings:
@@ -95,7 +91,7 @@ def recordings(
     >>> stats.n_recordings == len(X)
     True
     """
-    options: dict[str, Any] = {"client": client or current_client(), "note": note, "show": show}
+    options: dict[str, Any] = {"client": client or _current_client(), "note": note, "show": show}
     if hasattr(data, "to_delayed"):  # a dask DataFrame
         columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
         rows = data[columns_of(data, *columns.values())].to_delayed()
@@ -117,9 +113,9 @@ def recordings(
 # -- parts, on the workers
 
 
-def _of_table(what: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
+def _of_table(source: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
     """A shard whose labels are in a table; a session of which recordings are missing here is open."""
-    shard, index = what
+    shard, index = source
     ids, X = shard.load()
     rows = index.find(ids)
     keep = rows >= 0
@@ -139,27 +135,31 @@ def _of_table(what: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
 
 
 def _of_own_columns(shard: Shard) -> ArrayRecordings:
+    """A shard whose labels are columns of its own."""
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids, labels=_own_labels(shard))
 
 
 def _own_labels(shard: Shard) -> Labels:
-    own = shard.labels()
-    return lab.encode(own.speaker, own.session, own.channel, by_speaker=True)
+    columns = shard.labels()
+    return lab.encode(columns.speaker, columns.session, columns.channel, by_speaker=True)
 
 
 def _unlabelled(shard: Shard) -> ArrayRecordings:
+    """A shard of which nothing is known but the ids of its recordings."""
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids)
 
 
 def _of_chunk(chunk: Any) -> ArrayRecordings:
+    """A tuple of arrays or a mapping, as a user's delayed function gives it."""
+    names = ("X", "speaker", "session", "channel")
     try:
-        given = dict(chunk) if hasattr(chunk, "keys") else dict(zip(NAMES, chunk, strict=False))
-        X = given.pop("X")
+        arrays = dict(chunk) if hasattr(chunk, "keys") else dict(zip(names, chunk, strict=False))
+        X = arrays.pop("X")
     except (TypeError, KeyError, ValueError):
         raise DuopldaError("a chunk must be (X, speaker, session) or (X, speaker, session, channel)") from None
-    return ArrayRecordings(X, **given)
+    return ArrayRecordings(X, **arrays)
 
 
 @contextmanager
@@ -169,50 +169,64 @@ def _named(name: str) -> Iterator[None]:
         with one_blas_thread():
             yield
     except DuopldaError as error:
-        said = str(error)
+        message = str(error)
         file = re.split(" (rows|lines) ", name)[0]
-        named = type(error)(said if file in said else f"{name}: {said}")
+        named = type(error)(message if file in message else f"{name}: {message}")
         raise named.with_traceback(error.__traceback__) from None  # a cause does not survive the way to the client
 
 
-def _report(part: ArrayRecordings, index: LabelIndex | None) -> tuple[str | None, NDArray[np.int32] | None]:
-    """A digest of ids and vectors; and where there is a table of labels, the rows of it that the part has."""
-    if part.ids is None:
-        return None, None
-    with Digest() as digest:
-        digest.add(part.ids, part.X)
-        return digest.value(), None if index is None else index.find(part.ids)
+class Survey(NamedTuple):
+    """What a first pass over the labels of a part finds."""
+
+    n_recordings: int
+    n_dimensions: int  # 0: the vectors were not read
+    n_kinds: int
+    known: str  # see `duoplda.data.labels.KNOWN`
+    sessions: SessionKeys
 
 
-def _find(name: str, what: Any, opener: Opener) -> tuple[int, int, int, str, Split]:
-    """A first pass: numbers of recordings, dimensions (0: not known) and kinds of a part, and keys of its sessions.
-
-    Before the keys comes what the labels say: "speakers", "sessions" or "nothing".
-    """
+def _survey(name: str, source: Any, opener: Opener) -> Survey:
     with _named(name):
-        part = None if isinstance(what, Shard) else opener(what)  # a shard gives labels without its vectors
-        labels = _own_labels(what) if part is None else part.labels()
+        part = None if isinstance(source, Shard) else opener(source)  # a shard gives labels without its vectors
+        labels = _own_labels(source) if part is None else part.labels()
         keys = None if labels.session_ids is None else lab.keys(labels.session_ids)
-        return labels.n_recordings, 0 if part is None else part.X.shape[1], len(labels.kinds), labels.known, keys
+        d = 0 if part is None else part.X.shape[1]
+        return Survey(labels.n_recordings, d, len(labels.kinds), labels.known, keys)
 
 
-def _make(name: str, opener: Opener, what: Any, split: Split, make: Any, n: int, buckets: int, first: bool) -> Any:
+class Report(NamedTuple):
+    """What the first pass over the vectors of a part tells the client."""
+
+    digest: str | None = None  # of ids and vectors; None: there are no ids
+    rows: NDArray[np.int32] | None = None  # of a table of labels, if there is one, that the part has
+
+
+def _make(
+    name: str, opener: Opener, source: Any, split: SessionKeys, make: Make, n: int, buckets: int, first: bool
+) -> tuple[Any, ...]:
     """n results, loose ends (None where there are none), and a report, of one part; sessions in `split` are open."""
     with _named(name):
-        part = opener(what)
+        part = opener(source)
         if part is None:
-            return (*[None] * (n + buckets), (None, np.zeros(0, np.int32)))
+            return (*[None] * (n + buckets), Report(None, np.zeros(0, np.int32)))
         if split is not None and len(split) and (labels := part.labels()).session_ids is not None:
             part = part.relabelled(replace(labels, open=np.isin(lab.keys(labels.session_ids), split)))
         results, loose = make(part)
-        report = _report(part, what[1] if opener is _of_table else None) if first else None
+        report = Report() if first else None
+        if first and part.ids is not None:
+            with Digest() as digest:
+                digest.add(part.ids, part.X)
+                rows = source[1].find(part.ids) if opener is _of_table else None
+                report = Report(digest.value(), rows)
         return (*results, *(loose or [None] * buckets), report)
 
 
 @one_blas_thread()
 def _join(join: Join, pieces: list[Any]) -> Any:
-    there = [p for p in pieces if p is not None]
-    return (there[0] if len(there) == 1 else join(there)) if there else None
+    present = [piece for piece in pieces if piece is not None]
+    if not present:
+        return None
+    return present[0] if len(present) == 1 else join(present)
 
 
 @one_blas_thread()
@@ -220,16 +234,13 @@ def _tie(tie: Tie, n: int, end: Any) -> tuple[Any, ...]:
     return (None,) * n if end is None else tuple(tie(end))
 
 
-def _call(function: Callable[[Any], Any], item: Any) -> Any:
-    return function(item)
-
-
-def _map(name: str, opener: Opener, what: Any, function: Any) -> list[Any]:
+def _map(name: str, opener: Opener, source: Any, function: Callable[[Recordings], Iterable[Any]]) -> list[Any]:
     with _named(name):
-        part = opener(what)
-        if part is not None:
-            part.labels()  # labels that make no sense are an error, even where the function does not need them
-        return [] if part is None else list(function(part))
+        part = opener(source)
+        if part is None:
+            return []
+        part.labels()  # labels that make no sense are an error, even where the function does not need them
+        return list(function(part))
 
 
 # -- recordings, as the client sees them
@@ -247,23 +258,22 @@ class ClusterRecordings(Recordings):
     ClusterRecordings 2
     """
 
-    parts: list[Any]
+    parts: list[Any]  # shards, with the index of labels if there is one; or delayed chunks
     opener: Opener
     names: list[str]
-    client: Any
+    client: Client
     note: Note
     show: Progress
     index: LabelIndex | None = None
     allow_missing: bool = False
     dim: int | None = None
     cut: bool = True  # sessions may be cut, and only a first pass over the labels can tell
+    joined_bytes: int = 1 << 28  # of open sessions that one task joins, about: any worker has these to spare
     digest: str | None = None  # SHA-256 over those of the parts' ids and vectors; known after one pass
 
     def __post_init__(self) -> None:
         if not len(self.parts):
             raise DuopldaError("there are no shards")
-        self._buckets = 1
-        self._known = "nothing"
         if self.index is not None:
             sent = _send(self.client, self.index)
             self.parts = [(part, sent) for part in self.parts]
@@ -278,58 +288,70 @@ class ClusterRecordings(Recordings):
         """What the labels say; where they lie on the cluster, a pass over them finds it."""
         if self.index is not None:
             return self.index.labels.known
-        return self._known if self.split else "nothing"
+        known = [part.known for part in self.survey or () if part.n_recordings]
+        return lab.least_known(known) if known else "nothing"
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         raise DuopldaError("recordings on a cluster are not read by the client: use map or reduce")
 
     @cached_property
-    def split(self) -> list[Any]:
-        """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
+    def survey(self) -> list[Survey] | None:
+        """A first pass over the labels of all parts; None where they are known, or there are none."""
         if not self.cut:
-            return [None] * len(self.parts)
-        task = delayed(_find, pure=False)
-        with self._computing([task(n, p, self.opener) for n, p in zip(self.names, self.parts, strict=True)]) as futures:
-            n, dims, n_kinds, known, found = zip(*self._watch(futures, "labels"), strict=True)
-        self._known = lab.least_known([what for what, size in zip(known, n, strict=True) if size] or known)
-        if len({k is None for k, size in zip(found, n, strict=True) if size}) > 1:
+            return None
+        task = delayed(_survey, pure=False)
+        parts = zip(self.names, self.parts, strict=True)
+        with self._computing([task(name, part, self.opener) for name, part in parts]) as futures:
+            survey = self._watch(futures, "labels")
+        if len({part.sessions is None for part in survey if part.n_recordings}) > 1:
             raise DuopldaError("some shards have names of sessions and some have none")
-        keys = [np.zeros(0, np.uint64) if k is None else k for k in found]
-        every, times = np.unique(np.concatenate(keys), return_counts=True)
-        split = [k[np.isin(k, every[times > 1])] for k in keys]
-        size = 8 * (self.dim or max(dims)) * max(n_kinds) * sum(map(len, split))
-        self._buckets = max(1, -(-size // JOINED_BYTES))
-        return split
+        return survey
+
+    @cached_property
+    def split(self) -> list[SessionKeys]:
+        """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
+        if self.survey is None:
+            return [None] * len(self.parts)
+        keys = [np.zeros(0, np.uint64) if part.sessions is None else part.sessions for part in self.survey]
+        distinct, times = np.unique(np.concatenate(keys), return_counts=True)
+        return [own[np.isin(own, distinct[times > 1])] for own in keys]
 
     @property
     def buckets(self) -> int:  # type: ignore[override]
-        if self.index is not None:
-            size = 8 * (self.dim or 0) * self.index.labels.n_sessions
-            return min(MOST_BUCKETS, max(1, -(-size // JOINED_BYTES)))
-        return self._buckets if self.split else 1
+        if self.survey is not None:
+            d = self.dim or max(part.n_dimensions for part in self.survey)
+            n_open = sum(len(keys) for keys in self.split if keys is not None)
+            size = 8 * d * max(part.n_kinds for part in self.survey) * n_open
+            return max(1, -(-size // self.joined_bytes))
+        if self.index is None:
+            return 1
+        # How many sessions of a table are cut is not known beforehand, and most are not: 16 buckets are enough.
+        size = 8 * (self.dim or 0) * self.index.labels.n_sessions
+        return min(16, max(1, -(-size // self.joined_bytes)))
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
         """As for all recordings; about twice as many parts as the cluster has threads are under way."""
         sent = _send(self.client, function)
         task = delayed(_map, pure=False)
-        parts = ((task(n, self.opener, p, sent), n) for n, p in zip(self.names, self.parts, strict=True))
-        for done, result in enumerate(self._under_way(parts), 1):
+        parts = zip(self.names, self.parts, strict=True)
+        tasks = ((task(name, self.opener, part, sent), name) for name, part in parts)
+        for done, result in enumerate(self._under_way(tasks), 1):
             yield from result
             self.show(done, f"{done} of {len(self.parts)} shards")
 
     def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         """As for all recordings, by the workers."""
         sent = _send(self.client, function)
-        task = delayed(_call, pure=False)
-        parts = ((task(sent, item), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
-        for done, result in enumerate(self._under_way(parts), 1):
+        task = delayed(apply, pure=False)
+        tasks = ((task(sent, (item,)), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
+        for done, result in enumerate(self._under_way(tasks), 1):
             yield result
             self.show(done, f"{done} of {len(items)} parts")
 
     def _under_way(self, tasks: Iterator[tuple[Delayed, str]]) -> Iterator[Any]:
         """Results of named tasks, in order; some of them are computed ahead."""
         most = 2 * max(1, sum(self.client.nthreads().values()))
-        waiting = deque[tuple[Any, str]]()
+        waiting = deque[tuple[Future, str]]()
         try:
             while True:
                 for task, name in islice(tasks, most - len(waiting)):
@@ -361,13 +383,14 @@ class ClusterRecordings(Recordings):
             raise DuopldaError("none of the shards has a recording with a label")
         return results
 
-    def _tree(self, level: list[Delayed], join: Any) -> Delayed:
+    def _tree(self, level: list[Delayed], join: Join, fan: int = 8) -> Delayed:
+        """All pieces of a level joined; one task joins `fan` of them, and so holds no more than these in memory."""
         while len(level) > 1:
-            level = [delayed(_join, pure=False)(join, level[i : i + FAN]) for i in range(0, len(level), FAN)]
+            level = [delayed(_join, pure=False)(join, level[i : i + fan]) for i in range(0, len(level), fan)]
         return level[0]
 
     @contextmanager
-    def _computing(self, tasks: list[Delayed]) -> Iterator[list[Any]]:
+    def _computing(self, tasks: list[Delayed]) -> Iterator[list[Future]]:
         """Futures of tasks; in the end, what is not done yet is not wanted any more."""
         futures = self.client.compute(tasks)
         try:
@@ -376,7 +399,7 @@ class ClusterRecordings(Recordings):
             for future in futures:
                 future.release()
 
-    def _watch(self, futures: list[Any], what: str) -> list[Any]:
+    def _watch(self, futures: list[Future], what: str) -> list[Any]:
         """Results of futures, one for each part; while they come, progress is shown and failures of parts are named."""
         names = dict(zip(futures, self.names, strict=True))
         with self.client.as_current():
@@ -386,31 +409,33 @@ class ClusterRecordings(Recordings):
                 self.show(done, f"{what}: {done} of {len(futures)} shards")
         return self.client.gather(futures)
 
-    def _check(self, reports: list[Any]) -> None:
+    def _check(self, reports: list[Report | None]) -> None:
         """After the first pass: with a table, all labelled recordings have come, each once."""
-        if None in reports:
+        first_pass = [report for report in reports if report is not None]
+        if not first_pass:
             return
-        both = "".join(str(digest) for digest, _ in reports)
-        self.digest = "sha256:" + hashlib.sha256(both.encode()).hexdigest()
+        digests = "".join(str(report.digest) for report in first_pass)
+        self.digest = "sha256:" + hashlib.sha256(digests.encode()).hexdigest()
         if self.index is None:
             return
-        every = np.concatenate([rows for _, rows in reports])
+        rows = [np.zeros(0, np.int32) if report.rows is None else report.rows for report in first_pass]
+        every = np.concatenate(rows)
         twice = np.flatnonzero(np.bincount(every) > 1)
         if len(twice):
-            where = [name for name, (_, rows) in zip(self.names, reports, strict=True) if twice[0] in rows]
+            where = [name for name, part in zip(self.names, rows, strict=True) if twice[0] in part]
             ids = self.index.ids[np.isin(self.index.order, twice)]
             raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(ids)}")
         refuse_absent(self.index.absent(every), self.allow_missing, self.note)
 
 
-def _send(client: Any, value: Any) -> Any:
+def _send(client: Client, value: Any) -> Future:
     """A value for the workers, as the result of a task: unlike scattered data, it survives the worker that has it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is large
         return client.submit(lambda same: same, value, pure=False)
 
 
-def _result(future: Any, name: str) -> Any:
+def _result(future: Future, name: str) -> Any:
     """The result of a task, or its error with the worker's traceback."""
     try:
         return future.result()
@@ -425,7 +450,7 @@ def _result(future: Any, name: str) -> Any:
         raise
 
 
-def current_client() -> Any:
+def _current_client() -> Client:
     """The client that Dask takes by default."""
     try:
         return default_client()
@@ -435,7 +460,7 @@ def current_client() -> Any:
 
 
 @contextmanager
-def connect(where: str) -> Iterator[Any]:
+def connect(where: str) -> Iterator[Client]:
     """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`).
 
     >>> with Client(processes=False, dashboard_address=":0") as own, connect(own.scheduler.address) as client:
