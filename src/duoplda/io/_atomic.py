@@ -17,13 +17,13 @@ from duoplda.io.common import PathLike, bad, system_error
 def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     """Give the block a temporary file beside `path`, which becomes `path` when the block ends well.
 
-    At the end of the block the file is flushed to disk and renamed. On any exception it is removed, and what
-    stood under `path` stays as it was; so it is on Ctrl-C and, in the main thread, when the process is asked to end
-    (SIGTERM), which then exits with status 143.
+    At the end of the block the file is flushed to disk and renamed. On any exception it is removed, and an existing
+    file `path` stays as it was. The same happens on Ctrl-C and, in the main thread, when the process is asked to end
+    (SIGTERM); it then exits with status 143.
 
     Parameters
     ----------
-    path : the final name; a symbolic link is followed, to a file that need not be there yet
+    path : the final name; a symbolic link is followed, even to a file that does not exist yet
     force : replace an existing file; otherwise it is an error
 
     Example
@@ -51,7 +51,7 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
                 raise
             raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
         finally:
-            with suppress(OSError):  # there is none where all went well
+            with suppress(OSError):  # where all went well it has been renamed
                 os.unlink(temporary)
     with suppress(OSError):  # not every file system lets a folder be flushed
         _flush(final.parent)
@@ -61,17 +61,17 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
 def atomic_paths(*paths: PathLike, force: bool = False) -> Iterator[tuple[Path, ...]]:
     """Give the block temporary files for several that belong together.
 
-    They are renamed after all of them have been written, the last one first.
+    They are renamed after all of them have been written, the last one first: a reader of the first finds the others.
     """
     with ExitStack() as stack:
         yield tuple(stack.enter_context(atomic_path(p, force=force)) for p in paths)
 
 
 def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[PathLike | None] = ()) -> None:
-    """Raise an error, before any work is done, if `path` could not be written at its end.
+    """Raise an error if a result could not be written to `path`; call it before work that takes long.
 
-    Its folder, or the folder that a link leads to, must exist and be writable. An existing file is an error unless
-    `force` is given, and always where it is one of `inputs`, under whatever name.
+    The folder of `path`, or the folder that a link leads to, must exist and be writable. An existing file is an error
+    unless `force` is given, and always where it is one of `inputs`, under whatever name.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,10 @@ def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[Pa
 
 @contextmanager
 def _ending_cleanly() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit(143) inside the block; a handler that the program has set is called instead."""
+    """Let SIGTERM raise SystemExit(143) inside the block, so that temporary files are removed.
+
+    A handler that the program has set itself is called instead.
+    """
     previous = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or previous in (None, signal.SIG_IGN):
         yield
@@ -127,6 +130,7 @@ def _names(path: PathLike) -> tuple[Path, Path]:
 
 
 def _create(path: PathLike, temporary: Path) -> None:
+    """Create the temporary file of `path`, empty."""
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileNotFoundError as e:
@@ -136,6 +140,7 @@ def _create(path: PathLike, temporary: Path) -> None:
 
 
 def _flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk, so that a loss of power leaves no empty file under the final name."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -144,6 +149,7 @@ def _flush(path: Path) -> None:
 
 
 def _refuse_existing(path: PathLike, final: Path, force: bool) -> None:
+    """Raise an error where a file exists that may not be replaced."""
     try:
         mode = os.stat(final).st_mode
     except FileNotFoundError:

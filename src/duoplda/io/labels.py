@@ -114,7 +114,7 @@ def read_map(path: PathLike | None, column: str, columns: Mapping[str, str] | No
 def _read_columns(
     path: PathLike, value: str, columns: Mapping[str, str] | None, form: str = "auto"
 ) -> dict[str, Coded]:
-    """Read the columns `id`, where each occurs once, and `value`; of a table session and channel, too."""
+    """Read the columns `id`, in which no id may occur twice, and `value`; of a table also session and channel."""
     forms = ("auto", "utt2spk", "spk2utt", "table")
     if form not in forms:
         raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")

@@ -52,7 +52,7 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
     def read(limit: int) -> Iterator[IdsAndVectors]:
         for first, batch in batches(path, [ids_column, column], limit, part):
             X = _rows(path, batch.column(column), dim, dtype, first)
-            yield _ids(path, batch, ids_column, first), np.array(X)  # which the caller may change
+            yield _ids(path, batch, ids_column, first), np.array(X)  # a copy, which the caller may change
 
     def ids(rows: int) -> Iterator[np.ndarray]:
         for first, batch in batches(path, [ids_column], rows, part):
@@ -128,7 +128,7 @@ def read_label_columns(path: PathLike, part: FilePart, *, ids_name: str | None =
 
 
 def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
-    """View a column of lists as a matrix; every list has `dim` numbers, none of which is missing."""
+    """View a column of lists as a matrix, after checking that each has `dim` numbers and none is missing."""
     whole = lists.null_count == 0 and getattr(lists.type, "list_size", None) == dim
     lengths = np.zeros(0) if whole else np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
     if (lengths != dim).any():

@@ -1,4 +1,4 @@
-"""Who belongs together: the cluster of each recording."""
+"""Partitions in files: the cluster, or the session, of each recording."""
 
 from collections.abc import Iterable
 from pathlib import Path

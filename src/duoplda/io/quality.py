@@ -19,7 +19,7 @@ from duoplda.io.text import column_names, line_of, read_table
 class QualityTable:
     """What is known of n recordings beside their embeddings: durations, kinds, means over a cohort, ...
 
-    Cells are kept as texts; `numbers` and `words` say what a column means.
+    Cells are kept as texts; `numbers` and `words` read a column as one or the other.
     """
 
     ids: np.ndarray  # (n,) of str, each once

@@ -20,10 +20,10 @@ from duoplda.io.scp import scp_part
 
 @dataclass(frozen=True)
 class Shard:
-    """The place of a file of embeddings, or of a run of its vectors; it does not hold the vectors.
+    """A reference to a file of embeddings, or to a run of its vectors; it does not hold the vectors.
 
-    It is small and can be sent anywhere; the file is opened when the shard is read, and must be there
-    under the same name and unchanged.
+    It is small and can be sent to other processes and machines. The file is opened when the shard is read, and must
+    still exist there under the same name, unchanged.
 
     >>> import tempfile
     >>> from duoplda.io import write_embeddings
@@ -52,7 +52,7 @@ class Shard:
         return label(os.path.basename(self.path), self.part)
 
     def chunks(self, rows: int | None = None) -> Iterator[IdsAndVectors]:
-        """Yield `(ids (k,) of str, X (k, d))` with k <= rows; a repeated id is an error at the end."""
+        """Yield `(ids (k,) of str, X (k, d))` with k <= rows; an id that occurs twice is an error at the end."""
         return self._open().chunks(rows)
 
     def load(self) -> IdsAndVectors:
@@ -72,6 +72,7 @@ class Shard:
         return read_label_columns(self.path, self.part, ids_name=self.ids_name)
 
     def _open(self) -> Embeddings:
+        """Open the vectors of the shard."""
         self._check_unchanged(file_size(self.path) == self.size)
         dtype = np.dtype(self.dtype)
         if self.kind == "scp":
@@ -82,6 +83,7 @@ class Shard:
         return embeddings_of(label(self.path, self.part), source)
 
     def _check_unchanged(self, same: bool) -> None:
+        """Raise an error if the file is not the same as when it was cut."""
         if not same:
             raise bad(self.path, "", "has changed since it was cut into shards", "cut it again with embedding_shards")
 

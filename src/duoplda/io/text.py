@@ -1,42 +1,26 @@
 """Lists and tables: columns of texts, coded into their different values, and columns of numbers.
 
 A list has lines of fields between blanks, as Kaldi writes them; a table has a header and commas or tabs, or is
-Parquet. Text is parsed in blocks of lines. pyarrow parses a block where it is installed and the block is plain, 10 to
-25 times as fast as Python; any other block is parsed here, where whatever is wrong is named with its line.
+Parquet. `_parsers` splits text into columns.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoplda.arrays import in_order
 from duoplda.errors import DuopldaError
 from duoplda.io._arrow import batches, codes_of, damaged, schema_of, texts_of, to_arrow, write_tables
+from duoplda.io._parsers import ColumnBlock, Layout, line_blocks, split_lines, text_blocks
 from duoplda.io.common import PARQUET_SUFFIXES, PathLike, bad, content, installed, listed, need, open_lines, shown
 from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids
 
-TEXT_BLOCK = 1 << 23  # bytes of lines that are parsed at once; a longer line is an error
 ColumnNames = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
-# A column of a block: its different texts and their codes, in one or more pieces, or numbers.
-ColumnBlock = list[tuple[Any, np.ndarray]] | np.ndarray
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the lines of a file look like: how many fields, between what, and which of them are wanted."""
-
-    width: int
-    delimiter: str = " "  # a space stands for any run of blanks
-    columns: tuple[int, ...] = ()
-    numbers: tuple[int, ...] = ()
-    header: bool = False
 
 
 def first_line(path: PathLike) -> str:
@@ -85,7 +69,7 @@ def is_table(path: PathLike, wanted: ColumnNames, meanings: Sequence[str]) -> bo
 
 def longest_line(path: PathLike) -> int:
     """Count the fields of the longest line."""
-    return max(len(line.split()) for _, block in _blocks(path, header=False) for line in block.split(b"\n"))
+    return max(len(line.split()) for _, block in line_blocks(path, header=False) for line in block.split(b"\n"))
 
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
@@ -114,7 +98,7 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     width = len(first_line(path).encode().split())  # at ASCII blanks; other blanks belong to the ids
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    blocks = _text_blocks(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
+    blocks = text_blocks(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
     return [_joined(path, column) for column in zip(*blocks, strict=True)]
 
 
@@ -122,8 +106,8 @@ def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
     first_line(path)  # or an error that says why it is no list
     lines = []
-    for number, block in _blocks(path, header=False):
-        for i, fields in enumerate(_rows(path, number, block.split(b"\n"), " ")):
+    for number, block in line_blocks(path, header=False):
+        for i, fields in enumerate(split_lines(path, number, block.split(b"\n"), " ")):
             if len(fields) == 1:
                 cause = f"{shown(fields[0].decode())} has no members"
                 raise bad(path, f"line {number + i}", cause, "lines are `owner member ...`")
@@ -165,7 +149,7 @@ def read_table(
         blocks = list(_parquet_blocks(path, list(name_of.values()), floats))
     else:
         places, marked = (tuple(names.index(n) for n in chosen) for chosen in (name_of.values(), floats))
-        blocks = list(_text_blocks(path, Layout(len(names), delimiter, places, marked, header=True)))
+        blocks = list(text_blocks(path, Layout(len(names), delimiter, places, marked, header=True)))
     if not blocks:
         raise bad(path, "", "has a header and no rows")
     return {
@@ -195,8 +179,10 @@ def _names_by_meaning(
     return name_of
 
 
-def _joined(path: PathLike, blocks: Sequence[ColumnBlock], *, header: bool = False, blank: bool = False) -> Any:
-    """Join the blocks of a column: numbers as one array, texts as one `Coded` after a look at them."""
+def _joined(
+    path: PathLike, blocks: Sequence[ColumnBlock], *, header: bool = False, blank: bool = False
+) -> Coded | np.ndarray:
+    """Join the blocks of a column: numbers to one array, texts to one `Coded`, after checking that they can be ids."""
     if isinstance(blocks[0], np.ndarray):
         return np.concatenate(blocks)
     names, codes, lengths = _merged([piece for block in blocks for piece in block])
@@ -213,7 +199,11 @@ def _joined(path: PathLike, blocks: Sequence[ColumnBlock], *, header: bool = Fal
 
 
 def _merged(pairs: Sequence[tuple[Any, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Merge texts and codes of many blocks: the different texts, codes of all rows, and the lengths of the texts."""
+    """Merge the texts and codes of many blocks.
+
+    Returns the different texts (a list, or Arrow's where pyarrow is installed), the codes of all rows, and the lengths
+    of the texts.
+    """
     if not installed("pyarrow"):
         seen: dict[str, int] = {}
         places = [np.array([seen.setdefault(name, len(seen)) for name in names], np.int32) for names, _ in pairs]
@@ -243,123 +233,6 @@ def _parquet_blocks(path: PathLike, columns: list[str], floats: Sequence[str]) -
             with damaged(path):
                 block.append(np.asarray(column.cast("float64")))
         yield block
-
-
-def _text_blocks(path: PathLike, layout: Layout) -> Iterator[list[ColumnBlock]]:
-    """Yield the columns of each block of lines; threads of our own parse them, which end before Python does."""
-
-    def parse(numbered: tuple[int, bytes]) -> list[ColumnBlock]:
-        number, block = numbered
-        return _by_pyarrow(block, layout) or _by_hand(path, number, block, layout)
-
-    return in_order(parse, _blocks(path, layout.header), np.inf)
-
-
-def _blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, with the number of their first line; not the header, nor blocks of blanks."""
-    with open_lines(path) as f:
-        number = 1
-        while header and (line := f.readline(TEXT_BLOCK)):
-            number = number + 1
-            header = line.isspace()
-        while block := f.read(TEXT_BLOCK) + f.readline(TEXT_BLOCK):
-            last = block.rfind(b"\n", 0, len(block) - 1) + 1  # where the last line starts
-            if len(block) - last >= TEXT_BLOCK:
-                number += block.count(b"\n", 0, last)
-                raise bad(path, f"line {number}", f"is longer than {TEXT_BLOCK >> 20} MB", "not a text list")
-            if not block.isspace():
-                yield number, block
-            number += block.count(b"\n")
-
-
-def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
-    """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
-    strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
-    strange = strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n"))
-    if strange or not installed("pyarrow"):
-        return None
-    pa, arrow_csv, pc = (need(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"))
-    code = pa.dictionary(pa.int32(), pa.string())
-    wanted = [str(i) for i in layout.columns]
-    types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(block),
-            # A thread of Arrow that lets go of our bytes while Python shuts down aborts the process: no threads.
-            arrow_csv.ReadOptions(column_names=list(types), block_size=len(block), use_threads=False),
-            arrow_csv.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
-            arrow_csv.ConvertOptions(
-                column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False
-            ),
-        )
-    except pa.ArrowException:
-        return None
-    columns: list[ColumnBlock] = []
-    empty: list[bool] = []  # whether a column of texts has an empty one
-    for i, column in zip(layout.columns, table.columns, strict=True):
-        if i in layout.numbers:
-            columns.append(np.asarray(column))
-            continue
-        part = [(chunk.dictionary, np.asarray(chunk.indices)) for chunk in column.chunks]
-        empty.append(any(pc.index(names, "").as_py() >= 0 for names, _ in part))
-        columns.append(part)
-    if layout.delimiter == " " and any(empty):  # two blanks in a row
-        return None
-    if layout.delimiter == "\t" and empty and all(empty):  # perhaps a line of tabs alone, which is a blank one
-        return None
-    return columns
-
-
-def _by_hand(path: PathLike, number: int, block: bytes, layout: Layout) -> list[ColumnBlock]:
-    """Parse a block of lines, the first of which has this number in the file, or say which of them is wrong."""
-    lines = block.split(b"\n")
-    rows = _rows(path, number, lines, layout.delimiter)
-    if set(map(len, rows)) - {0, layout.width}:
-        i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
-        cause = f"has {len(rows[i])} fields, the {'header' if layout.header else 'first line'} {layout.width}"
-        raise bad(path, f"line {number + i}", cause, "all lines must have the same number of fields")
-    columns: list[ColumnBlock] = []
-    for k in layout.columns:
-        if k in layout.numbers:
-            columns.append(np.array([_number(path, number + i, row[k]) for i, row in enumerate(rows) if row]))
-        else:
-            seen: dict[bytes, int] = {}
-            codes = [seen.setdefault(row[k], len(seen)) for row in rows if row]
-            columns.append([([name.decode() for name in seen], np.array(codes, np.int32))])
-    return columns
-
-
-def _rows(path: PathLike, number: int, lines: list[bytes], delimiter: str) -> list[list[bytes]]:
-    """Split lines into fields; none where a line is blank."""
-    rows: list[list[bytes]] = []
-    for i, line in enumerate(lines):
-        line = line.removesuffix(b"\r")
-        try:
-            text = line.decode()
-            if b"\r" in line:
-                raise csv.Error("a carriage return is in it")
-            if not line.strip():
-                rows.append([])
-            elif delimiter == ",":
-                rows.append([field.encode() for field in next(csv.reader([text], strict=True))])
-            else:
-                rows.append(line.split() if delimiter == " " else line.split(b"\t"))
-        except UnicodeDecodeError as e:
-            cause = f"is not UTF-8 ({shown(line[:40])})"
-            raise bad(path, f"line {number + i}", cause, "write the file in UTF-8") from e
-        except csv.Error as e:
-            remedy = "put fields in quotes, and end lines with a line feed"
-            raise bad(path, f"line {number + i}", f"cannot be split into fields ({e})", remedy) from e
-    return rows
-
-
-def _number(path: PathLike, line: int, value: bytes) -> float:
-    try:
-        if b"_" not in value:  # Python reads 1_000 as a number
-            return float(value)
-    except ValueError:
-        pass
-    raise bad(path, f"line {line}", f"{shown(value.decode())} is not a number", "write it as 1.5 or -2e-3")
 
 
 # -- writing

@@ -72,7 +72,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
 
     Parameters
     ----------
-    path : Kaldi, VoxCeleb, NIST, hyperion or Parquet list, or a BOSARIS Ndx or Key
+    path : a list of Kaldi, VoxCeleb, NIST or hyperion, a Parquet table, or a BOSARIS Ndx or Key
     form : "kaldi", "voxceleb", "table" or "bosaris"; "auto" tells them apart by content
     columns : names of the columns of a table, e.g. {"enroll": "model", "test": "file", "target": "label"}
 
@@ -104,7 +104,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
 
 
 def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
-    """Find out whether the first or the last of three columns has the labels: the one that has nothing else."""
+    """Return which of three columns has the labels: the first or the last, whichever holds nothing else."""
     if form != "auto":
         return 0 if form == "voxceleb" else 2
     labels = set(LABEL_WORDS)
@@ -113,12 +113,13 @@ def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
         raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
     if fit:
         return fit[0]
-    first, _, last = (str(column[:1].values[0]).lower() for column in parts)  # none fits: the error names what is odd
+    # Neither is all labels: the error will name the word that is not one.
+    first, _, last = (str(column[:1].values[0]).lower() for column in parts)
     return 0 if first in labels and last not in labels else 2
 
 
 def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
-    """Turn a column of words into bool."""
+    """Turn a column of labels into bool: is the trial a target?"""
     words = np.char.lower(column.names).tolist()
     for code, word in enumerate(words):
         if word not in LABEL_WORDS:
