@@ -27,7 +27,7 @@ from duoplda.io.hdf5 import floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
 
-PLDA_ARRAYS = ("mu", "tr", "psi")
+VBX_ARRAYS = ("mu", "tr", "psi")
 TRANSFORM_ARRAYS = ("mean1", "lda", "mean2")
 
 
@@ -53,11 +53,11 @@ def read_vbx(path: PathLike) -> DiagonalModel:
     if {"mean1", "lda"} <= set(names):
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
-    absent = [name for name in PLDA_ARRAYS if name not in names]
+    absent = [name for name in VBX_ARRAYS if name not in names]
     if absent:
         remedy = f"a plda.npz has mu, tr and psi; this has {listed(names)}"
         raise bad(path, "", f"has no array {listed(absent)}", remedy)
-    arrays = {name: load_array(path, name) for name in PLDA_ARRAYS}
+    arrays = {name: load_array(path, name) for name in VBX_ARRAYS}
     for name, array in arrays.items():
         check_float(path, name, array.dtype)
     return checked(path, *arrays.values())
@@ -207,7 +207,7 @@ def _made_folder(path: PathLike) -> Iterator[None]:
 
 def _check_names(path: PathLike, names: list[str]) -> None:
     """Check that a file has the arrays of a transform."""
-    if set(PLDA_ARRAYS) <= set(names) and "lda" not in names:
+    if set(VBX_ARRAYS) <= set(names) and "lda" not in names:
         raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", "give the file with mean1, lda, mean2")
     absent = [name for name in TRANSFORM_ARRAYS if name not in names]
     if absent:
