@@ -46,7 +46,7 @@ def diarize(
     min_speakers: Annotated[int | None, option("The smallest number of speakers of a file.", min=1)] = None,
     max_speakers: Annotated[int | None, option("The largest number of speakers of a file.", min=1)] = None,
     dimensions: Annotated[
-        int | None, option("Use only so many dimensions, where speakers differ most.  [all]", min=1)
+        int | None, option("The number of dimensions to use, those where speakers differ most.  [all]", min=1)
     ] = None,
     link: Annotated[bool, option("Find the same people in several files.", "--link")] = False,
     link_prior: Annotated[float, option("The probability that two speakers of different files are one person.")] = 0.02,

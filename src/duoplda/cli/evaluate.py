@@ -1,7 +1,5 @@
 """`duoplda evaluate`: how good scores, clusters and diarisation are."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +75,7 @@ def evaluate(
 
 
 def present_scores(
-    evaluation: ScoreEvaluation, eer: str, point: dict[str, Any], files: list[Path], bootstrap: int, json: bool
+    evaluation: "ScoreEvaluation", eer: str, point: dict[str, Any], files: list[Path], bootstrap: int, json: bool
 ) -> None:
     """Print the metrics of systems: a row for each, its intervals below it."""
     names = evaluation.metrics
@@ -109,7 +107,7 @@ def present_scores(
         result(f"below each value: 95 % interval, {bootstrap} resamples of the speakers")
 
 
-def present_clusters(evaluation: ClusterEvaluation, bootstrap: int, json: bool) -> None:
+def present_clusters(evaluation: "ClusterEvaluation", bootstrap: int, json: bool) -> None:
     """Print how well clusters of recordings agree with their speakers."""
     metrics = evaluation.metrics
     if json:
@@ -139,7 +137,7 @@ def present_clusters(evaluation: ClusterEvaluation, bootstrap: int, json: bool) 
         result(f"intervals: {bootstrap} resamples of the speakers")
 
 
-def present_turns(evaluation: TurnEvaluation, options: dict[str, Any], json: bool) -> None:
+def present_turns(evaluation: "TurnEvaluation", options: dict[str, Any], json: bool) -> None:
     """Print the diarisation error rate and its parts, of each file and in all."""
     errors = evaluation.errors
     if json:
@@ -154,6 +152,6 @@ def present_turns(evaluation: TurnEvaluation, options: dict[str, Any], json: boo
     result(table(rows))
 
 
-def error_parts(errors: DiarizationErrors) -> dict[str, float]:
+def error_parts(errors: "DiarizationErrors") -> dict[str, float]:
     """The rate and the seconds that it is made of."""
     return {"der": errors.rate, **{name: getattr(errors, name) for name in errors._fields[:4]}}

@@ -46,7 +46,7 @@ def train(
     ] = "auto",
     criterion: Annotated[
         Criterion,
-        option("What chooses wherever auto is given: the cost of held-out trials, or their likelihood."),
+        option("What chooses wherever auto is given: the cost of trials of held-out speakers, or their likelihood."),
     ] = Criterion.decision,
     enrolment: Annotated[
         str | None,
