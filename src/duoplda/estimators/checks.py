@@ -80,6 +80,14 @@ def finite(X: Array, ids: NDArray[Any]) -> None:
         raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
 
 
+def no_repeats(ids: NDArray[Any]) -> None:
+    """Refuse recordings whose ids occur more than once."""
+    names, n = np.unique(ids, return_counts=True)
+    repeated = names[n > 1].tolist()
+    if repeated:
+        raise DuopldaError(f"{len(repeated)} ids of recordings occur more than once: {some(repeated)}")
+
+
 def width(estimator: BaseEstimator, d: int) -> None:
     """Note that the training data had d columns without names."""
     estimator.n_features_in_ = d

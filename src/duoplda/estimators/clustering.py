@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import to_numpy
 from duoplda.data import labels as lab
@@ -18,7 +18,7 @@ from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
-from duoplda.estimators import domain
+from duoplda.estimators import checks, domain
 from duoplda.estimators.sessions import SessionSides
 from duoplda.model.collapse import in_common
 from duoplda.model.shrinkage import Scales
@@ -26,8 +26,13 @@ from duoplda.trials.blocks import Scorer
 from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared
 from duoplda.trials.sides import Sides
 
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import ScoresTrials
 
-def unscaled(chain: Any) -> Any:
+SessionNames = ArrayLike | Mapping[Any, Any] | None  # of recordings: in their order, or by their ids
+
+
+def unscaled(chain: ScoresTrials) -> Any:
     """A copy of a PLDA or of the chain around it that sums up recordings with `model_`, not with the scaled one.
 
     The scales are chosen for trials; partitions are better without them (measured on so762).
@@ -37,26 +42,28 @@ def unscaled(chain: Any) -> Any:
     >>> unscaled(plda).ratio_model_ is plda.model_
     True
     """
-    chain = copy(chain)
-    if hasattr(chain, "plda_"):
-        chain.plda_ = unscaled(chain.plda_)
+    plain: Any = copy(chain)
+    if hasattr(plain, "plda_"):
+        plain.plda_ = unscaled(plain.plda_)
     else:
-        chain.scales_ = Scales()
-    return chain
+        plain.scales_ = Scales()
+    return plain
 
 
-def of_one_session(chain: Any) -> Any:
+def of_one_session(chain: ScoresTrials) -> Any:
     """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
-    chain, plda = copy(chain), getattr(chain, "plda_", chain)
+    plda: Any = getattr(chain, "plda_", chain)
     V = in_common(to_numpy(plda.speaker_loadings_), to_numpy(plda.session_loadings_))
-    kinds = {} if len(plda.channels_) == 1 else {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
-    mean = plda.mean_ if not kinds else plda.channel_means_
-    noise = plda.noise_precision_
-    inside = type(plda).from_parameters(mean, V, None, noise, **kinds)
-    if plda is getattr(chain, "plda_", None):
-        chain.plda_ = inside
-        return chain
-    return inside
+    if len(plda.channels_) == 1:
+        inside = type(plda).from_parameters(plda.mean_, V, None, plda.noise_precision_)
+    else:
+        kinds = {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
+        inside = type(plda).from_parameters(plda.channel_means_, V, None, plda.noise_precision_, **kinds)
+    if plda is chain:
+        return inside
+    outer: Any = copy(chain)
+    outer.plda_ = inside
+    return outer
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,111 +85,133 @@ class TopOf:
         return to_numpy(rows), to_numpy(ratios)
 
 
-def _spread(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`Scorer.top` of all sides, computed where the recordings lie."""
+def _top(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """`Scorer.top` of all sides, computed where the recordings lie: on a cluster, by all of its workers."""
     parts = [slice(i, min(i + ROWS, len(sides))) for i in range(0, len(sides), ROWS)]
     rows, ratios = zip(*recordings.spread(TopOf(sides, k), parts), strict=True)
     return np.concatenate(rows), np.concatenate(ratios)
 
 
 def cluster_recordings(
-    chain: Any, X: Any, session: Any, channel: Any, device: Any, within_session: bool, **options: Any
+    chain: ScoresTrials,
+    X: ArrayLike | Recordings | Sides,
+    session: SessionNames,
+    channel: SessionNames,
+    device: Any,
+    within_session: bool,
+    **options: Any,
 ) -> Clustering:
     """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides.
 
-    What is clustered is compared with the training data of a back-end (`domain.check`), with clusters as speakers, be
-    they ever so few: recordings that are far off fall into one. Not within a session, whose recordings share a room and
-    a line, for which the limit does not allow.
+    What is clustered is compared with the training data of a back-end (`domain.check`). Clusters then count as
+    speakers, be they ever so few, as recordings that are far off fall into one. Recordings within one session are not
+    compared: they share a room and a line, for which the limit does not allow.
     """
     known = options.get("known")
-    source = chain
-    if within_session:
-        if session is not None or known is not None or isinstance(X, Sides):
-            raise DuopldaError("within_session: all recordings are of one session; leave out session, known and sides")
-        chain = of_one_session(chain)
+    if within_session and (session is not None or known is not None or isinstance(X, Sides)):
+        raise DuopldaError("within_session: all recordings are of one session; leave out session, known and sides")
     if isinstance(X, Sides):
-        clusters = _sides(chain, X, session, channel, options)
-        domain.check(source, X.seen, len(clusters), fewest=1)
+        if session is not None or channel is not None:
+            raise DuopldaError("sides have their sessions already: leave out session and channel")
+        _check_sides(chain, X, known)
+        clusters = cluster(X, **options)
+        domain.check(chain, X.seen, len(clusters), fewest=1)
         return clusters
     if known is None:
-        chain = unscaled(chain)
+        model = unscaled(of_one_session(chain) if within_session else chain)
     else:
-        chain.check_sides(known)
+        model = chain
+        model.check_sides(known)
     if isinstance(X, Recordings):
-        for name, given in (("session", session), ("channel", channel)):
-            if given is not None and not isinstance(given, Mapping):
-                raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(given).__name__}")
-        sides = None
-        found = []
-        for *own, part in X.map(SessionSides(chain, session, channel, device=device)):
-            sides = part if sides is None else sides.add(part)
-            found.append(own)
-        if sides is None:
-            raise DuopldaError("there is nothing to cluster: give at least one recording")
-        ids, names = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        if session is None and (example := suggests_copies(ids)):
-            warnings.warn(
-                f"no sessions are given, but ids such as {example} look like copies of one recording, which would then "
-                "count as evidence several times: give the session of each recording",
-                UserWarning,
-                stacklevel=4,
-            )
-        _twice(ids)
-        row = sides.rows(names)
-        options["top"] = partial(_spread, X)
-        named = [] if session is None else [session[i] for i in ids.tolist() if i in session]
+        sides, ids, row = _sessions_of_recordings(model, X, session, channel, device)
+        names = sides.ids
+        options["top"] = partial(_top, X)
     else:
-        n = getattr(X, "shape", [len(X)])[0]
-        if not n:
-            raise DuopldaError("there is nothing to cluster: give at least one recording")
-        labels, row = lab.codes(session, "session", n) if session is not None else (np.arange(n), np.arange(n))
-        sides = chain.enroll(X, row, row, channel, device=device)
-        ids = np.arange(n)
-        names = np.array([f"{'row' if session is None else 'session'} {name}" for name in labels.tolist()])
-        named = [] if session is None else session
+        sides, names, row = _sessions_of_rows(model, X, session, channel, device)
+        ids = np.arange(len(row))
     seen = sides.seen
     if known is not None and len(known):
-        refuse_shared(np.asarray(named), known)
+        refuse_shared(_names_of_sessions(session, ids), known)
         sides = sides.moved_to(known.model)
     for name in ("must_link", "cannot_link"):
-        options[name] = _of_sessions(options.get(name), ids, row, name)
-    of_sides = sides.ids if isinstance(X, Recordings) else names
-    clusters = cluster(sides.unnamed(of_sides), **options)
+        options[name] = _pairs_of_sessions(options.get(name), ids, row, name)
+    clusters = cluster(sides.unnamed(names), **options)
     if not within_session:
-        domain.check(source, seen, len(clusters), fewest=1)
-    return _of_recordings(clusters, ids, row)
+        domain.check(chain, seen, len(clusters), fewest=1)
+    return replace(clusters, ids=ids, labels=clusters.labels[row], item=clusters.item[row])
 
 
-def _sides(chain: Any, sides: Sides, session: Any, channel: Any, options: dict[str, Any]) -> Clustering:
-    if session is not None or channel is not None:
-        raise DuopldaError("sides have their sessions already: leave out session and channel")
-    chain.check_sides(sides, *([options["known"]] if options.get("known") is not None else []))
+def _check_sides(chain: ScoresTrials, sides: Sides, known: Sides | None) -> None:
+    """Refuse sides of another model, and such as share a session."""
+    chain.check_sides(sides, *([] if known is None else [known]))
     names, n = np.unique(sides.session, return_counts=True)
     if (n > 1).any():
         raise DuopldaError(
             f"{int((n > 1).sum())} sessions are in several sides, which would find each other by them alone: "
             f"{some(names[n > 1].tolist())}; cluster recordings instead, or give each session to one side"
         )
-    return cluster(sides, **options)
 
 
-def _twice(ids: NDArray[Any]) -> None:
-    names, n = np.unique(ids, return_counts=True)
-    if (n > 1).any():
-        raise DuopldaError(f"{int((n > 1).sum())} recordings are there twice: {some(names[n > 1].tolist())}")
+def _sessions_of_recordings(
+    chain: Any, recordings: Recordings, session: SessionNames, channel: SessionNames, device: Any
+) -> tuple[Sides, NDArray[Any], Ints]:
+    """Sessions as sides, the ids of the recordings, and the side of each."""
+    for name, labels in (("session", session), ("channel", channel)):
+        if labels is not None and not isinstance(labels, Mapping):
+            raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(labels).__name__}")
+    sides = None
+    ids_of_chunks = []
+    names_of_chunks = []
+    for ids, names, part in recordings.map(SessionSides(chain, session, channel, device=device)):  # type: ignore[arg-type]
+        sides = part if sides is None else sides.add(part)
+        ids_of_chunks.append(ids)
+        names_of_chunks.append(names)
+    if sides is None:
+        raise DuopldaError("there is nothing to cluster: give at least one recording")
+    ids = np.concatenate(ids_of_chunks)
+    if session is None and (example := suggests_copies(ids)):
+        warnings.warn(
+            f"no sessions are given, but ids such as {example} look like copies of one recording, which would then "
+            "count as evidence several times: give the session of each recording",
+            UserWarning,
+            stacklevel=4,
+        )
+    checks.no_repeats(ids)
+    return sides, ids, sides.rows(np.concatenate(names_of_chunks))
 
 
-def _of_sessions(pairs: Any, ids: NDArray[Any], row: Ints, name: str) -> Ints:
+def _sessions_of_rows(
+    chain: Any, X: ArrayLike, session: SessionNames, channel: SessionNames, device: Any
+) -> tuple[Sides, NDArray[Any], Ints]:
+    """Sessions as sides, their names, and the side of each row of X."""
+    n = X.shape[0] if hasattr(X, "shape") else len(X)  # type: ignore[arg-type]
+    if not n:
+        raise DuopldaError("there is nothing to cluster: give at least one recording")
+    if session is None:
+        row = np.arange(n)
+        names = np.array([f"row {i}" for i in range(n)])
+    else:
+        labels, row = lab.codes(session, "session", n)
+        names = np.array([f"session {name}" for name in labels.tolist()])
+    return chain.enroll(X, row, row, channel, device=device), names, row
+
+
+def _names_of_sessions(session: SessionNames, ids: NDArray[Any]) -> NDArray[Any]:
+    """The sessions that the user has named."""
+    if session is None:
+        return np.zeros(0, "U1")
+    if isinstance(session, Mapping):
+        return np.asarray([session[i] for i in ids.tolist() if i in session])
+    return np.asarray(session)
+
+
+def _pairs_of_sessions(pairs: ArrayLike | None, ids: NDArray[Any], row: Ints, name: str) -> Ints:
     """Pairs of recordings as pairs of their sessions."""
-    rows = pairs_of(pairs, ids, name)
-    found = row[rows]
-    inside = np.flatnonzero(found[:, 0] == found[:, 1])
+    recordings = pairs_of(pairs, ids, name)
+    sessions = row[recordings]
+    inside = np.flatnonzero(sessions[:, 0] == sessions[:, 1])
     if name == "cannot_link" and len(inside):
-        a, b = ids[rows[inside[0]]].tolist()
+        a, b = ids[recordings[inside[0]]].tolist()
         what = f"{len(inside)} pairs of cannot_link are of one session"
         raise DuopldaError(f"{what}: {a!r} and {b!r}; a session has one speaker")
-    return found
-
-
-def _of_recordings(found: Clustering, ids: NDArray[Any], row: Ints) -> Clustering:
-    return replace(found, ids=ids, labels=found.labels[row], item=found.item[row])
+    return sessions
