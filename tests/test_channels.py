@@ -10,7 +10,10 @@ import pytest
 
 import oracle
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
-from duoplda.model import em, estep
+from duoplda.arrays import to_numpy
+from duoplda.model import em
+from duoplda.model.acceleration import Anderson
+from duoplda.model.parameters import Model, floored
 
 NAMES = np.array(["codec", "mic", "phone"])
 
@@ -228,60 +231,54 @@ def test_sample_of_kinds(case):
 # -- EM with kinds: what is left out, added up together, or gone ahead of, changes nothing -----------------------------
 
 
-def of_few_speakers():
-    """More speaker factors than speakers, three kinds, and types of sessions that are rare: statistics and a start."""
+def few_speakers():
+    """More speaker factors than speakers, three kinds, and types of sessions that are rare."""
     rng = np.random.default_rng(8)
     p = oracle.random_model(rng, 6, 3, 2, K=3)
-    data = oracle.random_data(rng, p, 5, sessions=(2, 12), recordings=(1, 4))
-    stats = Statistics.from_arrays(data.X, data.speaker, data.session, data.kind)
-    return stats, em.moment_start(stats, 6, 4)
+    return rng, p, oracle.random_data(rng, p, 5, sessions=(2, 12), recordings=(1, 4))
 
 
-def test_directions_without_loadings_are_left_out_and_change_nothing():
-    stats, model = of_few_speakers()
-    rng, e_step = np.random.default_rng(0), em.EStep(stats)
-    Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    model = replace(model, V=model.V[:, :4] @ Q[:4])  # of rank 4, but no column is 0
-    inner, basis = em._in_use(model)
-    assert inner.V.shape == basis.shape == (6, 4)
-    np.testing.assert_allclose(inner.V @ basis.T, model.V, atol=1e-12)
-    whole, part = e_step(model), e_step(inner)
-    assert part.ln_likelihood == pytest.approx(whole.ln_likelihood, rel=1e-13)
-    right = em.md_step(em.ml_step(model, whole, stats, nu=1.0), whole)
-    found = em.md_step(em.ml_step(inner, part, stats, nu=1.0), part, basis)
-    for name in ("mu", "V", "U", "W"):
-        np.testing.assert_allclose(getattr(found, name), getattr(right, name), rtol=1e-9, atol=1e-9)
-    full = replace(model, V=rng.normal(size=(6, 6)))
-    assert em._in_use(full) == (full, None)
+def any_model():
+    _, p, _ = few_speakers()
+    return Model(p.mu, p.V, p.U, p.W, np.arange(3))
 
 
 @pytest.mark.parametrize("minimum_divergence", [True, False])
-def test_em_with_more_factors_than_speakers_takes_the_steps_of_all_factors(minimum_divergence, monkeypatch):
-    stats, start = of_few_speakers()
-    start = replace(start, V=start.V * [0, 0, 0, 1, 1, 1])
+def test_em_with_more_factors_than_speakers_takes_the_steps_of_all_factors(minimum_divergence):
+    """NumPy leaves out directions without loadings, other libraries do not."""
+    rng, p, data = few_speakers()
     options = {"tol": -np.inf, "max_iter": 6, "accelerate": False, "minimum_divergence": minimum_divergence}
-    ranks, found = [], em._in_use
-    monkeypatch.setattr(em, "_in_use", lambda model: (ranks.append((of := found(model))[0].ny), of)[1])
-    fit = em.fit(stats, start, **options)
-    assert max(ranks) == 3
-    monkeypatch.setattr(em, "_in_use", lambda model: (model, None))
-    right = em.fit(stats, start, **options)
-    np.testing.assert_allclose(fit.log_likelihoods, right.log_likelihoods, rtol=1e-10)
-    assert fit.model.V.shape == (6, 6)
+    Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    fits = []
+    for xp in (np, pytest.importorskip("array_api_strict")):
+        stats = Statistics.from_arrays(xp.asarray(data.X), data.speaker, data.session, data.kind)
+        V = xp.asarray(p.V @ Q[:3])  # of rank 3, but no column is 0
+        start = Model(*(xp.asarray(a) for a in (p.mu, V, p.U, p.W)), np.arange(3))
+        fits.append(em.fit(stats, start, **options))
+    ours, theirs = fits
+    np.testing.assert_allclose(ours.log_likelihoods, theirs.log_likelihoods, rtol=1e-10)
+    assert ours.model.V.shape == (6, 6)
     for name in ("mu", "V", "U", "W"):
-        np.testing.assert_allclose(getattr(fit.model, name), getattr(right.model, name), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            getattr(ours.model, name), to_numpy(getattr(theirs.model, name)), rtol=1e-8, atol=1e-8
+        )
 
 
-def test_types_added_one_at_a_time_or_together_give_the_same_moments(monkeypatch):
-    stats, model = of_few_speakers()
-    assert len(stats.types) > 10
-    together = em.EStep(stats)(model)
-    monkeypatch.setattr(estep, "SESSION_BYTES", 1)
-    single = em.EStep(stats)(model)
-    assert single.ln_likelihood == pytest.approx(together.ln_likelihood, rel=1e-14)
+def test_moments_of_many_types_are_the_sums_of_those_of_a_few():
+    """So many types of sessions that their moments are not all added at once; a quarter of the speakers have fewer."""
+    rng = np.random.default_rng(9)
+    p = oracle.random_model(rng, 60, 60, 60, K=5)
+    model = Model(p.mu, p.V, p.U, p.W, np.arange(5))
+    session = np.sort(rng.integers(0, 600, 4000))
+    kind = rng.integers(0, 5, 4000)
+    stats = Statistics.from_arrays(p.mu[kind] + rng.normal(size=(4000, 60)), session // 3, session, kind, n_folds=4)
+    assert len(stats.types) > 300
+    whole = em.EStep(stats)(model)
+    parts = [em.EStep(fold.of_kinds(np.arange(5)))(model) for fold in stats.folds]
+    assert whole.ln_likelihood == pytest.approx(sum(part.ln_likelihood for part in parts), rel=1e-12)
     for name in ("R", "C", "rho", "y", "yy"):
-        a, b = getattr(single, name), getattr(together, name)
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max())
+        a, b = getattr(whole, name), sum(getattr(part, name) for part in parts)
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11 * np.abs(b).max())
 
 
 @pytest.mark.parametrize("group", [[0, 1, 2], [0, 1, 0], [1, 0, 0]])
@@ -295,7 +292,7 @@ def test_loadings_of_kinds_solve_their_equation(group):
     right = np.linalg.solve(dense, WC.ravel()).reshape(d, q)
     Z, far = np.zeros((d, q)), [np.inf]
     for _ in range(4):  # each call goes on by ten steps
-        Z = em._loadings(Z, W, R, WC, N, group)
+        Z = em.shared_loadings(Z, W, R, WC, N, group)
         e = (Z - right).ravel()
         far.append(float(e @ dense @ e))
         assert far[-1] < max(far[-2], 1e-20)
@@ -306,19 +303,19 @@ def test_a_covariance_above_the_floor_stays_and_another_is_lifted():
     rng = np.random.default_rng(2)
     Q = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     high, low = ((Q * s) @ Q.T for s in (np.array([0.3, 1, 2, 3]), np.array([0.1, 1, 2, 3])))
-    assert em._floored(high, 0.2) is high
-    lifted = em._floored(np.stack([high, low]), 0.2)
+    assert floored(high, 0.2) is high
+    lifted = floored(np.stack([high, low]), 0.2)
     np.testing.assert_allclose(lifted, np.stack([high, (Q * [0.2, 1, 2, 3]) @ Q.T]), atol=1e-13)
 
 
 @pytest.mark.parametrize("rate", [1.02, 1.5, 0.9])
 def test_steps_that_grow_along_a_line_are_followed_and_others_end_where_they_lead(rate):
     """mu - c grows or shrinks by `rate` in each step: c is what EM comes from, or what it goes to."""
-    _, model = of_few_speakers()
-    c, way, ahead = model.mu, np.ones_like(model.mu), em._Anderson(em.State(model), model.mu, 8, 0.0)
+    model = any_model()
+    c, way, ahead = model.mu, np.ones_like(model.mu), Anderson((), (), model.mu, 8, 0.0)
 
     def step(far):
-        return ahead(*(replace(model, mu=c + size * way) for size in (far, rate * far)))
+        return ahead.ahead(*(replace(model, mu=c + size * way) for size in (far, rate * far)))
 
     assert step(1.0) is None
     far, moved = rate, 1.0  # in units of the step before
@@ -332,7 +329,7 @@ def test_steps_that_grow_along_a_line_are_followed_and_others_end_where_they_lea
         far, moved = new, 1 + 4 * moved
 
 
-def test_em_leaves_loadings_near_zero_the_sooner_for_it(monkeypatch):
+def test_em_leaves_loadings_near_zero_the_sooner_for_it():
     """Loadings near 0 that have to grow, slowly: extrapolation to where steps end would lead back to 0."""
     rng = np.random.default_rng(3)
     p = oracle.random_model(rng, 5, 2, 2, K=3)
@@ -342,21 +339,20 @@ def test_em_leaves_loadings_near_zero_the_sooner_for_it(monkeypatch):
     one = em.fit(stats, em.moment_start(stats, 1, 2), tol=1e-9).model
     start = replace(one, V=np.concatenate([one.V, 1e-3 * rng.normal(size=(5, 1))], axis=1))
     ahead = em.fit(stats, start, tol=1e-9)
-    monkeypatch.setattr(em._Anderson, "_growing", lambda self, t: 0.0)
-    without = em.fit(stats, start, tol=1e-9)
-    assert ahead.log_likelihoods[-1] == pytest.approx(without.log_likelihoods[-1], rel=1e-8)
+    plain = em.fit(stats, start, tol=1e-9, accelerate=False, max_iter=5000)
+    assert ahead.log_likelihoods[-1] == pytest.approx(plain.log_likelihoods[-1], rel=1e-8)
     assert (np.diff(ahead.log_likelihoods) > -1e-8).all()
-    assert ahead.n_evaluations < 0.8 * without.n_evaluations
+    assert ahead.n_evaluations < 0.7 * plain.n_evaluations  # measured: 0.53; 1.06 without going on along the line
 
 
 def test_going_ahead_leaves_at_least_half_of_every_factor_of_the_noise():
     """A noise that shrinks faster and faster, as where the likelihood has no bound, is not followed to 0 and beyond."""
-    _, model = of_few_speakers()
-    ahead, noise = em._Anderson(em.State(model), model.mu, 8, 0.0), np.linalg.inv(model.W)
+    model = any_model()
+    ahead, noise = Anderson((), (), model.mu, 8, 0.0), np.linalg.inv(model.W)
 
     def with_factor(scale):
         return replace(model, W=np.linalg.inv(scale**2 * noise))
 
-    assert ahead(with_factor(1.0), with_factor(0.9)) is None
-    found = ahead(with_factor(0.9), with_factor(0.75))  # four steps of 0.15 would end at 0.15
+    assert ahead.ahead(with_factor(1.0), with_factor(0.9)) is None
+    found = ahead.ahead(with_factor(0.9), with_factor(0.75))  # four steps of 0.15 would end at 0.15
     np.testing.assert_allclose(np.linalg.inv(found.W), 0.375**2 * noise, rtol=1e-8, atol=1e-12)

@@ -1,5 +1,6 @@
 """Training: every step monotone, the source's EM to nine digits, other people's fit, the truth from many recordings."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -552,6 +553,23 @@ def test_training_goes_on_from_any_iteration_to_the_same_bits(case):
             np.testing.assert_array_equal(getattr(rest.model, name), getattr(whole.model, name))
         assert (rest.n_evaluations, rest.converged) == (whole.n_evaluations, whole.converged)
         assert again.calls == keeper.calls[len(state.trace) - 1 :]
+
+
+@pytest.mark.parametrize("seed", [5, 7, 8])
+def test_a_rejected_step_ahead_is_forgotten(seed):
+    """From there EM goes on as if it had begun there: no step before has a say in where the next one leads."""
+    rng, _, data = problem(seed, (4, 4, 4), n_speakers=15)
+    stats, keeper = gather(data), Keeper()
+    start = bad_start(rng, (4, 4, 4), 1, data.X)
+    whole = em.fit(stats, start, tol=0, max_iter=25, observer=keeper)
+    states = [em.State.from_arrays(saved, start.kinds) for saved in keeper.saved]
+    rejected = [b for a, b in itertools.pairwise(states) if b.n_evaluations == a.n_evaluations + 2]
+    assert len(rejected) >= 3
+    for state in rejected:
+        fresh = em.State(state.model, state.trace, state.n_evaluations)
+        again = em.fit(stats, fresh, tol=0, max_iter=25)
+        np.testing.assert_array_equal(again.log_likelihoods, whole.log_likelihoods)
+        assert again.n_evaluations == whole.n_evaluations
 
 
 def test_training_that_had_converged_does_not_go_on():

@@ -17,6 +17,7 @@ and its recordings about their means, with `z = sum U'W_k (phi - mu_k)` and `v =
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -128,6 +129,18 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     V = arrays["speaker_loadings"]
     U = arrays["session_loadings"]
     return Model(mu, V, U, ar.symmetric(W), NO_KIND if kinds is None else np.asarray(kinds))
+
+
+def floored(covariances: Array, floor: float) -> Array:
+    """The best covariances (..., d, d) with no eigenvalue below the floor: the maximiser under that constraint."""
+    if not floor:
+        return covariances
+    xp = ar.namespace(covariances)
+    with suppress(ar.NotPositiveDefinite):  # as a rule none is below, and that is told at a tenth of the cost
+        ar.cholesky(covariances - floor * ar.eye(covariances.shape[-1], covariances))
+        return covariances
+    s, T = xp.linalg.eigh(covariances)
+    return ar.symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
 
 
 class Terms:

@@ -1,0 +1,90 @@
+"""Fewer iterations of EM: extrapolation from its last steps (Anderson's mixing, type II)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from duoplda import arrays as ar
+from duoplda.arrays import Array
+from duoplda.model.parameters import Model, floored
+
+
+class Anderson:
+    """Extrapolates EM from its last steps t -> g(t), the parameters being one vector.
+
+    With f = g(t) - t, the next point is g - sum_i a_i (g_{i+1} - g_i), a the least-squares fit of f by f_{i+1} - f_i.
+    That is where f would be 0. Steps that grow along a line lead away from such a point, which is no maximum: then the
+    next point is further along the line, by four times as many steps as the last time.
+    """
+
+    def __init__(self, steps: tuple[Array, ...], images: tuple[Array, ...], like: Array, depth: int, floor: float):
+        self.depth = depth
+        self.floor = floor
+        self.steps = tuple(ar.put(v, like) for v in steps)  # f of the last iterations, up to depth + 1
+        self.images = tuple(ar.put(v, like) for v in images)  # g
+
+    def forget(self) -> None:
+        """The next points follow from the steps to come alone."""
+        self.steps = ()
+        self.images = ()
+
+    def ahead(self, model: Model, plain: Model) -> Model | None:
+        """A model ahead of the plain step from `model`; None where there is none."""
+        if not self.depth:
+            return None
+        t = _pack(model)
+        g = _pack(plain)
+        self.steps = (*self.steps, g - t)[-self.depth - 1 :]
+        self.images = (*self.images, g)[-self.depth - 1 :]
+        if len(self.steps) < 2:
+            return None
+        f = self.steps[-1]
+        n = self._steps_along_a_line(t)
+        if n:
+            return self._model(g + min(n, _until_half(g, f, plain)) * f, plain)
+        dF = ar.namespace(t).stack([b - a for a, b in itertools.pairwise(self.steps)])
+        inner = ar.to_numpy(dF @ dF.T)
+        rhs = ar.to_numpy(dF @ f)
+        scale = np.sqrt(np.maximum(np.diagonal(inner), 1e-300))
+        a = np.linalg.lstsq(inner / np.outer(scale, scale), rhs / scale, rcond=1e-12)[0] / scale
+        for weight, (before, after) in zip(a.tolist(), itertools.pairwise(self.images), strict=True):
+            g = g - weight * (after - before)
+        return self._model(g, plain)
+
+    def _steps_along_a_line(self, t: Array) -> float:
+        """How many steps to go ahead where the last one went on in the direction of the one before, and further."""
+        f_before, f = self.steps[-2:]
+        moved = t - (self.images[-2] - f_before)  # since the iteration before
+        size = float(f_before @ f_before)
+        along = float(f_before @ moved)
+        on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
+        return 4 * along / size if on_a_line and float(f_before @ f) > size else 0.0
+
+    def _model(self, t: Array, like: Model) -> Model | None:
+        shapes = [a.shape for a in (like.mu, like.V, like.U, like.W)]
+        ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
+        parts = [t[a:b] for a, b in itertools.pairwise(ends)]
+        mu, V, U, factor = (ar.namespace(t).reshape(p, shape) for p, shape in zip(parts, shapes, strict=True))
+        try:
+            W = ar.spd_inverse(floored(factor @ factor.mT, self.floor))[0]
+        except ar.NotPositiveDefinite:
+            return None
+        return replace(like, mu=mu, V=V, U=U, W=W)
+
+
+def _pack(model: Model) -> Array:
+    """The parameters as one vector, W_k by the Cholesky factor of its inverse, so that any vector is a model."""
+    xp = ar.namespace(model.V)
+    factor = ar.cholesky(ar.spd_inverse(model.W)[0])
+    return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
+
+
+def _until_half(t: Array, step: Array, like: Model) -> float:
+    """How often a step can be added before a diagonal entry of a factor of W_k^-1 is less than half of what it is."""
+    factors = (ar.to_numpy(v[-math.prod(like.W.shape) :]).reshape(like.W.shape) for v in (t, step))
+    now, change = (np.diagonal(a, axis1=1, axis2=2) for a in factors)
+    return float(np.min(now / 2 / np.maximum(-change, 1e-300)))
