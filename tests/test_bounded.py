@@ -12,7 +12,7 @@ from duoplda.data import Recordings
 from duoplda.data.labels import order_of
 from duoplda.datasets import make_recordings
 from duoplda.estimators import checkpoint, scoring
-from duoplda.estimators.scoring import Pairs
+from duoplda.estimators.scoring import ListedTrials
 from duoplda.observer import Observer
 
 
@@ -23,7 +23,7 @@ def test_pieces_are_what_is_among_them(data):
     test = np.array(data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
     ids = np.array(data.draw(st.permutations(range(10))))[: data.draw(st.integers(1, 10))]
     most = data.draw(st.integers(1, 50))
-    pairs = Pairs.of(model, test)
+    pairs = ListedTrials.of(model, test)
     wanted = [i for i in range(n) if model[i] >= 0 and test[i] in ids]
     seen, rows_before = [], 0
     for rows, which, row in pairs.pieces(ids, most):
@@ -34,9 +34,8 @@ def test_pieces_are_what_is_among_them(data):
         assert len(which) < most + one
         seen += which.tolist()
     assert sorted(seen) == wanted
-    which, row = pairs.among(ids)
-    assert seen == which.tolist()  # in the same order
-    assert (ids[row] == test[which]).all()
+    whole = [which.tolist() for _, which, _ in pairs.pieces(ids)]
+    assert whole == ([seen] if seen else [])  # in the same order
 
 
 @given(st.lists(st.integers(0, 6) | st.integers(0, 1 << 17) | st.integers(0, 1 << 62), max_size=60))
@@ -46,37 +45,27 @@ def test_equal_numbers_keep_their_order(whole):
     assert code.tolist() == whole
 
 
-def listed(cohort: bool = False):
-    """A model, enrolled sides, tests with ids, and trials."""
+@pytest.mark.parametrize("cohort", [False, True])
+def test_trials_in_pieces_have_the_same_scores(cohort):
+    """More trials than are scored at a time; with a cohort, all of a test's trials are scored together."""
     X, speaker, session, _ = make_recordings(30, 3, 2, seed=0)
     plda = PLDA(8, 8).fit(X, speaker, session=session)
     enrolled = plda.enroll(X[:60], speaker[:60], session[:60])
-    tests = Recordings.from_arrays(X[60:120], ids=[f"t{i:02}" for i in range(60)])
-    rng = np.random.default_rng(0)
-    trials = rng.integers(0, len(enrolled), 400), np.array([f"t{i:02}" for i in range(60)])[rng.integers(0, 60, 400)]
+    names = np.array([f"t{i:02}" for i in range(60)])
+    tests = Recordings.from_arrays(X[60:120], ids=names)
     others = plda.enroll(X[120:], speaker[120:], session[120:]) if cohort else None
-    return plda, enrolled, tests, trials, others
-
-
-@pytest.mark.parametrize("cohort", [False, True])
-def test_trials_in_pieces_have_the_same_scores(monkeypatch, cohort):
-    plda, enrolled, tests, trials, others = listed(cohort)
-    found = []
-    for most in (1 << 18, 50, 1):
-        monkeypatch.setattr(scoring, "PAIRS", most)
-        values = np.full(400, np.nan)
-        blocks = list(scoring.score(plda, enrolled, tests, trials=trials, cohort=others))
-        for block in blocks:
-            values[block.rows] = block.scores
-        assert np.concatenate([block.ids for block in blocks]).tolist() == sorted(set(trials[1].tolist()))
-        assert (len(blocks) > 1) == (most < 400 and not cohort)
-        found.append(values)
-    for values in found[1:]:
-        np.testing.assert_allclose(values, found[0], rtol=0, atol=1e-10)
-    if not cohort:
-        X = np.stack([tests.X[int(name[1:])] for name in trials[1]])
-        sides = plda.enroll(X, np.arange(400))
-        np.testing.assert_allclose(found[0], plda.llr(enrolled, sides, np.c_[trials[0], np.arange(400)]), atol=1e-9)
+    rng = np.random.default_rng(0)
+    n = 200_000
+    model = rng.integers(0, len(enrolled), n)
+    test = rng.integers(0, 60, n)
+    values = np.full(n, np.nan)
+    blocks = list(scoring.score(plda, enrolled, tests, trials=(model, names[test]), cohort=others))
+    for block in blocks:
+        values[block.rows] = block.scores
+    assert np.concatenate([block.ids for block in blocks]).tolist() == names.tolist()
+    assert (len(blocks) > 1) == (not cohort)
+    matrix = scoring.as_matrix(scoring.score(plda, enrolled, tests, cohort=others), enrolled.ids)
+    np.testing.assert_allclose(values, matrix.score[model, test], rtol=0, atol=1e-9)
 
 
 def test_labels_are_let_go_when_recordings_have_been_read(tmp_path):

@@ -14,13 +14,12 @@ from duoplda.arrays import to_numpy
 from duoplda.datasets import make_recordings
 from duoplda.estimators import scoring
 from duoplda.io import Coded, Trials
-from duoplda.trials import normalization
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.normalization import METHODS, Cohort, NormalizedScorer
+from duoplda.trials.normalization import NORMALIZATIONS, Cohort, NormalizedScorer, selected_moments
 from test_llr import MODELS, each_pair, enrolled, two_sides
 
 near = {"rtol": 1e-10, "atol": 1e-10}
-every_method = pytest.mark.parametrize("method", METHODS)
+every_method = pytest.mark.parametrize("method", NORMALIZATIONS)
 with_speakers = pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][1]])
 
 
@@ -77,13 +76,12 @@ def test_the_formulas(name, method):
 
 @every_method
 @pytest.mark.parametrize("cells", [1, 20, 37])
-def test_blocks_do_not_show(monkeypatch, method, cells):
+def test_blocks_do_not_show(method, cells):
     p, a, b, c = three_sets("low rank", 1)
     A, B = enrolled(p, a), enrolled(p, b)
     cohort = Cohort(enrolled(p, c), method, 3)
     whole = NormalizedScorer(A, cohort).columns(B)
-    monkeypatch.setattr(normalization, "CELLS", cells)
-    scorer = NormalizedScorer(A, cohort)
+    scorer = NormalizedScorer(A, cohort, scores_at_once=cells)
     np.testing.assert_allclose(
         np.concatenate([s for _, s in scorer.blocks(B, cells=len(A) * 2)], axis=1), whole, **near
     )
@@ -111,7 +109,7 @@ def test_other_array_libraries(library, method):
 
 
 @settings(max_examples=25, derandomize=True, deadline=None, database=None)
-@given(st.integers(0, 1000), st.sampled_from(METHODS), st.integers(2, 12))
+@given(st.integers(0, 1000), st.sampled_from(NORMALIZATIONS), st.integers(2, 12))
 def test_the_order_of_models_tests_and_members_does_not_matter(seed, method, top):
     p, *sets = three_sets("kinds", seed)
     sides = [enrolled(p, x) for x in sets]
@@ -148,7 +146,7 @@ def test_small_variances_far_from_the_mean():
     A = rng.normal(size=(40, 3)) * 1e4
     A[:5] = 7e4 + 1e-3 * rng.normal(size=(5, 3))
     nearest = np.stack([np.arange(5), np.arange(20, 25)])
-    mean, deviation = normalization._selected(normalization.Spread(scores=A), nearest)
+    mean, deviation = selected_moments(A, nearest)
     np.testing.assert_allclose(mean, [[A[rows, i].mean() for rows in nearest] for i in range(3)], rtol=1e-12)
     np.testing.assert_allclose(deviation, [[A[rows, i].std() for rows in nearest] for i in range(3)], rtol=1e-10)
 
@@ -329,9 +327,9 @@ def test_each_recording_enrolled(backend, small_chunks):
         np.testing.assert_allclose(found.gamma, expected.gamma, rtol=1e-9, atol=1e-9)
         assert sorted(found.session.tolist()) == sorted(some[i] for i in IDS[OTHERS].tolist() if i in some)
         assert [some[i] for i in found.ids[found.session_side].tolist()] == found.session.tolist()
-    with pytest.raises(DuopldaError, match="1 recordings are there twice: 'utt0001'"):
+    with pytest.raises(DuopldaError, match="1 recordings were read twice: 'utt0001'"):
         scoring.enroll_recordings(backend, recordings([0, 1, 2, 3, 4, 5, 6, 7, 1]))
-    with pytest.raises(DuopldaError, match="ids and members go together"):
+    with pytest.raises(DuopldaError, match="give both ids and members"):
         scoring.enroll_recordings(backend, recordings([0]), ids=["a"])
     with pytest.raises(DuopldaError, match="there is no recording to enroll"):
         scoring.enroll_recordings(backend, Nothing(OTHERS))

@@ -84,13 +84,6 @@ def test_all_pairs_in_blocks_are_the_matrix(backend, models, whole, small_chunks
     np.testing.assert_allclose(np.concatenate([part.score for part in lists]), whole.T.ravel(), rtol=1e-9, atol=1e-9)
 
 
-def test_many_models_come_in_smaller_blocks(backend, models, whole, monkeypatch):
-    monkeypatch.setattr("duoplda.trials.blocks.CELLS", 3 * len(models))
-    blocks = list(scoring.score(backend, models, data(), **MAPS))
-    assert max(b.scores.size for b in blocks) == 3 * len(models)
-    np.testing.assert_allclose(scoring.as_matrix(blocks, models.ids).score, whole, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("k", [1, 3, 1000])
 def test_the_highest_scores(backend, models, whole, small_chunks, k):
     blocks = list(scoring.score(backend, models, data(), top=k, **MAPS))
@@ -370,7 +363,7 @@ def test_what_is_wrong_with_recordings_is_named(backend, models, small_chunks):
     with pytest.raises(DuopldaError, match="vectors have 3 dimensions, the model takes 8"):
         list(scoring.score(backend, models, X[:, :3]))
     twice = Parts(data(rows=slice(0, 5)), data(rows=slice(3, 9)))
-    with pytest.raises(DuopldaError, match="2 recordings are there twice: 'utt0003', 'utt0004'"):
+    with pytest.raises(DuopldaError, match="2 recordings were read twice: 'utt0003', 'utt0004'"):
         list(scoring.score(backend, models, twice, wanted=IDS[:9]))
     with pytest.raises(DuopldaError, match="use one kind"):
         list(scoring.score(backend, models, data(), wanted=[1, 2]))

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import oracle
 from duoplda import PLDA
 from duoplda.model.parameters import Terms
-from duoplda.trials import sums
-from duoplda.trials.sums import Pairs, Sums
+from duoplda.trials.sums import ModelRatios, SideSums
 
 
 def two_sets(K, nx, named=True, seed=0, n=12):
@@ -40,7 +40,7 @@ def enrolled(plda, rows):
 @pytest.mark.parametrize("named", [True, False])
 def test_gamma_under_several_models_is_that_of_enrolling(K, nx, named):
     rows, _ = two_sets(K, nx, named, seed=K + nx)
-    own = Sums(*rows, K)
+    own = SideSums(*rows, K)
     for plda in models(K, nx):
         want = enrolled(plda, rows)
         np.testing.assert_array_equal(own.types, want.types)
@@ -56,7 +56,7 @@ def test_few_and_many_sums_of_a_type_give_the_same(n):
     rng = np.random.default_rng(n)
     rows = (rng.normal(size=(n, 5)), np.arange(n), None, np.zeros(n, np.int64))
     for plda in models(1, 3):
-        terms, own = Terms(plda.model_, np.array([[1]])), Sums(*rows, 1)
+        terms, own = Terms(plda.model_, np.array([[1]])), SideSums(*rows, 1)
         np.testing.assert_allclose(
             own.gamma(plda.model_, terms, np.zeros(1, np.int64)), enrolled(plda, rows).gamma, rtol=1e-10, atol=1e-10
         )
@@ -65,16 +65,13 @@ def test_few_and_many_sums_of_a_type_give_the_same(n):
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize("nx", [0, 3])
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("matrix", [0, sums.MATRIX])
-def test_ratios_under_several_models_are_those_of_enrolled_sides(K, nx, named, matrix, monkeypatch):
-    """All of them, and a fifth of them, by a product or pair by pair."""
-    monkeypatch.setattr(sums, "MATRIX", matrix)
-    monkeypatch.setattr(sums, "at_once", lambda G: 3)
+def test_ratios_under_several_models_are_those_of_enrolled_sides(K, nx, named):
+    """All of them, and a fifth of them."""
     first, second = two_sets(K, nx, named, seed=K + nx)
-    pairs = Pairs(Sums(*first, K), Sums(*second, K))
+    pairs = ModelRatios(SideSums(*first, K), SideSums(*second, K))
     n = pairs.shape[0] * pairs.shape[1]
     cells = np.random.default_rng(0).permutation(n)[: n // 5]
-    some = pairs.some(cells)
+    some = pairs.cells(cells)
     for plda in models(K, nx):
         want = plda.llr(enrolled(plda, first), enrolled(plda, second))
         tight = {"rtol": 1e-9, "atol": 1e-9}
@@ -82,20 +79,35 @@ def test_ratios_under_several_models_are_those_of_enrolled_sides(K, nx, named, m
         np.testing.assert_allclose(pairs.listed(plda.model_, some), want.reshape(-1)[cells], **tight)
 
 
-def test_equal_counts_are_inverted_once():
-    """A side of two recordings, one of one, and a test of one: there is a Lambda of 1, 2 and 3 recordings."""
-    rng = np.random.default_rng(0)
-    first = Sums(rng.normal(size=(3, 5)), np.array([0, 0, 1]), None, np.zeros(3, np.int64), 1)
-    test = Sums(rng.normal(size=(1, 5)), np.zeros(1, np.int64), None, np.zeros(1, np.int64), 1)
-    assert Pairs(first, test).counts.tolist() == [[1], [2], [3]]
+def test_few_of_very_many_pairs():
+    """More than a million pairs, few of which are listed: these are computed one by one."""
+    rng = np.random.default_rng(3)
+    p = oracle.random_model(rng, 5, 4, 3, 1)
+    (plda,) = models(1, 3, 1)
+    side = np.repeat(np.arange(1100), 2)
+    first = (rng.normal(p.mu[0], 2.0, (2200, 5)), side, None, 0 * side)
+    second = (rng.normal(p.mu[0], 2.0, (1000, 5)), np.arange(1000), None, np.zeros(1000, np.int64))
+    pairs = ModelRatios(SideSums(*first, 1), SideSums(*second, 1))
+    cells = rng.permutation(1_100_000)[:500]
+    want = plda.llr(enrolled(plda, first), enrolled(plda, second)).reshape(-1)[cells]
+    np.testing.assert_allclose(pairs.listed(plda.model_, pairs.cells(cells)), want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("matrix", [0, sums.MATRIX])
-def test_other_libraries_give_the_same(library, matrix, monkeypatch):
-    monkeypatch.setattr(sums, "MATRIX", matrix)
+def test_any_number_of_threads_gives_the_same_bits():
+    first, second = two_sets(3, 3, n=60)
+    pairs = ModelRatios(SideSums(*first, 3), SideSums(*second, 3))
+    (plda,) = models(3, 3, 1)
+    bits = []
+    for threads in (1, 5):
+        with threadpool_limits(threads, user_api="blas"):
+            bits.append(pairs.matrix(plda.model_).tobytes())
+    assert bits[0] == bits[1]
+
+
+def test_other_libraries_give_the_same(library):
     sets = two_sets(3, 3)
     there = [(library.put(X), *labels) for X, *labels in sets]
-    ours, theirs = (Pairs(*(Sums(*rows, 3) for rows in each)) for each in (sets, there))
+    ours, theirs = (ModelRatios(*(SideSums(*rows, 3) for rows in each)) for each in (sets, there))
     n = ours.shape[0] * ours.shape[1]
     cells = np.random.default_rng(1).permutation(n)[: n // 6]
     for plda in models(3, 3):
@@ -104,6 +116,6 @@ def test_other_libraries_give_the_same(library, matrix, monkeypatch):
         moved = replace(model, **arrays)
         for found, want in (
             (theirs.matrix(moved), ours.matrix(model)),
-            (theirs.listed(moved, theirs.some(cells)), ours.listed(model, ours.some(cells))),
+            (theirs.listed(moved, theirs.cells(cells)), ours.listed(model, ours.cells(cells))),
         ):
             np.testing.assert_allclose(library.get(found), want, rtol=1e-9, atol=1e-9)

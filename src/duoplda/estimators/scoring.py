@@ -1,9 +1,10 @@
-"""Scoring: recordings stream past enrolled models, one chunk in memory at a time.
+"""Scoring: recordings stream past enrolled models, and one chunk of them is in memory at a time.
 
 A `ScoreJob` goes to where recordings lie: `recordings.map(job)` runs it on this machine or on a cluster. For each chunk
 of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
-ratios, and normalisation with a cohort or calibration. `EnrollJob` sums up the recordings of models in the same way.
-With sides and scores come the sums of what was seen, which tell in the end whether it is like the training data.
+ratios, and then normalisation with a cohort, or calibration. `EnrollJob` sums up the recordings of models in the same
+way. Sides and scores come with sums of the vectors that were read, which tell in the end whether these recordings are
+like the training data.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, namespace, on_device, put, take, to_numpy
+from duoplda.arrays import Array, Device, namespace, on_device, put, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
-from duoplda.data.recordings import ROWS
+from duoplda.data.recordings import ROWS, ArrayRecordings
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.backend import Backend
@@ -29,34 +30,32 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.normalization import TOP, Cohort, NormalizedScorer, NoSpread
+from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer, NoSpread
 from duoplda.trials.sides import Seen, Sides, seen_together
 
-PAIRS = 1 << 17  # listed trials that are scored at a time
-Absent = Callable[[NDArray[Any]], Any]  # gets ids that were not found
+Result = TypeVar("Result")
+Absent = Callable[[NDArray[Any]], object]  # is called with the ids of recordings that were not found
 
 
 def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
-    """A chain as it is, or of a PLDA alone; for cosine scoring, one whose sides are sums of vectors."""
+    """A chain as it is, or one around a PLDA alone; for cosine scoring, one whose sides are sums of vectors."""
     chain = model if isinstance(model, Backend) else Backend.from_plda(model)
     if not cosine:
         return chain
     d = chain.plda_.n_features_in_
-    steps = chain.steps_
-    n = chain.n_features_in_
-    chain = Backend.from_plda(PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d)))  # gamma = sum of phi
-    chain.steps_ = steps
-    chain.n_features_in_ = n
-    return chain
+    sums = Backend.from_plda(PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d)))  # gamma = sum of phi
+    sums.steps_ = chain.steps_
+    sums.n_features_in_ = chain.n_features_in_
+    return sums
 
 
-def watched(model: Backend | PLDA, cosine: bool) -> bool:
-    """Whether recordings are compared with the training data: those that the ratios of a back-end are about."""
+def _is_watched(model: Backend | PLDA, cosine: bool) -> bool:
+    """Whether recordings are compared with the training data: only likelihood ratios of a back-end are about these."""
     return isinstance(model, Backend) and not cosine
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class ListedTrials:
     """Pairs of a model and a recording, sorted by recording, so that those of a chunk are quickly found."""
 
     ids: NDArray[Any]  # (t,) the recordings, sorted
@@ -65,8 +64,8 @@ class Pairs:
     model: Ints  # of each pair of that list, the row of its model; pairs with -1 are left out
 
     @staticmethod
-    def of(model: Any, recording: Any) -> Pairs:
-        """`model` (n,) rows of models, `recording` (n,) ids, or a column `Coded`."""
+    def of(model: ArrayLike, recording: ArrayLike | Coded) -> ListedTrials:
+        """`model` (n,) rows of models, `recording` (n,) ids."""
         model = np.asarray(model)
         if isinstance(recording, Coded):
             sort = np.argsort(recording.names)
@@ -78,31 +77,25 @@ class Pairs:
         used = model >= 0
         times = np.bincount(code[used], minlength=len(ids))
         start = np.concatenate([[0], np.cumsum(times[times > 0])])
-        return Pairs(ids[times > 0], start, order if used.all() else order[used[order]], model)
+        return ListedTrials(ids[times > 0], start, order if used.all() else order[used[order]], model)
 
-    def among(self, ids: NDArray[Any]) -> tuple[Ints, Ints]:
-        """The pairs of some recordings, as places in the list, and for each the row of its recording in `ids`."""
-        return self._of(*self._found(ids))
+    def pieces(self, ids: NDArray[Any], most: int | None = None) -> Iterator[tuple[slice, Ints, Ints]]:
+        """The pairs of some recordings, in pieces of about `most` pairs; None: all in one.
 
-    def pieces(self, ids: NDArray[Any], most: int) -> Iterator[tuple[slice, Ints, Ints]]:
-        """The same, in pieces of about `most` pairs: with the rows of each, from the first of which its rows count."""
-        rows, first, n = self._found(ids)
-        piece = np.cumsum(n) // most
-        cuts = np.flatnonzero(np.diff(piece, prepend=-1, append=-1))
-        for a, b in pairwise(cuts.tolist()):
-            own = slice(int(rows[a]), int(rows[b - 1]) + 1)
-            which, row = self._of(rows[a:b], first[a:b], n[a:b])
-            yield own, which, row - own.start
-
-    def _found(self, ids: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """Rows of the recordings that are in pairs, where in `order` the pairs of each begin, and their number."""
+        A piece is a slice of `ids`; its pairs, as places in the list; and for each of these the row of its recording,
+        counted from the first one of the slice.
+        """
         place = places(ids, self.ids)
         rows = np.flatnonzero(place >= 0)
         first = self.start[place[rows]]
-        return rows, first, self.start[place[rows] + 1] - first
-
-    def _of(self, rows: Ints, first: Ints, n: Ints) -> tuple[Ints, Ints]:
-        return self.order[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())], np.repeat(rows, n)
+        n = self.start[place[rows] + 1] - first
+        piece = np.cumsum(n) // (most or len(self.order) + 1)
+        cuts = np.flatnonzero(np.diff(piece, prepend=-1, append=-1))
+        for a, b in pairwise(cuts.tolist()):
+            part = slice(int(rows[a]), int(rows[b - 1]) + 1)
+            times = n[a:b]
+            pairs = self.order[np.repeat(first[a:b] - np.cumsum(times) + times, times) + np.arange(times.sum())]
+            yield part, pairs, np.repeat(rows[a:b], times) - part.start
 
 
 def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
@@ -119,8 +112,8 @@ class Job:
     chain: Backend
     session: ById
     channel: ById
-    device: Any
-    pairs: Pairs | None  # recordings of models, or listed trials
+    device: Device
+    pairs: ListedTrials | None  # recordings of models, or listed trials
     wanted: NDArray[Any] | None  # the ids of the recordings that are used, sorted; None: all are
     watch: bool = field(default=False, kw_only=True)  # whether recordings are compared with the training data
 
@@ -128,7 +121,10 @@ class Job:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
 
     def chunks(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Array, Seen | None]]:
-        """Ids of the recordings that are wanted, their vectors, preprocessed, and their sum; about `ROWS` at a time."""
+        """Ids of the recordings that are wanted, their vectors, preprocessed, and the sum of these.
+
+        Small chunks are joined until there are about `ROWS` recordings, so that products are worth while.
+        """
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
             X = chunk.X
@@ -146,7 +142,7 @@ class Job:
             yield self._transformed(held)
 
     def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array, Seen | None]:
-        """Chunks joined, their vectors as the PLDA takes them, and what was seen."""
+        """Chunks joined: their ids, their vectors as the PLDA takes them, and the sum of what was read."""
         xp = namespace(held[0][1])
         ids, X = held[0]
         if len(held) > 1:
@@ -168,18 +164,21 @@ def _refuse(ids: NDArray[Any]) -> None:
     raise MissingIds(f"{len(ids)} recordings were not found: {some(ids)}")
 
 
-def _complete(results: Iterable[tuple[NDArray[Any], Any]], ids: NDArray[Any], absent: Absent) -> Iterator[Any]:
-    """Results that come with the ids of their recordings. Each of the sorted `ids` comes once, or `absent` gets it."""
-    there = np.zeros(len(ids), bool)
-    for found, result in results:
-        place = places(found, ids)
-        if there[place].any():
-            twice = ids[place[there[place]]]
-            raise DuopldaError(f"{len(twice)} recordings are there twice: {some(twice)}")
-        there[place] = True
+def _complete(results: Iterable[tuple[NDArray[Any], Result]], ids: NDArray[Any], absent: Absent) -> Iterator[Result]:
+    """Results that come with the ids of their recordings; `absent` is called with those of `ids` that did not come.
+
+    The `ids` are sorted. A recording that comes twice is an error: it would count as evidence twice.
+    """
+    came = np.zeros(len(ids), bool)
+    for names, result in results:
+        place = places(names, ids)
+        if came[place].any():
+            twice = ids[place[came[place]]]
+            raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")
+        came[place] = True
         yield result
-    if not there.all():
-        absent(ids[~there])
+    if not came.all():
+        absent(ids[~came])
 
 
 # -- enrolment
@@ -187,7 +186,7 @@ def _complete(results: Iterable[tuple[NDArray[Any], Any]], ids: NDArray[Any], ab
 
 @dataclass(frozen=True, eq=False)
 class EnrollJob(Job):
-    """Sums up recordings as models, and yields the ids of some of them at a time, and the sides that they give."""
+    """Sums up recordings as models: yields the ids of some recordings at a time, and the sides that they give."""
 
     names: NDArray[Any]  # of the models
 
@@ -196,8 +195,9 @@ class EnrollJob(Job):
             if self.pairs is None:  # each recording is a model
                 sides = self.sides(ids, Z, ids)
             else:
-                pair, row = self.pairs.among(ids)
-                sides = self.sides(ids[row], take(Z, row), self.names[self.pairs.model[pair]])
+                ((chunk, pairs, row),) = self.pairs.pieces(ids)
+                rows = chunk.start + row
+                sides = self.sides(ids[rows], take(Z, rows), self.names[self.pairs.model[pairs]])
             sides.seen = seen  # a recording counts once, in however many models it is
             yield ids, sides
 
@@ -227,12 +227,12 @@ def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded
 def enroll_recordings(
     model: Backend | PLDA,
     recordings: Recordings,
-    ids: Any = None,
-    members: Any = None,
+    ids: ArrayLike | Coded | None = None,
+    members: ArrayLike | Coded | None = None,
     *,
     session: ById = None,
     channel: ById = None,
-    device: Any = None,
+    device: Device = None,
     cosine: bool = False,
     absent: Absent = _refuse,
 ) -> Sides:
@@ -241,17 +241,19 @@ def enroll_recordings(
     Parameters
     ----------
     model : the chain, or the PLDA
-    recordings : where the recordings are, among others
+    recordings : a source that holds at least the recordings that are wanted; others in it are skipped
     ids, members : (n,) pairs of a model and the id of one of its recordings; without them each recording is a model
         of its own, under its own id
-    session, channel : of recordings by id; one that is not there is a session of its own, and its kind is inferred
-    device : of torch, such as "cuda", where the models then are
-    cosine : for cosine scoring
-    absent : called with the ids of recordings that were not found; unless given, they are an error
+    session, channel : mappings from the ids of recordings. A recording that is not in `session` is a session of its
+        own; where one is not in `channel`, its kind of channel is inferred.
+    device : a device of torch, such as "cuda", where the models then are
+    cosine : enroll for cosine scoring; such models serve nothing else
+    absent : called with the ids of recordings that were not found; if it is left out, they are an error
 
     Returns
     -------
-    the models, sorted by id; without those that have no recording
+    the models, sorted by id, without those that have no recording. Recordings that are copies of each other should be
+    given as one session: else each of them counts as evidence of its own.
 
     Examples
     --------
@@ -265,14 +267,14 @@ def enroll_recordings(
     True
     """
     if (ids is None) != (members is None):
-        raise DuopldaError("ids and members go together: models, and the recordings of each")
+        raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
     chain = chain_of(model, cosine)
-    watch = watched(model, cosine)
-    if ids is None:
+    watch = _is_watched(model, cosine)
+    if ids is None or members is None:
         job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), watch=watch)
         return _enroll_each(job, recordings)
     names, code = lab.codes(ids, "model")
-    pairs = Pairs.of(code, members)
+    pairs = ListedTrials.of(code, members)
     out = None
     job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, watch=watch)
     for part in _complete(recordings.map(job), pairs.ids, absent):
@@ -285,13 +287,14 @@ def enroll_recordings(
 
 def _enroll_each(job: EnrollJob, recordings: Recordings) -> Sides:
     """Each recording as a side, sorted by id."""
-    found, sides = zip(*list(recordings.map(job)) or [((), None)], strict=True)
-    ids, n = np.unique(np.concatenate(found), return_counts=True)
-    if not len(ids):
+    parts = list(recordings.map(job))
+    if not parts:
         raise DuopldaError("there is no recording to enroll")
+    ids, n = np.unique(np.concatenate([names for names, _ in parts]), return_counts=True)
     if (n > 1).any():
-        raise DuopldaError(f"{int((n > 1).sum())} recordings are there twice: {some(ids[n > 1])}")
-    out = reduce(Sides.add, sides)
+        twice = ids[n > 1]
+        raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")
+    out = reduce(Sides.add, (sides for _, sides in parts))
     return out.select(np.argsort(out.ids, kind="stable"))
 
 
@@ -353,11 +356,13 @@ class ScoreJob(Job):
     def _blocks(self, ids: NDArray[Any], tests: Sides) -> Iterator[ScoreBlock]:
         """The scores of a chunk."""
         if self.pairs is not None:
-            most = PAIRS if self.cohort is None else len(self.pairs.order) + 1
-            for rows, which, test in self.pairs.pieces(ids, most):
-                own = tests if rows == slice(0, len(ids)) else tests.select(rows)
+            # Pieces keep what a chunk takes bounded, however often a test is listed. With a cohort all pairs of a chunk
+            # go together: the scores of a test with the cohort are then computed once.
+            pairs_at_once = 1 << 17 if self.cohort is None else None
+            for rows, which, test in self.pairs.pieces(ids, pairs_at_once):
+                listed_tests = tests if rows == slice(0, len(ids)) else tests.select(rows)
                 listed = np.column_stack([self.pairs.model[which], test])
-                values = self.scorer.pairs(own, listed, expected=len(self.pairs.order))
+                values = self.scorer.pairs(listed_tests, listed, expected=len(self.pairs.order))
                 yield ScoreBlock(ids[rows], self._calibrate(values), which)
         elif self.top is not None:
             rows, values = self.scorer.top(tests, self.top)
@@ -374,19 +379,19 @@ class ScoreJob(Job):
 def score(
     model: Backend | PLDA,
     enrolled: Sides,
-    tests: Any,
+    tests: Recordings | ArrayLike,
     *,
-    ids: Any = None,
-    session: Any = None,
-    channel: Any = None,
-    trials: Pairs | tuple[Any, Any] | None = None,
+    ids: ArrayLike | None = None,
+    session: ById | ArrayLike = None,
+    channel: ById | ArrayLike = None,
+    trials: ListedTrials | tuple[ArrayLike, ArrayLike | Coded] | None = None,
     top: int | None = None,
-    wanted: Any = None,
+    wanted: ArrayLike | None = None,
     calibrated: bool = True,
     cosine: bool = False,
     cohort: Sides | None = None,
     normalize: str = "as1",
-    cohort_top: int = TOP,
+    cohort_top: int = COHORT_TOP,
     speaker: ById = None,
     absent: Absent = _refuse,
 ) -> Iterator[ScoreBlock]:
@@ -395,12 +400,12 @@ def score(
     Parameters
     ----------
     model : the chain, or the PLDA, that enrolled
-    enrolled : the models, of `model.enroll`, `model.load_sides` or `enroll_recordings`; tests are
-        scored on their device
+    enrolled : the models, of `model.enroll`, `model.load_sides` or `enroll_recordings`; tests are scored on their
+        device
     tests : recordings, each of which is a test; or arrays (n, d), with `ids` (n,) that are row numbers unless given
-    session, channel : of tests by id (a mapping), or, with arrays, (n,). A test that has none is a session of its own,
-        and its kind of channel is inferred.
-    trials : `(model, test)`: rows of `enrolled` (n,) and ids of tests (n,); only these are scored
+    session, channel : mappings from the ids of tests, or, with arrays, (n,). A test that has no session is a session of
+        its own; where its kind of channel is not known, it is inferred.
+    trials : `(model, test)`: rows of `enrolled` (n,) and ids of tests (n,); only these pairs are scored
     top : score all pairs, and give the `top` highest-scoring models of each test
     wanted : ids of tests, where not all are to be scored
     calibrated : with the calibration of the chain, if it has one
@@ -412,10 +417,11 @@ def score(
     cohort_top : how many members of the cohort each side selects in "as1" and "as2", at most all
     speaker : a mapping from the ids of recordings, models and members of the cohort to speakers, as far as they are
         known: a cohort that shares speakers with the trials is refused. An id that is not there stands for itself.
-    absent : called at the end with the ids of `trials` or `wanted` that were not found; else they are an error
+    absent : called at the end with the ids of `trials` or `wanted` that were not found; if it is left out, they are an
+        error
 
     After the last block, a back-end gives a `DomainWarning` if the recordings, those of the models included, are far
-    from its training data (see `duoplda.estimators.domain`).
+    from its training data (see `duoplda.estimators.domain`): the scores are then no likelihood ratios to rely on.
 
     Examples
     --------
@@ -432,33 +438,42 @@ def score(
     """
     chain = chain_of(model, cosine)
     chain.plda_.check_sides(enrolled)
-    others = None if cohort is None else Cohort(cohort, normalize, cohort_top, speaker)
-    if others is not None:
-        chain.plda_.check_sides(enrolled, others.sides)
-        others.refuse_shared("models", enrolled.ids, enrolled.session)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
-    if not isinstance(tests, Recordings):
-        tests = Recordings.from_arrays(tests, ids=ids)
-        names = range(tests.X.shape[0]) if tests.ids is None else tests.ids.tolist()
-        session, channel = (
-            None if given is None else dict(zip(names, lab.as_ids(given, what, len(names)).tolist(), strict=True))
-            for given, what in ((session, "session"), (channel, "channel"))
-        )
-    elif ids is not None:
-        raise DuopldaError("recordings bring their own ids: leave out ids")
+    source, session, channel = _as_source(tests, ids, session, channel)
+    pairs = trials if trials is None or isinstance(trials, ListedTrials) else ListedTrials.of(*trials)
+    used = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
+    named = not isinstance(source, ArrayRecordings) or source.ids is not None  # else tests are rows, without names
+    others = None
+    if cohort is not None:  # what it shares with trials is refused before any work is done
+        others = Cohort(cohort, normalize, cohort_top, speaker)
+        chain.plda_.check_sides(enrolled, others.sides)
+        others.refuse_shared("models", enrolled.ids, enrolled.session)
+        others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    pairs = trials if trials is None or isinstance(trials, Pairs) else Pairs.of(*trials)
-    named = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
-    known = getattr(tests, "ids", True) is not None  # else rows of an array, which have no names
-    if others is not None and named is not None and known:
-        others.refuse_shared("test recordings", named)  # before any work is done
-    how = enrolled, cosine, top, calibrated, others, known
-    watch = watched(model, cosine)
-    blocks = tests.map(ScoreJob(chain, session, channel, device, pairs, named, *how, watch=watch))
-    if named is not None:
-        blocks = _complete(((block.ids, block) for block in blocks), named, absent)
+    watch = _is_watched(model, cosine)
+    how = enrolled, cosine, top, calibrated, others, named
+    blocks = source.map(ScoreJob(chain, session, channel, device, pairs, used, *how, watch=watch))
+    if used is not None:
+        blocks = _complete(((block.ids, block) for block in blocks), used, absent)
     return _checked(blocks, chain, enrolled) if watch else blocks
+
+
+def _as_source(
+    tests: Recordings | ArrayLike, ids: ArrayLike | None, session: ById | ArrayLike, channel: ById | ArrayLike
+) -> tuple[Recordings, ById, ById]:
+    """Tests as recordings, and what is known of their sessions and kinds of channels, by their ids."""
+    if isinstance(tests, Recordings):
+        if ids is not None:
+            raise DuopldaError("recordings bring their own ids: leave out ids")
+        return tests, session, channel  # type: ignore[return-value]
+    source = Recordings.from_arrays(tests, ids=ids)
+    names = list(range(source.X.shape[0])) if source.ids is None else source.ids.tolist()
+    by_id = []
+    for labels, what in ((session, "session"), (channel, "channel")):
+        rows = None if labels is None else lab.as_ids(labels, what, len(names)).tolist()
+        by_id.append(None if rows is None else dict(zip(names, rows, strict=True)))
+    return source, by_id[0], by_id[1]
 
 
 def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:
@@ -485,14 +500,14 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
     rows = enrolled.rows(trials.enroll.names).astype(np.int32)[trials.enroll.codes]
     values = np.empty(len(trials))
     n = 0
-    found = [trials.test.names[:0]]
+    tested = [trials.test.names[:0]]
     for block in score(model, enrolled, tests, trials=(rows, trials.test), **options):
         values[block.rows] = block.scores
         n += len(block.scores)
-        found.append(block.ids)
+        tested.append(block.ids)
     if n == len(trials):
         return Scores(trials.enroll, trials.test, values)
-    keep = np.isin(trials.test.names, np.concatenate(found))[trials.test.codes] & (rows >= 0)
+    keep = np.isin(trials.test.names, np.concatenate(tested))[trials.test.codes] & (rows >= 0)
     return Scores(trials.enroll[keep], trials.test[keep], values[keep])
 
 

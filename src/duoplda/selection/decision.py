@@ -30,7 +30,7 @@ from duoplda.selection.cost import DEFAULT_PRIORS, Floats, calibrate, trial_loss
 from duoplda.selection.held_out import Change, Choice, Criterion, HeldOutFold
 from duoplda.selection.search import Scores, Search
 from duoplda.selection.trials import DEFAULT_ENROLMENT, Enrolment, FoldTrials, make_trials, select_nontargets
-from duoplda.trials.sums import Pairs, Some, Sums
+from duoplda.trials.sums import ListedCells, ModelRatios, SideSums
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class ScoredFold:
 
     fold: int
     trials: FoldTrials
-    pairs: Pairs
-    listed: list[Some]
+    pairs: ModelRatios
+    listed: list[ListedCells]
 
     def scores(self, model: Model) -> Floats:
         """Of all trials under a model."""
@@ -98,7 +98,7 @@ class HeldOutTrials:
             pairs = _summed(trials, sample, place.reshape(-1), model, N, options.infer_kinds)
             scores = to_numpy(pairs.matrix(model if first is None else first(i))).reshape(-1)[trials.cells]
             trials, kept_scores = select_nontargets(trials, scores, max_nontargets // len(samples))
-            self.folds.append(ScoredFold(i, trials, pairs, pairs.some(trials.cells.astype(np.int64))))
+            self.folds.append(ScoredFold(i, trials, pairs, pairs.cells(trials.cells.astype(np.int64))))
             first_scores.append(kept_scores)
             self.n_speakers += len(np.unique(sample.speaker))
         self.first_scores = self._split(first_scores)
@@ -126,7 +126,7 @@ class HeldOutTrials:
 
 def _summed(
     trials: FoldTrials, sample: Sample, place: Ints, model: Model, N: NDArray[np.float64], infer_kinds: bool
-) -> Pairs:
+) -> ModelRatios:
     """The recordings of both sides, added up for any model; `place` of each row and test is in the sample."""
     X = put(sample.X.astype(np.float64, copy=False), model.V)
     kind = np.zeros(len(sample), np.int64)
@@ -136,8 +136,8 @@ def _summed(
         else:
             kind = codes_among(sample.kind, model.kinds, len(sample))
     row, test = np.split(place, [len(trials.row)])
-    enrolled = Sums(take(X, row), trials.side, trials.session, kind[row], model.K)
-    return Pairs(enrolled, Sums(take(X, test), np.arange(len(test)), None, kind[test], model.K))
+    enrolled = SideSums(take(X, row), trials.side, trials.session, kind[row], model.K)
+    return ModelRatios(enrolled, SideSums(take(X, test), np.arange(len(test)), None, kind[test], model.K))
 
 
 class HeldOutCost(Criterion):

@@ -1,14 +1,14 @@
 """Scores of enrolled sides and test sides: all of them, in blocks, the highest of each test, or listed pairs."""
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, is_torch, namespace, put, reproducible, set_rows, take, to_numpy
 from duoplda.data.labels import Ints, places
@@ -26,8 +26,7 @@ from duoplda.trials.ratios import (
 from duoplda.trials.sides import Sides, shared
 from duoplda.trials.tables import empty
 
-CELLS = 1 << 23  # of a block
-ALIGNED = 256  # columns of a block on a device are a multiple of this: products are faster if rows begin at such places
+SCORES_PER_BLOCK = 1 << 23  # 64 MiB: large enough for products, small beside what holds the sides
 
 
 def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
@@ -53,7 +52,8 @@ class Scorer:
 
     What depends on the enrolled sides and on the patterns of the tests is computed once, and kept for all sets of tests
     that have the same patterns (up to `kept_bytes`, and always for the last one). When sides are added to the
-    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead.
+    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead. The scores
+    are the same bits for any number of threads.
 
     Where nearly each side has counts of its own on both sides, there is no product for them: pairs are computed one by
     one, some thousands of them in a second. `guesses` may then do.
@@ -113,9 +113,9 @@ class Scorer:
 
         With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
         """
-        step = max(1, (cells or _cells(self.a.gamma, host)) // max(len(self.a), 1))
-        if step > ALIGNED and namespace(self.a.gamma) is not np:
-            step -= step % ALIGNED
+        step = max(1, (cells or _scores_per_block(self.a.gamma, host)) // max(len(self.a), 1))
+        if step > 256 and namespace(self.a.gamma) is not np:
+            step -= step % 256  # a device multiplies faster where the rows of a block begin at multiples of 256 numbers
         parts = (slice(i, min(i + step, len(tests))) for i in range(0, len(tests), step))
         computed = ((part, self.columns(tests, part)) for part in parts)
         return _on_host(computed) if host else computed
@@ -130,14 +130,16 @@ class Scorer:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         k = min(int(k), len(self.a))
         xp = namespace(self.a.gamma)
-        find = _best_there if is_torch(xp) else best
-        found = [find(block, k) for _, block in self.blocks(tests)] if k else []
-        none = np.zeros((len(tests), k), np.int64), np.zeros((len(tests), k))
-        rows, scores = (namespace(*x).concat(x) for x in zip(*found, strict=True)) if found else none
+        highest = _highest_on_device if is_torch(xp) else best
+        parts = [highest(block, k) for _, block in self.blocks(tests)] if k else []
+        if not parts:
+            none = np.zeros((len(tests), k))
+            return put(none.astype(np.int64), self.a.gamma), put(none, self.a.gamma)
+        rows, scores = (namespace(*arrays).concat(arrays) for arrays in zip(*parts, strict=True))
         return put(rows, self.a.gamma), put(scores, self.a.gamma)
 
     @reproducible()
-    def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
+    def pairs(self, tests: Sides, index: ArrayLike, expected: int = 0) -> Array:
         """(n,) scores of listed pairs (n, 2) of rows of the enrolled and of the tests.
 
         `expected` is how many pairs there will be in all, where others of the same enrolled sides follow.
@@ -150,15 +152,16 @@ class Scorer:
         both = shared(self.a, tests, only=index)
         if both is not None:
             rows, columns, values = both  # sorted by trial
-            trial = rows * len(tests) + columns
-            cell = index[:, 0] * len(tests) + index[:, 1]
-            place = places(cell, trial)
+            place = places(index[:, 0] * len(tests) + index[:, 1], rows * len(tests) + columns)
             hit = np.flatnonzero(place >= 0)
             set_rows(out, hit, take(values, place[hit]))
         return out
 
-    def guesses(self, tests: Sides, index: Any = None) -> Array:
-        """`columns`, or `pairs`, about right, by the products of `duoplda.trials.evidence`."""
+    def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
+        """`columns`, or `pairs`, some tenths of a nat away, by a few products (`duoplda.trials.ratios.GuessedRatios`).
+
+        They serve to find the pairs that deserve exact ratios; do not report them.
+        """
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
             raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")
         ratios = GuessedRatios(self.a, tests)
@@ -169,10 +172,10 @@ class Scorer:
         return out
 
     def _unshared(self, tests: Sides, index: Ints, expected: int) -> Array:
-        """Ratios of pairs as if no session were shared.
+        """Ratios of pairs as if no session were shared, in the way that costs less.
 
-        The work is counted in solutions of Lambda_3: to merge pairs takes one for each; the factors of the tests take
-        one for each pattern of the enrolled, those of the enrolled (which serve all pairs that are expected) one for
+        The work is counted in solutions of Lambda_3. Pair by pair, each takes one. The factors of the tests take one
+        for each pattern of the enrolled, and those of the enrolled, which serve all pairs that are expected, one for
         each pattern of the tests.
         """
         i, j = index.T
@@ -187,15 +190,15 @@ class Scorer:
         return ListedRatios(PatternRows(enrolled, range(len(enrolled.groups))), range(0)).pairs(tests, i, j)
 
 
-def _cells(like: Array, host: bool) -> int:
+def _scores_per_block(like: Array, host: bool) -> int:
     """How many scores a block has: more on a device than in caches, a sixteenth of the memory of a GPU."""
     if namespace(like) is np:
-        return CELLS
+        return SCORES_PER_BLOCK
     if host or not getattr(like, "is_cuda", False):
-        return 16 * CELLS
+        return 16 * SCORES_PER_BLOCK
     import torch
 
-    return max(16 * CELLS, torch.cuda.get_device_properties(like.device).total_memory // (16 * 8))
+    return max(16 * SCORES_PER_BLOCK, torch.cuda.get_device_properties(like.device).total_memory // (16 * 8))
 
 
 def _unit(rows: Array) -> Array:
@@ -205,7 +208,8 @@ def _unit(rows: Array) -> Array:
 
 
 def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    before: list[tuple[slice, Array, Any]] = []
+    """Blocks as arrays of NumPy. Those of a GPU are copied on a stream of their own while the next one is computed."""
+    before: deque[tuple[slice, Array, Any]] = deque()
     stream = None
     for part, block in computed:
         if not getattr(block, "is_cuda", False):
@@ -216,18 +220,19 @@ def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, N
         stream = stream or torch.cuda.Stream(block.device)
         stream.wait_stream(torch.cuda.current_stream(block.device))
         with torch.cuda.stream(stream):
-            there = torch.empty(block.shape, dtype=block.dtype, pin_memory=True).copy_(block, non_blocking=True)
+            copy = torch.empty(block.shape, dtype=block.dtype, pin_memory=True).copy_(block, non_blocking=True)
             block.record_stream(stream)  # its memory is not handed out again before it has been read
-            before.append((part, there, stream.record_event()))
+            before.append((part, copy, stream.record_event()))
         if len(before) > 1:
-            yield _arrived(*before.pop(0))
-    for each in before:
-        yield _arrived(*each)
+            yield _arrived(*before.popleft())
+    for arriving in before:
+        yield _arrived(*arriving)
 
 
-def _arrived(part: slice, there: Array, event: Any) -> tuple[slice, NDArray[Any]]:
+def _arrived(part: slice, copy: Array, event: Any) -> tuple[slice, NDArray[Any]]:
+    """The copy, after its last byte has come."""
     event.synchronize()
-    return part, there.numpy()
+    return part, copy.numpy()
 
 
 def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
@@ -238,7 +243,7 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     xp = namespace(block)
     n, m = block.shape
     if is_torch(xp):
-        row, value = _best_there(block, k)
+        row, value = _highest_on_device(block, k)
         return to_numpy(row), to_numpy(value)
     width = max(1, min(64, n // (4 * k)))
     groups = n // width
@@ -252,31 +257,31 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     return row[chosen], value[chosen]
 
 
-def _best_there(block: Array, k: int) -> tuple[Array, Array]:
-    """The same for a tensor, where it is. All of it is read once only, for the maxima of groups of 32 rows.
+def _highest_on_device(block: Array, k: int) -> tuple[Array, Array]:
+    """`best` of a tensor, on its device. All of it is read once only, for the maxima of groups of 32 rows.
 
-    Maxima of groups of these give the bound, which takes few of them. Only groups with a maximum from there on are
+    Maxima of groups of these give a bound, which takes few of them. Only groups with a maximum from there on are
     looked at again, some ten for each column; where many values are equal these are too many, and columns are sorted.
     """
     n, m = block.shape
-    at = {"device": block.device}
+    device = block.device
     width = min(32, int((n / k) ** 0.5), n // (8 * k))
     if width < 2:
-        return _sorted_there(block, k)
+        return _sorted_on_device(block, k)
     xp = namespace(block)
     groups = -(-n // width)
     whole = n // width
-    maxima = xp.empty((groups, m), dtype=block.dtype, **at)
+    maxima = xp.empty((groups, m), dtype=block.dtype, device=device)
     xp.amax(block[: whole * width].reshape(whole, width, m), 1, out=maxima[:whole])
     if whole < groups:
         xp.amax(block[whole * width :], 0, out=maxima[whole])
-    each = max(1, whole // (8 * k))
-    coarse = maxima[: whole // each * each].reshape(-1, each, m).amax(1)
+    groups_together = max(1, whole // (8 * k))
+    coarse = maxima[: whole // groups_together * groups_together].reshape(-1, groups_together, m).amax(1)
     least = coarse.topk(k, dim=0).values[-1]  # (m,)
     group, column = (~(maxima < least)).nonzero(as_tuple=True)  # in the order of groups; NaN is never lost
     if len(group) * width > n * m // 8 + 4096:
-        return _sorted_there(block, k)
-    row = group[:, None] * width + xp.arange(width, **at)
+        return _sorted_on_device(block, k)
+    row = group[:, None] * width + xp.arange(width, device=device)
     value = block[row.clamp(max=n - 1), column[:, None]]  # (candidates, width)
     enough = ~(value < least[column][:, None])
     if whole < groups:
@@ -287,24 +292,26 @@ def _best_there(block: Array, k: int) -> tuple[Array, Array]:
     column = column[i]
     order = value.sort(descending=True, stable=True).indices  # of equal values, the lower row comes first
     column, again = column[order].sort(stable=True)
-    first = xp.searchsorted(column, xp.arange(m, **at))
-    chosen = order[again[first[:, None] + xp.arange(k, **at)]]
+    first = xp.searchsorted(column, xp.arange(m, device=device))
+    chosen = order[again[first[:, None] + xp.arange(k, device=device)]]
     return row[chosen], value[chosen]
 
 
-def _sorted_there(block: Array, k: int) -> tuple[Array, Array]:
+def _sorted_on_device(block: Array, k: int) -> tuple[Array, Array]:
     """The same by sorting columns, some at a time."""
     xp = namespace(block)
     n, m = block.shape
-    step = max(1, CELLS // n)
-    found = []
+    step = max(1, SCORES_PER_BLOCK // n)
+    rows = []
+    values = []
     for t in range(0, m, step):
         value, row = block[:, t : t + step].T.sort(dim=1, descending=True, stable=True)
-        found.append((row[:, :k], value[:, :k]))
-    return xp.cat([row for row, _ in found]), xp.cat([value for _, value in found])
+        rows.append(row[:, :k])
+        values.append(value[:, :k])
+    return xp.cat(rows), xp.cat(values)
 
 
-def _checked(index: Any, sizes: tuple[int, int]) -> Ints:
+def _checked(index: ArrayLike, sizes: tuple[int, int]) -> Ints:
     """Pairs (n, 2) of rows as integers, all of which are there."""
     try:
         index = to_numpy(index)
@@ -325,4 +332,6 @@ def _used(side: Sides, rows: Ints) -> tuple[Sides, Ints]:
     """The sides that occur, unless these are most of them, and the rows among them."""
     used = np.zeros(len(side), bool)
     used[rows] = True
-    return (side.select(used), (np.cumsum(used) - 1)[rows]) if 2 * used.sum() < len(side) else (side, rows)
+    if 2 * used.sum() >= len(side):
+        return side, rows
+    return side.select(used), (np.cumsum(used) - 1)[rows]

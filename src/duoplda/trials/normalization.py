@@ -25,33 +25,31 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, namespace, put, set_rows, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
-from duoplda.trials.blocks import CELLS, Scorer, best
+from duoplda.trials.blocks import SCORES_PER_BLOCK, Scorer, best
 from duoplda.trials.ratios import put_cells
 from duoplda.trials.sides import Sides
 from duoplda.trials.tables import as_text, empty
 
-METHODS = ("z", "t", "s", "as1", "as2")
-TOP = 300  # members of the cohort that a side selects, unless told otherwise
-LEAST = 1e-9  # share of the largest cohort score; a smaller deviation is rounding
-CANCELLED = 1e-4  # share of the mean square that a variance must be, or its digits are those of a difference
+NORMALIZATIONS = ("z", "t", "s", "as1", "as2")
+COHORT_TOP = 300  # members of the cohort that a side selects, the order of size that the literature uses
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Recordings or enrolled sets of people who are in none of the trials, and what is done with them.
+    """Recordings or enrolled sets of people who are in none of the trials, and how scores are normalised with them.
 
     Parameters
     ----------
     sides : the members, enrolled by the model that scores: recordings, each a side of its own, or sets
     normalize : "z", "t", "s", "as1" or "as2" (see the formulas of this module)
     top : how many members a side selects in "as1" and "as2"; all of them, where there are fewer
-    speaker : by the ids of members, models and test recordings, as far as they are known: who speaks. An id that is not
-        there stands for itself, as an enrolled speaker's id often is the name.
+    speaker : a mapping from the ids of members, models and test recordings to speakers, as far as they are known. An id
+        that is not in it stands for itself, as an enrolled speaker's id often is the name.
 
     Examples
     --------
@@ -65,14 +63,14 @@ class Cohort:
 
     sides: Sides
     normalize: str = "as1"
-    top: int = TOP
+    top: int = COHORT_TOP
     speaker: Mapping[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sides, Sides):
             raise DuopldaError(f"the cohort must come from enroll, got {type(self.sides).__name__}")
-        if self.normalize not in METHODS:
-            raise DuopldaError(f"normalize={self.normalize!r} must be one of {', '.join(METHODS)}")
+        if self.normalize not in NORMALIZATIONS:
+            raise DuopldaError(f"normalize={self.normalize!r} must be one of {', '.join(NORMALIZATIONS)}")
         if not isinstance(self.top, Integral) or isinstance(self.top, bool) or self.top < 2:
             raise DuopldaError(f"top={self.top!r} must be a whole number from 2 on: one score has no deviation")
         if len(self.sides) < 2:
@@ -85,13 +83,11 @@ class Cohort:
         if self.speaker is not None and not isinstance(self.speaker, Mapping):
             raise DuopldaError(f"speaker must be a mapping from ids, got {type(self.speaker).__name__}")
 
-    def __len__(self) -> int:
-        return len(self.sides)
-
     @property
     def selected(self) -> int:
         """How many members a side is compared with."""
-        return min(int(self.top), len(self)) if self.normalize in ("as1", "as2") else len(self)
+        n = len(self.sides)
+        return min(int(self.top), n) if self.normalize in ("as1", "as2") else n
 
     @cached_property
     def speakers(self) -> frozenset[str]:
@@ -99,10 +95,11 @@ class Cohort:
         return frozenset(self._who(self.sides.ids))
 
     def _who(self, ids: NDArray[Any]) -> list[str]:
+        """The speakers of members, models or recordings, or the ids themselves."""
         known = self.speaker or {}
         return as_text(np.array([known.get(i, i) for i in ids.tolist()], dtype=object)).tolist()
 
-    def refuse_shared(self, what: str, ids: Any = (), session: Any = ()) -> None:
+    def refuse_shared(self, what: str, ids: ArrayLike = (), session: ArrayLike = ()) -> None:
         """Refuse trials whose speakers, recordings or sessions are also in the cohort, as far as names tell.
 
         Parameters
@@ -116,11 +113,11 @@ class Cohort:
         shared = self.sides.rows(ids) >= 0
         if self.speaker is not None:
             shared |= np.array([who in self.speakers for who in self._who(ids)], bool)
-        for kind, found in (
+        for kind, common in (
             ("speakers or recordings", ids[shared]),
             ("sessions", session[self.sides.named.last(session) >= 0]),
         ):
-            names = list(dict.fromkeys(found.tolist()))
+            names = list(dict.fromkeys(common.tolist()))
             if names:
                 cause = f"the cohort shares {len(names)} {kind} with the {what}: {some(names)}"
                 remedy = "Leave them out of the cohort; if they are others, give them other names"
@@ -141,18 +138,23 @@ class NoSpread(DuopldaError):
         return self if self.what == "models" else NoSpread(self.what, names[self.ids])
 
 
-class Spread(NamedTuple):
-    """The scores of sides with the cohort."""
+class CohortScores(NamedTuple):
+    """The scores of n sides with the cohort, as far as a method needs them; None where it does not."""
 
     largest: Array = None  # (n,) the largest absolute score
     mean: Array = None  # (n,) of the scores that count
     deviation: Array = None  # (n,)
     scores: Array = None  # (C, n) all of them; only for "as2", as the following
-    nearest: Any = None  # (n, top) the members that score highest, integers on the host
+    nearest: Array = None  # (n, top) the members that score highest, on the host
 
-    def of(self, rows: slice) -> Spread:
-        """Of some sides, with all scores."""
-        return Spread(self.largest[rows], scores=self.scores[:, rows], nearest=self.nearest[rows])
+    @staticmethod
+    def joined(parts: list[CohortScores]) -> CohortScores:
+        """Those of sides one after another."""
+        columns = []
+        for name, arrays in zip(CohortScores._fields, zip(*parts, strict=True), strict=True):
+            axis = 1 if name == "scores" else 0
+            columns.append(None if arrays[0] is None else namespace(arrays[0]).concat(arrays, axis=axis))
+        return CohortScores(*columns)
 
 
 class NormalizedScorer(Scorer):
@@ -163,31 +165,34 @@ class NormalizedScorer(Scorer):
     which keeps all (members, enrolled) scores.
     """
 
-    def __init__(self, enrolled: Sides, cohort: Cohort, cosine: bool = False):
+    def __init__(self, enrolled: Sides, cohort: Cohort, cosine: bool = False, scores_at_once: int = SCORES_PER_BLOCK):
         super().__init__(enrolled, cosine)
         self.cohort = cohort
         self.against = Scorer(cohort.sides, cosine)
-        self._models: tuple[Any, Spread] = None, Spread()
+        self.scores_at_once = scores_at_once  # of sides with the cohort
+        self._versions: tuple[int, int] | None = None
+        self._models = CohortScores()
 
     @property
-    def models(self) -> Spread:
-        """Of the enrolled sides."""
+    def models(self) -> CohortScores:
+        """The scores of the enrolled sides with the cohort."""
         with self.lock:
-            key = self.a.version, self.cohort.sides.version
-            if self._models[0] != key:
+            versions = self.a.version, self.cohort.sides.version
+            if self._versions != versions:
                 parts = list(self._parts(len(self.a))) or [slice(0, 0)]
-                self._models = key, _joined([self._spread(self.a, part, "models") for part in parts])
-            return self._models[1]
+                self._models = CohortScores.joined([self._against_cohort(self.a, part, "models") for part in parts])
+                self._versions = versions
+            return self._models
 
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
         part = part or slice(0, len(tests))
         out = super().columns(tests, part)
-        for own in self._parts(part.stop, part.start):
-            at = slice(own.start - part.start, own.stop - part.start)
-            out[:, at] = self._cells(out[:, at], tests, own)
+        for some_tests in self._parts(part.stop, part.start):
+            columns = slice(some_tests.start - part.start, some_tests.stop - part.start)
+            out[:, columns] = self._cells(out[:, columns], tests, some_tests)
         return out
 
-    def pairs(self, tests: Sides, index: Any, expected: int = 0) -> Array:
+    def pairs(self, tests: Sides, index: ArrayLike, expected: int = 0) -> Array:
         out = super().pairs(tests, index, expected)
         index = to_numpy(index)
         order = np.argsort(index[:, 1], kind="stable")
@@ -202,48 +207,46 @@ class NormalizedScorer(Scorer):
             set_rows(out, which, self._listed(take(out, which), i, j, tests, part))
         return out
 
-    def guesses(self, tests: Sides, index: Any = None) -> Array:
-        raise DuopldaError("scores that are only about right are not normalised: leave out the cohort, or approximate")
+    def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
+        raise DuopldaError("approximate ratios cannot be normalised: leave out the cohort, or approximate")
 
     # -- inside
 
     def _parts(self, stop: int, start: int = 0) -> Iterator[slice]:
         """Ranges of sides whose scores with the cohort are held at a time."""
-        step = max(1, CELLS // len(self.cohort))
+        step = max(1, self.scores_at_once // len(self.cohort.sides))
         return (slice(i, min(i + step, stop)) for i in range(start, stop, step))
 
-    def _spread(self, sides: Sides, part: slice, what: str) -> Spread:
-        """Of some sides, as far as the method needs it."""
+    def _against_cohort(self, sides: Sides, part: slice, what: str) -> CohortScores:
+        """The scores of some sides with the cohort, as far as the method needs them."""
         method = self.cohort.normalize
         k = self.cohort.selected
         if method == ("t" if what == "models" else "z"):
-            return Spread()
+            return CohortScores()
         S = self.against.columns(sides, part)  # (C, n)
         xp = namespace(S)
         largest = xp.max(xp.abs(S), axis=0)
         if method == "as2":
-            return Spread(largest, scores=S, nearest=best(S, k)[0])
+            return CohortScores(largest, scores=S, nearest=best(S, k)[0])
         if k < S.shape[0]:
             S = xp.sort(S, axis=0)[S.shape[0] - k :, :]
         mean = xp.mean(S, axis=0)
         deviation = xp.sqrt(xp.mean((S - mean) ** 2, axis=0))
         _check(deviation, largest, sides.ids[part], what)
-        return Spread(largest, mean, deviation)
+        return CohortScores(largest, mean, deviation)
 
     def _cells(self, scores: Array, tests: Sides, part: slice) -> Array:
         """All enrolled sides against some tests, (M, k)."""
         ours = self.models
-        theirs = self._spread(tests, part, "tests")
+        theirs = self._against_cohort(tests, part, "tests")
         if self.cohort.normalize != "as2":
             left = None if ours.mean is None else (ours.mean[:, None], ours.deviation[:, None])
             return _normalized(scores, left, None if theirs.mean is None else (theirs.mean, theirs.deviation))
         out = empty(scores.shape, scores)
         for rows in self._parts(len(self.a)):
-            own = ours.of(rows)
-            # (m, k) and (k, m), twice
-            left = _selected(own, theirs.nearest)
-            right = _selected(theirs, own.nearest)
-            _check(left[1], own.largest[:, None], self.a.ids[rows], "models")
+            left = selected_moments(ours.scores[:, rows], theirs.nearest)  # (m, k) twice
+            right = selected_moments(theirs.scores, ours.nearest[rows])  # (k, m) twice
+            _check(left[1], ours.largest[rows][:, None], self.a.ids[rows], "models")
             _check(right[1], theirs.largest[:, None], tests.ids[part], "tests")
             out[rows, :] = _normalized(scores[rows, :], left, (right[0].T, right[1].T))
         return out
@@ -251,11 +254,12 @@ class NormalizedScorer(Scorer):
     def _listed(self, scores: Array, i: Ints, j: Ints, tests: Sides, part: slice) -> Array:
         """Pairs (n,) of enrolled sides i and of some tests j, counted from the first of these."""
         ours = self.models
-        theirs = self._spread(tests, part, "tests")
+        theirs = self._against_cohort(tests, part, "tests")
         if self.cohort.normalize != "as2":
-            both = ((ours, i), (theirs, j))
-            sides = (None if s.mean is None else (take(s.mean, of), take(s.deviation, of)) for s, of in both)
-            return _normalized(scores, *sides)
+            moments = []
+            for side, rows in ((ours, i), (theirs, j)):
+                moments.append(None if side.mean is None else (take(side.mean, rows), take(side.deviation, rows)))
+            return _normalized(scores, *moments)
         left = _gathered(ours.scores, i, theirs.nearest[j])
         right = _gathered(theirs.scores, j, ours.nearest[i])
         _check(left[1], take(ours.largest, i), self.a.ids[i], "models")
@@ -263,42 +267,40 @@ class NormalizedScorer(Scorer):
         return _normalized(scores, left, right)
 
 
-def _normalized(scores: Array, *sides: Any) -> Array:
+def _normalized(scores: Array, *moments: tuple[Array, Array] | None) -> Array:
     """The mean of (s - mean) / deviation over the sides that count, each a pair of mean and deviation, or None."""
-    parts = [(scores - mean) / deviation for mean, deviation in filter(None, sides)]
+    parts = [(scores - mean) / deviation for mean, deviation in filter(None, moments)]
     return parts[0] if len(parts) == 1 else (parts[0] + parts[1]) / 2
 
 
 def _check(deviation: Array, largest: Array, ids: NDArray[Any], what: str) -> None:
-    """Deviations (n,) or (n, k) must be larger than rounding makes them; what is not a number is not."""
-    good = to_numpy(deviation > LEAST * largest)
+    """Refuse deviations (n,) or (n, k) that are not numbers, or no larger than rounding makes them."""
+    good = to_numpy(deviation > 1e-9 * largest)  # rounding of scores and of their mean is some 1e-13 of the largest
     good &= np.isfinite(to_numpy(deviation))
     bad = ~good.reshape(len(ids), -1).all(axis=1) if len(ids) else np.zeros(0, bool)
     if bad.any():
         raise NoSpread(what, np.unique(ids[bad]))
 
 
-def _selected(side: Spread, nearest: Ints) -> tuple[Array, Array]:
+def selected_moments(A: Array, nearest: Ints) -> tuple[Array, Array]:
     """Means and deviations (n, m) of the scores of n sides with the members `nearest` (m, top) that others select.
 
-    By products with 0 and 1, of scores and of their squares, from which each side's mean is taken before. Where a
-    variance is a small difference of large numbers, it is computed once more, by the members themselves.
+    `A` (C, n) are the scores of the sides with all members. By products with 0 and 1, of scores and of their squares,
+    from which each side's mean is taken before. Where a variance is a small difference of large numbers, it is computed
+    once more, by the members themselves.
     """
-    A = side.scores
     m, top = nearest.shape
     xp = namespace(A)
     marks = np.zeros((A.shape[0], m))
     np.put_along_axis(marks, nearest.T, 1.0, axis=0)
-    # (C, m)
-    E = put(marks, A)
+    E = put(marks, A)  # (C, m)
     centre = xp.mean(A, axis=0)
     D = A - centre
-    # (n, m)
-    shift = D.T @ E / top
+    shift = D.T @ E / top  # (n, m)
     square = (D * D).T @ E / top
     mean = shift + centre[:, None]
     variance = square - shift**2
-    doubtful = variance <= CANCELLED * square
+    doubtful = variance <= 1e-4 * square  # four digits of the difference are lost, and more where it is smaller
     i, j = np.nonzero(to_numpy(doubtful))
     deviation = xp.sqrt(xp.where(doubtful, xp.zeros_like(variance), variance))
     if len(i):
@@ -313,25 +315,14 @@ def _gathered(A: Array, column: Ints, rows: Ints) -> tuple[Array, Array]:
     C, n = A.shape
     p, top = rows.shape
     flat = xp.reshape(A, (C * n,))
-    step = max(1, CELLS // top)
+    step = max(1, SCORES_PER_BLOCK // top)
     mean = empty((p,), A)
     deviation = empty((p,), A)
     for i in range(0, p, step):
-        at = slice(i, min(i + step, p))
-        cell = rows[at] * n + column[at, None]
+        part = slice(i, min(i + step, p))
+        cell = rows[part] * n + column[part, None]
         values = xp.reshape(take(flat, cell.reshape(-1)), cell.shape)
-        own = xp.mean(values, axis=1, keepdims=True)
-        mean[at] = own[:, 0]
-        deviation[at] = xp.sqrt(xp.mean((values - own) ** 2, axis=1))
+        centre = xp.mean(values, axis=1, keepdims=True)
+        mean[part] = centre[:, 0]
+        deviation[part] = xp.sqrt(xp.mean((values - centre) ** 2, axis=1))
     return mean, deviation
-
-
-def _joined(parts: list[Spread]) -> Spread:
-    """Of sides one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = zip(Spread._fields, zip(*parts, strict=True), strict=True)
-    joined = {
-        name: namespace(of[0]).concat(of, axis=int(name == "scores")) for name, of in columns if of[0] is not None
-    }
-    return Spread(**joined)

@@ -412,8 +412,13 @@ def _forms(g: Array, stack: Array, which: Ints) -> Array:
     xp = namespace(g)
     n, ny = g.shape
     matrices_at_once = max(1, (1 << 27) // max(1, n * ny))  # 1 GiB of products
-    parts = [which[k : k + matrices_at_once] for k in range(0, len(which), matrices_at_once)]
-    return xp.concat([xp.vecdot(g @ take(stack, part), g) for part in parts]).T
+    out = []
+    for k in range(0, len(which), matrices_at_once):
+        M = take(stack, which[k : k + matrices_at_once])
+        beside = xp.reshape(xp.permute_dims(M, (1, 0, 2)), (ny, M.shape[0] * ny))
+        rows = xp.reshape(g @ beside, (n, M.shape[0], ny))
+        out.append((rows @ g[:, :, None])[:, :, 0])  # a product: the sum of products of numbers would be held as such
+    return xp.concat(out, axis=1)
 
 
 # -- pieces of work

@@ -1,12 +1,12 @@
 """Ratios of the same pairs of sides under one model after another.
 
-What a side's gamma needs of its recordings are sums that no model enters: over the sessions of one type c, the sum of
-the recordings of each kind k. With n recordings in a sum F,
+The gamma of a side needs sums of its recordings that no model enters: over the sessions of one type c, the sum of the
+recordings of each kind k. With n recordings in a sum F,
 
     gamma = sum over (c, k) of  (F - n mu_k)' W_k V - (F - n mu_k)' W_k U P_c J_c
 
-so that recordings are added up once, and each model costs the products with its own matrices. Which Lambda are to be
-inverted is worked out once, too.
+so that recordings are added up once, and each model costs the products with its own matrices. Which Lambda have to be
+inverted is worked out once, too. `duoplda.trials.ratios` has the same products for one model and any tests.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from duoplda.model.ragged import Patterns, at_once, inverses
 from duoplda.trials.ratios import dots, run
 from duoplda.trials.tables import empty
 
-MATRIX = 1 << 20  # all pairs of so many are scored faster than some of them
 
-
-class Sums:
+class SideSums:
     """Recordings X (n, d) of kinds (n,), 0 .. K - 1, summed up for sides (n,), 0 .. S - 1.
 
     A session (n,) is one whole; None: each recording is a session of its own.
@@ -61,9 +59,9 @@ class Sums:
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         self.F = segment_sums(take(X, order), starts)  # (R, d) by kind, then type, then side
         self.n = put(np.diff(np.append(starts, len(place))).astype(np.float64)[:, None], X)  # (R, 1)
-        of, self.side = np.divmod(place[order][starts], n_sides)  # (R,) the side of each sum
-        edges = pairwise([*np.flatnonzero(np.diff(of, prepend=-1)).tolist(), len(of)])
-        self.parts = [(*divmod(int(of[a]), C), slice(a, b)) for a, b in edges]  # kind, type, rows
+        kind_and_type, self.side = np.divmod(place[order][starts], n_sides)  # (R,) of each sum
+        edges = pairwise([*np.flatnonzero(np.diff(kind_and_type, prepend=-1)).tolist(), len(starts)])
+        self.parts = [(*divmod(int(kind_and_type[a]), C), slice(a, b)) for a, b in edges]  # kind, type, rows
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -81,8 +79,8 @@ class Sums:
         return out
 
 
-class Some(NamedTuple):
-    """Listed pairs, those whose tests have one pattern; sides and tests are counted in the order of their patterns."""
+class ListedCells(NamedTuple):
+    """Listed pairs whose tests have one pattern; sides and tests are counted in the order of their patterns."""
 
     where: Ints  # (n,) their places in the list
     side: Ints  # (n,)
@@ -90,7 +88,7 @@ class Some(NamedTuple):
     cell: Ints  # (n,) pattern of the side * tests of all patterns + test
 
 
-class Pairs:
+class ModelRatios:
     """Ratios of enrolled sides and tests, which share no session, under one model after another.
 
     With the letters of `duoplda.trials.sides`, for a side of pattern p and a test of pattern q:
@@ -102,15 +100,18 @@ class Pairs:
     those of a side, of a test or of both together, have one Lambda, which is inverted once.
     """
 
-    def __init__(self, enrolled: Sums, tests: Sums):
+    def __init__(self, enrolled: SideSums, tests: SideSums):
         self.sums = (enrolled, tests)
         self.shape = (len(enrolled), len(tests))
         self.types, place = np.unique(np.concatenate([s.types for s in self.sums]), axis=0, return_inverse=True)
         self.places = np.split(place.reshape(-1), [len(enrolled.types)])
         rows = [np.zeros((len(s.patterns), len(self.types)), np.int64) for s in self.sums]
-        for counts, sums, at in zip(rows, self.sums, self.places, strict=True):
-            counts[:, at] = sums.patterns.rows
-        self.of, self.tests_of = ([slice(*each) for each in pairwise(s.patterns.start.tolist())] for s in self.sums)
+        for counts, sums, columns in zip(rows, self.sums, self.places, strict=True):
+            counts[:, columns] = sums.patterns.rows
+        # The rows of each pattern, where sides and tests are in the order of their patterns
+        self.sides_of, self.tests_of = (
+            [slice(*edges) for edges in pairwise(s.patterns.start.tolist())] for s in self.sums
+        )
         both = rows[0][:, None, :] + rows[1]  # (P, Q, C)
         every = np.concatenate([*rows, both.reshape(-1, len(self.types))])
         self.counts, index = np.unique(every, axis=0, return_inverse=True)
@@ -130,7 +131,7 @@ class Pairs:
         for left, right, of_side, of_test in self._factors(model):
             block = tall_product(left, right.T)
             block += of_side[:, None]
-            for p, rows in enumerate(self.of):
+            for p, rows in enumerate(self.sides_of):
                 block[rows, :] += of_test[p, :]
             blocks.append(block)
         if len(blocks) == 1:
@@ -138,32 +139,34 @@ class Pairs:
         out = take(namespace(model.V).concat(blocks, axis=1), np.argsort(first.speakers))
         return take(out.T, np.argsort(second.speakers)).T
 
-    def some(self, cells: Ints) -> list[Some]:
-        """What `listed` has to know of pairs (n,), each of which is side * T + test."""
+    def cells(self, cells: Ints) -> list[ListedCells]:
+        """What `listed` has to know of pairs (n,), each of which is side * T + test: worked out once for all models."""
         side, test = np.divmod(cells, self.shape[1])
         first, second = (s.patterns for s in self.sums)
-        i, j = (np.argsort(of.speakers)[at] for of, at in ((first, side), (second, test)))
-        found = []
-        for q, of in enumerate(self.tests_of):
+        i = np.argsort(first.speakers)[side]
+        j = np.argsort(second.speakers)[test]
+        out = []
+        for q, tests in enumerate(self.tests_of):
             where = np.flatnonzero(second.index[test] == q)
-            own = j[where] - of.start
-            m = of.stop - of.start
-            found.append(Some(where, i[where], own, first.index[side[where]] * m + own))
-        return found
+            inside = j[where] - tests.start
+            m = tests.stop - tests.start
+            out.append(ListedCells(where, i[where], inside, first.index[side[where]] * m + inside))
+        return out
 
     @reproducible()
-    def listed(self, model: Model, some: list[Some]) -> Array:
+    def listed(self, model: Model, cells: list[ListedCells]) -> Array:
         """(n,) the ratios of some pairs."""
         xp = namespace(model.V)
-        out = zeros((sum(len(each.where) for each in some),), model.V)
-        for (where, i, j, cell), (left, right, of_side, of_test) in zip(some, self._factors(model), strict=True):
+        out = zeros((sum(len(part.where) for part in cells),), model.V)
+        for (where, i, j, cell), (left, right, of_side, of_test) in zip(cells, self._factors(model), strict=True):
             n = left.shape[0]
             m = right.shape[0]
-            if n * m <= MATRIX or 4 * len(i) > n * m:
-                found = take(xp.reshape(tall_product(left, right.T), (-1,)), i * m + j)
+            # Up to a million pairs, or where a quarter are listed, all are multiplied faster than some are gathered.
+            if n * m <= 1 << 20 or 4 * len(i) > n * m:
+                values = take(xp.reshape(tall_product(left, right.T), (-1,)), i * m + j)
             else:
-                found = dots(left, right, i, j)
-            set_rows(out, where, found + take(of_side, i) + take(xp.reshape(of_test, (-1,)), cell))
+                values = dots(left, right, i, j)
+            set_rows(out, where, values + take(of_side, i) + take(xp.reshape(of_test, (-1,)), cell))
         return out
 
     def _factors(self, model: Model) -> Iterator[tuple[Array, Array, Array, Array]]:
@@ -176,37 +179,38 @@ class Pairs:
         P, Q = self.of_both.shape
         n, m = self.shape
         g1, g2 = (
-            take(s.gamma(model, terms, at), s.patterns.speakers) for s, at in zip(self.sums, self.places, strict=True)
+            take(s.gamma(model, terms, place), s.patterns.speakers)
+            for s, place in zip(self.sums, self.places, strict=True)
         )
         left = empty((Q, *g1.shape), g1)
         ln = empty((len(self.counts),), g1)
-        # Gamma'Lambda^-1 gamma
-        one = empty((n,), g1)
-        two = empty((m,), g1)
-        three = empty((P, m), g1)
+        # gamma'Lambda^-1 gamma of sides, of tests, and of tests with the Lambda_3 of a side's pattern
+        form_1 = empty((n,), g1)
+        form_2 = empty((m,), g1)
+        form_3 = empty((P, m), g1)
 
         def work(batch: slice, invert: SpdInverse) -> None:
             M, ln[batch] = inverses(terms.G, self.counts[batch], invert)
             for u, uses in enumerate(self.uses[batch]):
                 for p, q in uses:
-                    a = self.of[p]
+                    a = self.sides_of[p]
                     b = self.tests_of[q]
                     if q < 0:
-                        one[a] = xp.vecdot(g1[a, :] @ M[u, ...], g1[a, :])
+                        form_1[a] = xp.vecdot(g1[a, :] @ M[u, ...], g1[a, :])
                         continue
                     form = xp.vecdot(g2[b, :] @ M[u, ...], g2[b, :])
                     if p < 0:
-                        two[b] = form
+                        form_2[b] = form
                     else:
-                        three[p, b] = form
+                        form_3[p, b] = form
                         left[q, a, :] = g1[a, :] @ M[u, ...]
 
         size = at_once(terms.G)
         batches = [slice(s, min(s + size, len(self.counts))) for s in range(0, len(self.counts), size)]
         cost = len(self.counts) * model.ny**3 + 2.0 * (P * m + Q * n) * model.ny**2
         run(work, batches, cost if xp is np else 0, SpdInverse)
-        lns = [take(ln, of) for of in (self.of_p, self.of_q, self.of_both.reshape(-1))]
-        lns = lns[0][:, None] + lns[1] - xp.reshape(lns[2], (P, Q))
+        of_both = xp.reshape(take(ln, self.of_both.reshape(-1)), (P, Q))
+        lns = take(ln, self.of_p)[:, None] + take(ln, self.of_q) - of_both
         for q, b in enumerate(self.tests_of):
-            of_side = (xp.vecdot(left[q, ...], g1) - one) / 2
-            yield left[q, ...], g2[b, :], of_side, (three[:, b] - two[b] + lns[:, q][:, None]) / 2
+            of_side = (xp.vecdot(left[q, ...], g1) - form_1) / 2
+            yield left[q, ...], g2[b, :], of_side, (form_3[:, b] - form_2[b] + lns[:, q][:, None]) / 2

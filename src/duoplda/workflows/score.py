@@ -22,7 +22,7 @@ from duoplda.io import (
     read_trials,
     write_scores,
 )
-from duoplda.trials.normalization import TOP, Cohort
+from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.trials.sides import Sides
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Note, PathLike, Read, Show, silent
@@ -115,7 +115,7 @@ def score(
                 unknown = [name for name in sides.ids.tolist() if name not in speaker]
                 absent("recordings of the cohort have no speaker", unknown)
             Cohort(sides, speaker=speaker).refuse_shared("recordings of the enrolment", members)
-            options |= {"cohort": sides, "normalize": normalize or "as1", "cohort_top": cohort_top or TOP}
+            options |= {"cohort": sides, "normalize": normalize or "as1", "cohort_top": cohort_top or COHORT_TOP}
             options["speaker"] = speaker
             note("normalised scores are no likelihood ratios, until `duoplda calibrate` has made them such")
         tests = read(test_embeddings or embeddings, test_ids if test_embeddings else ids)
