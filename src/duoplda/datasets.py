@@ -13,9 +13,15 @@ from duoplda.model.parameters import Model, checked
 
 __all__ = ["Dataset", "make_recordings"]
 
+Counts = int | tuple[int, int]  # a number, or a range (low, high) from which numbers are drawn uniformly
+Seed = int | np.random.Generator | None
+
 
 class Dataset(NamedTuple):
     """Recordings `X` (N, d), the speaker and the session of each, and the model that they were drawn from.
+
+    Data that were drawn from the model suit it perfectly, which no speech does: they show how to call a function, and
+    that it finds what is there, but not how well it works on speech.
 
     >>> X, speaker, session, model = make_recordings(2, sessions=1, recordings=2)
     >>> speaker.tolist(), session.tolist()
@@ -30,8 +36,8 @@ class Dataset(NamedTuple):
 
 def make_recordings(
     n_speakers: int = 100,
-    sessions: int | tuple[int, int] = (1, 8),
-    recordings: int | tuple[int, int] = (1, 6),
+    sessions: Counts = (1, 8),
+    recordings: Counts = (1, 6),
     *,
     n_dimensions: int = 32,
     n_speaker_factors: int = 16,
@@ -71,8 +77,10 @@ def make_recordings(
             if not 0 <= n <= n_dimensions:
                 raise DuopldaError(f"{name}={n} must lie between 0 and {n_dimensions} dimensions")
         V, U = (rng.standard_normal((n_dimensions, n)) for n in factors.values())
-        sizes = zip((V, U), variances.values(), strict=True)
-        V, U = (L * (v / max((L**2).sum(axis=1).mean(), 1e-300)) ** 0.5 for L, v in sizes)
+        V, U = (
+            loadings * (variance / max((loadings**2).sum(axis=1).mean(), 1e-300)) ** 0.5
+            for loadings, variance in zip((V, U), variances.values(), strict=True)
+        )
         Q = np.linalg.qr(rng.standard_normal((n_dimensions, n_dimensions)))[0]
         eigenvalues = np.geomspace(1, 10, n_dimensions)
         precision = (Q / (eigenvalues * channel_variance / eigenvalues.mean())) @ Q.T
@@ -81,7 +89,12 @@ def make_recordings(
 
 
 def draw(
-    model: Model, n_speakers: int, sessions: Any, recordings: Any, seed: Any = None, priors: Any = None
+    model: Model,
+    n_speakers: int,
+    sessions: Counts,
+    recordings: Counts,
+    seed: Seed = None,
+    priors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any], Ints]:
     """Recordings of a model, their speakers and sessions by name, and their kinds, drawn by `priors` (K,) if given."""
     rng = _generator(seed)
@@ -97,7 +110,7 @@ def draw(
     return X, names[speaker], session_names[session], kind
 
 
-def _generator(seed: Any) -> np.random.Generator:
+def _generator(seed: Seed) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -125,7 +138,7 @@ def sample(
     return X, speaker, session
 
 
-def _counts(rng: np.random.Generator, counts: int | tuple[int, int], n: int, name: str) -> NDArray[np.int64]:
+def _counts(rng: np.random.Generator, counts: Counts, n: int, name: str) -> NDArray[np.int64]:
     ends = np.asarray(counts if np.ndim(counts) else [counts, counts])
     low, high = ends.tolist() if ends.shape == (2,) and ends.dtype.kind in "iu" else (0, 0)
     if not 1 <= low <= high:

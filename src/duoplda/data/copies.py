@@ -7,20 +7,20 @@ Tools that augment data, and arrays of microphones, mark copies by a word before
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
-MOST_MARKS = 24  # copies are of few kinds; chapters or utterances that are numbered after such a word are many
-MOST_COPIES = 3  # that an example names
-_WORDS = "noise|noisy|babble|music|reverb(?:eration|erated)?|rvb|rev|rir|clean|orig(?:inal)?|raw|copy|aug(?:mented)?"
-_WORDS += "|pert|perturbed|codec|gsm|amr|opus|mp3|aac|ulaw|alaw|pitch|volp?|specaug|snr|ch|chan(?:nel)?|mic|array"
-_WORDS += "|headset|lapel|lavalier|beamformed|distant|farfield|nearfield"
+# Words by which tools that augment data, and corpora with several microphones, mark copies.
+_WORDS = (
+    "noise|noisy|babble|music|reverb(?:eration|erated)?|rvb|rev|rir|clean|orig(?:inal)?|raw|copy|aug(?:mented)?"
+    "|pert|perturbed|codec|gsm|amr|opus|mp3|aac|ulaw|alaw|pitch|volp?|specaug|snr|ch|chan(?:nel)?|mic|array"
+    "|headset|lapel|lavalier|beamformed|distant|farfield|nearfield"
+)
 _MARK = rf"(?:(?:{_WORDS})[-+]?\d{{0,2}}(?:db)?|(?:sp|speed|tempo)[01]\.\d{{1,2}})"
-_NUMBERED = re.compile(r"(?:ch|chan(?:nel)?|mic|array)\d+")  # microphones, or else chapters
-_AFTER = re.compile(rf"(.+)[-_.]({_MARK})", re.IGNORECASE)
-_BEFORE = re.compile(rf"({_MARK})[-_](.+)", re.IGNORECASE)
+# Compiled once, as there may be millions of names.
+_MARK_AFTER = re.compile(rf"(.+)[-_.]({_MARK})", re.IGNORECASE)
+_MARK_BEFORE = re.compile(rf"({_MARK})[-_](.+)", re.IGNORECASE)
 
 
-def suggests_copies(ids: Iterable[Any]) -> tuple[str, ...] | None:
+def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
     """Return a few ids that seem to name copies of one recording; None where the ids do not suggest that there are any.
 
     They do where marked ids are the rule and not the exception: of the stems that occur with a mark, at least two
@@ -42,24 +42,26 @@ def suggests_copies(ids: Iterable[Any]) -> tuple[str, ...] | None:
         if mark:
             marked.setdefault(stem, set()).add(mark)
             marks.add(mark)
-            if len(marks) > MOST_MARKS:
+            # Copies are of few kinds; chapters or utterances that are numbered after such a word are many.
+            if len(marks) > 24:
                 return None
     several = [stem for stem in marked if len(stems[stem]) > 1]
     if len(several) < 2 or 2 * len(several) < len(marked):
         return None
-    sets = Counter(frozenset(filter(_NUMBERED.fullmatch, marked[stem])) for stem in several)
+    numbered = re.compile(r"(?:ch|chan(?:nel)?|mic|array)\d+")  # microphones, or else chapters
+    sets = Counter(frozenset(filter(numbered.fullmatch, marked[stem])) for stem in several)
     if any(sets) and 5 * sets.most_common(1)[0][1] < 4 * len(several):
         return None
-    return tuple(stems[several[0]][:MOST_COPIES])
+    return tuple(stems[several[0]][:3])
 
 
 def _split(name: str) -> tuple[str, str]:
     """The stem of a name, and the marks before and after it, which may be empty."""
     before = after = ""
-    if found := _AFTER.fullmatch(name):
-        name = found[1]
-        after = found[2].lower()
-    if found := _BEFORE.fullmatch(name):
-        before = found[1].lower()
-        name = found[2]
+    if match := _MARK_AFTER.fullmatch(name):
+        name = match[1]
+        after = match[2].lower()
+    if match := _MARK_BEFORE.fullmatch(name):
+        before = match[1].lower()
+        name = match[2]
     return name, " ".join(filter(None, (before, after)))

@@ -13,15 +13,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, check_rows, to_numpy
 from duoplda.data.labels import Ints, Labels, as_ids, encode
 from duoplda.errors import DuopldaError, some
 
-ROWS = 4096  # of a chunk: the same for all sources, so that they give the same bits
+# Rows of a chunk. All sources have the same number, since sums of other chunks would differ in the last bits; 4,096
+# vectors of 192 numbers are 6 MB, which stay in the caches of most processors.
+ROWS = 4096
 
-# Functions of `Recordings.reduce`.
+# Functions of `Recordings.reduce`: what they give and take is their own affair.
 Make = Callable[["Recordings"], tuple[Sequence[Any], Sequence[Any]]]
 Join = Callable[[list[Any]], Any]
 Tie = Callable[[Any], Sequence[Any]]
@@ -83,7 +85,7 @@ class Recordings(ABC):
         return
 
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """The same chunks for those who need no ids and change no vector: where reading ids takes time, they lack."""
+        """The same chunks for those who need no ids and change no vector: ids may lack where they take time to read."""
         return self.chunks(rows)
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
@@ -102,18 +104,29 @@ class Recordings(ABC):
         """
         results, loose = make(self)
         tied = [tie(end) for end in loose]
-        return [join([own, *others]) for own, *others in zip(results, *tied, strict=True)]
+        return [join(list(pieces)) for pieces in zip(results, *tied, strict=True)]
 
     @staticmethod
     def from_arrays(
-        X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None
+        X: ArrayLike,
+        speaker: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
     ) -> ArrayRecordings:
-        """Recordings `X` (N, d) in memory with their labels (N,), as far as these are known."""
+        """Recordings `X` (N, d) in memory with their labels (N,), as far as these are known.
+
+        None says that nobody labelled them: `speaker=None` with sessions is "sessions of unknown speakers". To be taken
+        for recordings of different speakers, they need different names of speakers.
+        """
         return ArrayRecordings(X, speaker, session, channel, ids)
 
     @staticmethod
     def from_chunks(
-        chunks: Callable[[], Iterable[Any]], speaker: Any = None, session: Any = None, channel: Any = None
+        chunks: Callable[[], Iterable[ArrayLike]],
+        speaker: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
     ) -> ChunkRecordings:
         """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order.
 
@@ -130,7 +143,10 @@ class Recordings(ABC):
         channel: str | None = None,
         vectors: str | Sequence[str] = "embedding",
     ) -> ArrayRecordings:
-        """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers."""
+        """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers.
+
+        The other arguments name columns of labels; None: there is no such column.
+        """
         columns_of(frame, speaker, session, channel, vectors)
         labels = (None if name is None else frame[name].to_numpy() for name in (speaker, session, channel))
         if not isinstance(vectors, str):
@@ -149,29 +165,29 @@ class ArrayRecordings(Recordings):
     """A matrix in memory, of NumPy or of another array library; its labels as they are, or as integers already."""
 
     def __init__(
-        self, X: Any, speaker: Any = None, session: Any = None, channel: Any = None, ids: Any = None, labels: Any = None
+        self,
+        X: ArrayLike,
+        speaker: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
+        labels: Labels | None = None,
     ):
         self.X = check_rows(X)[0]
         self._given = (speaker, session, channel)
         self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
-        self._labels: Labels | None = labels
+        self._labels = labels
 
     @property
     def may_have_kinds(self) -> bool:  # type: ignore[override]
         """Whether the labels name several kinds of channels."""
         return (self._labels is not None or self._given[2] is not None) and len(self.labels(self.X).kinds) > 1
 
-    def labels(self, like: Any = None) -> Labels:
+    def labels(self, like: Array = None) -> Labels:
         """The labels; made when first asked for, on the device of `like`."""
         if self._labels is None:
-            speaker, session, channel = self._given
-            n = self.X.shape[0]
-            self._labels = encode(speaker, session, channel, n, like)
+            self._labels = encode(*self._given, self.X.shape[0], like)
         return self._labels
-
-    def relabelled(self, labels: Labels) -> ArrayRecordings:
-        """The same recordings with other labels."""
-        return ArrayRecordings(self.X, ids=self.ids, labels=labels)
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         for i in range(0, self.X.shape[0], rows):
@@ -182,7 +198,7 @@ class ArrayRecordings(Recordings):
 class ChunkRecordings(Recordings):
     """Matrices of rows that come one after another."""
 
-    def __init__(self, chunks: Callable[[], Iterable[Any]], labels: Labels | None):
+    def __init__(self, chunks: Callable[[], Iterable[ArrayLike]], labels: Labels | None):
         if not callable(chunks):
             raise DuopldaError("chunks must be a function that gives the matrices anew at each call, not an iterator")
         self._chunks = chunks
@@ -281,7 +297,12 @@ def columns_of(frame: Any, *wanted: str | Sequence[str] | None) -> list[str]:
     return names
 
 
-def as_recordings(X: Any, speaker: Any = None, session: Any = None, channel: Any = None) -> Recordings:
+def as_recordings(
+    X: ArrayLike | Recordings,
+    speaker: ArrayLike | None = None,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
+) -> Recordings:
     """Recordings as they are, or the arrays that stand for them.
 
     >>> recordings = as_recordings(np.eye(2), ["a", "b"])

@@ -210,7 +210,8 @@ def _make(
         if part is None:
             return (*[None] * (n + buckets), Report(None, np.zeros(0, np.int32)))
         if split is not None and len(split) and (labels := part.labels()).session_ids is not None:
-            part = part.relabelled(replace(labels, open=np.isin(lab.keys(labels.session_ids), split)))
+            further = np.isin(lab.keys(labels.session_ids), split)
+            part = ArrayRecordings(part.X, ids=part.ids, labels=replace(labels, open=further))
         results, loose = make(part)
         report = Report() if first else None
         if first and part.ids is not None:
