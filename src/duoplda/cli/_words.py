@@ -1,16 +1,11 @@
 """What models, adaptations and clusterings are, in words for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from duoplda.cli._terminal import Terminal, result_json
 from duoplda.errors import printable
-
-if TYPE_CHECKING:
-    from duoplda.workflows.cluster import ClusteringSummary
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -106,19 +101,19 @@ def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
     return lines
 
 
-def present_clusters(summary: ClusteringSummary, out: Path, json: bool, screen: Terminal) -> None:
+def present_clusters(summary: Mapping[str, Any], out: Path, json: bool, screen: Terminal) -> None:
     """Say how many speakers there are and what is doubtful, or print it as JSON."""
     if json:
-        more = {"known": summary.known, "log_posterior": summary.log_posterior}
-        doubts = {"weak_merges": summary.weak, "near_pairs": summary.near}
-        result_json({"out": str(out), **summary.counts, **more, **doubts})
+        result_json({"out": str(out), **summary})
         return
-    known = f", {summary.known:,} of them known" if summary.known else ""
-    lines = [", ".join(f"{n:,} {what}" for what, n in summary.counts.items()) + f"{known}: {out}"]
-    if summary.weak:
+    known = f", {summary['known']:,} of them known" if summary["known"] else ""
+    kinds = ("segments", "local speakers", "recordings", "sessions", "speakers")
+    counts = ", ".join(f"{summary[kind]:,} {kind}" for kind in kinds if kind in summary)
+    lines = [f"{counts}{known}: {out}"]
+    if summary["weak_merges"]:
         lines.append("weakest speakers, and nats that splitting them would lose:")
-        lines += [f"  {doubt['speaker']}  {doubt['nats']:.1f}" for doubt in summary.weak]
-    if summary.near:
+        lines += [f"  {doubt['speaker']}  {doubt['nats']:.1f}" for doubt in summary["weak_merges"]]
+    if summary["near_pairs"]:
         lines.append("nearest pairs of speakers, and nats that merging them would gain:")
-        lines += [f"  {doubt['speaker']} {doubt['other']}  {doubt['nats']:.1f}" for doubt in summary.near]
+        lines += [f"  {doubt['speaker']} {doubt['other']}  {doubt['nats']:.1f}" for doubt in summary["near_pairs"]]
     screen.note("\n".join(lines))

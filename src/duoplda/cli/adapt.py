@@ -15,17 +15,7 @@ duoplda adapt --model m.safetensors --embeddings target.scp --sessions utt2sess 
 duoplda adapt --model m.safetensors --embeddings x.ark --speakers utt2spk --sessions utt2sess --out adapted.safetensors
 duoplda adapt --model m.safetensors --embeddings shards/ --method total --dask local --out adapted.safetensors"""
 
-
-class AdaptationMethod(StrEnum):
-    """The methods of `Backend.adapt`."""
-
-    auto = "auto"
-    labels = "labels"
-    clusters = "clusters"
-    sessions = "sessions"
-    total = "total"
-    centre = "centre"
-    kaldi = "kaldi"
+AdaptationMethod = StrEnum("AdaptationMethod", ["auto", "labels", "clusters", "sessions", "total", "centre", "kaldi"])
 
 
 def adapt(

@@ -42,6 +42,5 @@ def convert(
     typed = work_options(locals())
     from duoplda.workflows import convert as workflow
 
-    done = workflow.convert(**typed, command=command_line(), note=Terminal(quiet).note)
-    sizes = f"{done.dimensions} dimensions, {done.speaker_factors} speaker factors"
-    result(f"{out}: {done.to}, {sizes}, from {done.source}")
+    converted = workflow.convert(**typed, command=command_line(), note=Terminal(quiet).note)
+    result(f"{out}: {converted}")

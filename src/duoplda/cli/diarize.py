@@ -2,14 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from duoplda.cli import _options as options
 from duoplda.cli._options import File, option
 from duoplda.cli._terminal import result_json, terminal, work_options
-
-if TYPE_CHECKING:
-    from duoplda.diarization import Turns
 
 EXAMPLES = """\
 duoplda diarize --model model.safetensors --embeddings x.ark --segments x.seg --out x.rttm
@@ -68,21 +65,10 @@ def diarize(
     from duoplda.workflows import diarize as workflow
 
     with terminal("reading embeddings", quiet) as screen:
-        turns = workflow.diarize(**typed, note=screen.note, show=screen.show)
-    people = len({*turns.speaker.codes.tolist()})
+        counts = workflow.diarize(**typed, note=screen.note, show=screen.show)
     if json:
-        result_json({"out": str(out), "speakers": people, "turns": len(turns), "files": file_counts(turns)})
+        result_json({"out": str(out), **counts})
     else:
         whose = "linked across files" if link else "each of one file"
-        n_files = len(turns.file.names)
-        screen.note(f"{n_files:,} files, {people:,} speakers ({whose}), {len(turns):,} turns: {out}")
-
-
-def file_counts(turns: "Turns") -> dict[str, dict[str, float]]:
-    """For each file the numbers of speakers and turns, and the seconds of speech."""
-    counts = {}
-    for code, name in enumerate(turns.file.names.tolist()):
-        part = turns[turns.file.codes == code]
-        speakers = len({*part.speaker.codes.tolist()})
-        counts[name] = {"speakers": speakers, "turns": len(part), "seconds": float(part.duration.sum())}
-    return counts
+        speakers_of = f"{len(counts['files']):,} files, {counts['speakers']:,} speakers ({whose})"
+        screen.note(f"{speakers_of}, {counts['turns']:,} turns: {out}")

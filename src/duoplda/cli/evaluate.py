@@ -1,16 +1,13 @@
 """`duoplda evaluate`: how good scores, clusters and diarisation are."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from duoplda.cli import _options as options
 from duoplda.cli._options import File, option
 from duoplda.cli._terminal import Terminal, result, result_json, table, work_options
-
-if TYPE_CHECKING:
-    from duoplda.diarization import DiarizationErrors
-    from duoplda.workflows.evaluate import ClusterEvaluation, ScoreEvaluation, TurnEvaluation
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
 duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
@@ -65,56 +62,41 @@ def evaluate(
     from duoplda.workflows import evaluate as workflow
 
     evaluation = workflow.evaluate(**typed, progress=not quiet, note=Terminal(quiet).note)
-    if isinstance(evaluation, workflow.ScoreEvaluation):
-        point = {"p_target": p_target or [0.01], "c_miss": c_miss, "c_fa": c_fa}
-        present_scores(evaluation, eer.value, point, scores or [], bootstrap, json)
-    elif isinstance(evaluation, workflow.ClusterEvaluation):
-        present_clusters(evaluation, bootstrap, json)
-    else:
-        present_turns(evaluation, {"collar": collar, "skip_overlap": skip_overlap}, json)
-
-
-def present_scores(
-    evaluation: "ScoreEvaluation", eer: str, point: dict[str, Any], files: list[Path], bootstrap: int, json: bool
-) -> None:
-    """Print the metrics of systems: a row for each, its intervals below it."""
-    names = evaluation.metrics
-    n = evaluation.targets + evaluation.nontargets
     if json:
-        counts = {"trials": n, "targets": evaluation.targets, "nontargets": evaluation.nontargets}
-        systems: dict[str, Any] = {}
-        for (name, values), path in zip(evaluation.systems.items(), files, strict=True):
-            systems[name] = {"file": path, **dict(zip(names, values.estimate, strict=True))}
-            if values.low is not None:
-                ends = zip(values.low, values.high, strict=True)
-                systems[name]["intervals"] = dict(zip(names, ends, strict=True))
-        result_json(counts | {"missing": evaluation.missing, "eer_definition": eer, **point, "systems": systems})
-        return
-    result(f"{n:,} trials: {evaluation.targets:,} target, {evaluation.nontargets:,} non-target")
-    heads = {"cllr": "Cllr", "min_cllr": "minCllr", "calibration_loss": "calib. loss"}
-    rows = [["system", f"EER % ({eer})", *(heads.get(name, name.replace("_dcf", "DCF")) for name in names[1:])]]
-    for name, values in evaluation.systems.items():
-        forms = [(100.0, 2)] + [(1.0, 4)] * (len(names) - 1)  # the EER is a percentage
-        cells = zip(forms, values.estimate, strict=True)
-        rows.append([name, *(f"{scale * value:.{digits}f}" for (scale, digits), value in cells)])
-        if values.low is not None:
-            row = [""]
-            for (scale, digits), low, high in zip(forms, values.low, values.high, strict=True):
-                row.append(f"{scale * low:.{digits}f}..{scale * high:.{digits}f}")
-            rows.append(row)
+        result_json(evaluation)
+    elif "systems" in evaluation:
+        present_scores(evaluation, bootstrap)
+    elif "files" in evaluation:
+        present_turns(evaluation)
+    else:
+        present_clusters(evaluation, bootstrap)
+
+
+def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:
+    """Print the metrics of systems: a row for each, its intervals below it."""
+    counts = f"{evaluation['targets']:,} target, {evaluation['nontargets']:,} non-target"
+    result(f"{evaluation['trials']:,} trials: {counts}")
+    heads = {"eer": f"EER % ({evaluation['eer_definition']})", "cllr": "Cllr", "min_cllr": "minCllr"}
+    heads["calibration_loss"] = "calib. loss"
+    rows: list[list[str]] = []
+    for system, values in evaluation["systems"].items():
+        names = [name for name in values if name not in ("file", "intervals")]
+        rows = rows or [["system", *(heads.get(name, name.replace("_dcf", "DCF")) for name in names)]]
+        rows.append([system, *(metric(name, values[name]) for name in names)])
+        if ends := values.get("intervals"):
+            rows.append(["", *("..".join(metric(name, end) for end in ends[name]) for name in names)])
     result(table(rows))
-    if evaluation.intervals:
+    if len(rows) > 1 + len(evaluation["systems"]):
         result(f"below each value: 95 % interval, {bootstrap} resamples of the speakers")
 
 
-def present_clusters(evaluation: "ClusterEvaluation", bootstrap: int, json: bool) -> None:
+def metric(name: str, value: float) -> str:
+    """A metric of scores: the EER is a percentage."""
+    return f"{100 * value:.2f}" if name == "eer" else f"{value:.4f}"
+
+
+def present_clusters(evaluation: Mapping[str, Any], bootstrap: int) -> None:
     """Print how well clusters of recordings agree with their speakers."""
-    metrics = evaluation.metrics
-    if json:
-        intervals = {name: (value.low, value.high) for name, value in metrics.items() if value.low is not None}
-        counts = {"recordings": evaluation.recordings, "missing": evaluation.missing}
-        result_json(counts | {name: value.estimate for name, value in metrics.items()} | {"intervals": intervals})
-        return
     heads = {
         "b_cubed_precision": "B-cubed precision %",
         "b_cubed_recall": "B-cubed recall %",
@@ -127,31 +109,20 @@ def present_clusters(evaluation: "ClusterEvaluation", bootstrap: int, json: bool
     }
     forms = {"nmi": (1, 4), "clusters": (1, 0), "speakers": (1, 0)}
     rows = [["", "value", "95 % interval" * bool(bootstrap)]]
-    for name, value in metrics.items():
+    for name, head in heads.items():
         scale, digits = forms.get(name, (100, 2))
-        ends = [] if value.low is None else [f"{scale * end:,.{digits}f}" for end in (value.low, value.high)]
-        rows.append([heads[name], f"{scale * value.estimate:,.{digits}f}", "..".join(ends)])
-    result(f"{evaluation.recordings:,} recordings")
+        ends = [f"{scale * end:,.{digits}f}" for end in evaluation["intervals"].get(name, ())]
+        rows.append([head, f"{scale * evaluation[name]:,.{digits}f}", "..".join(ends)])
+    result(f"{evaluation['recordings']:,} recordings")
     result(table(rows))
     if bootstrap:
         result(f"intervals: {bootstrap} resamples of the speakers")
 
 
-def present_turns(evaluation: "TurnEvaluation", options: dict[str, Any], json: bool) -> None:
+def present_turns(evaluation: Mapping[str, Any]) -> None:
     """Print the diarisation error rate and its parts, of each file and in all."""
-    errors = evaluation.errors
-    if json:
-        counts = {"files_left_out": evaluation.files_left_out}
-        files = {name: error_parts(part) for name, part in errors.files.items()}
-        result_json(options | counts | error_parts(errors) | {"files": files})
-        return
+    names = [name for name in evaluation if name not in ("collar", "skip_overlap", "files_left_out", "der", "files")]
     rows = [["file", "DER %", "miss s", "false alarm s", "confusion s", "speech s"]]
-    for name, part in [*errors.files.items(), ("all", errors)]:
-        rate, *seconds = error_parts(part).values()
-        rows.append([name, f"{100 * rate:.2f}", *(f"{s:,.2f}" for s in seconds)])
+    for file, parts in [*evaluation["files"].items(), ("all", evaluation)]:
+        rows.append([file, f"{100 * parts['der']:.2f}", *(f"{parts[name]:,.2f}" for name in names)])
     result(table(rows))
-
-
-def error_parts(errors: "DiarizationErrors") -> dict[str, float]:
-    """The rate and the seconds that it is made of."""
-    return {"der": errors.rate, **{name: getattr(errors, name) for name in errors._fields[:4]}}

@@ -1,6 +1,5 @@
 """`duoplda score`: likelihood ratios of trials, of all pairs, or the highest of each test recording."""
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,13 +79,11 @@ def score(
     with terminal("scoring", quiet) as screen:
         counts = workflow.score(**typed, note=screen.note, show=screen.show, receive=print_scores)
     if json:
-        normalized = {} if counts.cohort is None else {"normalize": normalize or "as1"}
-        result_json({"out": str(out), **asdict(counts), **normalized})
+        result_json({"out": str(out), **counts})
     elif out is not None:
-        left_out = f", {counts.left_out:,} trials left out" if counts.left_out else ""
-        screen.note(
-            f"{counts.scores:,} scores of {counts.models:,} models and {counts.tests:,} recordings{left_out}: {out}"
-        )
+        left_out = f", {counts['left_out']:,} trials left out" if counts["left_out"] else ""
+        sides = f"{counts['models']:,} models and {counts['tests']:,} recordings"
+        screen.note(f"{counts['scores']:,} scores of {sides}{left_out}: {out}")
 
 
 def print_scores(scores: "Scores") -> None:

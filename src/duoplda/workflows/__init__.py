@@ -16,6 +16,6 @@ takes them.
 ...     write_demo_data(at)
 ...     model = train(at / "train.scp", at / "m", speakers=at / "utt2spk", sessions=at / "utt2sess", shrinkage=None)
 ...     counts = score(at / "m", at / "eval.scp", at / "s.txt", enroll=at / "enroll", trials=at / "trials.tsv")
->>> model.counts_["speakers"], counts.models, counts.scores
+>>> model.counts_["speakers"], counts["models"], counts["scores"]
 (300, 150, 30000)
 """

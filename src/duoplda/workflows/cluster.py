@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,6 @@ from duoplda.trials.clustering import Clustering
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
-
-
-@dataclass(frozen=True, eq=False)
-class ClusteringSummary:
-    """How many there are of each, and what is doubtful."""
-
-    counts: dict[str, int]
-    known: int  # speakers who were known before
-    log_posterior: float
-    weak: list[dict[str, Any]]  # speakers that may be two, and nats that splitting them would lose
-    near: list[dict[str, Any]]  # pairs that may be one speaker, and nats that merging them would gain
-
-    @staticmethod
-    def of(clustering: Clustering, counts: dict[str, int], most: int = 5) -> ClusteringSummary:
-        """With `most` doubtful speakers, and pairs of speakers."""
-        names = clustering.names.tolist()
-        weak = [{"speaker": names[k], "nats": float(clustering.split[k])} for k in weak_clusters(clustering, most)]
-        near: list[dict[str, Any]] = []
-        for a, b in weak_pairs(clustering, most):
-            gain = max(float(clustering.merge[k]) for k, m in ((a, b), (b, a)) if clustering.nearest[k] == m)
-            near.append({"speaker": names[a], "other": names[b], "nats": gain})
-        return ClusteringSummary(counts, int(clustering.known.sum()), clustering.log_posterior, weak, near)
 
 
 def cluster(
@@ -69,8 +46,8 @@ def cluster(
     note: Note = silent,
     show: Show = silent,
     **options: Any,
-) -> ClusteringSummary:
-    """Put recordings into clusters, one for each speaker, and write them."""
+) -> dict[str, Any]:
+    """Put recordings into clusters, one for each speaker, write them, and return their numbers and what is doubtful."""
     one_table(labels, sessions=sessions, channels=channels)
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
         raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
@@ -107,7 +84,23 @@ def cluster(
         origin: dict[str, Any] = {"commands": [command], "hashes": files.file_hashes(lists)}
         write_cluster_report(report, clustering, session=session_of if session else None, **origin, force=force)
     counts = {"recordings": len(recordings), "sessions": int(clustering.sessions.sum()), "speakers": len(clustering)}
-    return ClusteringSummary.of(clustering, counts)
+    return summarized(clustering, counts)
+
+
+def summarized(clustering: Clustering, counts: dict[str, int], most: int = 5) -> dict[str, Any]:
+    """The numbers of a clustering, and the `most` doubtful speakers and pairs of speakers.
+
+    `weak_merges` may be two speakers each: splitting them would lose so many nats. `near_pairs` may be one speaker:
+    merging them would gain so many.
+    """
+    names = clustering.names.tolist()
+    weak = [{"speaker": names[k], "nats": float(clustering.split[k])} for k in weak_clusters(clustering, most)]
+    near: list[dict[str, Any]] = []
+    for a, b in weak_pairs(clustering, most):
+        gain = max(float(clustering.merge[k]) for k, m in ((a, b), (b, a)) if clustering.nearest[k] == m)
+        near.append({"speaker": names[a], "other": names[b], "nats": gain})
+    more = {"known": int(clustering.known.sum()), "log_posterior": clustering.log_posterior}
+    return {**counts, **more, "weak_merges": weak, "near_pairs": near}
 
 
 def _read_pairs(path: PathLike | None) -> NDArray[np.str_] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 from duoplda.errors import DuopldaError, OptionsError, error_prefix
@@ -23,16 +22,6 @@ from duoplda.workflows._files import Note, PathLike, file_hashes, silent
 PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to so many, and VBx unless its option --lda-dim says otherwise
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """What was converted."""
-
-    source: str  # a format
-    to: str
-    dimensions: int
-    speaker_factors: int
-
-
 def convert(
     source: PathLike,
     out: PathLike,
@@ -44,8 +33,8 @@ def convert(
     force: bool = False,
     command: str | None = None,
     note: Note = silent,
-) -> Conversion:
-    """Write a PLDA model in another format; that of `source` is found by its content. Warnings say what is lost."""
+) -> str:
+    """Write a PLDA model in another format, and return what was converted in words; warnings say what is lost."""
     suffix = Path(out).suffix.lower()
     to = to or {".npz": "vbx", ".safetensors": "duoplda"}.get(suffix, "kaldi")
     pair = to == "pyannote" or (to == "vbx" and suffix != ".npz")
@@ -69,7 +58,8 @@ def convert(
     else:
         inputs = file_hashes([source, transform])
         backend.save(out, provenance={"command": command, "inputs": inputs}, force=force)
-    return Conversion(foreign.format if foreign else "duoplda", to, *backend.plda_.speaker_loadings_.shape)
+    d, ny = backend.plda_.speaker_loadings_.shape
+    return f"{to}, {d} dimensions, {ny} speaker factors, from {foreign.format if foreign else 'duoplda'}"
 
 
 def load_model(path: PathLike, transform: PathLike | None = None) -> tuple[Backend, ForeignModel | None]:

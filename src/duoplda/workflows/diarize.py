@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from duoplda import diarization
-from duoplda.diarization import Turns
 from duoplda.errors import OptionsError
 from duoplda.workflows._files import Note, PathLike, Show, check_outputs, missing, reader, segment_level, silent
 from duoplda.workflows.convert import load_model
@@ -34,8 +33,8 @@ def diarize(
     note: Note = silent,
     show: Show = silent,
     **options: Any,
-) -> Turns:
-    """Give the segments of files to speakers, write their turns, and return these."""
+) -> dict[str, Any]:
+    """Give the segments of files to speakers, write their turns, and return how many there are, in all and by file."""
     if not hmm and not refine:
         raise OptionsError("`hmm` is about the refinement: leave out either of the two")
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
@@ -54,4 +53,9 @@ def diarize(
         windows = diarization.read_segments(segments)
         turns = diarization.diarize(chain, read(embeddings, ids), windows, absent=absent, **options)
     diarization.write_rttm(out, turns, force=force)
-    return turns
+    files = {}
+    for code, name in enumerate(turns.file.names.tolist()):
+        part = turns[turns.file.codes == code]
+        n_speakers = len({*part.speaker.codes.tolist()})
+        files[name] = {"speakers": n_speakers, "turns": len(part), "seconds": float(part.duration.sum())}
+    return {"speakers": len({*turns.speaker.codes.tolist()}), "turns": len(turns), "files": files}

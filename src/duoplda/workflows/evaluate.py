@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from duoplda.diarization import DiarizationErrors, der, is_rttm, read_rttm, read_uem
 from duoplda.errors import DuopldaError, OptionsError
-from duoplda.evaluation.metrics import BootstrapResult, measure_systems, metric_names
+from duoplda.evaluation.matching import Matched
+from duoplda.evaluation.metrics import measure_systems, metric_names
 from duoplda.evaluation.partitions import partition_metrics
 from duoplda.io import check_output, read_partition
 from duoplda.workflows._files import Note, PathLike, missing, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreEvaluation:
-    """Metrics of systems on the same trials."""
-
-    metrics: list[str]  # their names, in the order of the values
-    systems: Mapping[str, BootstrapResult]
-    targets: int
-    nontargets: int
-    missing: int  # trials that were left out, since some system has no score
-    intervals: bool  # whether speakers were resampled
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterEvaluation:
-    """Metrics of clusters of recordings."""
-
-    metrics: Mapping[str, Any]  # name -> estimate, low, high
-    recordings: int
-    missing: int  # recordings that only one of the files has
-
-
-@dataclass(frozen=True, eq=False)
-class TurnEvaluation:
-    """Errors of diarisation."""
-
-    errors: DiarizationErrors
-    files_left_out: int
 
 
 def evaluate(
@@ -68,8 +39,11 @@ def evaluate(
     force: bool = False,
     progress: bool = False,
     note: Note = silent,
-) -> ScoreEvaluation | ClusterEvaluation | TurnEvaluation:
-    """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold."""
+) -> dict[str, Any]:
+    """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold.
+
+    Returns numbers by name: of scores for each of the `systems`, of turns in all and for each of the `files`.
+    """
     of_turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
     of_scores = [scores, trials, p_target, speakers, enroll, plot]
     if scores and trials and not (clusters or reference or any(of_turns.values())):
@@ -77,25 +51,29 @@ def evaluate(
         matched = read_matched(scores, trials, allow_missing, note)
         sides = read_speaker_sides(matched, speakers, enroll) if bootstrap else None
         priors = list(p_target) or [0.01]
-        point: dict[str, Any] = {"p_target": priors, "c_miss": c_miss, "c_fa": c_fa, "eer_method": eer}
+        point: dict[str, Any] = {"p_target": priors, "c_miss": c_miss, "c_fa": c_fa}
         resampling: dict[str, Any] = {"n_resamples": bootstrap, "seed": seed, "progress": progress}
-        systems = measure_systems(matched.systems, matched.target, sides, **point, **resampling)
+        measured = measure_systems(matched.systems, matched.target, sides, eer_method=eer, **point, **resampling)
         if plot is not None:
-            from duoplda.report import plots  # Matplotlib is an extra
-
-            curves = {name: (values, matched.target) for name, values in matched.systems.items()}
-            plots.save(plots.det(curves, [(p, c_miss, c_fa) for p in priors]), plot, force=force)
-            note(f"{plot}: DET of {len(systems)} system{'s' * (len(systems) > 1)}")
+            _plot(plot, matched, [(p, c_miss, c_fa) for p in priors], force, note)
+        names = metric_names(priors)
+        systems: dict[str, dict[str, Any]] = {}
+        for (name, values), path in zip(measured.items(), scores, strict=True):
+            systems[name] = {"file": path, **dict(zip(names, values.estimate, strict=True))}
+            if values.low is not None:
+                ends = zip(values.low, values.high, strict=True)
+                systems[name]["intervals"] = dict(zip(names, ends, strict=True))
+        n = len(matched.target)
         n_targets = int(matched.target.sum())
-        counts = n_targets, len(matched.target) - n_targets, matched.n_left_out
-        return ScoreEvaluation(metric_names(priors), systems, *counts, intervals=sides is not None)
+        counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": matched.n_left_out}
+        return {**counts, "eer_definition": eer, **point, "systems": systems}
     if clusters is None or reference is None or any(of_scores):
         what = "`scores` and `trials`, or `clusters` and `reference`"
         raise OptionsError(f"evaluate takes {what}, and the options of one of the two")
     turns = is_rttm(clusters)
     if turns != is_rttm(reference):
-        names = (clusters, reference) if turns else (reference, clusters)
-        raise DuopldaError(f"{names[0]} is RTTM and {names[1]} is not; give two files of turns, or two of labels")
+        files = (clusters, reference) if turns else (reference, clusters)
+        raise DuopldaError(f"{files[0]} is RTTM and {files[1]} is not; give two files of turns, or two of labels")
     if turns:
         return _evaluate_turns(clusters, reference, collar, skip_overlap, uem, allow_missing, note)
     if any(of_turns.values()):
@@ -105,9 +83,18 @@ def evaluate(
     return _evaluate_clusters(clusters, reference, bootstrap, seed, allow_missing, note)
 
 
+def _plot(path: PathLike, matched: Matched, points: list[tuple[float, float, float]], force: bool, note: Note) -> None:
+    """Write the DET curves of all systems, with the operating points."""
+    from duoplda.report import plots  # Matplotlib is an extra
+
+    curves = {name: (values, matched.target) for name, values in matched.systems.items()}
+    plots.save(plots.det(curves, points), path, force=force)
+    note(f"{path}: DET of {len(curves)} system{'s' * (len(curves) > 1)}")
+
+
 def _evaluate_clusters(
     clusters: PathLike, reference: PathLike, bootstrap: int, seed: int, allow_missing: bool, note: Note
-) -> ClusterEvaluation:
+) -> dict[str, Any]:
     """How well clusters of recordings agree with their speakers."""
     cluster = read_partition(clusters)
     speaker = read_partition(reference, "speaker")
@@ -120,7 +107,9 @@ def _evaluate_clusters(
         raise DuopldaError(f"{clusters} and {reference} have no recording in common; do their ids agree?")
     columns = [cluster[name] for name in ids], [speaker[name] for name in ids]
     measured = partition_metrics(*columns, n_resamples=bootstrap, seed=seed)
-    return ClusterEvaluation(measured, len(ids), len({*cluster} ^ {*speaker}))
+    counts = {"recordings": len(ids), "missing": len({*cluster} ^ {*speaker})}
+    intervals = {name: (value.low, value.high) for name, value in measured.items() if value.low is not None}
+    return {**counts, **{name: value.estimate for name, value in measured.items()}, "intervals": intervals}
 
 
 def _evaluate_turns(
@@ -131,7 +120,7 @@ def _evaluate_turns(
     uem: PathLike | None,
     allow_missing: bool,
     note: Note,
-) -> TurnEvaluation:
+) -> dict[str, Any]:
     """The diarisation error rate and its parts, of each file and in all."""
     turns = read_rttm(clusters)
     truth = read_rttm(reference)
@@ -145,4 +134,11 @@ def _evaluate_turns(
         note(f"{len(absent)} files of {reference} have no turns in {clusters} and are missed: {', '.join(absent[:10])}")
     if unscored := len({*truth.file.names.tolist()} - {*errors.files}):
         note(f"{unscored} files of {reference} have no regions in {uem} and are not scored")
-    return TurnEvaluation(errors, unscored + int(unknown.sum()))
+    options = {"collar": collar, "skip_overlap": skip_overlap, "files_left_out": unscored + int(unknown.sum())}
+    files = {name: _error_parts(part) for name, part in errors.files.items()}
+    return {**options, **_error_parts(errors), "files": files}
+
+
+def _error_parts(errors: DiarizationErrors) -> dict[str, float]:
+    """The rate and the seconds that it is made of."""
+    return {"der": errors.rate, **{name: getattr(errors, name) for name in errors._fields[:4]}}

@@ -24,7 +24,7 @@ from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_partition, write_partition
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Note, PathLike, Show, silent
-from duoplda.workflows.cluster import ClusteringSummary
+from duoplda.workflows.cluster import summarized
 
 
 def link(
@@ -50,7 +50,7 @@ def link(
     note: Note = silent,
     show: Show = silent,
     **options: Any,
-) -> ClusteringSummary:
+) -> dict[str, Any]:
     """Give local speakers of several files who are one person one name, and write turns or recordings."""
     as_turns = Path(out).suffix.lower() == ".rttm"
     if (not rttm) == (local is None) or (rttm and segments is None):
@@ -101,7 +101,7 @@ def link(
         local_names = [person[1] for person in listed.values()]
         write_partition(out, listed, [name[person] for person in listed.values()], force=force, local=local_names)
     counts = {"segments": len(who), "local speakers": len(sides), "speakers": len(clustering)}
-    return ClusteringSummary.of(clustering, counts)
+    return summarized(clustering, counts)
 
 
 def _local_speakers(

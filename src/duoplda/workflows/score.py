@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,6 @@ from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.trials.sides import Sides
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Note, PathLike, Read, Show, silent
-
-
-@dataclass(frozen=True)
-class ScoreCounts:
-    """What was scored."""
-
-    scores: int
-    models: int
-    tests: int  # recordings
-    left_out: int  # trials
-    cohort: int | None  # the size of the cohort, if there is one
 
 
 def score(
@@ -70,8 +58,8 @@ def score(
     note: Note = silent,
     show: Show = silent,
     receive: Callable[[Scores], None] = silent,
-) -> ScoreCounts:
-    """Score trials, or all pairs of models and tests, and write the scores.
+) -> dict[str, int | str]:
+    """Score trials, or all pairs of models and tests, write the scores, and return how many there are of each.
 
     Without `out`, `receive` gets the scores, some at a time.
     """
@@ -101,9 +89,9 @@ def score(
         else:
             pairs = scoring.members(None if enroll is None else read_enrollment(enroll), listed)
             members = sorted({*pairs[1].values.tolist()})
-            left_out = partial(absent, "recordings of the enrolment have no embedding")
+            refuse = partial(absent, "recordings of the enrolment have no embedding")
             recordings = read(embeddings, ids)
-            voices = scoring.enroll_recordings(chain, recordings, *pairs, **options, device=place, absent=left_out)
+            voices = scoring.enroll_recordings(chain, recordings, *pairs, **options, device=place, absent=refuse)
         if listed is not None:
             rows = voices.rows(listed.enroll.names)
             absent("models of the trials are not enrolled", listed.enroll.names[rows < 0])
@@ -129,8 +117,11 @@ def score(
             whole = matrix and out is not None and Path(out).suffix.lower() in (".npz", ".h5", ".hdf5", ".hdf")
             scores = scoring.as_matrix(blocks, voices.ids) if whole else scoring.as_scores(blocks, voices.ids)
         n_scores, n_tests = _write(scores, out, force, receive)
-    n_left_out = 0 if listed is None or matrix or top else len(listed) - n_scores
-    return ScoreCounts(n_scores, len(voices), n_tests, n_left_out, None if cohort is None else len(options["cohort"]))
+    left_out = 0 if listed is None or matrix or top else len(listed) - n_scores
+    counts: dict[str, int | str] = {"scores": n_scores, "models": len(voices), "tests": n_tests, "left_out": left_out}
+    if cohort is None:
+        return counts
+    return counts | {"normalize": options["normalize"], "cohort": len(options["cohort"])}
 
 
 def _is_enrolled(cohort: PathLike) -> bool:
