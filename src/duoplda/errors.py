@@ -1,9 +1,8 @@
 """The errors that a user's mistake raises, a warning, and how their messages show what came from the user."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 # Control characters (C0, DEL, C1), marks that turn the direction of writing, line separators, lone surrogates.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -58,12 +57,13 @@ def printable(text: object, keep: str = "") -> str:
     >>> printable("a\x1b[31mb\u202ec")
     'a\\x1b[31mb\\u202ec'
     """
-    return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], str(text))
+    return UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else ascii(match[0])[1:-1], str(text))
 
 
-def some(items: Any, most: int = 10) -> str:
+def some(items: Iterable[object], most: int = 10) -> str:
     """Return the first few of many items as one line for a message."""
     items = list(items)
+    # Numbers of NumPy are shown as those of Python: 3, not np.int64(3).
     text = ", ".join(printable(repr(i.item() if hasattr(i, "item") else i)) for i in items[:most])
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
 

@@ -17,7 +17,7 @@ Array = Any  # an array of NumPy, torch or another library of the array API stan
 Device = Any  # a device of torch, or its name ("cuda:1"); None: arrays stay where they are
 
 
-def namespace(*arrays: Any) -> Any:
+def namespace(*arrays: object) -> Any:
     """The array library of the first argument that is an array but not NumPy's; NumPy otherwise."""
     for array in arrays:
         if isinstance(array, np.ndarray):
@@ -31,6 +31,7 @@ def namespace(*arrays: Any) -> Any:
 
 @cache
 def _torch() -> Any:
+    """torch as a library of the standard. It is imported when the first tensor comes, never before: it is large."""
     try:
         return importlib.import_module("array_api_compat.torch")  # torch with the names of the standard
     except ImportError:
@@ -38,10 +39,11 @@ def _torch() -> Any:
 
 
 def is_torch(xp: Any) -> bool:
+    """Whether a library is torch: it can do some things in place, or at once, that the standard cannot say."""
     return "torch" in xp.__name__
 
 
-def to_numpy(array: Any) -> NDArray[Any]:
+def to_numpy(array: Array) -> NDArray[Any]:
     """A host copy (or view) of any array; a masked array must have no masked entry."""
     if isinstance(array, np.ma.MaskedArray):
         mask = np.atleast_1d(np.ma.getmaskarray(array))
@@ -55,13 +57,13 @@ def to_numpy(array: Any) -> NDArray[Any]:
         array = array.detach().cpu()
     try:
         return np.asarray(array)
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError):  # an array of another library that is on a device
         if not hasattr(array, "__dlpack__"):
             raise
         return np.from_dlpack(array, device="cpu")
 
 
-def to_float(array: Any, xp: Any) -> Array:
+def to_float(array: Array, xp: Any) -> Array:
     """The array in double precision, in its own library and on its own device; a list or NumPy's array in `xp`."""
     if xp is np:
         return np.asarray(array, dtype=np.float64)
@@ -72,7 +74,7 @@ def to_float(array: Any, xp: Any) -> Array:
     return xp.astype(array, xp.float64, copy=False)
 
 
-def put(host: Any, like: Array) -> Array:
+def put(host: Array, like: Array) -> Array:
     """A host array as doubles (or 64-bit integers) where `like` is; arrays of its library are returned as they are."""
     xp = namespace(like)
     if xp is not np and namespace(host) is xp:
@@ -104,6 +106,7 @@ def on_device(X: Array, device: Device) -> Array:
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:
+    """Zeros in double precision where `like` is."""
     xp = namespace(like)
     return np.zeros(shape) if xp is np else xp.zeros(shape, dtype=xp.float64, device=like.device)
 
@@ -115,5 +118,6 @@ def arange(n: int, like: Array) -> Array:
 
 
 def eye(n: int, like: Array) -> Array:
+    """The identity (n, n) where `like` is."""
     xp = namespace(like)
     return np.eye(n) if xp is np else xp.eye(n, dtype=xp.float64, device=like.device)

@@ -9,8 +9,8 @@ from duoplda.arrays.libraries import Array, is_torch, namespace, put, to_numpy, 
 from duoplda.errors import DuopldaError, some
 
 
-def check_rows(X: Any) -> tuple[Array, Any]:
-    """A two-dimensional array of real numbers, in its own library."""
+def check_rows(X: Array) -> tuple[Array, Any]:
+    """A two-dimensional array of real numbers, and its library; a DuopldaError says why it is none."""
     xp = namespace(X)
     X = to_numpy(X) if xp is np else X
     if xp.isdtype(X.dtype, "complex floating"):
@@ -28,7 +28,7 @@ def check_rows(X: Any) -> tuple[Array, Any]:
 
 
 def check_finite(X: Array) -> None:
-    """Name the rows that are not finite."""
+    """Raise a DuopldaError that names the rows that are not finite, if there are any."""
     xp = namespace(X)
     bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
     if len(bad):
@@ -50,8 +50,8 @@ def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
     elif is_torch(namespace(array)):
         array[put(index, array)] = rows
     else:
-        for at, i in enumerate(index):
-            array[int(i), ...] = rows[at, ...]
+        for row, i in enumerate(index):  # the standard has no assignment by an array of indices
+            array[int(i), ...] = rows[row, ...]
 
 
 def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from duoplda.arrays.libraries import Array
 
+Part = slice | NDArray[np.int64]  # rows of an array
+Event = Any  # of a stream of torch; None where the device is the host, which has no streams
+
 
 class _Sender:
     """Copies rows of a host array to a device, in a stream of its own.
 
-    A GPU reads pinned memory only. Rows that lie elsewhere are first copied there by all cores, which takes longer than
-    the way over the bus; three buffers keep both busy.
+    A GPU reads pinned memory only. Rows that lie elsewhere are first copied into pinned buffers by all cores, which
+    takes longer than the way over the bus; three buffers keep both busy.
     """
 
     def __init__(self, X: NDArray[Any], rows: int, device: Any):
@@ -31,20 +34,20 @@ class _Sender:
         self.tensor: Array = _tensor(X) if X.dtype == self.dtype else None
         self.pinned = cuda and self.tensor is not None and self.tensor.is_pinned()
         self.buffers: list[Array] = []
-        self.copied: list[Any] = [None] * 3  # when each buffer has been read
+        self.copied: list[Event] = [None] * 3  # when each buffer has been read
         self.sent = 0
         self.side = torch.cuda.Stream(device) if cuda else None
         if self.side is not None:
             self.side.wait_stream(torch.cuda.current_stream(device))  # which may still use memory that we were given
 
     def room(self, rows: int) -> dict[str, Any]:
-        """The arguments of `torch.empty` for so many rows."""
+        """The arguments of `torch.empty` for a block of so many rows."""
         import torch
 
         return {"size": (rows, self.X.shape[1]), "dtype": torch.from_numpy(np.empty(0, self.dtype)).dtype}
 
-    def __call__(self, part: Any, out: Array, after: Any = None) -> Any:
-        """Copy rows (a slice or indices) to `out`, on the device after an event; the event when they are there."""
+    def __call__(self, part: Part, out: Array, after: Event = None) -> Event:
+        """Copy rows to `out` once the device has reached the event `after`; gives the event of their arrival."""
         import torch
 
         if self.side is None:
@@ -56,8 +59,11 @@ class _Sender:
         direct = self.pinned and isinstance(part, slice)
         i = self.sent % 3
         self.sent = self.sent + 1
-        if (before := self.copied[i - direct]) is not None:  # one copy at a time without buffers, so that others, of
-            before.synchronize()  # labels and small numbers, get their turn
+        # Before a buffer is overwritten it must have been read. Without buffers, one copy is made at a time, so that
+        # other copies, of labels and small numbers, get their turn.
+        before = self.copied[i - direct]
+        if before is not None:
+            before.synchronize()
         if direct:
             block = self.tensor[part]
         else:
@@ -72,7 +78,8 @@ class _Sender:
             self.copied[i] = self.side.record_event()
         return self.copied[i]
 
-    def _gather(self, part: Any, out: Array) -> None:
+    def _gather(self, part: Part, out: Array) -> None:
+        """Copy rows to memory of the host."""
         import torch
 
         if self.tensor is None:
@@ -82,25 +89,25 @@ class _Sender:
         else:
             torch.index_select(self.tensor, 0, torch.from_numpy(part), out=out)
 
-    def now(self, event: Any) -> None:
-        """What is asked of the device from now on waits for an event."""
+    def wait(self, event: Event) -> None:
+        """Let all that is asked of the device from now on wait for an event."""
         import torch
 
         if event is not None:
             torch.cuda.current_stream(self.device).wait_event(event)
 
-    def done(self) -> Any:
-        """An event: what has been asked of the device until now."""
+    def done(self) -> Event:
+        """An event that comes when the device has done all that it has been asked until now."""
         import torch
 
         return None if self.side is None else torch.cuda.current_stream(self.device).record_event()
 
     def end(self) -> None:
-        """Nobody gets the memory that was written to before the last copy has arrived."""
-        self.now(None if self.side is None else self.side.record_event())
+        """Keep the memory that is written to from being used again before the last copy has arrived."""
+        self.wait(None if self.side is None else self.side.record_event())
 
 
-def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
+def streamed(X: NDArray[Any], parts: Sequence[Part], like: Array) -> Iterator[Array]:
     """Blocks of rows of a host array (slices or indices) on the device of `like`; while one is used, two others come.
 
     A block is overwritten when others are asked for.
@@ -109,11 +116,11 @@ def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
 
     sizes = [p.stop - p.start if isinstance(p, slice) else len(p) for p in parts]
     send = _Sender(X, max(sizes, default=0), like.device)
-    there = [torch.empty(**send.room(max(sizes, default=0)), device=like.device) for _ in range(3)]
-    used: list[Any] = [None] * 3  # when the work on each of these was done
+    blocks = [torch.empty(**send.room(max(sizes, default=0)), device=like.device) for _ in range(3)]
+    used: list[Event] = [None] * 3  # when the work on each of these was done
 
-    def fetch(i: int) -> tuple[Array, Any]:
-        block = there[i % 3][: sizes[i]]
+    def fetch(i: int) -> tuple[Array, Event]:
+        block = blocks[i % 3][: sizes[i]]
         return block, send(parts[i], block, used[i % 3])
 
     with ThreadPoolExecutor(1) as thread:
@@ -123,11 +130,11 @@ def streamed(X: NDArray[Any], parts: list[Any], like: Array) -> Iterator[Array]:
                 block, event = coming.popleft().result()
                 if i + 2 < len(parts):
                     coming.append(thread.submit(fetch, i + 2))
-                send.now(event)
+                send.wait(event)
                 yield block
                 used[i % 3] = send.done()
         finally:  # the caller may have stopped early
-            deque((each.exception() for each in coming), maxlen=0)
+            deque((future.exception() for future in coming), maxlen=0)
             send.end()
 
 
@@ -142,10 +149,10 @@ class Arriving:
         step = max(256, size // (X.dtype.itemsize * X.shape[1]))
         self.step = step
         self.send = _Sender(X, min(step, n), like.device)
-        self.there = torch.empty(**self.send.room(n), device=like.device)
+        self.array = torch.empty(**self.send.room(n), device=like.device)
         parts = [slice(a, min(a + step, n)) for a in range(0, n, step)]
         thread = ThreadPoolExecutor(1)
-        self.events = [thread.submit(self.send, p, self.there[p]) for p in parts]
+        self.events = [thread.submit(self.send, p, self.array[p]) for p in parts]
         thread.shutdown(wait=False)
 
     @staticmethod
@@ -158,11 +165,11 @@ class Arriving:
     def rows(self, part: slice) -> Array:
         """Some of the rows, as soon as they are there."""
         for event in self.events[part.start // self.step : -(-part.stop // self.step)]:
-            self.send.now(event.result())
-        return self.there[part]
+            self.send.wait(event.result())
+        return self.array[part]
 
     def end(self) -> None:
-        """Nothing more is wanted."""
+        """Stop the copies that have not begun: no further rows are wanted."""
         for event in self.events:
             event.cancel()
         deque((event.exception() for event in self.events if not event.cancelled()), maxlen=0)

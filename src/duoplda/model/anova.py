@@ -23,8 +23,8 @@ def by_kind(stats: Statistics, stacked: list[Array]) -> Array:
     """(K, d) sums over types of vectors that are stacked over the kinds present."""
     out = zeros((stats.K, stats.d), stats.offset)
     for b, f in zip(stats.blocks, stacked, strict=True):
-        for k, _, of in b.parts:
-            out[k, ...] += f[of]
+        for k, _, columns in b.parts:
+            out[k, ...] += f[columns]
     return out
 
 
@@ -41,7 +41,7 @@ class Scatters:
     within: Array  # (d, d) of recordings about their session
     session: Array  # (d, d) of sessions about their speaker
     speaker: Array  # (d, d) of speakers about the mean
-    df: tuple[float, float, float]
+    df: tuple[float, float, float]  # degrees of freedom within, between sessions, between speakers
     a: float
     b: float
     e: float
@@ -52,16 +52,15 @@ def scatters(stats: Statistics) -> Scatters:
     """All kinds of channels together, each about its own mean."""
     means = kind_means(stats)
     d = stats.d
-    # Q: sum F F' / L over sessions
     within = namespace(means).sum(stats.within, axis=0)
-    Q = zeros((d, d), means)
+    sessions = zeros((d, d), means)  # sum F F' / L over sessions
     F = zeros((len(stats.speaker_ids), d), means)  # of speakers
     for b in stats.shifted(-means):
-        of = [columns for _, _, columns in b.parts]
-        whole = sum(b.T[i, j] for i in of for j in of) / b.size
+        kinds = [columns for _, _, columns in b.parts]
+        whole = sum(b.T[i, j] for i in kinds for j in kinds) / b.size
         within = within - whole + sum(b.T[i, i] / n for _, n, i in b.parts)
-        Q = Q + whole
-        add_rows(F, b.speaker, sum(b.A[:, i] for i in of))
+        sessions = sessions + whole
+        add_rows(F, b.speaker, sum(b.A[:, i] for i in kinds))
     w = stats.weights
     sizes = stats.types.sum(axis=1)
     N_i = np.maximum(stats.counts @ sizes, 1e-300)
@@ -71,9 +70,10 @@ def scatters(stats: Statistics) -> Scatters:
     H = stats.n_sessions
     M = stats.n_speakers
     shared = float(np.sum(w * squares / N_i))
-    b_ = shared - float(np.sum(w * squares)) / N
+    a = N - shared
+    b_factor = shared - float(np.sum(w * squares)) / N
     e = N - float(np.sum(w * N_i**2)) / N
-    return Scatters(within, Q - speaker, speaker, (N - H, H - M, M - 1), N - shared, b_, e)
+    return Scatters(within, sessions - speaker, speaker, (N - H, H - M, M - 1), a, b_factor, e)
 
 
 def total_covariance(stats: Statistics) -> Array:
@@ -83,6 +83,7 @@ def total_covariance(stats: Statistics) -> Array:
 
 
 def _counts(stats: Statistics) -> tuple[int, int, int, str]:
+    """Speakers, sessions and recordings, unweighted, and a phrase that says how many there are."""
     M = len(stats.speaker_ids)
     H = int(stats.counts.sum())
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
@@ -135,7 +136,7 @@ def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     noise = to_numpy(noise)
     scale = np.sqrt(np.diagonal(total))
     size = np.abs(to_numpy(stats.offset)) + scale / max(N, 1) ** 0.5
-    constant = np.flatnonzero(scale <= 1e-12 * size * N**0.5)
+    constant = np.flatnonzero(scale <= 1e-12 * size * N**0.5)  # constant but for the rounding of sums
     if len(constant):
         return f"columns {some(constant)} are constant: remove them"
     if df < d:
@@ -149,6 +150,6 @@ def singular(stats: Statistics, ny: int, nx: int) -> str | None:
     pairs = np.argwhere(np.triu(correlation > 1 - 1e-12, 1)).tolist()
     if pairs:
         return f"columns {some(map(tuple, pairs), 5)} are copies of each other: keep one"
-    most = f"mostly columns {some(np.argsort(-np.abs(vectors[:, 0]))[:5])}"
-    said = f"within {where}, recordings do not differ in {flat} of {d} directions ({most})"
-    return f"{said}: duplicated recordings, or dependent columns"
+    columns = f"mostly columns {some(np.argsort(-np.abs(vectors[:, 0]))[:5])}"
+    problem = f"within {where}, recordings do not differ in {flat} of {d} directions ({columns})"
+    return f"{problem}: duplicated recordings, or dependent columns"

@@ -21,24 +21,22 @@ from duoplda.model.statistics import Statistics
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Expected sums of hidden variables. With t = [y; x; 1] of a session, and F its sums by kind:"""
+    """Expected sums of hidden variables, where t = [y; x; 1] of a session, and F are its sums by kind."""
 
     ln_likelihood: float
-    grouped: Array  # (G, q, q)  R, which kinds that come together in every session, as copies do, have in common
-    group: NDArray[Any]  # (K,)    of each kind
-    C: Array  # (K, d, q)  sum over sessions of F_k E[t]'
-    rho: Array  # (q, q)   sum over sessions of E[t t']
-    y: Array  # (ny,)      sum over speakers of E[y]
-    yy: Array  # (ny, ny)  sum over speakers of E[y y']
-    M: float
+    grouped: Array  # (G, q, q) R by group: kinds that come together in every session, as copies do, have one
+    group: NDArray[Any]  # (K,) the group of each kind
+    C: Array  # (K, d, q) sum over sessions of F_k E[t]'
+    rho: Array  # (q, q) sum over sessions of E[t t']
+    y: Array  # (ny,) sum over speakers of E[y]
+    yy: Array  # (ny, ny) sum over speakers of E[y y']
+    M: float  # speakers
 
     @property
     def R(self) -> Array:
         """(K, q, q) sum over sessions of c_k E[t t'],  q = ny + nx + 1."""
         return ar.take(self.grouped, self.group)
 
-
-SESSION_BYTES = 1 << 25  # of the moments of some types, which are added together
 
 # Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny); for
 # a type of few sessions, weighted rows E[y] (m, ny) instead of the last.
@@ -58,12 +56,13 @@ class EStep:
     def __init__(self, stats: Statistics):
         self.stats = stats
         self.host = ar.namespace(stats.offset) is np
-        self.patterns = p = Patterns(stats.counts, stats.types.sum(axis=1))
-        M = np.bincount(p.index, stats.weights, minlength=len(p))[:, None]
-        self.pattern_weights = np.concatenate([M * p.rows, M], axis=1)  # (P, C + 1)
-        of, group = np.unique(stats.types.reshape(-1, stats.K), axis=1, return_inverse=True)
+        self.patterns = Patterns(stats.counts, stats.types.sum(axis=1))
+        M = np.bincount(self.patterns.index, stats.weights, minlength=len(self.patterns))[:, None]
+        self.pattern_weights = np.concatenate([M * self.patterns.rows, M], axis=1)  # (P, C + 1)
+        counts, group = np.unique(stats.types.reshape(-1, stats.K), axis=1, return_inverse=True)
         self.group = group.reshape(-1)  # (K,) kinds whose counts are alike in all types
-        self.added = np.concatenate([of.T, np.ones((1, len(of)))])  # (G + 1, C) how often E[t t'] counts in R and rho
+        # (G + 1, C) how often E[t t'] of a type counts in R, and in rho
+        self.added = np.concatenate([counts.T, np.ones((1, len(counts)))])
         self.parts = [(c, rows) for c, b in enumerate(stats.blocks) for rows in ar.row_blocks(len(b.n), stats.offset)]
 
     def ln_likelihood(self, model: Model) -> float:
@@ -89,17 +88,19 @@ class EStep:
         total = ar.zeros((len(self.added), q * q if moments else 0), gamma)
         C = ar.zeros((model.K, d, q), gamma)
         cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
-        size = max(1, SESSION_BYTES // (8 * q * q))
-        E = ar.zeros((min(size, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
-        for part in (range(a, min(a + size, len(means))) for a in range(0, len(means), size)):
+        # E[t t'] of some types, which are added to R and rho in one product: in 32 MB, as there may be many types.
+        most = max(1, (1 << 25) // (8 * q * q))
+        E = ar.zeros((min(most, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
+        for part in (range(a, min(a + most, len(means))) for a in range(0, len(means), most)):
             tasks = [(c, means[c], weights[c], sums[c], E[c - part.start, ...]) for c in part]
-            found = list(ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, cost * len(part) / len(means)))
-            ln = sum((ln_c for ln_c, _ in found), ln)
+            share = cost * len(part) / len(means)
+            by_type = list(ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, share))
+            ln = sum((ln_c for ln_c, _ in by_type), ln)
             if moments:
                 n = ar.put(self.added[:, part.start : part.stop], gamma)
-                of_part = n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
-                total = of_part if len(part) == len(means) else total + of_part
-                self._add_products(C, part, weights, sums, [FX for _, FX in found])
+                total_of_part = n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
+                total = total_of_part if len(part) == len(means) else total + total_of_part
+                self._add_products(C, part, weights, sums, [FX for _, FX in by_type])
         total = xp.reshape(total, (len(self.added), q, q) if moments else (len(self.added), 0, 0))
         R = total[:-1, ...]
         rho = total[-1, ...]
@@ -107,23 +108,23 @@ class EStep:
         return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
 
     def _add_products(
-        self, C: Array, part: range, weights: list[Weights | None], sums: list[SpeakerSums], found: list[Array]
+        self, C: Array, part: range, weights: list[Weights | None], sums: list[SpeakerSums], by_type: list[Array]
     ) -> None:
         """Add the sums of F E[t]' of some types to C, by kind: those that come as rows in one product."""
         xp = ar.namespace(C)
         rows = list[list[tuple[Array, Array]]]([] for _ in range(C.shape[0]))
-        for c, FX in zip(part, found, strict=True):
+        for c, FX in zip(part, by_type, strict=True):
             b = self.stats.blocks[c]
             _, yy, Ay = sums[c]
             ny = yy.shape[0]
             h = b.scatter.shape[0]
-            for k, _, of in b.parts:
+            for k, _, columns in b.parts:
                 if weights[c] is None:
-                    rows[k] += [(b.scatter[:, of], FX[:h, :]), (b.A[:, of], FX[h:, :])]
+                    rows[k] += [(b.scatter[:, columns], FX[:h, :]), (b.A[:, columns], FX[h:, :])]
                 else:
-                    C[k, :, :ny] += Ay[of, :]
-                    C[k, :, ny:-1] += FX[of, :]
-                    C[k, :, -1] += self.stats.f[c][of]
+                    C[k, :, :ny] += Ay[columns, :]
+                    C[k, :, ny:-1] += FX[columns, :]
+                    C[k, :, -1] += self.stats.f[c][columns]
         for k, pairs in enumerate(rows):
             if pairs:
                 F, t = (xp.concat(side) for side in zip(*pairs, strict=True))
@@ -132,11 +133,14 @@ class EStep:
     def _by_rows(self, work: Callable[..., Any], cost: float) -> Iterator[tuple[int, slice, Any]]:
         """`work(c, rows)` for blocks of rows of every A, which the threads share: type, rows and result, in order."""
         cost *= sum(len(b.n) * b.A.shape[1] for b in self.stats.blocks)
-        found = ar.in_order(lambda part: work(*part), self.parts, cost)
-        yield from ((*part, result) for part, result in zip(self.parts, found, strict=True))
+        results = ar.in_order(lambda part: work(*part), self.parts, cost)
+        yield from ((*part, result) for part, result in zip(self.parts, results, strict=True))
 
     def _weights(self, terms: Terms) -> list[Weights | None]:
-        """By type; None where products go by rows F, which are at hand and of fewer speakers than there are factors."""
+        """The loadings by type; None where products go by the rows F instead, as these are at hand and few.
+
+        They are few where there are fewer speakers than factors, all in one block of rows.
+        """
         xp = ar.namespace(terms.J)
         K, d, nx = terms.WU.shape
         ny = terms.J.shape[2]
@@ -145,8 +149,8 @@ class EStep:
             if not b.squared and len(b.n) < max(nx, ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1:
                 out.append(None)
                 continue
-            every = len(b.present) == K
-            WU, WV = (terms.WU, terms.WV) if every else (ar.take(a, b.present) for a in (terms.WU, terms.WV))
+            all_kinds = len(b.present) == K
+            WU, WV = (terms.WU, terms.WV) if all_kinds else (ar.take(a, b.present) for a in (terms.WU, terms.WV))
             WU, WV = (xp.reshape(a, (len(b.present) * d, a.shape[2])) for a in (WU, WV))
             out.append(Weights(WU, WV - WU @ terms.PJ[c, ...]))
         return out
@@ -158,15 +162,15 @@ class EStep:
 
         def work(c: int, rows: slice) -> Array:
             b = self.stats.blocks[c]
-            own = weights[c]
+            loadings = weights[c]
             n = ar.put(b.n[rows].astype(float), gamma)
-            if own is None:
+            if loadings is None:
                 A = b.A[rows, :] - n[:, None] * means[c][None, :]
-                return _by_kind(b, A, terms.WV) - _by_kind(b, A, terms.WU) @ terms.PJ[c, ...]
-            return b.A[rows, :] @ own.B - n[:, None] * (means[c] @ own.B)[None, :]
+                return _times(b, A, terms.WV) - _times(b, A, terms.WU) @ terms.PJ[c, ...]
+            return b.A[rows, :] @ loadings.B - n[:, None] * (means[c] @ loadings.B)[None, :]
 
-        for c, rows, found in self._by_rows(work, 2.0 * ny * self.host):
-            ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], found)
+        for c, rows, part in self._by_rows(work, 2.0 * ny * self.host):
+            ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], part)
         return gamma
 
     def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
@@ -179,18 +183,19 @@ class EStep:
             return speakers_by_rank(parts, self.patterns, gamma, weights)
         return speakers(terms.G, self.patterns, gamma, weights)
 
-    def _speaker_sums(self, post: Speakers, of_types: list[Weights | None]) -> list[SpeakerSums]:
+    def _speaker_sums(self, post: Speakers, loadings: list[Weights | None]) -> list[SpeakerSums]:
+        """By type."""
         weights = self.stats.weights
         ny = post.mean.shape[1]
 
         def work(c: int, rows: slice) -> SpeakerSums:
             b = self.stats.blocks[c]
-            own = ar.take(post.mean, b.speaker[rows])
+            y = ar.take(post.mean, b.speaker[rows])
             w = weights[b.speaker[rows]]
             wn = w * b.n[rows]
-            weighted = ar.put(w, own)[:, None] * own
-            Ay = weighted if of_types[c] is None else b.A[rows, :].T @ weighted
-            return ar.put(wn, own) @ own, ar.gram(ar.put(np.sqrt(wn), own)[:, None] * own), Ay
+            weighted = ar.put(w, y)[:, None] * y
+            Ay = weighted if loadings[c] is None else b.A[rows, :].T @ weighted
+            return ar.put(wn, y) @ y, ar.gram(ar.put(np.sqrt(wn), y)[:, None] * y), Ay
 
         sums: list[SpeakerSums] = [(0.0, post.covariance[c, ...], 0.0) for c in range(len(self.stats.blocks))]
         for c, _, (y, yy, Ay) in self._by_rows(work, 3.0 * ny * self.host):
@@ -212,9 +217,9 @@ class EStep:
         return ln
 
 
-def _by_kind(b: TypeBlock, rows: Array, loadings: Array) -> Array:
+def _times(b: TypeBlock, rows: Array, loadings: Array) -> Array:
     """Rows (..., K_c d) times the loadings (K, d, n) of the kinds present, as if these were one below the other."""
-    return sum(rows[..., of] @ loadings[k, ...] for k, _, of in b.parts)
+    return sum(rows[..., columns] @ loadings[k, ...] for k, _, columns in b.parts)
 
 
 def _sessions(
@@ -236,12 +241,11 @@ def _sessions(
     PJ = terms.PJ[c, ...]
     xp = ar.namespace(P)
     if weights is None:
-        F_WU, A_WU, mWU, fWU = (_by_kind(b, rows, terms.WU) for rows in (b.scatter, b.A, m, f))
+        F_WU, A_WU, mWU, fWU = (_times(b, rows, terms.WU) for rows in (b.scatter, b.A, m, f))
         F_WUP = F_WU @ P  # rows of sessions
     else:
         F_WU = WU = weights.WU
-        # Rows of dimensions: sum F F' WU P
-        F_WUP = b.times(WU) @ P
+        F_WUP = b.times(WU) @ P  # rows of dimensions: sum F F' WU P
         mWU = m @ WU
         fWU = f @ WU
     mP = mWU @ P

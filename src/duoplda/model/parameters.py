@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
@@ -85,13 +85,19 @@ def same(a: Model, b: Model) -> bool:
     return a is b or (np.array_equal(a.kinds, b.kinds) and all(equal))
 
 
-def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_precision: Any, kinds: Any = None) -> Model:
+def checked(
+    mean: ArrayLike,
+    speaker_loadings: ArrayLike,
+    session_loadings: ArrayLike | None,
+    noise_precision: ArrayLike,
+    kinds: ArrayLike | None = None,
+) -> Model:
     """A model with parameters that a user gives, if they make sense; `kinds` (K,) name its kinds of channels."""
-    given = {"mean": mean, "speaker_loadings": speaker_loadings, "session_loadings": session_loadings}
-    given["noise_precision"] = noise_precision
-    xp = ar.namespace(*given.values())
+    parameters: dict[str, Array] = {"mean": mean, "speaker_loadings": speaker_loadings}
+    parameters |= {"session_loadings": session_loadings, "noise_precision": noise_precision}
+    xp = ar.namespace(*parameters.values())
     arrays = {}
-    for name, a in given.items():
+    for name, a in parameters.items():
         if a is None and name != "session_loadings":
             raise DuopldaError(f"{name} is None: only session_loadings may be, for a model without session factors")
         if a is not None:
@@ -107,7 +113,7 @@ def checked(mean: Any, speaker_loadings: Any, session_loadings: Any, noise_preci
     d = arrays["mean"].shape[-1]
     if "session_loadings" not in arrays:
         arrays["session_loadings"] = ar.zeros((d, 0), arrays["mean"])
-    K = () if kinds is None else (len(kinds),)
+    K = () if kinds is None else (len(np.asarray(kinds)),)
     shapes = {"mean": (*K, d), "speaker_loadings": (d, -1), "session_loadings": (d, -1), "noise_precision": (*K, d, d)}
     for name, shape in shapes.items():
         got = tuple(arrays[name].shape)
@@ -154,7 +160,8 @@ class Terms:
         host = xp is np
         size = model.ny + model.nx
 
-        by_type = 0 < len(types) < model.K  # V'WV and so on are of the W of types, or else of the W_k, and then added
+        # V'WV and so on are made of the sums of W by type, or of each W_k and then added: of what there are fewer.
+        by_type = 0 < len(types) < model.K
         sums = xp.tensordot(ar.put(types.astype(float), V), model.W, axes=1) if by_type else model.W
 
         def of_kind(k: int) -> tuple[Array, ...]:
@@ -165,10 +172,10 @@ class Terms:
             return V.T @ WV, U.T @ WV, ar.symmetric(U.T @ WU)
 
         cost = float(model.d * size * (model.d + size)) if host else 0.0
-        found = ar.in_order(of_kind, range(model.K), model.K * cost)
-        self.WV, self.WU = (xp.stack(a) for a in zip(*found, strict=True))  # (K, d, ny), (K, d, nx)
-        found = ar.in_order(of_sum, range(sums.shape[0]), sums.shape[0] * cost)
-        VWV, J, UWU = (xp.stack(a) for a in zip(*found, strict=True))
+        products = ar.in_order(of_kind, range(model.K), model.K * cost)
+        self.WV, self.WU = (xp.stack(a) for a in zip(*products, strict=True))  # (K, d, ny), (K, d, nx)
+        products = ar.in_order(of_sum, range(sums.shape[0]), sums.shape[0] * cost)
+        VWV, J, UWU = (xp.stack(a) for a in zip(*products, strict=True))
 
         def of_types(part: slice) -> tuple[Array, ...]:
             c = ar.put((np.eye(len(types)) if by_type else types.astype(float))[part], V)
@@ -177,11 +184,12 @@ class Terms:
             PJ = P @ Jc
             return Jc, P, -ln, PJ, ar.symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
 
+        # The matrices of 8 MB of types stay in the caches of a core.
         step = max(1, (1 << 23) // (8 * size**2 + 1)) if host else max(len(types), 1)
         parts = [slice(a, a + step) for a in range(0, max(len(types), 1), step)]
-        found = ar.in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
+        products = ar.in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
         # (C, nx, ny), (C, nx, nx), (C,), (C, nx, ny), (C, ny, ny)
-        self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*found, strict=True))
+        self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*products, strict=True))
         self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and host else None
 
     def loadings(self, present: list[int]) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ class VarianceShares(NamedTuple):
     total: tuple[float, ...]  # shares of the traces: speaker, session, channel
 
 
-def level_covariances(V: Any, U: Any, W: Any, priors: Any) -> tuple[Floats, Floats, Floats]:
+def level_covariances(V: Array, U: Array, W: Array, priors: Array) -> tuple[Floats, Floats, Floats]:
     """B, S and N, each (d, d), of the loadings V (d, ny), U (d, nx), precisions W (d, d) or (K, d, d), priors (K,)."""
     V, U, p = (to_numpy(a).astype(np.float64) for a in (V, U, priors))
     return V @ V.T, U @ U.T, np.tensordot(p, _noise(W), 1)
@@ -47,14 +47,14 @@ def variance_shares(B: ArrayLike, S: ArrayLike, N: ArrayLike) -> dict[str, float
     return {name: trace / sum(traces) for name, trace in zip(VarianceShares._fields, traces, strict=False)}
 
 
-def channel_noise(V: Any, U: Any, W: Any, priors: Any) -> list[list[float]]:
+def channel_noise(V: Array, U: Array, W: Array, priors: Array) -> list[list[float]]:
     """For each kind of channel: its prior, and the share of the noise in the variance of its recordings."""
     common = sum(float((to_numpy(a) ** 2).sum()) for a in (V, U))
     noise = np.trace(_noise(W), axis1=1, axis2=2)
     return [[float(p), float(n / (n + common))] for p, n in zip(to_numpy(priors), noise, strict=True)]
 
 
-def variance_directions(B: Any, S: Any = None, N: Any = None) -> VarianceShares:
+def variance_directions(B: Any, S: ArrayLike | None = None, N: ArrayLike | None = None) -> VarianceShares:
     """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
 
     Give the covariances B, S, N, each (d, d), or a fitted PLDA. The directions v solve B v = lambda T v with v'Tv = 1.
@@ -69,22 +69,23 @@ def variance_directions(B: Any, S: Any = None, N: Any = None) -> VarianceShares:
         B, S, N = level_covariances(B.speaker_loadings_, B.session_loadings_, B.noise_precision_, B.channel_priors_)
     if S is None or N is None:
         raise DuopldaError("give a fitted PLDA, or the speaker, the session and the noise covariance")
-    B, S, N = (np.asarray(a, dtype=np.float64) for a in (B, S, N))
-    if B.ndim != 2 or B.shape[0] != B.shape[1] or not B.shape == S.shape == N.shape:
-        raise DuopldaError(f"the covariances have shapes {B.shape}, {S.shape}, {N.shape}; each must be (d, d)")
+    levels = [np.asarray(a, dtype=np.float64) for a in (B, S, N)]
+    shapes = [a.shape for a in levels]
+    if levels[0].ndim != 2 or shapes[0][0] != shapes[0][1] or len(set(shapes)) > 1:
+        raise DuopldaError(f"the covariances have shapes {', '.join(map(str, shapes))}; each must be (d, d)")
     try:
-        values, v = eigh(B, B + S + N)
+        values, v = eigh(levels[0], levels[0] + levels[1] + levels[2])
     except np.linalg.LinAlgError:
         raise DuopldaError("the sum of the covariances is not positive definite") from None
     v = v[:, ::-1]
-    idle = v[:, values[::-1] < 1e-9]
-    v[:, v.shape[1] - idle.shape[1] :] = idle @ np.linalg.eigh(idle.T @ S @ idle)[1][:, ::-1]
-    shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in (B, S, N)]).clip(0, 1)
+    idle = v[:, values[::-1] < 1e-9]  # directions in which speakers do not differ
+    v[:, v.shape[1] - idle.shape[1] :] = idle @ np.linalg.eigh(idle.T @ levels[1] @ idle)[1][:, ::-1]
+    shares = np.array([np.einsum("ik,ij,jk->k", v, a, v, optimize=True) for a in levels]).clip(0, 1)
     shares /= shares.sum(axis=0)
-    return VarianceShares(shares[0], shares[1], shares[2], tuple(variance_shares(B, S, N).values()))
+    return VarianceShares(shares[0], shares[1], shares[2], tuple(variance_shares(*levels).values()))
 
 
-def _noise(W: Any) -> Floats:
+def _noise(W: Array) -> Floats:
     """Covariances (K, d, d) of precisions (d, d) or (K, d, d)."""
     W = to_numpy(W).astype(np.float64)
     return np.asarray(np.linalg.inv(W.reshape(-1, *W.shape[-2:])))
