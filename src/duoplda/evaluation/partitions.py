@@ -21,14 +21,14 @@ from duoplda.evaluation.metrics import BootstrapResult, Floats, Indices, Weights
 
 __all__ = ["BCubed", "b_cubed", "coverage", "nmi", "partition_metrics", "purity"]
 
-NAMES = ("b_cubed_precision", "b_cubed_recall", "b_cubed_f", "purity", "coverage", "nmi", "clusters")
+MEASURES = ("b_cubed_precision", "b_cubed_recall", "b_cubed_f", "purity", "coverage", "nmi", "clusters")
 
 
 class BCubed(NamedTuple):
     """B-cubed precision and recall, and their harmonic mean.
 
-    >>> found = b_cubed(["x", "x", "y"], ["ann", "ann", "ann"])
-    >>> found.precision, round(found.recall, 3), round(found.f, 3)
+    >>> measures = b_cubed(["x", "x", "y"], ["ann", "ann", "ann"])
+    >>> measures.precision, round(measures.recall, 3), round(measures.f, 3)
     (1.0, 0.556, 0.714)
     """
 
@@ -95,7 +95,8 @@ def partition_metrics(
     """Measure a partition in every way, with confidence intervals over new speakers: speakers are resampled, not items.
 
     Returns b_cubed_precision, b_cubed_recall, b_cubed_f, purity, coverage, nmi, clusters (their number) and speakers
-    (theirs), each with `estimate`, `low`, `high` and the resampled `values`.
+    (theirs), each with `estimate`, `low`, `high` and the resampled `values`. Intervals
+    say what other speakers might have given, as far as these speakers show it: where they are few, do not rely on them.
 
     All measures but the last are means over items: the precision n_ck / n_c and the recall n_ck / n_k of an item;
     whether its speaker leads its cluster (purity; the lead is shared where several are equally frequent); whether its
@@ -112,8 +113,8 @@ def partition_metrics(
     The interval runs between the (1 -+ confidence) / 2 quantiles of the resampled values. The number of speakers
     has none, and nothing has one with `n_resamples` = 0 (`low` and `high` are None).
 
-    >>> found = partition_metrics([1, 1, 2, 2, 3], ["ann", "ann", "bob", "bob", "bob"], n_resamples=50)
-    >>> found["clusters"].estimate, found["speakers"].estimate, round(found["b_cubed_f"].estimate, 3)
+    >>> measures = partition_metrics([1, 1, 2, 2, 3], ["ann", "ann", "bob", "bob", "bob"], n_resamples=50)
+    >>> measures["clusters"].estimate, measures["speakers"].estimate, round(measures["b_cubed_f"].estimate, 3)
     (3, 2, 0.846)
     """
     if n_resamples < 0 or not 0 < confidence < 1 or seed < 0:
@@ -125,13 +126,13 @@ def partition_metrics(
     estimate = _measures(sums.sum(axis=0))
     values = _measures(np.reshape(draws, (n_resamples, sums.shape[1])))
     cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
-    found = {}
-    for name, point, column in zip(NAMES, estimate.tolist(), values.T, strict=True):
+    results = {}
+    for name, point, column in zip(MEASURES, estimate.tolist(), values.T, strict=True):
         ranked = np.sort(column)
         low, high = (float(ranked[cut]), float(ranked[-1 - cut])) if n_resamples else (None, None)
-        found[name] = BootstrapResult(point, low, high, column)
-    found["clusters"] = found["clusters"]._replace(estimate=round(estimate[-1]))
-    return found | {"speakers": BootstrapResult(S, None, None, np.empty(0))}
+        results[name] = BootstrapResult(point, low, high, column)
+    results["clusters"] = results["clusters"]._replace(estimate=round(estimate[-1]))
+    return results | {"speakers": BootstrapResult(S, None, None, np.empty(0))}
 
 
 def _speaker_sums(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> Floats:
@@ -162,7 +163,7 @@ def _speaker_sums(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> F
 
 
 def _items(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> tuple[Indices, Indices, Floats]:
-    """Check the items; return the number of the cluster and of the speaker, and the weight, of those that weigh."""
+    """Check the items, and return the cluster, the speaker and the weight of those whose weight is positive."""
     c = codes(labels, "cluster")[1]
     k = codes(reference, "speaker")[1]
     if len(c) != len(k):
@@ -171,20 +172,20 @@ def _items(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> tuple[In
     if w.shape != c.shape or w.dtype.kind not in "fiu":
         raise DuopldaError(f"weight is {w.dtype} of shape {w.shape} for {len(c)} items: give one number for each")
     refuse_rows(~(np.isfinite(w) & (w >= 0)), "weight", "negative or not finite", "use weights >= 0")
-    there = w > 0
-    if not there.any():
-        raise DuopldaError("there are no items (of positive weight)")
-    c, k = (np.unique(i[there], return_inverse=True)[1] for i in (c, k))
-    return c, k, w[there].astype(np.float64)
+    weighs = w > 0
+    if not weighs.any():
+        raise DuopldaError("there are no items of positive weight: give at least one")
+    c, k = (np.unique(numbers[weighs], return_inverse=True)[1] for numbers in (c, k))
+    return c, k, w[weighs].astype(np.float64)
 
 
 def _measures(sums: Floats) -> Floats:
-    """The measures in the order of `NAMES`, from sums of items (..., 8)."""
+    """The measures in the order of `MEASURES`, from sums of items (..., 8)."""
     n, precise, recalled, pure, covered, information, entropies, clusters = np.moveaxis(sums, -1, 0)
-    precision = np.clip(precise / n, 0.0, 1.0)
+    precision = np.clip(precise / n, 0.0, 1.0)  # resampled values can leave [0, 1]: e_k is a first-order effect
     recall = recalled / n
-    one = entropies <= 0  # one cluster and one speaker
-    shared = np.where(one, 1.0, np.clip(2 * information / np.where(one, 1.0, entropies), 0.0, 1.0))
+    single = entropies <= 0  # one cluster and one speaker: they agree, but neither has any entropy to share
+    shared = np.where(single, 1.0, np.clip(2 * information / np.where(single, 1.0, entropies), 0.0, 1.0))
     f = 2 * precision * recall / (precision + recall)
     return np.stack([precision, recall, f, pure / n, covered / n, shared, clusters], axis=-1)
 

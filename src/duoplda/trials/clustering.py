@@ -23,6 +23,7 @@ from duoplda.arrays import Array, is_torch, namespace, reproducible, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
+from duoplda.model.ragged import Patterns, speakers
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import DiagonalEvidence, Floats
@@ -31,9 +32,6 @@ from duoplda.trials.refine import Places, best_places, exact_gain
 from duoplda.trials.refine import refine as move_items
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
-
-# Tensors of fewer items than this are clustered on the host, where gains are exact; there, many items take minutes.
-ROUNDS_FROM = 20_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,6 +138,7 @@ def cluster(
     discount: float = 1.0,
     refine: bool = True,
     candidates: int | None = None,
+    rounds_from: int = 20_000,
     top: Callable[[Sides, int], tuple[Array, Array]] = lambda sides, k: Scorer(sides).top(sides, k),
 ) -> Clustering:
     """The partition of sides into speakers; see `PLDA.cluster`.
@@ -147,6 +146,8 @@ def cluster(
     Parameters
     ----------
     candidates : neighbours of each item to begin with; None: 30, or 10 of many items
+    rounds_from : tensors of so many items are clustered by guesses where they are (`duoplda.trials.rounds`); fewer are
+        clustered on the host, where gains are exact, and where many would take minutes
     top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
     """
     _check_numbers(prior=prior, weight=weight, discount=discount)
@@ -163,13 +164,13 @@ def cluster(
     few = len(everyone) <= 4000
     candidates = candidates or (30 if few else 10)
     unconstrained = known is None and not cannot and fewest == 1 and most >= len(everyone) and discount == 1
-    if unconstrained and len(everyone) >= ROUNDS_FROM and is_torch(namespace(everyone.gamma)):
+    if unconstrained and len(everyone) >= rounds_from and is_torch(namespace(everyone.gamma)):
         return _answer_of_rounds(sides, item, rounds.find(everyone, evidence, ln_alpha, weight, candidates))
-    items = _items(evidence, everyone, owner, cannot, discount)
+    items = Items.of(evidence, everyone, owner, cannot, discount)
     if fewest == 1 and not cannot and (twin := _twins(items, weight, ln_alpha)) is not None:
         item = twin[item]
         everyone, owner = _grouped(everyone, owner, twin)
-        items = _items(evidence, everyone, owner, cannot, discount)
+        items = Items.of(evidence, everyone, owner, cannot, discount)
     n_items = int((items.owner < 0).sum())
     if fewest > max(n_items, 1):
         what = f"{n_items} items (sessions, or groups of them that must be together)"
@@ -184,20 +185,8 @@ def cluster(
             "for: ask for more, or lift some constraints"
         )
     tree = list(p.merges)
-    places = _refined(p, fewest, most) if refine else None
+    places = move_items(p, fewest, most) if refine else None
     return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p))
-
-
-def _refined(p: Partition, fewest: int, most: int) -> Places | None:
-    """Move items and merge clusters in turn, until nothing changes; where items might be, if that is known."""
-    for _ in range(5):  # after two turns hardly anything changes
-        moved, places = move_items(p, fewest, most)
-        before = len(p.merges)
-        if moved:
-            Queue(p).merge_all(fewest, most)
-        if before == len(p.merges):
-            return places
-    return None
 
 
 def _check_numbers(**numbers: float) -> None:
@@ -297,14 +286,6 @@ def _grouped(sides: Sides, owner: Ints, item: Ints) -> tuple[Sides, Ints]:
     return sides.grouped(item), owner[np.unique(item, return_index=True)[1]]
 
 
-def _items(
-    evidence: DiagonalEvidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float
-) -> Items:
-    gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
-    m = sides.counts.sum(axis=1).astype(np.float64)  # not discounted: the prior counts sessions
-    return Items(evidence, discount * evidence.counts(sides), gamma, m, owner, cannot)
-
-
 def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
     """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
 
@@ -352,7 +333,7 @@ def _answer(
     within = np.bincount(p.where, items.Q, len(p.m))
     nearest, merge = _nearest(p, slots)
     runner_up, margin = _margins(p, places)
-    means = np.stack([_mean(p, slot) for slot in slots.tolist()]) @ p.evidence.basis.T
+    posterior = speakers(p.evidence.G, Patterns(p.counts[slots]), p.gamma[slots])
     log_posterior = p.weight * (p.Q[p.slots].sum() - items.Q.sum())
     log_posterior += gammaln(p.m[p.slots]).sum() - gammaln(items.m).sum()
     log_posterior -= p.ln_alpha * (len(items.m) - len(p.slots))
@@ -373,7 +354,7 @@ def _answer(
         merges=np.array(tree).reshape(-1, 4),
         leaves=len(items.m),
         log_posterior=float(log_posterior),
-        means=means,
+        means=posterior.mean @ p.evidence.basis.T,
     )
 
 
@@ -409,14 +390,6 @@ def _ordered_slots(p: Partition) -> Ints:
     sessions = np.bincount(p.where[real], p.items.m[real], len(p.m))
     slots, first = np.unique(p.where[real], return_index=True)
     return slots[np.lexsort((first, -sessions[slots]))]
-
-
-def _mean(p: Partition, slot: int) -> Floats:
-    """(ny,) the posterior mean of the speaker factors, in the basis of the evidence."""
-    if p.evidence.is_diagonal:
-        return p.gamma[slot] / (1 + p.counts[slot] @ p.evidence.diagonals)
-    Lambda = np.eye(p.gamma.shape[1]) + np.tensordot(p.counts[slot], p.evidence.G, axes=1)
-    return np.linalg.solve(Lambda, p.gamma[slot])
 
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:

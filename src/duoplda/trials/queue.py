@@ -14,14 +14,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
 
+from duoplda.arrays import to_numpy
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import BinnedSets, DiagonalEvidence, Floats, guessed_evidence, guessed_ratios
+from duoplda.trials.sides import Sides
 
 Merge = tuple[int, int, float, float]  # the names of two clusters, the gain, and the sessions of both
 
@@ -43,23 +44,24 @@ class Items:
     evidence: DiagonalEvidence
     counts: Floats  # (n, C)
     gamma: Floats  # (n, ny) in the basis of the evidence
+    lam: Floats  # (n, ny)
+    Q: Floats  # (n,) exact
+    guess: Floats  # (n,) guesses at Q
     m: Floats  # (n,) sessions
     owner: Ints  # (n,) the known speaker that an item stands for, or -1
     cannot: dict[int, set[int]]  # items that are not to be together with an item
 
-    @cached_property
-    def Q(self) -> Floats:
-        """(n,) exact."""
-        return self.evidence.exact(self.counts, self.gamma)
-
-    @cached_property
-    def lam(self) -> Floats:
-        return self.counts @ self.evidence.diagonals
-
-    @cached_property
-    def guess(self) -> Floats:
-        """(n,) guesses at Q."""
-        return guessed_evidence(self.gamma, self.lam)
+    @staticmethod
+    def of(
+        evidence: DiagonalEvidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float
+    ) -> Items:
+        """Each side as an item whose evidence counts `discount` times: Q(discount n, discount gamma)."""
+        counts = discount * evidence.counts(sides)
+        gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
+        lam = counts @ evidence.diagonals
+        m = sides.counts.sum(axis=1).astype(np.float64)  # not discounted: the prior counts sessions
+        guess = guessed_evidence(gamma, lam)
+        return Items(evidence, counts, gamma, lam, evidence.exact(counts, gamma), guess, m, owner, cannot)
 
 
 class Partition:

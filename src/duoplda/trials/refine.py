@@ -13,7 +13,7 @@ import numpy as np
 
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats, guessed_evidence, guessed_joins
-from duoplda.trials.queue import DOUBT, Partition, prior_gain
+from duoplda.trials.queue import DOUBT, Partition, Queue, prior_gain
 
 
 class Places(NamedTuple):
@@ -117,14 +117,23 @@ def _sweep(p: Partition, places: Places, fewest: int, most: int) -> int:
     return moves
 
 
-def refine(p: Partition, fewest: int, most: int) -> tuple[bool, Places | None]:
-    """Sweep over all items until none moves: whether any did, and where items might be, unless the last sweep moved."""
-    any_moved = False
-    for _ in range(10):  # two or three sweeps are usual
+def refine(p: Partition, fewest: int, most: int) -> Places | None:
+    """Move items until none gains by it, then merge clusters again, and so on until nothing changes.
+
+    Where items might be after that is returned; None where the last sweep moved some.
+    """
+    moved = False
+    for _ in range(50):  # three or four sweeps are usual
         places = best_places(p)
-        if not _sweep(p, places, fewest, most):
-            p.set_apart()
-            return any_moved, places
-        any_moved = True
+        if _sweep(p, places, fewest, most):
+            moved = True
+            continue
+        p.set_apart()
+        before = len(p.merges)
+        if moved:
+            Queue(p).merge_all(fewest, most)
+        if before == len(p.merges):
+            return places
+        moved = False
     p.set_apart()
-    return any_moved, None
+    return None
