@@ -35,7 +35,7 @@ from duoplda.model.parameters import Model
 from duoplda.model.summary import level_covariances
 from duoplda.trials.sides import Seen, Sides, seen_together
 
-__all__ = ["Domain", "DomainMemory", "Seen", "check", "check_sides", "distance", "limit", "look", "measure", "see"]
+__all__ = ["Domain", "Seen", "check", "check_sides", "distance", "limit", "look", "measure", "see"]
 
 Floats = NDArray[np.float64]
 
