@@ -18,6 +18,7 @@ from duoplda.datasets import draw, make_recordings, sample
 from duoplda.estimators.adaptation import METHODS
 from duoplda.estimators.preprocessing import through
 from duoplda.model.parameters import checked
+from duoplda.observer import Observer
 from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, PartitionTrial, best_partition
 from test_statistics import assert_equal_statistics
 
@@ -302,14 +303,19 @@ def test_the_partition_of_lowest_cost_wins_unless_it_leaves_many_more_sessions_a
 # -- clusters
 
 
-def partitions(found):
-    """A `remember` that keeps what was computed, by name."""
+class Kept(Observer):
+    """Keeps the arrays of each stage by name, and gives those that it has."""
 
-    def remember(name, compute):
-        found[name] = dict(compute())
-        return found[name]
+    def __init__(self, stages=None):
+        self.stages = dict(stages or {})
+        self.computed = []
 
-    return remember
+    def stage(self, name):
+        return self.stages.get(name)
+
+    def stage_done(self, name, results):
+        self.stages[name] = results
+        self.computed.append(name)
 
 
 WELL = source_model(speaker_variance=40.0, session_variance=0.4, channel_variance=0.3)
@@ -339,8 +345,9 @@ def cleared(well):
 
 def test_clusters_that_are_the_speakers(well, cleared):
     X, speaker, session = clear()
-    found = {}
-    adapted = well.adapt(X, session=session, remember=partitions(found))
+    kept = Kept()
+    adapted = well.adapt(X, session=session, observer=kept)
+    found = kept.stages
     names = [name for name in found if name.startswith("partition")]
     assert len(names) >= 4
     truth = dict(zip(session, speaker, strict=True))
@@ -360,10 +367,10 @@ def test_clusters_that_are_the_speakers(well, cleared):
 def test_the_order_of_recordings_does_not_matter(well, method):
     X, speaker, session = clear()
     order = np.random.default_rng(1).permutation(len(X))
-    a, b = {}, {}
-    remember = [partitions(a), partitions(b)]
-    first = well.adapt(X, speaker, session, method=method, remember=remember[0])
-    second = well.adapt(X[order], speaker[order], session[order], method=method, remember=remember[1])
+    observers = [Kept(), Kept()]
+    first = well.adapt(X, speaker, session, method=method, observer=observers[0])
+    second = well.adapt(X[order], speaker[order], session[order], method=method, observer=observers[1])
+    a, b = (observer.stages for observer in observers)
     assert a.keys() == b.keys()
     for name in a:
         if name.startswith("partition"):
@@ -393,11 +400,10 @@ NAMES = {
 @pytest.mark.parametrize("how", NAMES)
 def test_names_of_sessions_of_any_type(well, how):
     X, speaker, session = clear()
-    code, found = np.unique(session, return_inverse=True)[1], {}
-    options = {"method": "sessions", "remember": partitions(found)}
-    adapted = well.adapt(X, session=NAMES[how](code), **options)
+    code, kept = np.unique(session, return_inverse=True)[1], Kept()
+    adapted = well.adapt(X, session=NAMES[how](code), method="sessions", observer=kept)
     assert adapted.adapted_["target"] == {"recordings": len(X), "sessions": len(set(session))}
-    made = found["partition source 1"]
+    made = kept.stages["partition source 1"]
     assert len(made["sessions"]) == len(set(session))
     assert len(set(made["speakers"].tolist())) == SPEAKERS
     names = NAMES[how](code)
@@ -880,10 +886,12 @@ def test_a_clone_and_a_new_training_know_nothing_of_it(backend, adapted, by_labe
 
 def test_what_is_remembered_is_not_computed(well):
     X, _, session = clear()
-    found = {}
-    first = well.adapt(X, session=session, remember=partitions(found))
-    second = well.adapt(X, session=session, remember=lambda name, compute: found[name])
-    assert_same(first, second, 0)
+    kept = Kept()
+    first = well.adapt(X, session=session, observer=kept)
+    again = Kept(kept.stages)
+    assert_same(first, well.adapt(X, session=session, observer=again), 0)
+    assert kept.computed
+    assert not again.computed
 
 
 # -- real speech

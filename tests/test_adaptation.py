@@ -252,7 +252,7 @@ def assert_model(model, B, S, N, mu=None, rtol=1e-7):
 
 def fitted(levels, data, known=True):
     K = levels.model.K if known else 1
-    return ad.fitting(levels.model, statistics(data, K))
+    return levels.fitting(statistics(data, K))
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["kinds known", "kinds not known"])
@@ -374,7 +374,7 @@ def test_kinds_that_the_target_does_not_have(missing):
     """They move as the others do on average, and their noise with them."""
     p, levels, data = case("kinds", 6)
     data = data.rows(np.flatnonzero(data.kind != missing))
-    stats = ad.fitting(levels.model, Statistics.from_arrays(data.X, data.speaker, data.session, KINDS[data.kind]))
+    stats = levels.fitting(Statistics.from_arrays(data.X, data.speaker, data.session, KINDS[data.kind]))
     assert stats.kinds.tolist() == KINDS.tolist()
     assert stats.N[missing] == 0
     target = Target.of(stats)
@@ -394,19 +394,19 @@ def test_kinds_of_other_names_are_one_kind():
     p, levels, data = case("kinds", 7)
     others = Statistics.from_arrays(data.X, data.speaker, data.session, np.array(["x", "mic", "y"])[data.kind])
     for stats in (others, statistics(data)):
-        found = ad.fitting(levels.model, stats)
+        found = levels.fitting(stats)
         assert found.K == 1
         np.testing.assert_allclose(Target.of(found).total, np.cov(data.X.T, bias=True), rtol=1e-9)
     one = ad.like(levels.model, found, levels.priors)
     np.testing.assert_allclose(one.mu[0], levels.priors @ p.mu, rtol=1e-13)
     np.testing.assert_allclose(np.linalg.inv(one.W[0]), noise_of(p, data, 3, False), rtol=1e-9)
-    assert ad.like(levels.model, ad.fitting(levels.model, statistics(data, 3)), levels.priors) is levels.model
+    assert ad.like(levels.model, levels.fitting(statistics(data, 3)), levels.priors) is levels.model
 
 
 def test_the_target_of_another_dimension():
     _, levels, _ = case("two-source")
     with pytest.raises(DuopldaError, match="the target has 3 dimensions, the model 5"):
-        ad.fitting(levels.model, Statistics.from_arrays(np.eye(3), [1, 1, 2]))
+        levels.fitting(Statistics.from_arrays(np.eye(3), [1, 1, 2]))
 
 
 @settings(max_examples=60, deadline=None)

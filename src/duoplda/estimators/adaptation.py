@@ -194,14 +194,16 @@ class Adaptation:
         return self._result(methods[self.method]())
 
     def _choose_method(self) -> None:
-        self.method = {"speakers": "labels", "sessions": "clusters", "nothing": "total"}[self.known]
+        methods = {
+            "speakers": ("labels", "the target's speakers are known"),
+            "sessions": ("clusters", "the target's sessions are known"),
+            "nothing": ("total", "nothing is known of the target's recordings"),
+        }
+        self.method, self.story["reasons"]["method"] = methods[self.known]
         if self.method == "clusters" and isinstance(self.target, Statistics):
             self.method = "sessions"
             self._note("statistics cannot be clustered: their sessions alone are used")
-        of_recordings = " of the target's recordings" if self.known == "nothing" else ""
-        what = self.known if of_recordings else f"the target's {self.known}"
         self.story["method"] = self.method
-        self.story["reasons"]["method"] = f"{what} {'is' if of_recordings else 'are'} known{of_recordings}"
 
     def _stage(self, name: str, compute: Callable[[], Mapping[str, ArrayLike]]) -> Arrays:
         """The arrays of a stage: those of an earlier run that the observer has kept, or new ones."""

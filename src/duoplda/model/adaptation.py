@@ -159,21 +159,6 @@ class Target:
         return Target(means, stats.N.copy(), total, noise, **levels)
 
 
-def fitting(model: Model, stats: Statistics) -> Statistics:
-    """The statistics with the kinds of channels of the model, and of its levels.
-
-    Where they name no kinds, or kinds that the model does not know, all recordings are of one kind (see `like`). A
-    model without sessions takes each recording for one.
-    """
-    if model.d != stats.d:
-        raise DuopldaError(f"the target has {stats.d} dimensions, the model {model.d}")
-    if not model.nx:
-        stats = simpler.without_sessions(stats)
-    if set(stats.kinds.tolist()) <= set(model.kinds.tolist()) and model.K > 1:
-        return stats.of_kinds(model.kinds)
-    return simpler.without_kinds(stats)
-
-
 def like(model: Model, stats: Statistics, priors: Floats) -> Model:
     """The model as statistics without kinds of channels take it: one kind, with the mean and the noise of all."""
     if stats.K == model.K:
@@ -215,8 +200,18 @@ class Levels:
         return symmetric(np.linalg.inv(to_numpy(self.model.W)))
 
     def fitting(self, stats: Statistics) -> Statistics:
-        """The statistics of a target as this model takes them: see the function `fitting`."""
-        return fitting(self.model, stats)
+        """The statistics of a target with the kinds of channels of the model, and of its levels.
+
+        Where they name no kinds, or kinds that the model does not know, all recordings are of one kind (see `like`). A
+        model without sessions takes each recording for one.
+        """
+        if self.model.d != stats.d:
+            raise DuopldaError(f"the target has {stats.d} dimensions, the model {self.model.d}")
+        if not self.model.nx:
+            stats = simpler.without_sessions(stats)
+        if set(stats.kinds.tolist()) <= set(self.model.kinds.tolist()) and self.model.K > 1:
+            return stats.of_kinds(self.model.kinds)
+        return simpler.without_kinds(stats)
 
     def mean_noise(self, target: Target) -> Floats:
         """(d, d) the noise that the target's recordings would have: without kinds, the means of the kinds differ too.
