@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -35,13 +36,16 @@ from duoplda.model.ragged import Patterns, Speakers, speakers
 from duoplda.trials.exact import log_evidence
 from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
 
-MOST_PATTERNS = 64  # that stand side by side in a product, each with a unit vector of its own
-FEW = 64  # a pattern of fewer sides is rare; where more than MOST_PATTERNS patterns are rare, sides are ragged
+# So many patterns stand side by side in a product, each with a unit vector of its own: that makes a product of 150
+# factors half as large again. Where more patterns are rare, sides are called ragged.
+MOST_PATTERNS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """How many recordings came in, and their sum about the mean of the chain that took them (`estimators.domain`).
+    """How many recordings were enrolled, and the sum of their vectors about the mean of the chain that enrolled them.
+
+    It tells whether recordings are like the training data (`duoplda.estimators.domain`).
 
     >>> both = Seen(2, np.array([1.0, 3.0])) + Seen(1, np.array([2.0, 0.0]))
     >>> both.n, both.sum.tolist()
@@ -71,7 +75,8 @@ class Sides:
     session, session_side, session_type, z : (h,), (h,), (h,), (h, nx) the sessions that have names: their name, the
         row of their side, their type and their z. They tell when the two sides of a trial share a session.
     version : counts the changes by `add` and `remove`
-    seen : all recordings that came in, those of sides that were removed or not selected included; None: not known
+    seen : the sum of all recordings that were enrolled, also of sides that were removed or not selected later; None
+        where it is not known
     """
 
     seen: Seen | None = None
@@ -93,7 +98,7 @@ class Sides:
     z = property(lambda self: self._sessions["z"])
 
     @classmethod
-    def empty(cls, model: Model, ids: Any = ()) -> Self:
+    def empty(cls, model: Model, ids: ArrayLike = ()) -> Self:
         """Sides without recordings, to which recordings are added later."""
         names = as_names(np.asarray(ids))
         none = np.zeros(0, np.int64)
@@ -165,11 +170,11 @@ class Sides:
 
     # -- use
 
-    def rows(self, ids: Any) -> Ints:
+    def rows(self, ids: ArrayLike) -> Ints:
         """Rows of sides by id, -1 where there is none."""
         return self._places.last(np.asarray(ids).reshape(-1))
 
-    def find(self, ids: Any) -> Ints:
+    def find(self, ids: ArrayLike) -> Ints:
         """Rows of sides by id, all of which must be there."""
         wanted = np.asarray(ids).reshape(-1)
         rows = self.rows(wanted)
@@ -178,7 +183,7 @@ class Sides:
             raise DuopldaError(f"{len(unknown)} ids are not among the {len(self)} enrolled: {some(unknown)}")
         return rows
 
-    def select(self, rows: Any) -> Self:
+    def select(self, rows: slice | Sequence[int] | NDArray[Any]) -> Self:
         """Some of the sides (a slice, or row numbers in any order), their sessions with them.
 
         >>> from duoplda import PLDA
@@ -266,26 +271,26 @@ class Sides:
         new = np.flatnonzero(rows < 0)
         rows[new] = len(self) + np.arange(len(new))
         if len(np.unique(rows)) < len(rows):
-            raise DuopldaError("an id is there twice among the sides to be added: give each id once")
-        own = self._columns_of(other.types)
+            raise DuopldaError("an id occurs twice among the sides to be added: give each id once")
+        columns = self._columns_of(other.types)
         counts = np.zeros((len(new), len(self.types)), np.int64)
         gamma = zeros((len(new), self.model.ny), self.gamma)
         self._people.append(ids=other.ids[new], counts=counts, gamma=gamma)
         self._places.extend(other.ids[new])
-        self.counts[rows[:, None], own] += other.counts
+        self.counts[rows[:, None], columns] += other.counts
         add_rows(self.gamma, rows, other.gamma)
-        self._join(other, rows, own)
+        self._join(other, rows, columns)
         self.seen = seen_together(self.seen, other.seen)
-        grown = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
-        self.__dict__ = self.__getstate__() | grown  # what else was computed is forgotten
+        indices = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
+        self.__dict__ = self.__getstate__() | indices  # all else that was computed from the sides is out of date
         self.version += 1
         return self
 
-    def remove(self, ids: Any) -> Self:
+    def remove(self, ids: ArrayLike) -> Self:
         """Remove sides by id, in place."""
-        rest = np.setdiff1d(np.arange(len(self)), self.find(ids))
+        kept = np.setdiff1d(np.arange(len(self)), self.find(ids))
         version = self.version
-        self.__dict__ = self.select(rest).__dict__
+        self.__dict__ = self.select(kept).__dict__
         self.version = version + 1
         return self
 
@@ -299,15 +304,15 @@ class Sides:
             self._people.columns["counts"] = np.pad(self._people.columns["counts"], ((0, 0), (0, more)))
         return columns
 
-    def _join(self, other: Sides, rows: Ints, own: Ints) -> None:
-        """Take over the named sessions of other sides, which are `rows` here; `own` are their types here.
+    def _join(self, other: Sides, rows: Ints, columns: Ints) -> None:
+        """Take over the named sessions of other sides, which are `rows` here; `columns` are their types here.
 
         A session of which the side has a part already becomes one session: it has the sum of the types and of z.
         """
         if not len(other.session):
             return
         side = rows[other.session_side]
-        type_ = own[other.session_type]
+        type_ = columns[other.session_type]
         cell, part = self.named.find(other.session)
         hit = self.session_side[cell] == side[part]
         cell = cell[hit]
@@ -325,9 +330,9 @@ class Sides:
                 np.add.at(self.counts, (side[part], types), change)
             self.session_type[cell] = whole
             set_rows(self.z, cell, z1 + z2)
-        rest = np.setdiff1d(np.arange(len(side)), part)
-        self._sessions.append(name=other.session[rest], side=side[rest], type=type_[rest], z=take(other.z, rest))
-        self.named.extend(other.session[rest])
+        new = np.setdiff1d(np.arange(len(side)), part)
+        self._sessions.append(name=other.session[new], side=side[new], type=type_[new], z=take(other.z, new))
+        self.named.extend(other.session[new])
 
 
 def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
@@ -370,7 +375,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             if not (np.isfinite(array) if real else array >= 0).all():
                 raise ValueError(f"{name} has {'NaN or infinity' if real else 'negative numbers'} in it")
         if h and (side.max() >= n or type_.max() >= C):
-            raise ValueError("it has sessions of speakers, or of types, that are not there")
+            raise ValueError("it has sessions of speakers, or of types, that it does not have")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
             raise ValueError("it has more named sessions than sessions")
         seen = None if "seen" not in arrays else Seen(*_seen(arrays["n_seen"], arrays["seen"]))
@@ -383,6 +388,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
 
 
 def _seen(n: NDArray[Any], total: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """The number and the sum of recordings, from a file."""
     if n.shape != (1,) or n.dtype != np.int64 or n[0] < 0:
         raise ValueError(f"n_seen is {n.dtype} {n.tolist() if n.size < 9 else n.shape}, expected one number from 0 on")
     if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
@@ -399,16 +405,16 @@ class Groups:
 
     def __init__(self, side: Sides):
         p = side.patterns
-        few = int(np.searchsorted(p.multiplicity, FEW))
-        if few <= MOST_PATTERNS:
-            few = 0
-        elif 4 * p.start[few] > 3 * len(side):  # parts of columns are slow to write
-            few = len(p)
+        rare = int(np.searchsorted(p.multiplicity, 64))  # for fewer than 64 sides, an inverse costs more than it saves
+        if rare <= MOST_PATTERNS:
+            rare = 0
+        elif 4 * p.start[rare] > 3 * len(side):  # the others are few, and parts of columns are slow to write
+            rare = len(p)
         used = np.flatnonzero(p.rows.any(axis=0))
         used = used[np.lexsort(side.types[used].T[::-1])]
         rows = p.rows[:, used]
         order = np.arange(len(p))
-        if len(used) and not few:
+        if len(used) and not rare:
             order = np.lexsort(rows.T[::-1])
         self.types: Ints = side.types[used]  # (C, K) the types that occur
         self.rows: Ints = rows[order]  # (P, C) sessions by type
@@ -416,19 +422,23 @@ class Groups:
         self.multiplicity: Ints = p.multiplicity[order]  # (P,) sides of each pattern
         self.G = take(side.terms.G, used)  # (C, ny, ny)
         self.ln_Lambda = take(side.posterior.ln_Lambda, order)  # (P,)
-        ranges = ((range(few), True), (range(few, len(p)), False))
-        self.parts = [(r, rare) for r, rare in ranges if len(r)]  # ranges of patterns, and whether these are rare
-        self.key = (self.types.tobytes(), self.rows.shape, self.rows.tobytes(), few, int(p.start[few]))
+        ranges = ((range(rare), True), (range(rare, len(p)), False))
+        self.parts = [(r, is_rare) for r, is_rare in ranges if len(r)]  # ranges of patterns, and whether these are rare
+        self.key = (self.types.tobytes(), self.rows.shape, self.rows.tobytes(), rare, int(p.start[rare]))
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-def enroll(model: Model, X: Array, ids: Any, session: Any = None, channel: Any = None) -> Sides:
-    """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers."""
+def enroll(
+    model: Model, X: Array, ids: ArrayLike, session: ArrayLike | None = None, channel: Ints | None = None
+) -> Sides:
+    """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers.
+
+    `session` (n,) are names, `channel` (n,) rows of the model's kinds of channels.
+    """
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
-    # A cell: a session of a side
-    cell = np.arange(len(side))
+    cell = np.arange(len(side))  # a cell is a session of a side
     n_cells = len(side)
     names = np.zeros(0, "U1")
     if session is not None:
@@ -461,7 +471,7 @@ class Meeting:
         self.terms = Terms(model, np.concatenate([first, second, first + second]))
 
     def _three(self, stack: Array) -> tuple[Array, Array, Array]:
-        """Of terms: those of the first parts, of the second, and of the whole sessions."""
+        """The terms of the first parts, of the second, and of the whole sessions."""
         return stack[: self.n, ...], stack[self.n : 2 * self.n, ...], stack[2 * self.n :, ...]
 
     def shift(self, za: Array, zb: Array) -> Array:
@@ -469,10 +479,10 @@ class Meeting:
         A, B, whole = self._three(self.terms.PJ)
         out = zeros((za.shape[0], A.shape[-1]), za)
         for t in range(self.n):
-            of = np.flatnonzero(self.which == t)
-            x = take(za, of)
-            y = take(zb, of)
-            add_rows(out, of, x @ A[t, ...] + y @ B[t, ...] - (x + y) @ whole[t, ...])
+            rows = np.flatnonzero(self.which == t)
+            x = take(za, rows)
+            y = take(zb, rows)
+            add_rows(out, rows, x @ A[t, ...] + y @ B[t, ...] - (x + y) @ whole[t, ...])
         return out
 
     def gain(self, za: Array, zb: Array) -> Array:
@@ -498,8 +508,8 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     cells = np.arange(len(b.session))
     if part is not None:
         cells = np.flatnonzero((b.session_side >= part.start) & (b.session_side < part.stop))
-    ca, at = a.named.find(b.session[cells])
-    cb = cells[at]
+    ca, which = a.named.find(b.session[cells])
+    cb = cells[which]
     trial = a.session_side[ca] * len(b) + b.session_side[cb]
     if only is not None:
         listed = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
@@ -508,12 +518,12 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
         trial = trial[listed]
     if not len(trial):
         return None
-    trials, at = np.unique(trial, return_inverse=True)
-    order = np.argsort(at, kind="stable")
+    trials, place = np.unique(trial, return_inverse=True)
+    order = np.argsort(place, kind="stable")
     ca = ca[order]
     cb = cb[order]
-    at = at[order]
-    starts = np.flatnonzero(np.diff(at, prepend=-1))
+    place = place[order]
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
     i, j = np.divmod(trials, len(b))
     meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
     za = take(a.z, ca)
@@ -521,7 +531,7 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     gain = segment_sums(meet.gain(za, zb)[:, None], starts)[:, 0]
     gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(meet.shift(za, zb), starts)
     T = meet.n
-    met = np.bincount(at * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
+    met = np.bincount(place * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
     G = namespace(gamma).concat([a.terms.G, b.terms.G, meet.G])
     Q3 = log_evidence(G, np.concatenate([a.counts[i], b.counts[j], met], axis=1), gamma)
     return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)

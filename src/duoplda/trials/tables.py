@@ -13,7 +13,7 @@ from duoplda.data.labels import Ints
 
 
 class Table:
-    """Columns of one length with room behind them: to append n rows one by one costs O(n), not O(n^2)."""
+    """Columns of one length, with free room behind their rows: to append n rows one by one costs O(n), not O(n^2)."""
 
     def __init__(self, **columns: Array):
         self.columns = columns
@@ -73,7 +73,8 @@ def as_text(names: NDArray[Any]) -> NDArray[Any]:
     return np.array(list(_keys(names)), dtype=str)
 
 
-def _key(name: Any) -> str:
+def _key(name: str | bytes | float) -> str:
+    """A name as text, such that 5, 5.0 and "5" are the same."""
     if isinstance(name, bytes):
         return name.decode()
     if isinstance(name, bool) or (isinstance(name, float) and name.is_integer()):
@@ -82,7 +83,7 @@ def _key(name: Any) -> str:
 
 
 def _keys(names: NDArray[Any]) -> Iterable[str]:
-    """Each of the names as text; what is text already costs nothing."""
+    """The names as text; what is text already costs nothing."""
     return names.tolist() if names.dtype.kind == "U" else map(_key, names.tolist())
 
 
@@ -123,12 +124,14 @@ class Index:
 
     def find(self, names: NDArray[Any]) -> tuple[Ints, Ints]:
         """All rows that have one of the names, and which of the names it is."""
-        at = self.last(names)
+        row = self.last(names)
         which = np.arange(len(names))
-        found = [np.zeros((2, 0), np.int64)]
-        while len(at):
-            at, which = at[at >= 0], which[at >= 0]
-            found.append(np.stack([at, which]))
-            at = np.array([self._before[row] for row in at.tolist()], np.int64)
-        rows, of = np.concatenate(found, axis=1)
-        return rows, of
+        parts = [np.zeros((2, 0), np.int64)]
+        while len(row):  # the last row of each name, then the one before it, and so on
+            known = row >= 0
+            row = row[known]
+            which = which[known]
+            parts.append(np.stack([row, which]))
+            row = np.array([self._before[r] for r in row.tolist()], np.int64)
+        rows, names_of_rows = np.concatenate(parts, axis=1)
+        return rows, names_of_rows
