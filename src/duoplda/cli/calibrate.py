@@ -55,25 +55,20 @@ def calibrate(
 
     screen = Terminal(quiet)
     learnt = workflow.calibrate(**typed, note=screen.note)
-    screen.note("\n".join([*learnt_lines(learnt), *stored_lines(held_out, model)]))
+    if learnt:
+        screen.note("\n".join(learnt_lines(learnt)))
+    if held_out is not None:
+        screen.note(f"{held_out}: cross-validated scores, affine.txt and quality.txt")
+    if model is not None:
+        screen.note(f"{model}: calibration stored")
     if json:
         result_json({**learnt, "out": out, "model": model})
     else:
         result(str(out if out is not None else model))
 
 
-def stored_lines(held_out: File, model: File) -> Iterator[str]:
-    """Where the cross-validated scores and the calibration are."""
-    if held_out is not None:
-        yield f"{held_out}: cross-validated scores, affine.txt and quality.txt"
-    if model is not None:
-        yield f"{model}: calibration stored"
-
-
 def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:
-    """What was learnt, if anything was."""
-    if not learnt:
-        return
+    """What was learnt, and how good it is."""
     if learnt["method"] != "quality":
         bits = ", ".join(f"{value:.4f} {when}" for when, value in learnt["cllr_same_trials"].items())
         yield f"{learnt['method']} on {learnt['trials']:,} trials: Cllr {bits}, on these same trials"

@@ -9,13 +9,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from duoplda.data import Recordings
 from duoplda.errors import DomainWarning, MissingIds, OptionsError
-from duoplda.io import check_output, embedding_shards, read_map, read_recordings, source_files
+from duoplda.io import LabelColumns, check_output, embedding_shards, read_map, read_recordings, source_files
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
 
@@ -82,24 +81,19 @@ def reader(
         stack.enter_context(warnings.catch_warnings())
         if not domain_check:
             warnings.simplefilter("ignore", DomainWarning)
-        if dask is None:
-            yield partial(_read_here, hashed=hashed, **options), None if device == "cpu" else device
-        else:
-            from duoplda.engines.dask import connect
+        if dask is not None:
+            from duoplda.engines.dask import connect, recordings
 
             client = stack.enter_context(connect(dask))
-            yield partial(_read_on_cluster, client=client, **options), None
 
+        def read(path: PathLike, ids: str | None = None, labels: LabelColumns | bool | None = None) -> Recordings:
+            if dask is not None:
+                return recordings(embedding_shards(path, ids), labels, client=client, **options)
+            if isinstance(labels, bool):
+                return read_recordings(path, ids=ids, own_labels=labels, hashed=hashed, **options)
+            return read_recordings(path, labels, ids=ids, hashed=hashed, **options)
 
-def _read_here(path: PathLike, ids: str | None = None, labels: Any = None, **options: Any) -> Recordings:
-    own = labels is True
-    return read_recordings(path, None if own else labels, ids=ids, own_labels=own, **options)
-
-
-def _read_on_cluster(path: PathLike, ids: str | None = None, labels: Any = None, **options: Any) -> Recordings:
-    from duoplda.engines.dask import recordings
-
-    return recordings(embedding_shards(path, ids), labels, **options)
+        yield read, None if device == "cpu" else device
 
 
 def labels_by_id(sessions: PathLike | None, channels: PathLike | None) -> dict[str, Any]:

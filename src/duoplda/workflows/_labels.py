@@ -35,15 +35,15 @@ def read_known_labels(
         return _sessions_alone([(read_map(sessions, "session") or {}, read_map(channels, "channel"))])
     if labels is None:
         return None
-    own = labels == embeddings
-    files = source_files(labels) if own else [labels]
+    in_embeddings = labels == embeddings
+    files = source_files(labels) if in_embeddings else [labels]
     columns = set[str]()
     # The embeddings may be of a format that has no room for labels: then the reading of the recordings says so.
-    with suppress(DuopldaError) if own else nullcontext():
+    with suppress(DuopldaError) if in_embeddings else nullcontext():
         columns = label_columns(files[0])
     if "session" in columns and "speaker" not in columns:
         return _sessions_alone([read_sessions(file) for file in files])
-    return True if own else read_labels(labels)
+    return True if in_embeddings else read_labels(labels)
 
 
 def _sessions_alone(parts: Iterable[tuple[ById | None, ById | None]]) -> LabelColumns:

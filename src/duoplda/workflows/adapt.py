@@ -43,8 +43,8 @@ def adapt(
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
     if channels is not None and speakers is None and sessions is None:
         raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
-    own = labels == embeddings  # labels are columns of the embeddings
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels, model]
+    in_embeddings = labels == embeddings  # as columns of theirs
+    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if in_embeddings else labels, model]
     files.check_outputs([out], force, [embeddings], lists)
     state = Path(f"{out}.resume")
     with files.reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
@@ -54,8 +54,10 @@ def adapt(
         target: Any = read(embeddings, ids, table)
         del table
         files.release_memory()
-        # What tells this adaptation from others that may have left a file to resume from.
-        inputs = [*hashes.values(), *(_sizes_and_times(embeddings) if own else ())]
+        # What tells this adaptation from others that may have left a file to resume from. Labels inside the embeddings
+        # are not hashed: sizes and times of the files tell whether they have changed.
+        status = [file.stat() for file in source_files(embeddings)] if in_embeddings else []
+        inputs = [*hashes.values(), *((file.st_size, file.st_mtime_ns) for file in status)]
         work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "note": note}
         adapted = checkpoint.adapt(backend, target, state, observer=files.Progress(show), **work, **options)
     origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": versions()}
@@ -64,9 +66,3 @@ def adapt(
     adapted.save(out, provenance={"adaptation": origin}, force=force)
     state.unlink(missing_ok=True)
     return adapted
-
-
-def _sizes_and_times(embeddings: PathLike) -> list[tuple[int, int]]:
-    """Sizes of the files of embeddings, and when they were written, which tell whether their labels have changed."""
-    status = [file.stat() for file in source_files(embeddings)]
-    return [(file.st_size, file.st_mtime_ns) for file in status]

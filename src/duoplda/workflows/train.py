@@ -56,8 +56,8 @@ def train(
         raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
     if preset is not None and not length_norm:
         raise OptionsError("`preset` normalises lengths twice: leave `length_norm` as it is")
-    own = labels == embeddings  # labels are columns of the embeddings
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if own else labels]
+    in_embeddings = labels == embeddings  # as columns of theirs
+    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if in_embeddings else labels]
     files.check_outputs([out], force, [embeddings], lists)
     choices: dict[str, Any] = {"model": model_type, "n_channels": learn_channels, "random_state": seed, **options}
     plda = PLDA(speaker_factors, session_factors, shrinkage=shrinkage, **choices)
@@ -68,7 +68,7 @@ def train(
         backend = Backend.preset(preset, lda=lda or 128, whiten=bool(whiten), **steps)
     state = Path(f"{out}.resume")
     with files.reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
-        table = True if own else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
+        table = True if in_embeddings else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
         recordings: Any = read(embeddings, ids, table)
         del table
         files.release_memory()
