@@ -217,8 +217,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         centre : how far the mean goes, from 0 to 1; None: as far as the number of speakers allows
         prior : for clusters, the probability that two random sessions are of one speaker
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
-        remember : `remember(name, compute)` may give the arrays of a stage from an earlier run, instead of computing
-            them, as `duoplda adapt --resume` does
+        observer : is told how far the adaptation is, and may give results of stages that an earlier run has finished
 
         `adapted_` of the result tells what was done, and why: method, numbers of the target, its distance, how far the
         mean went (`centre`), `shares` of the target, the `partitions` that were tried, and the calibration: from trials
