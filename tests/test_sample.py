@@ -5,8 +5,7 @@ import pytest
 
 from duoplda import Recordings, Statistics
 from duoplda.datasets import make_recordings
-from duoplda.model import sample
-from duoplda.model.sample import RECORDINGS, SESSIONS, Sample
+from duoplda.model.sample import Sample, SampleLimits
 
 X, SPEAKER, SESSION, CHANNEL = make_recordings(
     40, (1, 25), (1, 9), n_dimensions=6, n_speaker_factors=3, n_session_factors=3, seed=3
@@ -33,9 +32,8 @@ def whole():
 def test_limits(whole):
     for part in whole:
         pairs, times = np.unique(np.stack([part.speaker, part.session]), axis=1, return_counts=True)
-        assert times.max() == RECORDINGS
-        assert np.unique(pairs[0], return_counts=True)[1].max() <= SESSIONS
-        assert len(part) <= part.most
+        assert times.max() == 5
+        assert np.unique(pairs[0], return_counts=True)[1].max() <= 16
 
 
 def test_what_is_kept_are_recordings_of_their_speakers(whole):
@@ -48,10 +46,21 @@ def test_what_is_kept_are_recordings_of_their_speakers(whole):
         assert len(set(zip(found.tolist(), labels[index], strict=True))) == len(set(found)) == len(set(labels[index]))
 
 
-@pytest.mark.parametrize("limit", [1 << 26, 40_000])
+@pytest.mark.parametrize("n_bytes", [1 << 26, 10_000, 2000])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_order_and_any_shards(monkeypatch, seed, limit):
-    monkeypatch.setattr(sample, "BYTES", limit)
+def test_any_order_and_any_parts_of_a_sample_that_is_full(seed, n_bytes):
+    limits = SampleLimits(n_bytes)
+    expected = Sample.of(Recordings.from_arrays(X, NAMES, CALLS), limits)
+    assert len(expected) <= n_bytes // (8 * X.shape[1])
+    order = np.random.default_rng(seed).permutation(len(X))
+    chunks = Recordings.from_chunks(lambda: np.array_split(X[order], 7), NAMES[order], CALLS[order])
+    assert_same([Sample.of(chunks, limits)], [expected])
+    parts = [Sample.of(Recordings.from_arrays(X[p], NAMES[p], CALLS[p]), limits) for p in np.array_split(order, 5)]
+    assert_same([Sample.join(parts)], [expected])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_and_any_shards(seed):
     expected = samples(Statistics.from_arrays(X, NAMES, CALLS, n_folds=4))
     order = np.random.default_rng(seed).permutation(len(X))
     assert_same(samples(Statistics.from_arrays(X[order], NAMES[order], CALLS[order], n_folds=4)), expected)
@@ -80,7 +89,7 @@ def test_speakers_fit_or_stay_out():
     n = 30
     column = np.repeat(np.arange(n, dtype=np.uint64), 4)
     rows = np.arange(4 * n)
-    s = Sample(rows[:, None] * 1.0, rows, column, rows.astype(np.uint64), rows.astype(np.uint64), most=41)
+    s = Sample(rows[:, None] * 1.0, rows, column, rows.astype(np.uint64), rows.astype(np.uint64), max_recordings=41)
     assert s.trimmed().speaker.tolist() == np.repeat(np.arange(10), 4).tolist()  # the eleventh would be cut
 
 

@@ -58,22 +58,6 @@ def test_kinds_move_towards_each_other_first():
         np.testing.assert_allclose(np.linalg.inv(out.W[k]), want, rtol=1e-10)
 
 
-@pytest.mark.parametrize("K", [1, 2])
-def test_one_change_after_another_is_that_of_a_new_shrinker(K):
-    """What did not change is not computed again: it must not show, whichever amount moves or goes back."""
-    rng = np.random.default_rng(K)
-    p = oracle.random_model(rng, 4, 3, 2, K)
-    model, N = Model(p.mu, p.V, p.U, p.W, np.arange(K)), np.array([30.0, 10.0])[:K]
-    T = np.cov(rng.normal(size=(4, 50)))
-    once = shr.Shrinker(model, T, N)
-    base = shr.Shrinkage(0.3, 0.2, 0.1, 0.4)
-    changes = [base._replace(**{name: a}) for name in base._fields for a in (0.0, 0.7)]
-    for a in (base, *changes, base, shr.Shrinkage(), base):
-        found, want = once(a), shr.Shrinker(model, T, N)(a)
-        for name in ("mu", "V", "U", "W"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
-
-
 def test_densities_of_shrunk_parameters_are_the_oracles():
     X, speaker, session, _ = data(10)
     plda = PLDA(shrinkage=(0.5, 0.1, 0.1)).fit(X, speaker, session=session)

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, on_device, to_numpy
+from duoplda.arrays import Array, Device, on_device, to_numpy
 from duoplda.data import Recordings
 from duoplda.data.labels import NO_KIND
 from duoplda.errors import DuopldaError
@@ -21,12 +21,16 @@ from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.plda import PLDA, ScoresTrials
 from duoplda.estimators.preprocessing import LDA, Center, Covariances, LengthNorm, Whiten, folded, through, unfolded
 from duoplda.io import DiagonalModel, ForeignModel, Transform
+from duoplda.io.common import PathLike
 from duoplda.model.collapse import Loss, collapse
 from duoplda.model.em import State
+from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
 from duoplda.observer import SILENT, Observer
 from duoplda.trials.sides import Sides
+
+Steps = dict[str, Any]  # transformers by name
 
 
 @dataclass(eq=False, repr=False)
@@ -80,12 +84,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
-        session: Any = None,
-        channel: Any = None,
+        X: ArrayLike | Recordings,
+        y: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
         *,
-        device: Any = None,
+        device: Device = None,
         state: State | None = None,
         observer: Observer = SILENT,
     ) -> Self:
@@ -102,7 +106,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """
         recordings = self._recordings(X, y, session, channel)
         plda = self._plda()
-        without: list[dict[str, Any]] = []  # the steps as they are without each fold
+        without: list[Steps] = []  # the steps as they are without each fold
         if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
             steps = self._fit_steps(Covariances.of(stats), 0)
@@ -133,19 +137,20 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         self.counts_["recordings"] = int(stats.n_recordings)
         return self
 
-    def _fit_without(self, stats: Statistics, stage: int) -> list[dict[str, Any]]:
+    def _fit_without(self, stats: Statistics, stage: int) -> list[Steps]:
         """The steps of a stage as they are without the speakers of each fold; none where that cannot be."""
-        rest = [[other for other in stats.folds if other is not fold and other.n_recordings] for fold in stats.folds]
+        without = []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are about all data too
-            try:
-                return (
-                    [self._fit_steps(Covariances.of(Statistics.sum(parts)), stage) for parts in rest]
-                    if all(rest)
-                    else []
-                )
-            except DuopldaError:  # LDA to more dimensions than a fold's absence leaves
-                return []
+            warnings.simplefilter("ignore")  # the same warnings come for all data
+            for fold in stats.folds:
+                others = [other for other in stats.folds if other is not fold and other.n_recordings]
+                if not others:
+                    return []
+                try:
+                    without.append(self._fit_steps(Covariances.of(Statistics.sum(others)), stage))
+                except DuopldaError:  # LDA to more dimensions than the other folds have speakers for
+                    return []
+        return without
 
     def _plda(self) -> PLDA:
         """An unfitted PLDA to train."""
@@ -156,22 +161,23 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         checks.plda_parameters(self.plda)
         return replace(self.plda)  # unlike a clone, it has the very same callback
 
-    def _stages(self) -> list[dict[str, Any]]:
+    def _stages(self) -> list[Steps]:
         """The unfitted steps, in parts that are each fitted to one reading of the recordings: a length ends a part."""
         if not isinstance(self.length_norm, (bool, np.bool_)) and self.length_norm != "twice":
             raise DuopldaError(f"length_norm={self.length_norm!r} must be True, False or 'twice'")
         by = bool(self.center_by_channel)
-        twice = isinstance(self.length_norm, str)
-        linear: dict[str, Any] = {} if self.lda is None else {"lda": LDA(self.lda, by_channel=by)}
+        first: Steps = {"center": Center(by_channel=by)}
+        linear: Steps = {}
+        if self.lda is not None:
+            linear["lda"] = LDA(self.lda, by_channel=by)
         if self.whiten:
             linear["whiten"] = Whiten(by_channel=by)
-        first: dict[str, Any] = {"center": Center(by_channel=by)}
-        if twice:
+        if self.length_norm == "twice":
             second = {**linear, "center_2": Center(by_channel=by), "length_norm_2": LengthNorm()}
             return [{**first, "length_norm": LengthNorm()}, second]
         return [first | linear | ({"length_norm": LengthNorm()} if self.length_norm else {})]
 
-    def _fit_steps(self, covariances: Covariances, stage: int) -> dict[str, Any]:
+    def _fit_steps(self, covariances: Covariances, stage: int) -> Steps:
         """The transformers of a stage, fitted one after another."""
         if self.center_by_channel and covariances.kinds.tolist() == NO_KIND.tolist():
             raise DuopldaError("center_by_channel=True needs channel: the kind of each recording")
@@ -195,7 +201,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         weights: ArrayLike | None = None,
         centre: float | None = None,
         prior: float = 0.02,
-        device: Any = None,
+        device: Device = None,
         observer: Observer = SILENT,
     ) -> Self:
         """The same chain for another domain, to which recordings of that domain lead; this one stays as it is.
@@ -235,10 +241,19 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         ('labels', 30)
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
-        source = adaptation.Chain(self.plda_, self.steps_)
-        options |= {"device": device, "observer": observer}
-        adapted = adaptation.adapt(source, X, speaker, session, channel, **options)
+        adapted = adaptation.adapt(
+            adaptation.Chain(self.plda_, self.steps_),
+            X,
+            speaker,
+            session,
+            channel,
+            method=method,
+            weights=weights,
+            centre=centre,
+            prior=prior,
+            device=device,
+            observer=observer,
+        )
         backend = copy(self)
         backend.steps_ = adapted.steps_
         backend.plda_ = adapted.plda_
@@ -258,23 +273,36 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         steps = self.steps_ if fitted else {name: step for stage in self._stages() for name, step in stage.items()}
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
-    def transform(self, X: Any, channel: Any = None, *, device: Any = None) -> Array:
+    def transform(self, X: ArrayLike, channel: ArrayLike | None = None, *, device: Device = None) -> Array:
         """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda"), if given."""
         check_is_fitted(self)
         return through(self.steps_, on_device(checks.rows(self, X), device), channel)
 
-    def enroll(self, X: Any, ids: Any, session: Any = None, channel: Any = None, *, device: Any = None) -> Sides:
+    def enroll(
+        self,
+        X: ArrayLike,
+        ids: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        *,
+        device: Device = None,
+    ) -> Sides:
         """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does.
 
         The sides also keep the sum of all vectors: `llr`, `llr_blocks`, `top` and `cluster` give a `DomainWarning`,
         once, where recordings are far from the training data (see `duoplda.estimators.domain`).
         """
         check_is_fitted(self)
-        X = on_device(checks.rows(self, X), device)
-        Z = through(self.steps_, X, channel)
-        found = self.plda_.enroll(Z, ids, session, channel)
-        found.seen = domain.see(self, X, Z, channel)
-        return found
+        rows = on_device(checks.rows(self, X), device)
+        transformed = through(self.steps_, rows, channel)
+        enrolled = self.plda_.enroll(transformed, ids, session, channel)
+        enrolled.seen = domain.see(self, rows, transformed, channel)
+        return enrolled
+
+    @property
+    def ratio_model_(self) -> Model:
+        """The parameters that serve ratios, which are those of the PLDA."""
+        return self.plda_.ratio_model_
 
     @property
     def calibration_(self) -> Any:
@@ -353,10 +381,10 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return backend
 
     @classmethod
-    def from_foreign(cls, found: ForeignModel) -> Self:
+    def from_foreign(cls, foreign: ForeignModel) -> Self:
         """A chain of what `duoplda.io.read_model` found: the PLDA, and the steps before it where there are any."""
-        plda = PLDA.from_parameters(*found.parameters)
-        return cls.from_plda(plda) if found.transform is None else cls.from_transform(found.transform, plda)
+        plda = PLDA.from_parameters(*foreign.parameters)
+        return cls.from_plda(plda) if foreign.transform is None else cls.from_transform(foreign.transform, plda)
 
     def folded(self) -> Transform:
         """The preprocessing as VBx's and pyannote's files hold it; an error where that would not be exact."""
@@ -372,7 +400,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     # -- files
 
-    def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
+    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write everything to one safetensors file, whole or not at all.
 
         `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
@@ -381,7 +409,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         files.write(path, self, provenance, force)
 
     @classmethod
-    def load(cls, path: files.Path) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
         with files.reading(path) as saved:
             backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)
@@ -401,9 +429,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return backend
 
 
-def _as_if_unseen(
-    steps: dict[str, Any], without: list[dict[str, Any]], X: NDArray[Any], channel: NDArray[Any], fold: int
-) -> Array:
+def _as_if_unseen(steps: Steps, without: list[Steps], X: NDArray[Any], channel: NDArray[Any], fold: int) -> Array:
     """Recordings of a fold as they would be had their speakers not been seen, but for an affine map.
 
     Ratios do not change with an affine map, which is what all steps before length normalisation are. The length of a

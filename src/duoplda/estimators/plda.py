@@ -1,12 +1,14 @@
 """PLDA: the scikit-learn face of the model. It checks input and keeps attributes; nothing numeric happens here."""
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
+from duoplda.arrays import Array, Device, check_finite, namespace, on_device, put, symmetric, take, to_float, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.datasets import draw
@@ -23,6 +25,7 @@ from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
 from duoplda.evaluation.calibration import CALIBRATIONS, AffineCalibration
+from duoplda.io.common import PathLike
 from duoplda.model import em, parameters, posteriors
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
@@ -40,10 +43,9 @@ from duoplda.trials.sides import Sides
 
 Ids = NDArray[Any]
 Blocks = Iterator[tuple[slice, Array]]
-_COPIES: WeakKeyDictionary[Model, dict[str, Model]] = WeakKeyDictionary()  # of models on other devices
 
 
-class _Parameter:
+class ModelParameter:
     """A parameter of the fitted model, to read and to assign; then sides that the old model enrolled are refused.
 
     Arrays of NumPy are handed out read-only and those of other libraries as copies: no model changes under its sides.
@@ -52,7 +54,7 @@ class _Parameter:
     def __init__(self, name: str):
         self.name = name
 
-    def __get__(self, plda: Any, owner: Any = None) -> Any:
+    def __get__(self, plda: PLDA | None, owner: type | None = None) -> Array:
         if plda is None:
             return self
         value = getattr(plda.model_, self.name)
@@ -63,26 +65,15 @@ class _Parameter:
         value.flags.writeable = False
         return value
 
-    def __set__(self, plda: Any, value: Any) -> None:
+    def __set__(self, plda: PLDA, value: ArrayLike) -> None:
         check_is_fitted(plda)
-        given = {name: to_numpy(getattr(plda.model_, name)) for name in ("mu", "V", "U", "W", "kinds")}
-        value = to_numpy(value)
-        given[self.name] = value[None] if self.name == "W" and value.ndim == 2 else value
-        plda.model_ = moved(parameters.checked(*given.values()), plda.model_.V)
+        values = {name: to_numpy(getattr(plda.model_, name)) for name in ("mu", "V", "U", "W", "kinds")}
+        new = to_numpy(value)
+        values[self.name] = new[None] if self.name == "W" and new.ndim == 2 else new
+        plda.model_ = parameters.checked(*values.values()).like(plda.model_.V)
 
 
-def moved(model: Model, like: Array) -> Model:
-    """The model in the array library and on the device of `like`: the same object as long as the model lives."""
-    place, own = (f"{namespace(a).__name__} {a.device}" for a in (like, model.V))
-    if place == own:
-        return model
-    copies = _COPIES.setdefault(model, {})
-    if place not in copies:
-        copies[place] = replace(model, **{a: put(to_numpy(getattr(model, a)), like) for a in ("mu", "V", "U", "W")})
-    return copies[place]
-
-
-class ScoresTrials:
+class ScoresTrials(ABC):
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
     calibration_: Any = None
@@ -90,15 +81,15 @@ class ScoresTrials:
     domain_memory: Any = None  # of a back-end; a PLDA alone does not know the mean of its training data
 
     @property
-    def _fitted_plda(self) -> Any:
-        check_is_fitted(self)
-        return getattr(self, "plda_", self)
+    @abstractmethod
+    def ratio_model_(self) -> Model:
+        """The parameters that serve ratios."""
 
     def llr(
         self,
         enrolled: Sides,
         tests: Sides,
-        pairs: Any = None,
+        pairs: ArrayLike | None = None,
         calibrated: bool = True,
         *,
         approximate: bool = False,
@@ -158,27 +149,28 @@ class ScoresTrials:
 
     def cluster(
         self,
-        X: Any,
-        session: Any = None,
-        channel: Any = None,
+        X: ArrayLike | Recordings | Sides,
+        session: ArrayLike | Mapping[str, Any] | None = None,
+        channel: ArrayLike | Mapping[str, Any] | None = None,
         *,
         prior: float = 0.02,
         n_speakers: int | None = None,
         min_speakers: int | None = None,
         max_speakers: int | None = None,
-        must_link: Any = None,
-        cannot_link: Any = None,
+        must_link: ArrayLike | Sequence[tuple[Hashable, Hashable]] | None = None,
+        cannot_link: ArrayLike | Sequence[tuple[Hashable, Hashable]] | None = None,
         known: Sides | None = None,
         weight: float = 1.0,
         discount: float = 1.0,
         refine: bool = True,
         within_session: bool = False,
-        device: Any = None,
+        device: Device = None,
     ) -> Clustering:
-        """Who is who: put recordings into clusters, one for each speaker, however many these are.
+        """Put recordings into clusters, one for each speaker, however many speakers there are.
 
         Of all partitions of the sessions that are looked at, the one with the highest posterior is taken. The prior
-        is that of Ewens: there is no threshold to tune. The unscaled model is used (`model_`).
+        is that of Ewens: there is no threshold to tune. The unscaled model is used (`model_`). The number of clusters
+        is a guess, too: it is good for recordings like the training data, and too small or too large for others.
 
         Parameters
         ----------
@@ -188,11 +180,12 @@ class ScoresTrials:
         prior : the probability that two random sessions are of one speaker
         n_speakers, min_speakers, max_speakers : how many speakers there are, if that is known
         must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) of one speaker, or of two
-        known : enrolled speakers whom a cluster may be, but need not; all ratios then come from `ratio_model_`
-        weight : what the log ratios count against the prior; less than 1 trusts them less
-        discount : what the evidence of each item counts, for items that are no independent sessions, such as windows
-            of speech that overlap
-        refine : after clusters have been merged, move single sessions while that is better
+        known : enrolled speakers. A cluster may be one of them, or somebody else; all ratios then come from
+            `ratio_model_`.
+        weight : the weight of the log ratios against that of the prior. A weight below 1 trusts the ratios less.
+        discount : the weight of the evidence of each item, for items that are no independent sessions, such as
+            windows of speech that overlap
+        refine : whether single sessions are moved after clusters have been merged, as long as that is better
         within_session : all recordings are of what was one session in training, such as the segments of a file where
             files were sessions: speakers then differ by VV' + UU', and recordings by the noise
 
@@ -200,15 +193,29 @@ class ScoresTrials:
         --------
         >>> from duoplda.datasets import make_recordings
         >>> X, speaker, session, _ = make_recordings(12, 5, 3, n_dimensions=40, seed=1)
-        >>> found = PLDA(20, 30).fit(X, speaker, session=session).cluster(X, session)
-        >>> len(found), found.sessions.tolist()
+        >>> clusters = PLDA(20, 30).fit(X, speaker, session=session).cluster(X, session)
+        >>> len(clusters), clusters.sessions.tolist()
         (12, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {"prior": prior, "weight": weight, "discount": discount, "refine": refine}
-        options |= {"n_speakers": n_speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-        options |= {"must_link": must_link, "cannot_link": cannot_link, "known": known}
-        return cluster_recordings(self, X, session, channel, device, within_session, **options)
+        return cluster_recordings(
+            self,
+            X,
+            session,
+            channel,
+            device,
+            within_session,
+            prior=prior,
+            n_speakers=n_speakers,
+            min_speakers=min_speakers,
+            max_speakers=max_speakers,
+            must_link=must_link,
+            cannot_link=cannot_link,
+            known=known,
+            weight=weight,
+            discount=discount,
+            refine=refine,
+        )
 
     def _check_trials(self, enrolled: Sides, tests: Sides) -> None:
         """Refuse sides that do not fit, and warn of recordings that are far from the training data."""
@@ -220,30 +227,39 @@ class ScoresTrials:
             return ratios
         return self.calibration_.apply(ratios)
 
-    def calibrate(self, scores: Any, labels: Any, method: str = "affine", **options: Any) -> Self:
-        """Learn from uncalibrated scores (n,) of trials and whether they are targets (n,): "affine" or "pav"."""
+    def calibrate(self, scores: ArrayLike, labels: ArrayLike, method: str = "affine", **options: Any) -> Self:
+        """Learn a calibration of the ratios from uncalibrated scores of trials, in the place of the one that was there.
+
+        Parameters
+        ----------
+        scores : (n,) ratios of trials, without calibration
+        labels : (n,) whether each is a target
+        method : "affine", a scale and an offset; "pav", a rising step function, which needs many more trials
+        options : those of the calibration (`duoplda.calibration`)
+        """
         check_is_fitted(self)
         if method not in ("affine", "pav"):
             raise DuopldaError(f"method={method!r} must be one of affine, pav")
         self.calibration_ = CALIBRATIONS[method](**options).fit(scores, labels)
         return self
 
-    def load_sides(self, path: files.Path, *, device: Any = None) -> Sides:
+    def load_sides(self, path: PathLike, *, device: Device = None) -> Sides:
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
-        return sides.load(path, moved(self._fitted_plda.ratio_model_, on_device(np.zeros(1), device)))
+        check_is_fitted(self)
+        return sides.load(path, self.ratio_model_.like(on_device(np.zeros(1), device)))
 
-    def check_sides(self, *given: Sides) -> None:
+    def check_sides(self, *both: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
-        model = self._fitted_plda.ratio_model_
-        for name, side in zip(("enrolled", "tests"), given, strict=False):
+        check_is_fitted(self)
+        for name, side in zip(("enrolled", "tests"), both, strict=False):
             if not isinstance(side, Sides):
                 raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
-        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in given]
+        places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in both]
         if len(set(places)) > 1:
             where = ", ".join(places)
             raise DuopldaError(f"the two sides are in different array libraries or on different devices: {where}")
-        own = moved(model, given[0].gamma)
-        if not all(parameters.same(own, side.model) for side in given):
+        model = self.ratio_model_.like(both[0].gamma)
+        if not all(parameters.same(model, side.model) for side in both):
             raise DuopldaError("the sides were enrolled by different models: enroll both with the model that scores")
 
 
@@ -340,20 +356,20 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     True
     """
 
-    speaker_loadings_ = _Parameter("V")
-    session_loadings_ = _Parameter("U")
-    noise_precision_ = _Parameter("W")
-    channel_means_ = _Parameter("mu")
-    channels_ = _Parameter("kinds")
+    speaker_loadings_ = ModelParameter("V")
+    session_loadings_ = ModelParameter("U")
+    noise_precision_ = ModelParameter("W")
+    channel_means_ = ModelParameter("mu")
+    channels_ = ModelParameter("kinds")
 
     n_speaker_factors: int | str | None = None
     n_session_factors: int | str | None = None
     _: KW_ONLY
     model: str | None = None
-    shrinkage: Any = None
+    shrinkage: float | Sequence[float] | str | None = None
     criterion: str = "decision"
-    enrolment: Any = None
-    priors: Any = (0.5, 0.01)
+    enrolment: Sequence[tuple[int, int | None]] | None = None
+    priors: float | Sequence[float] = (0.5, 0.01)
     n_channels: int | str | None = None
     n_folds: int = 5
     init: str = "moments"
@@ -362,19 +378,19 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     accelerate: bool = True
     minimum_divergence: bool = True
     noise_floor: float = 0.0
-    random_state: Any = None
-    callback: Callable[[int, float, Model], Any] | None = None
+    random_state: int | np.random.RandomState | None = None
+    callback: Callable[[int, float, Model], object] | None = None
 
     # -- training
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
-        session: Any = None,
-        channel: Any = None,
+        X: ArrayLike | Recordings,
+        y: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
         *,
-        device: Any = None,
+        device: Device = None,
         observer: Observer = SILENT,
     ) -> Self:
         """Learn the parameters from recordings.
@@ -384,14 +400,14 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         X : (N, d) recordings, or a `Recordings`, which brings its own labels
         y, session, channel : (N,) the speaker, the session (None: each recording is one) and the kind of channel
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
-        observer : is told how far training is
+        observer : is told how far training is (`duoplda.observer`)
         """
         stats = self.statistics(self._recordings(X, y, session, channel), device=device)
         self.n_features_in_ = stats.d
         return self._fit(stats, None, observer)
 
     def statistics(
-        self, recordings: Recordings, transform: channels.Transform | None = None, *, device: Any = None
+        self, recordings: Recordings, transform: channels.Transform | None = None, *, device: Device = None
     ) -> Statistics:
         """Gather in one pass what `fit_statistics` needs, with folds where held-out speakers choose something.
 
@@ -399,8 +415,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         checks.plda_parameters(self)
         seed = checks.seed(self.random_state)
-        n_kinds = self.n_channels
-        if n_kinds is not None and n_kinds != 1:
+        n_kinds = self.n_channels or 1
+        if self.learns_channels:
             recordings, self.channel_costs_ = channels.learn(self._training(), n_kinds, recordings, transform, seed)
         n_folds = self.folds_needed(recordings)
         return Statistics.of(recordings, transform, device=device, n_folds=n_folds, seed=seed)
@@ -452,25 +468,29 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def _training(self, observer: Observer = SILENT) -> Training:
         """The parameters as training takes them."""
-        names = ("noise_floor", "tol", "max_iter", "accelerate", "minimum_divergence", "init", "random_state")
+        trials = None
+        if self.criterion == "decision":
+            enrolment = checks.enrolment(self.enrolment)
+            trials = TrialOptions(enrolment, checks.priors(self.priors), infer_kinds=self.learns_channels)
         return Training(
-            self.n_speaker_factors,
-            self.n_session_factors,
-            self.model,
-            checks.shrinkage(self.shrinkage),
-            self.trial_options,
-            EMOptions(**{name: getattr(self, name) for name in names}),
-            observer,
+            n_speaker_factors=self.n_speaker_factors,
+            n_session_factors=self.n_session_factors,
+            model=self.model,
+            shrinkage=checks.shrinkage(self.shrinkage),
+            trials=trials,
+            em_options=EMOptions(
+                noise_floor=self.noise_floor,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                accelerate=self.accelerate,
+                minimum_divergence=self.minimum_divergence,
+                init=self.init,
+                random_state=self.random_state,
+            ),
+            observer=observer,
         )
 
-    @property
-    def trial_options(self) -> TrialOptions | None:
-        """What held-out trials look like; None: their likelihood chooses."""
-        if self.criterion != "decision":
-            return None
-        return TrialOptions(checks.enrolment(self.enrolment), checks.priors(self.priors), self.learns_channels)
-
-    def _keep(self, model: Model, priors: Any, choice: Choice | None = None) -> Self:
+    def _keep(self, model: Model, priors: Array, choice: Choice | None = None) -> Self:
         self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back
         self.channel_priors_ = put(priors, model.mu)
         if choice is not None:
@@ -492,7 +512,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def to_host(self) -> Self:
         """Move the parameters into arrays of NumPy, wherever they were trained."""
         check_is_fitted(self)
-        return self._keep(moved(self.model_, np.zeros(1)), to_numpy(self.channel_priors_))
+        return self._keep(self.model_.like(np.zeros(1)), to_numpy(self.channel_priors_))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -503,7 +523,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return self.channel_means_[0, ...] if self.model_.K == 1 else self.channel_priors_ @ self.channel_means_
 
     @mean_.setter
-    def mean_(self, value: Any) -> None:
+    def mean_(self, value: ArrayLike) -> None:
         check_is_fitted(self)
         if self.model_.K > 1:
             raise DuopldaError("mean_ is the mean over several kinds of channels: assign channel_means_ instead")
@@ -512,12 +532,12 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     @classmethod
     def from_parameters(
         cls,
-        mean: Any,
-        speaker_loadings: Any,
-        session_loadings: Any,
-        noise_precision: Any,
-        channels: Any = None,
-        channel_priors: Any = None,
+        mean: ArrayLike,
+        speaker_loadings: ArrayLike,
+        session_loadings: ArrayLike | None,
+        noise_precision: ArrayLike,
+        channels: ArrayLike | None = None,
+        channel_priors: ArrayLike | None = None,
     ) -> Self:
         """A model with given parameters; with `session_loadings=None` it has no session factors.
 
@@ -549,7 +569,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         weights: ArrayLike | None = None,
         centre: float | None = None,
         prior: float = 0.02,
-        device: Any = None,
+        device: Device = None,
     ) -> Self:
         """The model for another domain: see `Backend.adapt`. `X` may be `Statistics` of the target, too.
 
@@ -564,9 +584,18 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         'labels'
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
-        source = adaptation.Chain(self)
-        adapted = adaptation.adapt(source, X, speaker, session, channel, **options, device=device).plda_
+        adapted = adaptation.adapt(
+            adaptation.Chain(self),
+            X,
+            speaker,
+            session,
+            channel,
+            method=method,
+            weights=weights,
+            centre=centre,
+            prior=prior,
+            device=device,
+        ).plda_
         assert isinstance(adapted, type(self))
         return adapted
 
@@ -577,13 +606,20 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     # -- densities and posteriors
 
-    def log_likelihood(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> tuple[Ids, Array]:
+    def log_likelihood(
+        self, X: ArrayLike, speaker: ArrayLike, session: ArrayLike | None = None, channel: ArrayLike | None = None
+    ) -> tuple[Ids, Array]:
         """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats."""
-        model, X, labels = self._labelled(X, speaker, session, channel)
-        return labels.speaker_ids, posteriors.log_likelihoods(model, X, labels)
+        model, rows, labels = self._labelled(X, speaker, session, channel)
+        return labels.speaker_ids, posteriors.log_likelihoods(model, rows, labels)
 
     def score(
-        self, X: Any, y: Any = None, session: Any = None, channel: Any = None, sample_weight: None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        sample_weight: None = None,
     ) -> float:
         """Mean log marginal likelihood per recording, in nats.
 
@@ -592,48 +628,63 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         if sample_weight is not None:
             raise DuopldaError("sample_weight must be None: recordings of a speaker cannot be weighted one by one")
-        self._check_speakers(y)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
-        return self.partition_log_likelihood(X, y, session, channel) / n
+        model, rows, labels = self._labelled(X, y, session, channel)
+        values = posteriors.log_likelihoods(model, rows, labels)
+        return float(namespace(values).sum(values)) / rows.shape[0]
 
     def conditional_log_likelihood(
-        self, X: Any, y: Any, x: Any, speaker: Any, session: Any = None, channel: Any = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        x: ArrayLike,
+        speaker: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
     ) -> tuple[Ids, Array]:
         """The sorted speaker ids, and ln P(Phi_i | y_i, X_i) for given hidden variables.
 
         `y` (M, ny) has a row for each of the sorted speaker ids, and `x` (H, nx) one for each of the sorted session ids
         (for each recording if `session` is None).
         """
-        model, X, labels = self._labelled(X, speaker, session, channel)
-        y, x = (to_float(hidden, namespace(X)) for hidden in (y, x))
-        return labels.speaker_ids, posteriors.conditional_log_likelihoods(model, X, labels, y, x)
+        model, rows, labels = self._labelled(X, speaker, session, channel)
+        hidden = (to_float(values, namespace(rows)) for values in (y, x))
+        return labels.speaker_ids, posteriors.conditional_log_likelihoods(model, rows, labels, *hidden)
 
-    def partition_log_likelihood(self, X: Any, labels: Any, session: Any = None, channel: Any = None) -> float:
+    def partition_log_likelihood(
+        self, X: ArrayLike, labels: ArrayLike, session: ArrayLike | None = None, channel: ArrayLike | None = None
+    ) -> float:
         """ln P(Phi | theta) of a partition into speakers; two partitions differ by their ln likelihood ratio."""
-        _, ln = self.log_likelihood(X, labels, session, channel)
-        return float(namespace(ln).sum(ln))
+        _, values = self.log_likelihood(X, labels, session, channel)
+        return float(namespace(values).sum(values))
 
-    def posterior(self, X: Any, speaker: Any, session: Any = None, channel: Any = None) -> posteriors.Posterior:
+    def posterior(
+        self, X: ArrayLike, speaker: ArrayLike, session: ArrayLike | None = None, channel: ArrayLike | None = None
+    ) -> posteriors.Posterior:
         """Posteriors of the speaker factors y, of the session factors x given y, and the marginal means of x."""
         return posteriors.posterior(*self._labelled(X, speaker, session, channel))
 
-    def transform(self, X: Any, channel: Any = None) -> Array:
+    def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
-        X = self._rows(X)
-        rows = to_float(X, namespace(X))
-        kind = self._kind(X, channel)
-        return _finite(X, posteriors.transform(moved(self.model_, X), rows, kind))
+        rows = self._rows(X)
+        kind = self._kind(rows, channel)
+        return _finite(rows, posteriors.transform(self.model_.like(rows), to_float(rows, namespace(rows)), kind))
 
-    def channel_posterior(self, X: Any) -> Array:
+    def channel_posterior(self, X: ArrayLike) -> Array:
         """(N, K) probabilities of the kinds `channels_` for each recording by itself, from its marginal density."""
-        X = self._rows(X)
-        xp = namespace(X)
-        priors = put(to_numpy(self.channel_priors_), X)
+        rows = self._rows(X)
+        xp = namespace(rows)
+        priors = put(to_numpy(self.channel_priors_), rows)
         with np.errstate(over="ignore", invalid="ignore"):
-            return _finite(X, xp.exp(posteriors.kind_log_posterior(moved(self.model_, X), to_float(X, xp), priors)))
+            log_posterior = posteriors.kind_log_posterior(self.model_.like(rows), to_float(rows, xp), priors)
+            return _finite(rows, xp.exp(log_posterior))
 
     def sample(
-        self, n_speakers: int = 1, sessions: Any = 1, recordings: Any = 1, random_state: Any = None, channel: Any = None
+        self,
+        n_speakers: int = 1,
+        sessions: int | tuple[int, int] = 1,
+        recordings: int | tuple[int, int] = 1,
+        random_state: int | np.random.RandomState | None = None,
+        channel: str | int | None = None,
     ) -> tuple[NDArray[Any], ...]:
         """Draw recordings, with their speaker and session ids.
 
@@ -650,7 +701,15 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     # -- trials
 
-    def enroll(self, X: Any, ids: Any, session: Any = None, channel: Any = None, *, device: Any = None) -> Sides:
+    def enroll(
+        self,
+        X: ArrayLike,
+        ids: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        *,
+        device: Device = None,
+    ) -> Sides:
         """Sum up sets of recordings as sides of trials: one side for each id in `ids` (N,), sorted by id.
 
         A set may hold several sessions, and several recordings of each. Session ids also tell when the two sides of a
@@ -660,16 +719,16 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         The sides are on the device of the recordings. With `device`, a device of torch such as "cuda", recordings of
         the host are streamed there, and need not fit into its memory.
         """
-        X = self._rows(X)
-        like = X if device is None or namespace(X) is not np else on_device(np.zeros(1), device)
-        found = sides.enroll(moved(self.ratio_model_, like), X, ids, session, self._kind(X, channel))
+        rows = self._rows(X)
+        like = rows if device is None or namespace(rows) is not np else on_device(np.zeros(1), device)
+        enrolled = sides.enroll(self.ratio_model_.like(like), rows, ids, session, self._kind(rows, channel))
         with np.errstate(over="ignore"):
-            xp = namespace(found.gamma)
-            _finite(X, *(xp.sum(a * a, axis=1) for a in (found.gamma, found.z)))
-        return found
+            xp = namespace(enrolled.gamma)
+            _finite(rows, *(xp.sum(a * a, axis=1) for a in (enrolled.gamma, enrolled.z)))
+        return enrolled
 
     @staticmethod
-    def posterior_probability(llr: Any, prior: float = 0.01) -> Array:
+    def posterior_probability(llr: ArrayLike, prior: float = 0.01) -> Array:
         """P(same speaker | recordings) = 1 / (1 + exp(-LLR) (1 - prior) / prior)."""
         if not (isinstance(prior, Real) and 0 < prior < 1):
             raise DuopldaError(f"prior={prior!r} must lie between 0 and 1")
@@ -679,13 +738,13 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     # -- files
 
-    def save(self, path: files.Path, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
+    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
         """Write the model to a safetensors file, whole or not at all; `provenance` says where it comes from."""
         check_is_fitted(self)
         files.write(path, self, provenance, force)
 
     @classmethod
-    def load(cls, path: files.Path) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Read a model that `save` wrote, or a `Backend` without steps."""
         with files.reading(path) as saved:
             plda = cls.restored(saved)
@@ -707,11 +766,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def _n_features_out(self) -> int:
         return self.model_.ny
 
-    def _rows(self, X: Any) -> Array:
+    def _rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         return checks.rows(self, X)
 
-    def _kind(self, X: Array, channel: Any) -> NDArray[np.int64]:
+    def _kind(self, X: Array, channel: ArrayLike | None) -> NDArray[np.int64]:
         """The kind of each recording: as labelled where the model knows the label, else the most probable."""
         n = X.shape[0]
         K = self.model_.K
@@ -723,12 +782,14 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             kind[unknown] = np.argmax(to_numpy(self.channel_posterior(take(X, unknown))), axis=1)
         return kind
 
-    def _labelled(self, X: Any, speaker: Any, session: Any, channel: Any) -> tuple[Model, Array, lab.Labels]:
-        X = self._rows(X)
-        if speaker is None:
-            raise DuopldaError("speaker is None: give the speaker of each recording")
-        labels = lab.encode(speaker, session, None, X.shape[0]).filled
-        return moved(self.model_, X), X, replace(labels, kinds=self.model_.kinds, kind=self._kind(X, channel))
+    def _labelled(
+        self, X: ArrayLike, speaker: ArrayLike | None, session: ArrayLike | None, channel: ArrayLike | None
+    ) -> tuple[Model, Array, lab.Labels]:
+        self._check_speakers(speaker)
+        rows = self._rows(X)
+        labels = lab.encode(speaker, session, None, rows.shape[0]).filled
+        kind = self._kind(rows, channel)
+        return self.model_.like(rows), rows, replace(labels, kinds=self.model_.kinds, kind=kind)
 
 
 def _finite(X: Array, *results: Array) -> Array:

@@ -67,6 +67,23 @@ class Model:
         return replace(self, V=self.V[:, :0], U=self.U[:, :0])
 
     @cached_property
+    def _copies(self) -> dict[str, Model]:
+        return {}
+
+    def like(self, array: Array) -> Model:
+        """The model in the array library and on the device of an array: the same object for each of these places.
+
+        Sides know their model by what it is. A new copy for each call would be compared number by number.
+        """
+        place = f"{ar.namespace(array).__name__} {array.device}"
+        if place == f"{ar.namespace(self.V).__name__} {self.V.device}":
+            return self
+        if place not in self._copies:
+            there = {name: ar.put(ar.to_numpy(getattr(self, name)), array) for name in ("mu", "V", "U", "W")}
+            self._copies[place] = replace(self, **there)
+        return self._copies[place]
+
+    @cached_property
     def W_factor(self) -> Array:
         """(K, d, d) lower triangular C_k with W_k = C_k C_k'."""
         return ar.cholesky(self.W)

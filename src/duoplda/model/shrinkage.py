@@ -12,11 +12,10 @@ This is invariant to affine maps of the data, and the result has full rank where
 more: c_k = c / (c + (1 - c) N_k / mean N), so that c is the share of a kind with an average number.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.arrays import Array, cholesky, eye, namespace, reproducible, spd_inverse, symmetric
@@ -55,67 +54,44 @@ def target(stats: Statistics) -> Array:
 
 
 class Shrinker:
-    """A model whose covariances can be moved. What every such change needs is computed by the first one."""
+    """A model whose covariances can be moved, again and again: what each move needs is computed once."""
 
-    def __init__(self, model: Model, T: Array, N: NDArray[Any]):
+    @reproducible()
+    def __init__(self, model: Model, T: Array, N: NDArray[np.float64]):
         """T (d, d) is the target, N (K,) are recordings by kind."""
         self.model = model
         self.T = T
         self.N = N
-        self._kept: dict[str, tuple[Any, Array]] = {}  # the last V, U and W, and their amounts: often one alone changes
-
-    @cached_property
-    def _inverse(self) -> Array:
-        return spd_inverse(self.T)[0]
-
-    @cached_property
-    def _noise(self) -> Array:
-        return spd_inverse(self.model.W)[0]
-
-    @cached_property
-    def _covariances(self) -> list[Array]:
-        return [L @ L.T for L in (self.model.V, self.model.U)]
-
-    def _size(self, covariance: Array) -> float:
-        return float(namespace(covariance).sum(self._inverse * covariance)) / self.model.d  # tr(T^-1 A) / d
-
-    def _loadings(self, L: Array, A: Array, share: float) -> Array:
-        if not share or not L.shape[1]:
-            return L
-        return cholesky(symmetric((1 - share) * A + share * max(self._size(A), 1e-12) * self.T))
-
-    def _precisions(self, share: float, channel: float) -> Array:
-        model = self.model
-        N = self.N
-        noise = self._noise
-        xp = namespace(self.T)
-        channel = channel if model.K > 1 else 0.0
-        if not share and not channel:
-            return model.W
-        if channel:
-            c = channel / (channel + (1 - channel) * N / N.mean())
-            mean = sum(float(n) * noise[k, ...] for k, n in enumerate(N / N.sum()))
-            noise = xp.stack([(1 - float(ck)) * noise[k, ...] + float(ck) * mean for k, ck in enumerate(c)])
-        if share:
-            sizes = [share * self._size(noise[k, ...]) for k in range(model.K)]
-            noise = xp.stack([(1 - share) * noise[k, ...] + size * self.T for k, size in enumerate(sizes)])
-        return spd_inverse(symmetric(noise))[0]
-
-    def _once(self, name: str, amounts: Any, make: Callable[[], Array]) -> Array:
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != amounts:
-            kept = self._kept[name] = amounts, make()
-        return kept[1]
+        self._T_inverse = spd_inverse(T)[0]
+        self._noise = spd_inverse(model.W)[0]  # (K, d, d) covariances
 
     @reproducible()
-    def __call__(self, a: Shrinkage) -> Model:
+    def __call__(self, amounts: Shrinkage) -> Model:
         """The model with its covariances moved."""
-        model = self.model
-        VV, UU = self._covariances
-        V = self._once("V", a.speaker, lambda: self._loadings(model.V, VV, a.speaker))
-        U = self._once("U", a.session, lambda: self._loadings(model.U, UU, a.session))
-        W = self._once("W", (a.noise, a.channel), lambda: self._precisions(a.noise, a.channel))
-        return replace(model, V=V, U=U, W=W)
+        V = self._loadings(self.model.V, amounts.speaker)
+        U = self._loadings(self.model.U, amounts.session)
+        channel = amounts.channel if self.model.K > 1 else 0.0
+        if not amounts.noise and not channel:
+            return replace(self.model, V=V, U=U)
+        noise = [self._noise[k, ...] for k in range(self.model.K)]
+        if channel:
+            c = channel / (channel + (1 - channel) * self.N / self.N.mean())
+            shares = (self.N / self.N.sum()).tolist()
+            mean = sum(share * covariance for share, covariance in zip(shares, noise, strict=True))
+            noise = [(1 - ck) * covariance + ck * mean for ck, covariance in zip(c.tolist(), noise, strict=True)]
+        if amounts.noise:
+            noise = [self._towards_target(covariance, amounts.noise) for covariance in noise]
+        W = spd_inverse(symmetric(namespace(self.T).stack(noise)))[0]
+        return replace(self.model, V=V, U=U, W=W)
+
+    def _loadings(self, L: Array, share: float) -> Array:
+        if not share or not L.shape[1]:
+            return L
+        return cholesky(symmetric(self._towards_target(L @ L.T, share)))
+
+    def _towards_target(self, covariance: Array, share: float) -> Array:
+        size = float(namespace(covariance).sum(self._T_inverse * covariance)) / self.model.d  # tr(T^-1 A) / d
+        return (1 - share) * covariance + share * max(size, 1e-12) * self.T  # more than 0: a covariance of no rank
 
 
 @reproducible()
@@ -131,11 +107,11 @@ def truncate(model: Model, ny: int, nx: int) -> Model:
         cut = L.shape[1] - n
         return L[:, cut:], L[:, :cut] @ L[:, :cut].T
 
-    V, rest = split(model.V @ model.V.T, ny)
+    V, left = split(model.V @ model.V.T, ny)
     U = model.U
     if model.nx:
-        U, rest = split(model.U @ model.U.T + rest, nx)
-    return replace(model, V=V, U=U, W=spd_inverse(symmetric(spd_inverse(model.W)[0] + rest))[0])
+        U, left = split(model.U @ model.U.T + left, nx)
+    return replace(model, V=V, U=U, W=spd_inverse(symmetric(spd_inverse(model.W)[0] + left))[0])
 
 
 def scaled(model: Model, scales: Scales) -> Model:

@@ -17,7 +17,7 @@ from duoplda.data import labels as lab
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.model import kinds
 from duoplda.model.parameters import Model
-from duoplda.model.sample import Sample
+from duoplda.model.sample import Sample, SampleLimits
 from duoplda.model.shrinkage import Shrinker
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT
@@ -37,7 +37,7 @@ def learn(
 
     They stay as they are where they have labels of their kinds, or where one kind is the best choice.
     """
-    sample = Sample.of(recordings, size=1 << 28, per_speaker=64, per_session=16)  # 256 MiB fit on any machine
+    sample = Sample.of(recordings, SampleLimits(n_bytes=1 << 28, per_speaker=64, per_session=16))
     if len(np.unique(sample.kind)) > 1:
         return recordings, {}
     X = sample.X if transform is None else transform(sample.X, sample.kind)
