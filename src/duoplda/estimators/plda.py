@@ -683,7 +683,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         n_speakers: int = 1,
         sessions: int | tuple[int, int] = 1,
         recordings: int | tuple[int, int] = 1,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.Generator | None = None,
         channel: str | int | None = None,
     ) -> tuple[NDArray[Any], ...]:
         """Draw recordings, with their speaker and session ids.
