@@ -33,7 +33,29 @@ class Mutant(NamedTuple):
     tests: str  # arguments of pytest, separated by spaces
 
 
-MUTANTS: list[Mutant] = []
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "adaptation: a target with more noise is still like the source",
+        "selection/adaptation.py",
+        "LIKE_SOURCE = 0.25",
+        "LIKE_SOURCE = 0.35",
+        "tests/test_adapt_backend.py -k like_the_source",
+    ),
+    Mutant(
+        "adaptation: partitions that leave most sessions alone compete",
+        "selection/adaptation.py",
+        "covered >= 0.75 * most",
+        "covered >= 0 * most",
+        "tests/test_adapt_backend.py -k lowest_cost_wins",
+    ),
+    Mutant(
+        "adaptation: what is above the noise moves as far as the noise",
+        "selection/adaptation.py",
+        "SessionShares(share, share / 2)",
+        "SessionShares(share, share * 1)",
+        "tests/test_adapt_backend.py -k half_as_far",
+    ),
+]
 
 
 def mutated(mutant: Mutant) -> str:
