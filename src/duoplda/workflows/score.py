@@ -22,9 +22,8 @@ from duoplda.io import (
     write_scores,
 )
 from duoplda.trials.normalization import COHORT_TOP, Cohort
-from duoplda.trials.sides import Sides
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Read, Show, silent
+from duoplda.workflows._files import Note, PathLike, Show, silent
 
 
 def score(
@@ -75,6 +74,10 @@ def score(
     if cohort is None and any(option is not None for option in about_cohort):
         names = "`cohort_ids`, `cohort_sessions`, `cohort_speakers`, `normalize` and `cohort_top`"
         raise OptionsError(f"{names} need `cohort`")
+    of_sets = cohort is not None and Path(cohort).is_file() and is_container(cohort)
+    if of_sets and (cohort_ids is not None or cohort_sessions is not None or cosine):
+        leave_out = "leave out `cohort_ids`, `cohort_sessions` and `cosine`"
+        raise OptionsError(f"`cohort` is a file of enrolled sets: {leave_out}")
     lists = model, enrolled, enroll, trials, sessions, channels, cohort_sessions, cohort_speakers
     files.check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
     absent = partial(files.missing, allow_missing=allow_missing, note=note)
@@ -98,9 +101,12 @@ def score(
             voices = voices.select(sorted(rows[rows >= 0])) if len(rows) < len(voices) else voices
         if cohort is not None:
             speaker = read_map(cohort_speakers, "speaker")
-            sides = _cohort(chain, read, cohort, cohort_ids, cohort_sessions, options, place)
-            if speaker is not None and not _is_enrolled(cohort):
-                unknown = [name for name in sides.ids.tolist() if name not in speaker]
+            if of_sets:
+                sides = chain.load_sides(cohort, device=place)
+            else:
+                labels = options | ({"session": read_map(cohort_sessions, "session")} if cohort_sessions else {})
+                sides = scoring.enroll_recordings(chain, read(cohort, cohort_ids), **labels, device=place)
+                unknown = [name for name in sides.ids.tolist() if speaker is not None and name not in speaker]
                 absent("recordings of the cohort have no speaker", unknown)
             Cohort(sides, speaker=speaker).refuse_shared("recordings of the enrolment", members)
             options |= {"cohort": sides, "normalize": normalize or "as1", "cohort_top": cohort_top or COHORT_TOP}
@@ -122,31 +128,6 @@ def score(
     if cohort is None:
         return counts
     return counts | {"normalize": options["normalize"], "cohort": len(options["cohort"])}
-
-
-def _is_enrolled(cohort: PathLike) -> bool:
-    return Path(cohort).is_file() and is_container(cohort)
-
-
-def _cohort(
-    chain: Backend,
-    read: Read,
-    cohort: PathLike,
-    ids: str | None,
-    sessions: PathLike | None,
-    labels: dict[str, Any],
-    device: str | None,
-) -> Sides:
-    """The members of a cohort, of a file of enrolled sets or of embeddings."""
-    if _is_enrolled(cohort):
-        if ids is not None or sessions is not None or labels["cosine"]:
-            raise OptionsError(
-                "`cohort` is a file of enrolled sets: leave out `cohort_ids`, `cohort_sessions` and `cosine`"
-            )
-        return chain.load_sides(cohort, device=device)
-    if sessions is not None:
-        labels = labels | {"session": read_map(sessions, "session")}
-    return scoring.enroll_recordings(chain, read(cohort, ids), **labels, device=device)
 
 
 def _write(
