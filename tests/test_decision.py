@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
 import oracle
@@ -386,6 +387,18 @@ def test_scores_are_dense_ratios_under_the_models_of_the_other_folds(K):
     assert found.cost(lambda shrinker: scaled(shrinker(a), scales)) == calibrate(tar, non)[0]
 
 
+def test_kinds_that_are_inferred_do_not_shape_the_trials():
+    """Models with more kinds or fewer are compared by the same trials; kinds that are known do shape them."""
+    made = drawn(24, 5, seed=1)
+    found = []
+    for K, infer in ((1, True), (2, True), (3, True), (3, False)):
+        stats = Statistics.from_arrays(made.X, made.speaker, made.session, np.arange(len(made.X)) % K, n_folds=2)
+        trials = held_out_trials(stats, TrialOptions(infer_kinds=infer)).trials
+        made_of = [(fold.trials.row, fold.trials.side, fold.trials.test, fold.trials.cells) for fold in trials.folds]
+        found.append([[array.tolist() for array in fold] for fold in made_of])
+    assert found[0] == found[1] == found[2] != found[3]
+
+
 @pytest.fixture(scope="module")
 def data():
     """Ragged sessions in random order, of three kinds of channels, far from 0."""
@@ -413,6 +426,24 @@ def test_what_is_chosen_is_what_the_trials_say(data, fitted):
     *_, (last, cost) = fitted.shrinkage_path_.items()
     assert (last, cost) == ((*fitted.shrinkage_, *fitted.scales_), fitted.cost_)
     assert all(a == round(a, 3) for a in last)
+
+
+@pytest.mark.parametrize(("n", "d", "seed"), [(60, 8, 0), (45, 5, 2)])
+def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed):
+    """The cost, and 0.015 / speakers times the squared distance from the guess, in logits and logarithms."""
+    made = drawn(n, d, seed=seed)
+    found = held_out_trials(Statistics.from_arrays(made.X, made.speaker, made.session, n_folds=3))
+    choice = found.shrinkage(("speaker", "session", "noise"))
+    start = np.append(logit(found.start[:3]), [0.0, 0.0])
+
+    def value(theta):
+        a, scales = Shrinkage(*expit(theta[:3]).tolist()), Scales(*np.exp(theta[3:]).tolist())
+        return found.cost(lambda shrinker: scaled(shrinker(a), scales)) + 0.015 / n * ((theta - start) ** 2).sum()
+
+    chosen = np.append(logit(choice.shrinkage[:3]), np.log(choice.scales))
+    best = minimize(value, chosen, method="Nelder-Mead", options={"xatol": 0.02, "fatol": 1e-6, "maxiter": 400})
+    assert value(chosen) < best.fun + 2e-4  # with a penalty that is ten times as large: 9e-4
+    assert choice.cost < found.cost(lambda shrinker: shrinker(found.start)) - 2e-3
 
 
 # -- nothing is found where nothing is
