@@ -18,6 +18,7 @@ from duoplda.estimators.domain import Seen
 from duoplda.estimators.preprocessing import Center
 from duoplda.io import read_container, write_container, write_embeddings, write_map
 from duoplda.trials.sides import Sides
+from test_scoring import Parts
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SIZES = {"n_dimensions": 20, "n_speaker_factors": 8, "n_session_factors": 6}
@@ -309,12 +310,11 @@ def test_another_centre_ends_it(chain):
 
 @pytest.mark.parametrize("name", ["whitening", "by channel", "VBx"])
 @pytest.mark.parametrize("how", [{}, {"top": 2}, {"wanted": IDS[::2]}, {"trials": (np.arange(N) % 3, IDS)}])
-def test_streams_see_what_arrays_see(chains, monkeypatch, name, how):
-    monkeypatch.setattr("duoplda.estimators.scoring.ROWS", 16)
+def test_streams_see_what_arrays_see(chains, name, how):
     chain = copy(chains[name])
     kinds = {"channel": dict(zip(IDS.tolist(), KINDS.tolist(), strict=True))} if chain.center_by_channel else {}
     array = KINDS if kinds else None
-    data = Recordings.from_arrays(X + 1.5, ids=IDS)
+    data = Parts(*(Recordings.from_arrays(X[i : i + 16] + 1.5, ids=IDS[i : i + 16]) for i in range(0, N, 16)))
     models = enroll_recordings(chain, data, [*TEST.speaker, "more"], [*IDS, IDS[0]], **kinds)
     whole = domain.see(chain, X + 1.5, channel=array)
     assert models.seen.n == N  # one of them is in two models, and counts once

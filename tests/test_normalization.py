@@ -256,20 +256,15 @@ def sides(backend):
     return models, scoring.enroll_recordings(backend, recordings(OTHERS), session=SESSION)
 
 
-@pytest.fixture
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(scoring, "ROWS", 7)
-
-
 def recordings(rows):
     return Recordings.from_arrays(DATA.X[rows], ids=IDS[rows])
 
 
 class Parts(Recordings):
-    """Recordings in two parts, to each of which a job comes by pickle."""
+    """Recordings in parts of seven at most, to each of which a job comes by pickle."""
 
     def __init__(self, rows):
-        self.parts = [recordings(part) for part in np.array_split(rows, 2)]
+        self.parts = [recordings(part) for part in np.array_split(rows, -(-len(rows) // 7))]
 
     labels = chunks = None
 
@@ -283,7 +278,7 @@ Parts.__abstractmethods__ = frozenset()
 
 @pytest.mark.parametrize("source", [recordings, Parts])
 @every_method
-def test_streamed_scores_are_those_of_the_formulas(backend, sides, small_chunks, method, source):
+def test_streamed_scores_are_those_of_the_formulas(backend, sides, method, source):
     """All pairs, the highest and a list; the calibration of the chain is left out."""
     models, cohort = sides
     tests = backend.enroll(DATA.X[TESTS], IDS[TESTS], DATA.session[TESTS])
@@ -316,7 +311,7 @@ def test_cosines_are_normalised_too(backend):
         scoring.score(backend, models, recordings(TESTS), cosine=True, cohort=backend.enroll(DATA.X[:3], [0, 1, 2]))
 
 
-def test_each_recording_enrolled(backend, small_chunks):
+def test_each_recording_enrolled(backend):
     """In chunks and in parts, sorted by id; those with named sessions and those without take turns."""
     order = np.random.default_rng(0).permutation(OTHERS)
     some = {i: s for i, s in SESSION.items() if int(i[3:]) % 3}
@@ -347,7 +342,7 @@ def scored(backend, models, tests, cohort, **options):
     return list(scoring.score(backend, models, tests, cohort=cohort, **options))
 
 
-def test_a_cohort_that_shares_speakers_is_refused(backend, sides, small_chunks):
+def test_a_cohort_that_shares_speakers_is_refused(backend, sides):
     models, cohort = sides
     tests = recordings(TESTS)
     assert scored(backend, models, tests, cohort)
@@ -401,7 +396,7 @@ def test_rows_of_arrays_are_no_names(backend):
         scored(backend, backend.enroll(DATA.X[:2], ["0", "1"]), DATA.X[TESTS], cohort)
 
 
-def test_tests_that_cannot_be_normalised_are_named(backend, sides, small_chunks):
+def test_tests_that_cannot_be_normalised_are_named(backend, sides):
     """By their ids, in whatever chunk they are."""
     models, _ = sides
     alike = backend.enroll(np.repeat(DATA.X[OTHERS][:1], 4, axis=0), list("wxyz"))

@@ -13,7 +13,6 @@ from cli_cases import QUICK as QUICK_OPTIONS
 from cli_cases import done, duoplda, make_folder, training
 from duoplda import PLDA, Backend, DuopldaError, Recordings
 from duoplda.datasets import make_recordings
-from duoplda.estimators import backend as module
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 from duoplda.io import read_container, write_container
 from test_backend import InParts
@@ -127,56 +126,36 @@ def test_a_cluster_gives_the_same_model(data, tmp_path):
 # -- held-out speakers
 
 
-def test_held_out_lengths_are_those_of_a_chain_that_has_not_seen_the_fold(data, monkeypatch):
+class Watching(PLDA):
+    """A PLDA that keeps what it is trained on."""
+
+    def fit_statistics(self, statistics, *args, **options):
+        SEEN.append(statistics)
+        return super().fit_statistics(statistics, *args, **options)
+
+
+SEEN = []
+
+
+def test_held_out_lengths_are_those_of_a_chain_that_has_not_seen_the_fold(data):
     """The second length of a held-out recording is that under LDA and mean of the other speakers."""
     X, speaker, session, _ = data
-    calls, original = [], module._held_out
-
-    def watch(steps, without, rows, channel, fold):
-        out = original(steps, without, rows, channel, fold)
-        calls.append((steps, without, rows, fold, out))
-        return out
-
-    monkeypatch.setattr(module, "_held_out", watch)
-    plda = PLDA(shrinkage="auto", tol=1e-3, random_state=0, n_folds=3)
+    plda = Watching(shrinkage="auto", tol=1e-3, random_state=0, n_folds=3)
     backend = Backend.preset("vbx", lda=6, plda=plda).fit(X, speaker, session=session)
     assert backend.plda_.cost_ < 1
-    assert {fold for *_, fold, _ in calls} == {0, 1, 2}
-    first = LengthNorm().fit_transform(Center().fit_transform(X))
-    row = {r.tobytes(): i for i, r in enumerate(X)}
-    for _, without, rows, fold, out in calls:
-        fitted = without[fold]
-        assert list(fitted) == NAMES
-        lengths = np.linalg.norm(out, axis=1)
-        Z = first[[row[r.astype(np.float32).tobytes()] for r in np.asarray(rows)]]
-        full = Z @ backend.steps_["lda"].matrix_ - backend.steps_["center_2"].mean_
-        own = Z @ fitted["lda"].matrix_ - fitted["center_2"].mean_
-        expected = np.sqrt(6) * np.linalg.norm(full, axis=1) / np.linalg.norm(own, axis=1)
+    Z, T = LengthNorm().fit_transform(Center().fit_transform(X)), backend.transform(X)
+    full = Z @ backend.steps_["lda"].matrix_ - backend.steps_["center_2"].mean_
+    for fold in SEEN.pop().folds:
+        others = ~np.isin(speaker, fold.speaker_ids)
+        assert 0 < others.sum() < len(X)
+        lda = LDA(6).fit(Z[others], speaker[others], session=session[others])
+        own = Z @ lda.matrix_ - (Z[others] @ lda.matrix_).mean(axis=0)
+        lengths = np.linalg.norm(fold.sample.X, axis=1)
+        row = (LengthNorm().fit_transform(fold.sample.X) @ T.T).argmax(axis=1)  # directions are as they were
+        assert not others[row].any()
+        expected = np.sqrt(6) * np.linalg.norm(full[row], axis=1) / np.linalg.norm(own[row], axis=1)
         np.testing.assert_allclose(lengths, expected, rtol=1e-6)
         assert np.abs(lengths - np.sqrt(6)).max() > 1e-3
-
-
-def test_steps_without_a_fold_have_not_seen_it(data, monkeypatch):
-    """Other recordings of the fold's speakers leave LDA and second mean as they were, but for the first mean."""
-    X, speaker, session, _ = data
-    seen, original = [], Backend._fit_without
-
-    def watch(self, stats, stage):
-        seen.append((stats, original(self, stats, stage)))
-        return seen[-1][1]
-
-    monkeypatch.setattr(Backend, "_fit_without", watch)
-    plda = PLDA(shrinkage="auto", tol=1e-3, random_state=0, n_folds=3)
-    backend = Backend.preset("vbx", lda=6, plda=plda).fit(X, speaker, session=session)
-    ((stats, without),) = seen
-    Z = LengthNorm().fit_transform(Center().fit_transform(X))
-    for fold, own in zip(stats.folds, without, strict=True):
-        rest = ~np.isin(speaker, fold.speaker_ids)
-        assert 0 < rest.sum() < len(X)
-        lda = LDA(6).fit(Z[rest], speaker[rest], session=session[rest])
-        np.testing.assert_allclose(own["lda"].matrix_, lda.matrix_, atol=1e-6)
-        np.testing.assert_allclose(own["center_2"].mean_, (Z[rest] @ lda.matrix_).mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(backend.steps_["center"].mean_, X.mean(axis=0, dtype=float), atol=1e-6)
 
 
 def test_rows_in_any_order_choose_the_same(data):

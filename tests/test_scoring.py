@@ -43,11 +43,6 @@ def whole(backend, models):
     return backend.llr(models, backend.enroll(X, np.arange(N), DATA.session, CHANNEL))
 
 
-@pytest.fixture
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(scoring, "ROWS", 17)
-
-
 def data(ids=IDS, rows=slice(None)):
     return Recordings.from_arrays(X[rows], ids=ids[rows])
 
@@ -69,12 +64,16 @@ class Parts(Recordings):
             yield from pickle.loads(pickle.dumps(function))(part)
 
 
+def in_parts(size=17):
+    """All recordings in small parts, which cut sessions and speakers."""
+    return Parts(*(data(rows=slice(i, i + size)) for i in range(0, N, size)))
+
+
 # -- all pairs, the highest, listed trials -----------------------------------------------------------------------------
 
 
-def test_all_pairs_in_blocks_are_the_matrix(backend, models, whole, small_chunks):
-    blocks = list(scoring.score(backend, models, data(), **MAPS))
-    assert [len(b.ids) for b in blocks[:-1]] == [17] * (N // 17)
+def test_all_pairs_in_blocks_are_the_matrix(backend, models, whole):
+    blocks = list(scoring.score(backend, models, in_parts(), **MAPS))
     got = scoring.as_matrix(blocks, models.ids)
     assert got.test_ids.tolist() == IDS.tolist()
     np.testing.assert_allclose(got.score, whole, rtol=1e-9, atol=1e-9)
@@ -85,8 +84,8 @@ def test_all_pairs_in_blocks_are_the_matrix(backend, models, whole, small_chunks
 
 
 @pytest.mark.parametrize("k", [1, 3, 1000])
-def test_the_highest_scores(backend, models, whole, small_chunks, k):
-    blocks = list(scoring.score(backend, models, data(), top=k, **MAPS))
+def test_the_highest_scores(backend, models, whole, k):
+    blocks = list(scoring.score(backend, models, in_parts(), top=k, **MAPS))
     order = np.argsort(-whole, axis=0, kind="stable")[:k].T
     np.testing.assert_array_equal(np.concatenate([b.rows for b in blocks]), order)
     expected = np.take_along_axis(whole.T, order, axis=1)
@@ -97,11 +96,11 @@ def test_the_highest_scores(backend, models, whole, small_chunks, k):
 
 
 @pytest.mark.parametrize("n", [12, 3000])
-def test_listed_trials_in_their_order(backend, models, whole, small_chunks, n):
+def test_listed_trials_in_their_order(backend, models, whole, n):
     rng = np.random.default_rng(n)
     model, test = rng.integers(0, len(models), n), rng.integers(0, N // 2, n) * 2
     trials = Trials(Coded.of(models.ids[model]), Coded.of(IDS[test]))
-    scores = scoring.score_trials(backend, models, trials, data(), **MAPS)
+    scores = scoring.score_trials(backend, models, trials, in_parts(), **MAPS)
     assert scores.enroll.values.tolist() == models.ids[model].tolist()
     assert scores.test.values.tolist() == IDS[test].tolist()
     np.testing.assert_allclose(scores.score, whole[model, test], rtol=1e-9, atol=1e-9)
@@ -119,7 +118,7 @@ def test_arrays_bring_their_own_labels(backend, models, whole):
 
 
 @pytest.mark.parametrize("what", ["matrix", "top", "trials"])
-def test_parts_elsewhere_are_scored_by_the_same_job(backend, models, whole, small_chunks, what):
+def test_parts_elsewhere_are_scored_by_the_same_job(backend, models, whole, what):
     """Jobs travel by pickle; and what a job has computed stays where it is."""
     parts = Parts(data(rows=slice(0, 50)), data(rows=slice(50, 51)), data(rows=slice(51, N)))
     if what == "trials":
@@ -146,7 +145,7 @@ def job_of(backend, models, **options):
     return jobs[0]
 
 
-def test_a_job_computes_what_its_models_need_once(backend, models, whole, small_chunks):
+def test_a_job_computes_what_its_models_need_once(backend, models, whole):
     job = job_of(backend, models, **MAPS)
     size = len(pickle.dumps(job))
     parts = data(rows=slice(0, 100)), data(rows=slice(100, N))
@@ -195,11 +194,25 @@ def test_one_chunk_is_in_memory_at_a_time(backend, models):
     assert peaks[1] < 1.2 * peaks[0]
 
 
+@pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")
+@pytest.mark.parametrize("wanted", [None, np.arange(0, 9000, 2)])
+def test_small_chunks_are_joined_and_large_ones_are_cut(backend, models, wanted):
+    """Nine chunks of 1,000 recordings, all of which or half of which are scored."""
+    rows = np.arange(9000) if wanted is None else wanted
+    Y = np.concatenate([np.random.default_rng(i).normal(size=(1000, 8)) for i in range(9)])
+    expected = backend.llr(models, backend.enroll(Y[rows], rows))
+    for tests in (Endless(9, 1000), Recordings.from_arrays(Y, ids=np.arange(9000))):
+        blocks = list(scoring.score(backend, models, tests, wanted=wanted))
+        np.testing.assert_array_equal(np.concatenate([block.ids for block in blocks]), rows)
+        scores = np.concatenate([block.scores for block in blocks], axis=1)
+        np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+
 # -- labels that are not known -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("numbers", [False, True])
-def test_tests_without_session_or_channel(backend, models, small_chunks, numbers):
+def test_tests_without_session_or_channel(backend, models, numbers):
     """One without a session has one of its own; one without a kind of channel has the most probable one."""
     code = np.unique(DATA.session, return_inverse=True)[1]
     names = code if numbers else DATA.session
@@ -209,27 +222,26 @@ def test_tests_without_session_or_channel(backend, models, small_chunks, numbers
         "session": dict(zip(IDS[known].tolist(), names[known].tolist(), strict=True)),
         "channel": dict(zip(IDS[labelled].tolist(), CHANNEL[labelled].tolist(), strict=True)),
     }
-    got = scoring.as_matrix(scoring.score(backend, enrolled, data(), **maps), enrolled.ids).score
+    got = scoring.as_matrix(scoring.score(backend, enrolled, in_parts(), **maps), enrolled.ids).score
     kinds = np.where(labelled, CHANNEL, "unknown")
     apart = np.where(known, names, 100_000 + np.arange(N)) if numbers else np.where(known, names, np.char.add("-", IDS))
     tests = backend.enroll(X, np.arange(N), apart, kinds)
     np.testing.assert_allclose(got, backend.llr(enrolled, tests), rtol=1e-9, atol=1e-9)
-    without = scoring.as_matrix(scoring.score(backend, models, data()), models.ids).score
+    without = scoring.as_matrix(scoring.score(backend, models, in_parts()), models.ids).score
     expected = backend.llr(models, backend.enroll(X, np.arange(N)))
     np.testing.assert_allclose(without, expected, rtol=1e-9, atol=1e-9)
     assert np.abs(without - got).max() > 0.1
 
 
-def test_only_some_recordings(backend, models, whole, small_chunks):
-    """Chunks are filled with what is wanted, and what never comes is reported."""
+def test_only_some_recordings(backend, models, whole):
+    """What never comes is reported."""
     wanted = IDS[::4]
-    blocks = list(scoring.score(backend, models, data(), wanted=wanted[::-1], **MAPS))
-    assert len(blocks) <= -(-len(wanted) // 17) + 1
+    blocks = list(scoring.score(backend, models, in_parts(), wanted=wanted[::-1], **MAPS))
     np.testing.assert_allclose(scoring.as_matrix(blocks, models.ids).score, whole[:, ::4], rtol=1e-9, atol=1e-9)
     with pytest.raises(MissingIds, match="2 recordings were not found: 'nobody', 'nothing'"):
-        list(scoring.score(backend, models, data(), wanted=["nothing", IDS[0], "nobody"]))
+        list(scoring.score(backend, models, in_parts(), wanted=["nothing", IDS[0], "nobody"]))
     missed = []
-    list(scoring.score(backend, models, data(), wanted=["nothing", IDS[0]], absent=missed.extend))
+    list(scoring.score(backend, models, in_parts(), wanted=["nothing", IDS[0]], absent=missed.extend))
     assert missed == ["nothing"]
 
 
@@ -248,11 +260,11 @@ def test_trials_of_unknown_models_and_tests_are_left_out(backend, models, whole)
 # -- enrolment ---------------------------------------------------------------------------------------------------------
 
 
-def test_enrolment_in_chunks_is_enrolment_at_once(backend, whole, models, small_chunks):
+def test_enrolment_in_chunks_is_enrolment_at_once(backend, whole, models):
     """Sessions and speakers are cut by the chunks; a recording may be of two models."""
     member = np.concatenate([ENROLLED, ENROLLED[:5]])
     names = np.concatenate([DATA.speaker[ENROLLED], np.full(5, "zz both")])
-    for source in (data(), Parts(data(rows=slice(0, 33)), data(rows=slice(33, N)))):
+    for source in (data(), in_parts(), Parts(data(rows=slice(0, 33)), data(rows=slice(33, N)))):
         sides = scoring.enroll_recordings(backend, source, names, IDS[member], **MAPS)
         assert sides.ids.tolist() == [*models.ids.tolist(), "zz both"]
         tests = backend.enroll(X, np.arange(N), DATA.session, CHANNEL)
@@ -286,20 +298,20 @@ def test_members_of_models():
 # -- cosines, calibration, devices -------------------------------------------------------------------------------------
 
 
-def test_cosines_of_mean_vectors(backend, small_chunks):
-    sides = scoring.enroll_recordings(backend, data(), DATA.speaker[ENROLLED], IDS[ENROLLED], **MAPS, cosine=True)
+def test_cosines_of_mean_vectors(backend):
+    sides = scoring.enroll_recordings(backend, in_parts(), DATA.speaker[ENROLLED], IDS[ENROLLED], **MAPS, cosine=True)
     Z = backend.transform(X, CHANNEL)
     means = np.array([Z[ENROLLED][DATA.speaker[ENROLLED] == s].mean(axis=0) for s in sides.ids])
     a, b = (m / np.linalg.norm(m, axis=1, keepdims=True) for m in (means, Z))
-    got = scoring.as_matrix(scoring.score(backend, sides, data(), **MAPS, cosine=True), sides.ids).score
+    got = scoring.as_matrix(scoring.score(backend, sides, in_parts(), **MAPS, cosine=True), sides.ids).score
     np.testing.assert_allclose(got, a @ b.T, rtol=1e-12, atol=1e-12)
     trials = Trials(Coded.of(sides.ids[[2, 0, 1]]), Coded.of(IDS[[5, 90, 7]]))
-    listed = scoring.score_trials(backend, sides, trials, data(), **MAPS, cosine=True)
+    listed = scoring.score_trials(backend, sides, trials, in_parts(), **MAPS, cosine=True)
     np.testing.assert_allclose(listed.score, (a @ b.T)[[2, 0, 1], [5, 90, 7]], rtol=1e-12)
-    (best, *_) = scoring.score(backend, sides, data(), **MAPS, cosine=True, top=1)
+    (best, *_) = scoring.score(backend, sides, in_parts(), **MAPS, cosine=True, top=1)
     np.testing.assert_array_equal(best.rows[:, 0], (a @ b.T).argmax(axis=0)[:17])
     with pytest.raises(DuopldaError, match="enrolled by different models"):
-        scoring.score(backend, sides, data())
+        scoring.score(backend, sides, in_parts())
     backend.plda_.check_sides(backend.enroll(X[:1], [0]))  # the chain itself is as it was
 
 
@@ -324,32 +336,32 @@ def test_a_plda_alone_scores_too():
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_tests_go_to_the_device_of_the_models(backend, models, whole, small_chunks, device):
+def test_tests_go_to_the_device_of_the_models(backend, models, whole, device):
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
-    args = (backend, data(), DATA.speaker[ENROLLED], IDS[ENROLLED])
+    args = (backend, in_parts(), DATA.speaker[ENROLLED], IDS[ENROLLED])
     sides = scoring.enroll_recordings(*args, **MAPS, device=device if device == "cuda" else None)
     if device == "cpu":
         like = torch.asarray(X[ENROLLED])
         sides = backend.enroll(like, DATA.speaker[ENROLLED], DATA.session[ENROLLED], CHANNEL[ENROLLED])
     assert isinstance(sides.gamma, torch.Tensor)
     assert sides.gamma.device.type == device
-    got = scoring.as_matrix(scoring.score(backend, sides, data(), **MAPS), sides.ids).score
+    got = scoring.as_matrix(scoring.score(backend, sides, in_parts(), **MAPS), sides.ids).score
     assert isinstance(got, np.ndarray)
     np.testing.assert_allclose(got, whole, rtol=1e-8, atol=1e-8)
     trials = Trials(Coded.of(sides.ids[[2, 0, 1]]), Coded.of(IDS[[5, 90, 7]]))
-    listed = scoring.score_trials(backend, sides, trials, data(), **MAPS)
+    listed = scoring.score_trials(backend, sides, trials, in_parts(), **MAPS)
     np.testing.assert_allclose(listed.score, whole[[2, 0, 1], [5, 90, 7]], rtol=1e-8)
-    rows = np.concatenate([b.rows for b in scoring.score(backend, sides, data(), **MAPS, top=2)])
+    rows = np.concatenate([b.rows for b in scoring.score(backend, sides, in_parts(), **MAPS, top=2)])
     np.testing.assert_array_equal(rows, np.argsort(-whole, axis=0, kind="stable")[:2].T)
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_recordings_is_named(backend, models, small_chunks):
+def test_what_is_wrong_with_recordings_is_named(backend, models):
     bad = X.copy()
     bad[[40, 41], 2] = np.nan, np.inf
     tests = Recordings.from_arrays(bad, ids=IDS)
