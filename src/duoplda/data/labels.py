@@ -48,15 +48,18 @@ class Labels:
         """One of `KNOWN`: "speakers" (perhaps with their sessions), "sessions" of unknown speakers, or "nothing"."""
         return "speakers" if self.speaker is not None else "sessions" if self.session is not None else "nothing"
 
-    @cached_property
+    @property
     def filled(self) -> Labels:
         """The same labels with a speaker and a session for every recording, as statistics and posteriors need them.
 
         Where nobody named the sessions, each recording is a session of its own, without a name. Where nobody named the
         speakers, each session is a speaker of its own. No other code makes up a level.
         """
-        if self.speaker is not None and self.session is not None:
-            return self
+        # Labels that kept themselves would stay in memory until the next search for cycles: chunk after chunk of them.
+        return self if self.speaker is not None and self.session is not None else self._filled
+
+    @cached_property
+    def _filled(self) -> Labels:
         session = arange(self.n_recordings, self.kind) if self.session is None else self.session
         if self.speaker is not None:
             return replace(self, session=session)
