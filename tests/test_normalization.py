@@ -400,7 +400,8 @@ def test_tests_that_cannot_be_normalised_are_named(backend, sides):
     """By their ids, in whatever chunk they are."""
     models, _ = sides
     alike = backend.enroll(np.repeat(DATA.X[OTHERS][:1], 4, axis=0), list("wxyz"))
-    with pytest.raises(DuopldaError, match=f"of {len(TESTS)} tests with the cohort are all equal, .*: '{IDS[TESTS[0]]}'"):
+    first = IDS[TESTS[0]]
+    with pytest.raises(DuopldaError, match=f"of {len(TESTS)} tests with the cohort are all equal, .*: '{first}'"):
         scored(backend, models, recordings(TESTS), alike, normalize="t")
     with pytest.raises(DuopldaError, match=f"of 8 models with the cohort are all equal, .*: '{SPEAKERS[0]}'"):
         scored(backend, models, recordings(TESTS), alike, normalize="z")

@@ -113,9 +113,7 @@ def test_an_array_arrives_while_other_work_is_done(device, pinned):
 
 @pytest.fixture
 def moving(monkeypatch):
-    """Host arrays are moved to any device, the CPU included, and in small blocks."""
-    monkeypatch.setattr("duoplda.model.accumulate.STREAM_BYTES", 8)  # 256 rows at a time
-    monkeypatch.setattr("duoplda.model.statistics.STREAM_BYTES", 8)
+    """Host arrays are moved to any device, the CPU included: it stands for a GPU where there is none."""
     monkeypatch.setattr("duoplda.model.statistics.on_device", moved)
 
 
@@ -123,12 +121,20 @@ def moved(X, device):
     return X if device is None else torch.asarray(X, device=device)
 
 
+def without_memory(device, monkeypatch):
+    """A GPU that has no room for all recordings."""
+    if device == "cpu":
+        pytest.skip("memory is counted on a GPU")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
+
+
 @pytest.mark.parametrize("n_folds", [0, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_host_arrays_stream_through_a_device(device, moving, monkeypatch, n_folds, dtype, fits, ordered):
-    monkeypatch.setattr(Arriving, "fits", staticmethod(lambda X, like: fits))
+    if not fits:
+        without_memory(device, monkeypatch)
     counts = (1, 9) if not ordered else 4
     made = make_recordings(60, (1, 5), counts, n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=3)
     order = np.random.default_rng(0).permutation(len(made.X)) if not ordered else np.arange(len(made.X))
@@ -140,11 +146,24 @@ def test_host_arrays_stream_through_a_device(device, moving, monkeypatch, n_fold
     equal(there, whole)
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_many_recordings_stream_through_a_device_in_several_blocks(device, moving, monkeypatch, fits):
+    if not fits:
+        without_memory(device, monkeypatch)
+    n = 6_000_000  # 144 MB: more than is moved at a time
+    X = np.random.default_rng(0).standard_normal((n, 3))
+    speaker, session = np.arange(n) // 3000, np.arange(n) // 3
+    X += speaker[:, None] % 7
+    there = Statistics.from_arrays(X, speaker, session, device=device)
+    equal(there, Statistics.from_arrays(X, speaker, session))
+
+
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("source", ["array", "too large", "chunks", "tensor"])
 def test_preprocessing_on_a_device(device, moving, monkeypatch, by_channel, source):
     """Recordings are moved first, and transformed where they are then."""
-    monkeypatch.setattr(Arriving, "fits", staticmethod(lambda X, like: source != "too large"))
+    if source == "too large":
+        without_memory(device, monkeypatch)
     X, speaker, session, channel = data(kinds=True)
     chain = Backend(lda=4, center_by_channel=by_channel, plda=PLDA(2, 2)).fit(X, speaker, session, channel)
     places = set()
