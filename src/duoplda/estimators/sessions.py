@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, take, to_numpy
+from duoplda.arrays import Array, Device, take, to_numpy
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.estimators import checks
@@ -27,7 +27,13 @@ class Enrolls(Protocol):
     """A PLDA, or a chain around one, that sums up recordings as sides."""
 
     def enroll(
-        self, X: Array, ids: ArrayLike, session: Any = None, channel: Any = None, *, device: Any = None
+        self,
+        X: Array,
+        ids: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        *,
+        device: Device = None,
     ) -> Sides:
         """Sets of recordings, those with the same one of the ids, as sides."""
 
@@ -43,7 +49,7 @@ def enroll_sides(
     ids: NDArray[Any],
     session: NDArray[Any] | None,
     channel: NDArray[Any] | None,
-    device: Any = None,
+    device: Device = None,
 ) -> Sides:
     """Recordings `X` (n, d) as sides with these ids (n,), where some or all sessions may be unknown.
 
@@ -97,7 +103,7 @@ class SessionSides:
     session: ById = None
     channel: ById = None
     labelled: bool = False
-    device: Any = None
+    device: Device = None
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], NDArray[Any], Sides]]:
         labels = part.labels() if self.labelled else None
@@ -117,9 +123,9 @@ class SessionSides:
 def _side_names(ids: NDArray[Any], session: NDArray[Any] | None) -> NDArray[Any]:
     """A name for the side of each recording, such that no session is taken for a recording of the same name."""
     if session is None:
-        return np.array([f"recording {name}" for name in ids.tolist()])
+        return np.array([f"recording {id_}" for id_ in ids.tolist()])
     pairs = zip(ids.tolist(), session.tolist(), strict=True)
-    return np.array([f"recording {name}" if of is None else f"session {of}" for name, of in pairs])
+    return np.array([f"recording {id_}" if name is None else f"session {name}" for id_, name in pairs])
 
 
 def _chunk_labels(labels: Labels, chunk: Chunk) -> tuple[NDArray[Any] | None, NDArray[Any]]:

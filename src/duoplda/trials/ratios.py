@@ -33,7 +33,7 @@ from duoplda.trials.sides import MOST_PATTERNS, Groups, Sides
 from duoplda.trials.tables import empty
 
 KEPT_BYTES = 3 << 29  # of factors and inverses that are kept from block to block
-PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
+LISTED_PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
 
 Item = TypeVar("Item")
 
@@ -76,7 +76,9 @@ class ListedRatios(Ratios):
     def fill(self, out: Array, tests: Sides, part: slice) -> None:
         rows = self.ours.rows
         columns = PatternRows(tests, self.theirs, part).rows
-        tests_at_once = max(1, 16 * PAIRS_AT_ONCE // len(rows))  # pairs with equal sums of counts share their work
+        tests_at_once = max(
+            1, 16 * LISTED_PAIRS_AT_ONCE // len(rows)
+        )  # pairs with equal sums of counts share their work
         for t in range(0, len(columns), tests_at_once):
             i, j = (x.reshape(-1) for x in np.meshgrid(rows, columns[t : t + tests_at_once]))
             put_cells(out, i, j - part.start, self.pairs(tests, i, j))
@@ -91,8 +93,8 @@ class ListedRatios(Ratios):
         sums = counts_a[patterns // len(counts_b)] + counts_b[patterns % len(counts_b)]
         order = np.argsort(np.unique(sums, axis=0, return_inverse=True)[1].reshape(-1)[pattern], kind="stable")
         out = empty((len(i),), G)
-        for t in range(0, len(i), PAIRS_AT_ONCE):
-            rows = order[t : t + PAIRS_AT_ONCE]
+        for t in range(0, len(i), LISTED_PAIRS_AT_ONCE):
+            rows = order[t : t + LISTED_PAIRS_AT_ONCE]
             gamma = take(a.gamma, i[rows]) + take(tests.gamma, j[rows])
             set_rows(out, rows, log_evidence(G, sums[pattern[rows]], gamma))
         return out - take(a.Q, i) - take(tests.Q, j)
@@ -386,15 +388,19 @@ class PatternProducts(Ratios):
 
     def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
         theirs = PatternRows(tests, self.pb)
-        (one, rows_one), (many, rows_many) = ((self.ours, i), (theirs, j))[:: -1 if self.flip else 1]
+        one, many = (theirs, self.ours) if self.flip else (self.ours, theirs)
+        rows_one, rows_many = (j, i) if self.flip else (i, j)
         place_one = one.order[np.searchsorted(one.rows[one.order], rows_one)]  # in the order of patterns
         place_many = np.searchsorted(many.rows[many.order], rows_many)  # in increasing order of rows
         pattern_many = many.pattern[many.order[place_many]]
         width = self.ny + 1
         left = self._left(theirs) if self.flip else self._ready
         # Copies: to take some rows of a part of the columns, NumPy would copy that part each time.
-        head, tail = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
-                      for x in (left[:, :width], left[:, width:]))  # fmt: skip
+        head = left[:, :width]
+        tail = left[:, width:]
+        if isinstance(left, np.ndarray):
+            head = np.ascontiguousarray(head)
+            tail = np.ascontiguousarray(tail)
         out = empty((len(i),), left)
         room = empty((len(many.rows), width), left)
         for p in one.present:
@@ -402,8 +408,8 @@ class PatternProducts(Ratios):
                 self._right(p, many, room)
             right = self._ready[p, ...] if self.flip else room
             hit = np.flatnonzero(one.pattern[place_one] == p)
-            crossed = dots(head, right, place_one[hit], place_many[hit])
-            set_rows(out, hit, crossed + dots(tail, self.c, place_one[hit], pattern_many[hit]))
+            products = dots(head, right, place_one[hit], place_many[hit])
+            set_rows(out, hit, products + dots(tail, self.c, place_one[hit], pattern_many[hit]))
         return out
 
 
