@@ -18,8 +18,8 @@ MODELS = ("kinds", "two-source", "plain")  # from the richest on
 
 def possible(stats: Statistics) -> list[str]:
     """The models that the labels tell apart."""
-    several = any(b.size > 1 for b in stats.blocks)
-    return [name for name, there in zip(MODELS, (stats.K > 1, several, True), strict=True) if there]
+    several = any(block.size > 1 for block in stats.blocks)
+    return [name for name, can_be in zip(MODELS, (stats.K > 1, several, True), strict=True) if can_be]
 
 
 def of(model: str | None, stats: Statistics) -> Statistics:
@@ -30,41 +30,42 @@ def of(model: str | None, stats: Statistics) -> Statistics:
 
 
 def without_kinds(stats: Statistics) -> Statistics:
-    """All recordings are of one kind."""
+    """The statistics as they are if all recordings are of one kind."""
     if stats.K == 1:
         return stats
     if stats.folds:
         return Statistics.from_folds([without_kinds(fold) for fold in stats.folds], stats.seed)
-    xp = namespace(stats.offset)
-    found = dict[int, list[TypeBlock]]()
-    within = xp.sum(stats.S, axis=0)
-    for b in stats.blocks:
-        of = [columns for _, _, columns in b.parts]
-        rows = sum(b.scatter[:, i] for i in of)
-        scatter: Array = sum(rows[i, :] for i in of) if b.squared else rows
-        merged = replace(b, counts=np.array([b.size]), A=sum(b.A[:, i] for i in of), scatter=scatter)
-        within = within - merged.T / b.size
-        found.setdefault(b.size, []).append(replace(merged, scatter=merged.T))
-    blocks = tuple(one_block(found[size]) for size in sorted(found))
+    by_size: dict[int, list[TypeBlock]] = {}
+    within = namespace(stats.offset).sum(stats.S, axis=0)
+    for block in stats.blocks:
+        columns = [part for _, _, part in block.parts]
+        rows = sum(block.scatter[:, part] for part in columns)
+        scatter: Array = sum(rows[part, :] for part in columns) if block.squared else rows
+        A = sum(block.A[:, part] for part in columns)
+        merged = replace(block, counts=np.array([block.size]), A=A, scatter=scatter)
+        within = within - merged.T / block.size
+        by_size.setdefault(block.size, []).append(replace(merged, scatter=merged.T))
+    blocks = tuple(one_block(by_size[size]) for size in sorted(by_size))
     return replace(stats, kinds=stats.kinds[:1], blocks=blocks, within=within[None, ...])
 
 
 def without_sessions(stats: Statistics) -> Statistics:
-    """Each recording is a session of its own."""
+    """The statistics as they are if each recording is a session of its own."""
     if stats.folds:
         return Statistics.from_folds([without_sessions(fold) for fold in stats.folds], stats.seed)
     blocks = []
     for k in range(stats.K):
-        own = [(b, n, of) for b in stats.blocks for kind, n, of in b.parts if kind == k]
-        if not own:
+        parts = [(block, n, part) for block in stats.blocks for kind, n, part in block.parts if kind == k]
+        if not parts:
             continue
-        speaker = np.unique(np.concatenate([b.speaker for b, _, _ in own]))
-        n = np.zeros(len(speaker), np.int64)
+        speaker = np.unique(np.concatenate([block.speaker for block, _, _ in parts]))
+        n_recordings = np.zeros(len(speaker), np.int64)
         A = zeros((len(speaker), stats.d), stats.offset)
-        for b, times, of in own:
-            rows = np.searchsorted(speaker, b.speaker)
-            n[rows] += times * b.n
-            add_rows(A, rows, b.A[:, of])
-        blocks.append(TypeBlock((np.arange(stats.K) == k).astype(np.int64), speaker, n, A, stats.S[k, ...]))
-    blocks.sort(key=lambda b: tuple(b.counts.tolist()))
+        for block, n, part in parts:
+            rows = np.searchsorted(speaker, block.speaker)
+            n_recordings[rows] += n * block.n
+            add_rows(A, rows, block.A[:, part])
+        counts = (np.arange(stats.K) == k).astype(np.int64)
+        blocks.append(TypeBlock(counts, speaker, n_recordings, A, stats.S[k, ...]))
+    blocks.sort(key=lambda block: tuple(block.counts.tolist()))
     return replace(stats, blocks=tuple(blocks), within=0.0 * stats.within, sessions=None)
