@@ -136,13 +136,10 @@ def calibrate(
     standardized = (targets - middle) / deviation, (nontargets - middle) / deviation
     features = _affine(standardized[0]), _affine(standardized[1])
 
-    def penalty(v: Floats) -> float:
-        u = v - [deviation, 0]
-        return float(u @ ridge @ u) / 2
-
     def expand(v: Floats) -> Expansion:
         value, gradient, curvature = cost_expansion(*features, v, priors, weight)
-        return value + penalty(v), gradient + ridge @ (v - [deviation, 0]), curvature + ridge
+        u = v - [deviation, 0]
+        return value + float(u @ ridge @ u) / 2, gradient + ridge @ u, curvature + ridge
 
     guess = np.array([1.0, 0.0])
     if start is not None:
@@ -153,4 +150,5 @@ def calibrate(
         v = np.array([least_scale, offset])
         value = expand(v)[0]
     scale = float(v[0]) / deviation
-    return value - penalty(v), np.array([scale, float(v[1]) - scale * middle])
+    u = v - [deviation, 0]
+    return value - float(u @ ridge @ u) / 2, np.array([scale, float(v[1]) - scale * middle])

@@ -156,11 +156,7 @@ class HeldOutCost(Criterion):
 
     def scores(self, *changes: Change) -> list[Scores]:
         """Scores of targets and of non-targets under the changed models of the folds."""
-
-        def model_of(change: Change) -> Callable[[int], Model]:
-            return lambda i: change(self.shrinkers[i])
-
-        return self.trials.scores(*map(model_of, changes))
+        return self.trials.scores(*[lambda i, change=change: change(self.shrinkers[i]) for change in changes])
 
     @reproducible()
     def calibrated(self, change: Change) -> tuple[float, Floats]:

@@ -8,6 +8,7 @@ from typing import Any
 from duoplda.errors import OptionsError
 from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
+from duoplda.estimators.files import versions
 from duoplda.estimators.plda import PLDA
 from duoplda.io import read_labels
 from duoplda.workflows import _files as files
@@ -75,7 +76,9 @@ def train(
         progress = files.Progress(show, recordings)
         backend = checkpoint.fit(backend, recordings, state, resume=resume, device=place, observer=progress, note=note)
     inputs = {str(embeddings): recordings.digest, **files.file_hashes(lists)}
-    origin = {"command": command, "inputs": inputs, "seed": seed}
-    backend.save(out, provenance=origin | ({"sessions_are": sessions_are} if sessions_are else {}), force=force)
+    backend.provenance_ = {"versions": versions(), "command": command, "inputs": inputs, "seed": seed}
+    if sessions_are is not None:
+        backend.provenance_["sessions_are"] = sessions_are
+    backend.save(out, force=force)
     state.unlink(missing_ok=True)
-    return Backend.load(out)
+    return backend
