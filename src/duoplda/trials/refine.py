@@ -29,12 +29,12 @@ def best_places(p: Partition) -> Places:
     items = p.items
     n = len(items.m)
     stay = np.zeros(n)
-    rest = p.m[p.where] - items.m
-    i = np.flatnonzero(rest > 0)
+    m_without = p.m[p.where] - items.m
+    i = np.flatnonzero(m_without > 0)
     if len(i):
         A = p.where[i]
         without = guessed_evidence(p.gamma[A] - items.gamma[i], np.maximum(p.lam[A] - items.lam[i], 0.0))
-        prior = prior_gain(items.m[i], rest[i], p.ln_alpha)
+        prior = prior_gain(items.m[i], m_without[i], p.ln_alpha)
         stay[i] = p.weight * (p.guess[A] - without - items.guess[i]) + prior
     other = np.full(n, -1)
     gain = np.zeros(n)
@@ -44,7 +44,7 @@ def best_places(p: Partition) -> Places:
         rows = np.flatnonzero(kind.reshape(-1) == k)
         for start in range(0, len(rows), rows_at_once):
             part = rows[start : start + rows_at_once]
-            other[part], gain[part] = _best_others(p, part, rest[part] <= 0)
+            other[part], gain[part] = _best_others(p, part, m_without[part] <= 0)
     return Places(stay, other, gain)
 
 
@@ -79,14 +79,14 @@ def exact_gain(p: Partition, i: int, slot: int) -> tuple[float, float]:
     items = p.items
     inside = p.where[i] == slot
     sign = -1.0 if inside else 1.0
-    rest = float(p.m[slot] - items.m[i]) if inside else float(p.m[slot])
-    if rest <= 0:
+    m_without = float(p.m[slot] - items.m[i]) if inside else float(p.m[slot])
+    if m_without <= 0:
         return 0.0, 0.0
     counts = p.counts[slot] + sign * items.counts[i]
     gamma = p.gamma[slot] + sign * items.gamma[i]
     Q = float(p.evidence.exact(counts[None], gamma[None])[0])
     ratio = sign * (Q - p.Q[slot]) - items.Q[i]
-    return p.weight * ratio + float(prior_gain(items.m[i], rest, p.ln_alpha)), Q
+    return p.weight * ratio + float(prior_gain(items.m[i], m_without, p.ln_alpha)), Q
 
 
 def _sweep(p: Partition, places: Places, fewest: int, most: int) -> int:

@@ -193,12 +193,12 @@ class Rounds:
         n = len(self.item_m)
         lam = self.counts @ self.diagonals
         label = self.label
-        rest = self.m[label] - self.item_m
+        m_without = self.m[label] - self.item_m
         without = self.guess(
             self.gamma[label] - self.item_gamma, (self.counts[label] - self.item_counts).clamp(min=0.0)
         )
-        stay = self.weight * (self.Q[label] - without - self.item_Q) + self.prior(self.item_m, rest)
-        stay = torch.where(rest > 0, stay, 0.0)
+        stay = self.weight * (self.Q[label] - without - self.item_Q) + self.prior(self.item_m, m_without)
+        stay = torch.where(m_without > 0, stay, 0.0)
         other = torch.full((n,), -1, device=label.device)
         gain = torch.full((n,), -torch.inf, device=label.device)
         kinds, kind = torch.unique(
