@@ -129,7 +129,8 @@ class Partition:
         self.gamma[a] += self.gamma[b]
         self.m[a] += self.m[b]
         self.merges.append((int(self.name[a]), int(self.name[b]), gain, float(self.m[a])))
-        self._rename(a)
+        self.name[a] = self.next_name
+        self.next_name += 1
         self.owner[a] = max(self.owner[a], self.owner[b])
         self.where[self.members[b]] = a
         self.members[a] += self.members[b]
@@ -155,7 +156,8 @@ class Partition:
             self.m[b] = 0.0
             self.owner[b] = -1
             self.alive[b] = True
-            self._rename(b)
+            self.name[b] = self.next_name
+            self.next_name += 1
         items = self.items
         for slot, sign, Q in ((a, -1.0, Q_without), (b, 1.0, Q_with)):
             self.counts[slot] += sign * items.counts[i]
@@ -169,10 +171,6 @@ class Partition:
         self.n_items[a] -= 1
         self.n_items[b] += 1
         self.alive[a] = self.m[a] > 0
-
-    def _rename(self, slot: int) -> None:
-        self.name[slot] = self.next_name
-        self.next_name += 1
 
     def _changed(self, slot: int, Q: float) -> None:
         self.lam[slot] = self.counts[slot] @ self.evidence.diagonals

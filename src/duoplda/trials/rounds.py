@@ -25,8 +25,8 @@ from duoplda.trials.sides import Sides
 
 # Guesses of a block: 4 GiB in single precision. Products of fewer rows do not keep a large GPU busy.
 GUESSES_AT_ONCE = 1 << 30
-# Pairs whose sums of gamma are in memory at a time: 400 MB for 200 speaker factors
-PAIRS_AT_ONCE = 1 << 19
+# Sets whose gamma and lambda are in memory at a time: 400 MB for 200 speaker factors
+SETS_AT_ONCE = 1 << 19
 # Columns of a block whose maximum is taken first; also what the columns are a multiple of, for faster products
 COLUMNS_IN_GROUP = 64
 
@@ -88,7 +88,7 @@ class Rounds:
 
     def guess(self, gamma: Array, counts: Array) -> Array:
         """(k,) guesses at Q."""
-        parts = zip(gamma.split(PAIRS_AT_ONCE), counts.split(PAIRS_AT_ONCE), strict=True)
+        parts = zip(gamma.split(SETS_AT_ONCE), counts.split(SETS_AT_ONCE), strict=True)
         return self.torch.cat([guessed_evidence(g, c @ self.diagonals) for g, c in parts])
 
     def prior(self, m: Array, n: Array) -> Array:
@@ -101,7 +101,7 @@ class Rounds:
         """(k,) guesses at the gains of pairs."""
         ratios = [
             self.guess(self.gamma[i] + self.gamma[j], self.counts[i] + self.counts[j]) - self.Q[i] - self.Q[j]
-            for i, j in zip(a.split(PAIRS_AT_ONCE), b.split(PAIRS_AT_ONCE), strict=True)
+            for i, j in zip(a.split(SETS_AT_ONCE), b.split(SETS_AT_ONCE), strict=True)
         ]
         return self.weight * self.torch.cat(ratios) + self.prior(self.m[a], self.m[b])
 
