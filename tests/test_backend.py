@@ -176,7 +176,11 @@ def test_parameters_of_the_plda_are_parameters():
     copy = clone(backend).set_params(plda__max_iter=3)
     assert (copy.plda.max_iter, copy.plda.shrinkage, copy.lda, plda.max_iter) == (3, (0.1, 0.2, 0.3), 3, 7)
     assert not hasattr(copy, "plda_")
-    default = Backend()._plda().get_params()
+
+
+def test_a_chain_shrinks_unless_told_otherwise(data):
+    X, speaker, session, _ = data
+    default = Backend().fit(X, speaker, session=session).plda_.get_params()
     assert {k: v for k, v in default.items() if v != PLDA().get_params()[k]} == {"shrinkage": "auto", "random_state": 0}
 
 

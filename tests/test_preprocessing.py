@@ -267,7 +267,7 @@ def test_mapped_statistics_are_those_of_mapped_data(data):
     ours = Statistics.from_arrays(X, speaker, session, channel, n_folds=3).mapped(means, A)
     theirs = Statistics.from_arrays(Z, speaker, session, channel, n_folds=3)
     for a, b in [(ours, theirs), *zip(ours.folds, theirs.folds, strict=True)]:
-        b = b._move(a.offset)
+        b = b.about(a.offset)
         np.testing.assert_allclose(a.S, b.S, atol=1e-8)
         np.testing.assert_allclose(a.within, b.within, atol=1e-8)
         for p, q in zip(a.blocks, b.blocks, strict=True):

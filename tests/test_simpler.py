@@ -21,7 +21,7 @@ def ragged():
 
 def same(a: Statistics, b: Statistics) -> None:
     """As b, about whatever offset."""
-    a = a._move(b.offset)
+    a = a.about(b.offset)
     assert a.speaker_ids.tolist() == b.speaker_ids.tolist()
     assert a.types.tolist() == b.types.tolist()
     np.testing.assert_array_equal(a.counts, b.counts)

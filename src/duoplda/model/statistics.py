@@ -168,7 +168,7 @@ class Statistics:
         """The whole of folds that were gathered and added apart; they then share its sums of speakers."""
         folds = list(folds)
         kinds = np.unique(np.concatenate([f.kinds for f in folds]))
-        folds = [f._relabel(f.speaker_ids, kinds)._move(folds[0].offset) for f in folds]
+        folds = [f._relabel(f.speaker_ids, kinds).about(folds[0].offset) for f in folds]
         speaker_ids = np.concatenate([f.speaker_ids for f in folds])
         order = np.argsort(speaker_ids)
         place = np.argsort(order)
@@ -295,7 +295,7 @@ class Statistics:
             return cls.from_folds([cls.sum(same) for same in zip(*(p.folds for p in parts), strict=True)], first.seed)
         speaker_ids = np.unique(np.concatenate([p.speaker_ids for p in parts]))
         kinds = np.unique(np.concatenate([p.kinds for p in parts]))
-        parts = [p._relabel(speaker_ids, kinds)._move(first.offset) for p in parts]
+        parts = [p._relabel(speaker_ids, kinds).about(first.offset) for p in parts]
         weights = np.stack([p.weights for p in parts])
         most = weights.max(axis=0)
         least = np.where(weights > 0, weights, np.inf).min(axis=0)
@@ -402,7 +402,7 @@ class Statistics:
         relabelled = replace(self, kinds=kinds, speaker_ids=speaker_ids, weights=weights)
         return replace(relabelled, blocks=tuple(blocks), within=within, open=opened)
 
-    def _move(self, offset: Array) -> Statistics:
+    def about(self, offset: Array) -> Statistics:
         """The same statistics about another offset."""
         xp = namespace(self.offset, offset)
         if self.offset is offset or bool(xp.all(self.offset == offset)):
