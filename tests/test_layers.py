@@ -90,11 +90,21 @@ def modules_of_others(module, path):
     return names
 
 
-def test_the_drawing_is_that_of_the_code():
-    """`python tools/import_graph.py` draws it again."""
-    shown = graph.PAGE.read_text(encoding="utf-8")
-    drawn = [[line for line in text.splitlines() if "-->|" in line] for text in (shown, graph.drawing())]
-    assert drawn[0] == drawn[1]
+def test_the_page_is_what_the_tool_draws():
+    """Arrows and sizes: `python tools/import_graph.py` draws them again."""
+    assert graph.PAGE.read_text(encoding="utf-8") == graph.page()
+
+
+def test_the_page_names_the_rooms_in_their_order():
+    text = graph.PAGE.read_text(encoding="utf-8")
+    assert " -> ".join(graph.ROOMS) in text
+    table = re.findall(r"^\| (`.*?) \| ", text, re.M)
+    named = [
+        name.removesuffix(".py").strip("/") for cell in table for name in re.findall(r"`([a-z]+(?:/|\.py))`", cell)
+    ]
+    assert named[: len(graph.ROOMS)] == graph.ROOMS
+    for room, cell in re.findall(r"^\| `([a-z]+)/` \| (.*) \|$", text, re.M):  # and files that are there
+        assert all((graph.SOURCE / "duoplda" / room / name).exists() for name in re.findall(r"`(\w+\.py)`", cell)), room
 
 
 @pytest.mark.parametrize(
