@@ -131,7 +131,8 @@ def cluster_recordings(
         ids = np.arange(len(row))
     seen = sides.seen
     if known is not None and len(known):
-        refuse_shared(_names_of_sessions(session, ids), known)
+        named = [session[i] for i in ids.tolist() if i in session] if isinstance(session, Mapping) else session
+        refuse_shared(np.zeros(0, "U1") if named is None else np.asarray(named), known)
         sides = sides.moved_to(known.model)
     for name in ("must_link", "cannot_link"):
         options[name] = _pairs_of_sessions(options.get(name), ids, row, name)
@@ -194,15 +195,6 @@ def _sessions_of_rows(
         labels, row = lab.codes(session, "session", n)
         names = np.array([f"session {name}" for name in labels.tolist()])
     return chain.enroll(X, row, row, channel, device=device), names, row
-
-
-def _names_of_sessions(session: SessionNames, ids: NDArray[Any]) -> NDArray[Any]:
-    """The sessions that the user has named."""
-    if session is None:
-        return np.zeros(0, "U1")
-    if isinstance(session, Mapping):
-        return np.asarray([session[i] for i in ids.tolist() if i in session])
-    return np.asarray(session)
 
 
 def _pairs_of_sessions(pairs: ArrayLike | None, ids: NDArray[Any], row: Ints, name: str) -> Ints:

@@ -10,7 +10,7 @@ like the training data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -47,11 +47,6 @@ def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
     sums.steps_ = chain.steps_
     sums.n_features_in_ = chain.n_features_in_
     return sums
-
-
-def _is_watched(model: Backend | PLDA, cosine: bool) -> bool:
-    """Whether recordings are compared with the training data: only likelihood ratios of a back-end are about these."""
-    return isinstance(model, Backend) and not cosine
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +149,6 @@ class Job:
         Z = self.chain.transform(X, kinds)
         return ids, Z, domain.see(self.chain, X, Z, kinds) if self.watch else None
 
-    def sides(self, ids: NDArray[Any], Z: Array, side: NDArray[Any]) -> Sides:
-        """Sides of recordings."""
-        sessions = known_labels(self.session, ids)
-        return enroll_sides(self.chain.plda_, Z, side, sessions, known_labels(self.channel, ids))
-
 
 def _refuse(ids: NDArray[Any]) -> None:
     raise MissingIds(f"{len(ids)} recordings were not found: {some(ids)}")
@@ -192,12 +182,16 @@ class EnrollJob(Job):
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
         for ids, Z, seen in self.chunks(part):
-            if self.pairs is None:  # each recording is a model
-                sides = self.sides(ids, Z, ids)
-            else:
+            members = ids
+            models = ids  # each recording is a model, unless pairs name the models
+            if self.pairs is not None:
                 ((chunk, pairs, row),) = self.pairs.pieces(ids)
                 rows = chunk.start + row
-                sides = self.sides(ids[rows], take(Z, rows), self.names[self.pairs.model[pairs]])
+                members = ids[rows]
+                models = self.names[self.pairs.model[pairs]]
+                Z = take(Z, rows)
+            sessions = known_labels(self.session, members)
+            sides = enroll_sides(self.chain.plda_, Z, models, sessions, known_labels(self.channel, members))
             sides.seen = seen  # a recording counts once, in however many models it is
             yield ids, sides
 
@@ -269,10 +263,18 @@ def enroll_recordings(
     if (ids is None) != (members is None):
         raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
     chain = chain_of(model, cosine)
-    watch = _is_watched(model, cosine)
+    watch = isinstance(model, Backend) and not cosine  # only likelihood ratios of a back-end are about training data
     if ids is None or members is None:
         job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), watch=watch)
-        return _enroll_each(job, recordings)
+        parts = list(recordings.map(job))
+        if not parts:
+            raise DuopldaError("there is no recording to enroll")
+        names, n = np.unique(np.concatenate([read for read, _ in parts]), return_counts=True)
+        if (n > 1).any():
+            twice = names[n > 1]
+            raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")
+        out = reduce(Sides.add, (sides for _, sides in parts))
+        return out.select(np.argsort(out.ids, kind="stable"))
     names, code = lab.codes(ids, "model")
     pairs = ListedTrials.of(code, members)
     out = None
@@ -283,19 +285,6 @@ def enroll_recordings(
         raise DuopldaError("none of the recordings of the enrolment was found: there is no model to score")
     used = out.counts.any(axis=1)
     return out if used.all() else out.select(used)
-
-
-def _enroll_each(job: EnrollJob, recordings: Recordings) -> Sides:
-    """Each recording as a side, sorted by id."""
-    parts = list(recordings.map(job))
-    if not parts:
-        raise DuopldaError("there is no recording to enroll")
-    ids, n = np.unique(np.concatenate([names for names, _ in parts]), return_counts=True)
-    if (n > 1).any():
-        twice = ids[n > 1]
-        raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")
-    out = reduce(Sides.add, (sides for _, sides in parts))
-    return out.select(np.argsort(out.ids, kind="stable"))
 
 
 # -- scores
@@ -340,21 +329,28 @@ class ScoreJob(Job):
         return NormalizedScorer(self.enrolled, self.cohort, self.cosine)
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
+        calibration = self.chain.calibration_ if self.calibrated and self.cohort is None else None
         for ids, Z, seen in self.chunks(part):
-            tests = self.sides(ids, put(Z, self.enrolled.gamma), np.arange(len(ids)))
+            X = put(Z, self.enrolled.gamma)
+            sessions = known_labels(self.session, ids)
+            kinds = known_labels(self.channel, ids)
+            tests = enroll_sides(self.chain.plda_, X, np.arange(len(ids)), sessions, kinds)
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
             if self.cohort is not None:
                 self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
             try:
-                for block in self._blocks(ids, tests):
-                    yield replace(block, seen=seen)
+                for columns, values, rows in self._blocks(tests, ids):
+                    scores = to_numpy(values)
+                    if calibration is not None:
+                        scores = calibration.transform(scores)
+                    yield ScoreBlock(ids[columns], scores, rows, seen)
                     seen = None
             except NoSpread as error:
                 raise error.renamed(ids) from None
 
-    def _blocks(self, ids: NDArray[Any], tests: Sides) -> Iterator[ScoreBlock]:
-        """The scores of a chunk."""
+    def _blocks(self, tests: Sides, ids: NDArray[Any]) -> Iterator[tuple[slice, Array, Ints | None]]:
+        """A chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""
         if self.pairs is not None:
             # Pieces keep what a chunk takes bounded, however often a test is listed. With a cohort all pairs of a chunk
             # go together: the scores of a test with the cohort are then computed once.
@@ -363,17 +359,13 @@ class ScoreJob(Job):
                 listed_tests = tests if rows == slice(0, len(ids)) else tests.select(rows)
                 listed = np.column_stack([self.pairs.model[which], test])
                 values = self.scorer.pairs(listed_tests, listed, expected=len(self.pairs.order))
-                yield ScoreBlock(ids[rows], self._calibrate(values), which)
+                yield rows, values, which
         elif self.top is not None:
-            rows, values = self.scorer.top(tests, self.top)
-            yield ScoreBlock(ids, self._calibrate(values), to_numpy(rows))
+            models, values = self.scorer.top(tests, self.top)
+            yield slice(0, len(ids)), values, to_numpy(models)
         else:
             for columns, block in self.scorer.blocks(tests, host=True):
-                yield ScoreBlock(ids[columns], self._calibrate(block))
-
-    def _calibrate(self, scores: Array) -> NDArray[np.float64]:
-        calibration = self.chain.calibration_ if self.calibrated and self.cohort is None else None
-        return to_numpy(scores) if calibration is None else calibration.transform(to_numpy(scores))
+                yield columns, block, None
 
 
 def score(
@@ -440,7 +432,14 @@ def score(
     chain.plda_.check_sides(enrolled)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
-    source, session, channel = _as_source(tests, ids, session, channel)
+    if isinstance(tests, Recordings):
+        if ids is not None:
+            raise DuopldaError("recordings bring their own ids: leave out ids")
+        source = tests
+    else:
+        source = Recordings.from_arrays(tests, ids=ids)
+        session = _by_id(source, session, "session")
+        channel = _by_id(source, channel, "channel")
     pairs = trials if trials is None or isinstance(trials, ListedTrials) else ListedTrials.of(*trials)
     used = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
     named = not isinstance(source, ArrayRecordings) or source.ids is not None  # else tests are rows, without names
@@ -451,29 +450,21 @@ def score(
         others.refuse_shared("models", enrolled.ids, enrolled.session)
         others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    watch = _is_watched(model, cosine)
+    watch = isinstance(model, Backend) and not cosine
     how = enrolled, cosine, top, calibrated, others, named
-    blocks = source.map(ScoreJob(chain, session, channel, device, pairs, used, *how, watch=watch))
+    job = ScoreJob(chain, session, channel, device, pairs, used, *how, watch=watch)  # type: ignore[arg-type]
+    blocks = source.map(job)
     if used is not None:
         blocks = _complete(((block.ids, block) for block in blocks), used, absent)
     return _checked(blocks, chain, enrolled) if watch else blocks
 
 
-def _as_source(
-    tests: Recordings | ArrayLike, ids: ArrayLike | None, session: ById | ArrayLike, channel: ById | ArrayLike
-) -> tuple[Recordings, ById, ById]:
-    """Tests as recordings, and what is known of their sessions and kinds of channels, by their ids."""
-    if isinstance(tests, Recordings):
-        if ids is not None:
-            raise DuopldaError("recordings bring their own ids: leave out ids")
-        return tests, session, channel  # type: ignore[return-value]
-    source = Recordings.from_arrays(tests, ids=ids)
-    names = list(range(source.X.shape[0])) if source.ids is None else source.ids.tolist()
-    by_id = []
-    for labels, what in ((session, "session"), (channel, "channel")):
-        rows = None if labels is None else lab.as_ids(labels, what, len(names)).tolist()
-        by_id.append(None if rows is None else dict(zip(names, rows, strict=True)))
-    return source, by_id[0], by_id[1]
+def _by_id(source: ArrayRecordings, labels: ById | ArrayLike, name: str) -> ById:
+    """Labels of the rows of an array, by the ids of these."""
+    if labels is None:
+        return None
+    ids = list(range(source.X.shape[0])) if source.ids is None else source.ids.tolist()
+    return dict(zip(ids, lab.as_ids(labels, name, len(ids)).tolist(), strict=True))
 
 
 def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:

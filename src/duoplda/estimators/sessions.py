@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Array, Device, take, to_numpy
-from duoplda.data.labels import Labels
-from duoplda.data.recordings import ROWS, Chunk, Recordings
+from duoplda.data.recordings import ROWS, Recordings
 from duoplda.estimators import checks
 from duoplda.trials.sides import Sides
 
@@ -113,24 +112,13 @@ class SessionSides:
             if labels is None:
                 session = known_labels(self.session, ids)
                 channel = known_labels(self.channel, ids)
-                names = _side_names(ids, session)
+                # No session is to be taken for a recording of the same name.
+                pairs = zip(ids.tolist(), [None] * len(ids) if session is None else session.tolist(), strict=True)
+                names = np.array([f"recording {i}" if name is None else f"session {name}" for i, name in pairs])
             else:
-                session, channel = _chunk_labels(labels, chunk)
+                channel = labels.kinds[to_numpy(labels.kind)[chunk.index]]
+                session = None
+                if labels.session_ids is not None:
+                    session = labels.session_ids[to_numpy(labels.session)[chunk.index]]
                 names = ids if session is None else session
             yield ids, names, enroll_sides(self.model, chunk.X, names, session, channel, self.device)
-
-
-def _side_names(ids: NDArray[Any], session: NDArray[Any] | None) -> NDArray[Any]:
-    """A name for the side of each recording, such that no session is taken for a recording of the same name."""
-    if session is None:
-        return np.array([f"recording {id_}" for id_ in ids.tolist()])
-    pairs = zip(ids.tolist(), session.tolist(), strict=True)
-    return np.array([f"recording {id_}" if name is None else f"session {name}" for id_, name in pairs])
-
-
-def _chunk_labels(labels: Labels, chunk: Chunk) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-    """The sessions of a chunk's recordings, None if sessions are not labelled, and their kinds of channels."""
-    kinds = labels.kinds[to_numpy(labels.kind)[chunk.index]]
-    if labels.session_ids is None:
-        return None, kinds
-    return labels.session_ids[to_numpy(labels.session)[chunk.index]], kinds

@@ -27,7 +27,7 @@ from duoplda.model.ragged import Patterns, speakers
 from duoplda.trials import rounds
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.evidence import DiagonalEvidence, Floats
-from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, neighbours, prior_gain
+from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, prior_gain
 from duoplda.trials.refine import Places, best_places, exact_gain
 from duoplda.trials.refine import refine as move_items
 from duoplda.trials.sides import MOST_PATTERNS, Sides
@@ -150,11 +150,23 @@ def cluster(
         clustered on the host, where gains are exact, and where many would take minutes
     top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
     """
-    _check_numbers(prior=prior, weight=weight, discount=discount)
+    for name, value in (("prior", prior), ("weight", weight), ("discount", discount)):
+        high = 1.0 if name == "prior" else math.inf
+        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
+            what = "between 0 and 1" if high == 1 else "greater than 0"
+            raise DuopldaError(f"{name}={value!r} must be a number {what}")
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
     fewest, most = _speaker_limits(n_speakers, min_speakers, max_speakers)
-    everyone, owner = (sides, np.full(len(sides), -1)) if known is None else _with_known(sides, known)
+    everyone = sides
+    owner = np.full(len(sides), -1)  # the known speaker that a side is
+    if known is not None:
+        if not isinstance(known, Sides):
+            raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
+        refuse_shared(sides.session, known)
+        everyone = sides.unnamed([f"{i}" for i in range(len(sides))])
+        everyone.add(known.unnamed([f"known {i}" for i in range(len(known))]))
+        owner = np.append(owner, np.arange(len(known)))
     item, cannot = _constraints(sides, must_link, cannot_link)
     item = np.append(item, int(item.max()) + 1 + np.arange(len(everyone) - len(sides)))
     everyone, owner = _grouped(everyone, owner, item)
@@ -177,7 +189,11 @@ def cluster(
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
     p = Partition(items, ln_alpha, weight)
     queue = Queue(p, slack=5.0) if few else Queue(p)  # nats: with few items there is time to look at more pairs
-    _add_first_pairs(queue, everyone, discount, candidates, top)
+    # The first neighbours are found by exact ratios where few patterns make these cheap, else by guesses.
+    if discount != 1 or len(everyone.groups) > MOST_PATTERNS:
+        queue.look(-np.inf, candidates)
+    else:
+        queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
     queue.merge_all(fewest, most)
     if p.n_clusters > most:
         raise DuopldaError(
@@ -187,14 +203,6 @@ def cluster(
     tree = list(p.merges)
     places = move_items(p, fewest, most) if refine else None
     return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p))
-
-
-def _check_numbers(**numbers: float) -> None:
-    for name, value in numbers.items():
-        high = 1.0 if name == "prior" else math.inf
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
-            what = "between 0 and 1" if high == 1 else "greater than 0"
-            raise DuopldaError(f"{name}={value!r} must be a number {what}")
 
 
 def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:
@@ -258,16 +266,6 @@ def _constraints(
     return item, cannot
 
 
-def _with_known(sides: Sides, known: Sides) -> tuple[Sides, Ints]:
-    """The sides, and known speakers behind them; the known speaker that each is, or -1."""
-    if not isinstance(known, Sides):
-        raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
-    refuse_shared(sides.session, known)
-    first = sides.unnamed([f"{i}" for i in range(len(sides))])
-    second = known.unnamed([f"known {i}" for i in range(len(known))])
-    return first.add(second), np.append(np.full(len(sides), -1), np.arange(len(known)))
-
-
 def refuse_shared(session: NDArray[Any], known: Sides) -> None:
     """Refuse sessions of which known speakers have been enrolled."""
     common = np.intersect1d(as_text(np.asarray(session)), as_text(known.session))
@@ -304,20 +302,6 @@ def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
     return np.unique(key, return_inverse=True)[1].reshape(-1)
 
 
-def _add_first_pairs(
-    queue: Queue, sides: Sides, discount: float, k: int, top: Callable[[Sides, int], tuple[Array, Array]]
-) -> None:
-    """The k best neighbours of each item, by exact ratios where few patterns make these cheap, else by guesses."""
-    p = queue.p
-    if discount != 1 or len(sides.groups) > MOST_PATTERNS:
-        queue.look(-np.inf, k)
-        return
-    rows, ratios = (to_numpy(x) for x in top(sides, k + 1))
-    a, b, ratio = neighbours(rows, ratios)
-    gain = p.weight * ratio + prior_gain(p.m[a], p.m[b], p.ln_alpha)
-    queue.add(a, b, gain, ratio + p.Q[a] + p.Q[b])
-
-
 # -- the answer
 
 
@@ -325,25 +309,32 @@ def _answer(
     sides: Sides, known: Sides | None, item: Ints, tree: list[Merge], p: Partition, places: Places
 ) -> Clustering:
     items = p.items
-    slots = _ordered_slots(p)
+    n = int((items.owner < 0).sum())  # known speakers are the last items
+    sessions = np.bincount(p.where[:n], items.m[:n], len(p.m))
+    slots, first = np.unique(p.where[:n], return_index=True)
+    slots = slots[np.lexsort((first, -sessions[slots]))]  # with more sessions first, then with the first items
     index = np.full(len(p.m) + 1, -1)  # the last one is for -1, no cluster
     index[slots] = np.arange(len(slots))
     owner = p.owner[slots]
-    sessions = np.bincount(p.where[items.owner < 0], items.m[items.owner < 0], len(p.m))[slots].astype(np.int64)
     within = np.bincount(p.where, items.Q, len(p.m))
-    nearest, merge = _nearest(p, slots)
+    nearest = np.full(len(slots), -1)
+    merge = np.full(len(slots), -np.inf)
+    for a, b, guess in best_pairs(p, slots, 1):  # a guess finds the nearest cluster; the gain there is exact
+        allowed = np.isfinite(guess)
+        row = index[a[allowed]]
+        nearest[row] = index[b[allowed]]
+        merge[row] = p.gains(a[allowed], b[allowed])[0]
     runner_up, margin = _margins(p, places)
     posterior = speakers(p.evidence.G, Patterns(p.counts[slots]), p.gamma[slots])
     log_posterior = p.weight * (p.Q[p.slots].sum() - items.Q.sum())
     log_posterior += gammaln(p.m[p.slots]).sum() - gammaln(items.m).sum()
     log_posterior -= p.ln_alpha * (len(items.m) - len(p.slots))
-    n = int((items.owner < 0).sum())  # known speakers are the last items
     return Clustering(
         ids=np.asarray(sides.ids),
         labels=index[p.where[item]],
         names=_names(owner, known),
         known=owner >= 0,
-        sessions=sessions,
+        sessions=sessions[slots].astype(np.int64),
         support=(p.Q - within)[slots],
         split=_splits(p, tree, slots, margin),
         nearest=nearest,
@@ -384,14 +375,6 @@ def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult) -> 
     )
 
 
-def _ordered_slots(p: Partition) -> Ints:
-    """The clusters that have items: those with more sessions first, then those with the first items."""
-    real = np.flatnonzero(p.items.owner < 0)
-    sessions = np.bincount(p.where[real], p.items.m[real], len(p.m))
-    slots, first = np.unique(p.where[real], return_index=True)
-    return slots[np.lexsort((first, -sessions[slots]))]
-
-
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
     """The ids of known speakers, and for others spk1, spk2, ..., as far as no known speaker is called so."""
     ids = [] if known is None else [str(name) for name in known.ids.tolist()]
@@ -399,21 +382,6 @@ def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
     numbered = (f"spk{n}" for n in itertools.count(1))
     free = (name for name in numbered if name not in taken)
     return np.array([ids[k] if k >= 0 else next(free) for k in owner.tolist()])
-
-
-def _nearest(p: Partition, slots: Ints) -> tuple[Ints, Floats]:
-    """For each cluster the one with which a merge would gain most, by a guess, and the exact gain."""
-    nearest = np.full(len(slots), -1)
-    gain = np.full(len(slots), -np.inf)
-    place = np.empty(len(p.m), np.int64)
-    place[slots] = np.arange(len(slots))
-    for a, b, guess in best_pairs(p, slots, 1):
-        allowed = np.isfinite(guess)
-        a = a[allowed]
-        b = b[allowed]
-        nearest[place[a]] = place[b]
-        gain[place[a]] = p.gains(a, b)[0]
-    return nearest, gain
 
 
 def _margins(p: Partition, places: Places) -> tuple[Ints, Floats]:
@@ -446,23 +414,18 @@ def _splits(p: Partition, tree: list[Merge], slots: Ints, margin: Floats) -> Flo
         loss[k] = _loss_without(p, slot, [min(members, key=lambda i: (margin[i], i))])
         last_merge = int(p.name[slot]) - n
         if 0 <= last_merge < len(tree):
-            part = sorted(_leaves(tree, n, tree[last_merge][0]) & set(members))
+            leaves = set()  # the items below the first of the two nodes that were merged last; nodes below n are items
+            stack = [tree[last_merge][0]]
+            while stack:
+                node = stack.pop()
+                if node < n:
+                    leaves.add(node)
+                else:
+                    stack += tree[node - n][:2]
+            part = sorted(leaves & set(members))
             if 0 < len(part) < len(members):
                 loss[k] = min(loss[k], _loss_without(p, slot, part))
     return loss
-
-
-def _leaves(tree: list[Merge], n: int, node: int) -> set[int]:
-    """The items below a node of the tree; nodes 0 .. n - 1 are items."""
-    leaves = set()
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top < n:
-            leaves.add(top)
-        else:
-            stack += tree[top - n][:2]
-    return leaves
 
 
 def _loss_without(p: Partition, slot: int, part: list[int]) -> float:

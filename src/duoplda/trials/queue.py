@@ -214,6 +214,30 @@ class Queue:
             self.neighbours[j].add(i)
             heapq.heappush(self.heap, Candidate(key, i, j, int(version[i]), int(version[j]), q))
 
+    def add_best(self, rows: Ints, ratios: Floats) -> None:
+        """Pairs of items with the k that score highest with each, (n, k), and their exact ratios; each pair once.
+
+        An item may be among the best of very many others: then the MOST_NEIGHBOURS best of these pairs are kept.
+        """
+        p = self.p
+        n = len(rows)
+        a = np.minimum(np.arange(n)[:, None], rows).reshape(-1)
+        b = np.maximum(np.arange(n)[:, None], rows).reshape(-1)
+        _, first = np.unique(a * n + b, return_index=True)
+        first = first[a[first] != b[first]]
+        a = a[first]
+        b = b[first]
+        ratio = ratios.reshape(-1)[first]
+        keep = np.ones(len(a), bool)
+        for item in (a, b):
+            order = np.lexsort((-ratio, item))
+            rank = np.arange(len(a)) - np.searchsorted(item[order], item[order])
+            keep[order[rank >= MOST_NEIGHBOURS]] = False
+        a = a[keep]
+        b = b[keep]
+        gain = p.weight * ratio[keep] + prior_gain(p.m[a], p.m[b], p.ln_alpha)
+        self.add(a, b, gain, ratio[keep] + p.Q[a] + p.Q[b])
+
     def merge_all(self, fewest: int, most: int) -> None:
         """Merge while that gains, down to `fewest` clusters; on until there are `most`, whether it gains or not."""
         self._merge_waiting(fewest, most)
@@ -268,7 +292,17 @@ class Queue:
         p = self.p
         while best := self._pop(np.inf if p.n_clusters > most else self.doubt):
             if np.isnan(best.Q):
-                self._add_exact(best)
+                # The exact gain replaces the guess. Some guesses that are about as good go with it: several at a time
+                # cost less than one by one, and most of them would come to the top next anyway.
+                batch = [best]
+                while len(batch) < 8 and (pair := self._pop(best.key + self.slack)):
+                    if not np.isnan(pair.Q):
+                        heapq.heappush(self.heap, pair)
+                        break
+                    batch.append(pair)
+                a = np.array([pair.a for pair in batch])
+                b = np.array([pair.b for pair in batch])
+                self.add(a, b, *p.gains(a, b))
                 continue
             one_less = p.n_items[best.a] > 0 and p.n_items[best.b] > 0
             gains = -best.key > 0 and not (one_less and p.n_clusters <= fewest)
@@ -284,21 +318,6 @@ class Queue:
             if current and self.p.may_merge(pair.a, pair.b):
                 return pair
         return None
-
-    def _add_exact(self, best: Candidate) -> None:
-        """Replace the guess at a gain by the exact one, together with some guesses that are about as good.
-
-        Several at a time cost less than one by one, and most of them would come to the top next anyway.
-        """
-        batch = [best]
-        while len(batch) < 8 and (pair := self._pop(best.key + self.slack)):
-            if not np.isnan(pair.Q):
-                heapq.heappush(self.heap, pair)
-                break
-            batch.append(pair)
-        a = np.array([pair.a for pair in batch])
-        b = np.array([pair.b for pair in batch])
-        self.add(a, b, *self.p.gains(a, b))
 
     def _merge(self, pair: Candidate) -> None:
         """Merge two clusters; the new one has the neighbours of both, but for the least promising if these are many."""
@@ -338,24 +357,3 @@ def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, 
         best = np.argpartition(-gain, k - 1, axis=1)[:, :k]
         value = np.take_along_axis(gain, best, axis=1)
         yield np.repeat(a, k), slots[best].reshape(-1), value.reshape(-1)
-
-
-def neighbours(rows: Ints, ratios: Floats) -> tuple[Ints, Ints, Floats]:
-    """Pairs a < b of items, each once, with their ratios, from the k best (n, k) of each item.
-
-    An item may be among the best of very many others: then the MOST_NEIGHBOURS best of these pairs are kept.
-    """
-    n = len(rows)
-    a = np.minimum(np.arange(n)[:, None], rows).reshape(-1)
-    b = np.maximum(np.arange(n)[:, None], rows).reshape(-1)
-    _, first = np.unique(a * n + b, return_index=True)
-    first = first[a[first] != b[first]]
-    a = a[first]
-    b = b[first]
-    ratio = ratios.reshape(-1)[first]
-    keep = np.ones(len(a), bool)
-    for item in (a, b):
-        order = np.lexsort((-ratio, item))
-        rank = np.arange(len(a)) - np.searchsorted(item[order], item[order])
-        keep[order[rank >= MOST_NEIGHBOURS]] = False
-    return a[keep], b[keep], ratio[keep]

@@ -25,7 +25,7 @@ class Places(NamedTuple):
 
 
 def best_places(p: Partition) -> Places:
-    """The best other cluster of each item, by guesses."""
+    """The best other cluster of each item, by guesses; -1 and 0 where none gains."""
     items = p.items
     n = len(items.m)
     stay = np.zeros(n)
@@ -38,35 +38,28 @@ def best_places(p: Partition) -> Places:
         stay[i] = p.weight * (p.guess[A] - without - items.guess[i]) + prior
     other = np.full(n, -1)
     gain = np.zeros(n)
-    rows_at_once = max(1, (1 << 22) // max(len(p.slots), 1))  # 32 MiB of guesses
+    slots = p.slots
+    column = np.full(len(p.m), -1)
+    column[slots] = np.arange(len(slots))
+    rows_at_once = max(1, (1 << 22) // max(len(slots), 1))  # 32 MiB of guesses
     _, kind = np.unique(np.column_stack([items.counts, items.m]), axis=0, return_inverse=True)
     for k in range(int(kind.max()) + 1):  # items of one kind have the same counts, so that one product serves all
         rows = np.flatnonzero(kind.reshape(-1) == k)
         for start in range(0, len(rows), rows_at_once):
             part = rows[start : start + rows_at_once]
-            other[part], gain[part] = _best_others(p, part, m_without[part] <= 0)
+            Q = guessed_joins(p.gamma[slots], p.lam[slots], items.gamma[part], items.lam[part[0]])
+            gains = p.weight * (Q - p.guess[slots] - items.guess[part][:, None])
+            gains += prior_gain(items.m[part[0]], p.m[slots], p.ln_alpha)
+            gains[np.arange(len(part)), column[p.where[part]]] = -np.inf
+            for row, item in enumerate(part.tolist() if items.cannot else ()):
+                gains[row, column[sorted(_barred(p, item))]] = -np.inf
+            best = gains.argmax(axis=1)
+            value = gains[np.arange(len(part)), best]
+            # For an item that is alone, the best other cluster is told also where it loses, as the runner-up.
+            told = (value > 0) | ((m_without[part] <= 0) & (len(slots) > 1))
+            other[part] = np.where(told, slots[best], -1)
+            gain[part] = np.where(told, value, 0.0)
     return Places(stay, other, gain)
-
-
-def _best_others(p: Partition, rows: Ints, alone: np.ndarray) -> tuple[Ints, Floats]:
-    """The best other cluster of items of one kind, and the gain there; -1 and 0 where none gains.
-
-    Of an item that is `alone` in its cluster the best other one is told also where it loses: it is the runner-up.
-    """
-    items = p.items
-    slots = p.slots
-    column = np.full(len(p.m), -1)
-    column[slots] = np.arange(len(slots))
-    Q = guessed_joins(p.gamma[slots], p.lam[slots], items.gamma[rows], items.lam[rows[0]])
-    gain = p.weight * (Q - p.guess[slots] - items.guess[rows][:, None])
-    gain += prior_gain(items.m[rows[0]], p.m[slots], p.ln_alpha)
-    gain[np.arange(len(rows)), column[p.where[rows]]] = -np.inf
-    for row, i in enumerate(rows.tolist() if items.cannot else ()):
-        gain[row, column[sorted(_barred(p, i))]] = -np.inf
-    best = gain.argmax(axis=1)
-    value = gain[np.arange(len(rows)), best]
-    told = (value > 0) | (alone & (len(slots) > 1))
-    return np.where(told, slots[best], -1), np.where(told, value, 0.0)
 
 
 def _barred(p: Partition, i: int) -> set[int]:
