@@ -19,7 +19,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import read_container, write_container
 from duoplda.model.em import State
-from duoplda.observer import SILENT, Arrays, Forwarding, Observer
+from duoplda.observer import SILENT, Arrays, Observer
 from duoplda.trials.tables import packed, unpacked
 
 RESUME_FILE = "duoplda-resume"  # the kind of the file, as its header names it
@@ -36,7 +36,7 @@ def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-class Checkpoint(Forwarding):
+class Checkpoint(Observer):
     """Keeps the state of EM after its last finished iteration in a file.
 
     Parameters
@@ -59,7 +59,7 @@ class Checkpoint(Forwarding):
         observer: Observer = SILENT,
         note: Note = _say_nothing,
     ):
-        super().__init__(observer)
+        self.following = observer
         self.path = path
         self.options = options
         self.recordings = recordings
@@ -77,7 +77,7 @@ class Checkpoint(Forwarding):
         return _hash([self.options, getattr(self.recordings, "digest", None)])
 
     def training_begins(self) -> State | None:
-        self.observer.training_begins()
+        super().training_begins()
         if self._read is None:
             return None
         arrays, header = self._read
@@ -94,7 +94,7 @@ class Checkpoint(Forwarding):
 
     def state(self, state: State) -> None:
         """Write the state, but only so often that writing takes a twentieth of the time at most."""
-        self.observer.state(state)
+        super().state(state)
         self._unwritten = state
         if time.monotonic() >= self._next_time:
             begin = time.monotonic()
@@ -140,7 +140,7 @@ def fit(
     return trained
 
 
-class StageCheckpoint(Forwarding):
+class StageCheckpoint(Observer):
     """Keeps the results of the finished stages of an adaptation in a file.
 
     Parameters
@@ -160,7 +160,7 @@ class StageCheckpoint(Forwarding):
         observer: Observer = SILENT,
         note: Note = _say_nothing,
     ):
-        super().__init__(observer)
+        self.following = observer
         self.path = path
         self.options = _hash(options)
         self.recordings = recordings
@@ -198,11 +198,11 @@ class StageCheckpoint(Forwarding):
             self.note(f"going on after {len(self.results)} stages")
             self._digest = None
         if name not in self.results:
-            self.observer.stage(name)
+            super().stage(name)
         return self.results.get(name)
 
     def stage_done(self, name: str, results: Arrays) -> None:
-        self.observer.stage_done(name, results)
+        super().stage_done(name, results)
         self.results[name] = results
         arrays: dict[str, NDArray[Any]] = {}
         for stage, by_name in self.results.items():
@@ -230,8 +230,8 @@ def adapt(
     With `resume`, the adaptation goes on from that file, to the same model. `inputs` tells the back-end and the labels
     apart from others, hashes of files for one; `options` are those of `Backend.adapt`, as JSON has them.
     """
-    own = {**options, "inputs": inputs}
-    checkpoint = StageCheckpoint(path, own, recordings, resume=resume, observer=observer, note=note)
+    identity = {**options, "inputs": inputs}
+    checkpoint = StageCheckpoint(path, identity, recordings, resume=resume, observer=observer, note=note)
     try:
         return backend.adapt(recordings, **options, device=device, observer=checkpoint)
     except BaseException:  # Ctrl-C above all

@@ -18,7 +18,7 @@ from duoplda.arrays import Array
 from duoplda.model import em
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
-from duoplda.observer import Forwarding, Observer
+from duoplda.observer import Observer
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +75,15 @@ class Span:
         """What EM in the span found."""
         return fit._replace(model=self.model(fit.model, ny, nx), log_likelihoods=self.ln(fit.log_likelihoods))
 
-    def observer(self, observer: Observer, ny: int, nx: int) -> Observer:
-        """One that shows models of all dimensions to `observer`; states are those of EM in the span."""
-        return _SpanObserver(observer, self, (ny, nx))
 
+class SpanObserver(Observer):
+    """Shows models of all dimensions to the following observer; states are those of EM in the span."""
 
-class _SpanObserver(Forwarding):
-    def __init__(self, observer: Observer, span: Span, ranks: tuple[int, int]):
-        super().__init__(observer)
+    def __init__(self, following: Observer, span: Span, ranks: tuple[int, int]):
+        self.following = following
         self.span = span
         self.ranks = ranks
 
     def iteration(self, iteration: int, log_likelihood: float, model: Model) -> bool:
         whole = self.span.model(model, *self.ranks)
-        return self.observer.iteration(iteration, self.span.ln(log_likelihood), whole)
+        return super().iteration(iteration, self.span.ln(log_likelihood), whole)

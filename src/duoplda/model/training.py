@@ -11,7 +11,7 @@ from duoplda.arrays import namespace
 from duoplda.errors import DuopldaError
 from duoplda.model import anova, em
 from duoplda.model.parameters import Model
-from duoplda.model.span import Span
+from duoplda.model.span import Span, SpanObserver
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT, Observer
 
@@ -65,7 +65,7 @@ def train(
     if span is not None:
         stats = span.statistics(stats)
         span_ranks = (min(ranks[0], span.r), min(ranks[1], span.r))
-        observer = span.observer(observer, *ranks)
+        observer = SpanObserver(observer, span, ranks)
     start: em.State | Model
     if state is not None:
         sizes = (state.model.K, state.model.d, state.model.ny, state.model.nx)

@@ -46,14 +46,10 @@ class TrialOptions:
 class ScoredFold:
     """The trials of a fold, and its recordings summed up for them."""
 
-    fold: int
+    index: int  # of the fold
     trials: FoldTrials
     pairs: ModelRatios
     listed: list[ListedCells]
-
-    def scores(self, model: Model) -> Floats:
-        """Of all trials under a model."""
-        return to_numpy(self.pairs.listed(model, self.listed))
 
 
 class HeldOutTrials:
@@ -113,8 +109,12 @@ class HeldOutTrials:
 
         Those of several functions are computed side by side, unless the models are large: all of them take memory.
         """
-        tasks = [(make, fold) for make in model_of for fold in self.folds]
-        scores = list(in_order(lambda task: task[1].scores(task[0](task[1].fold)), tasks, self.flops))
+
+        def score(task: tuple[Callable[[int], Model], ScoredFold]) -> Floats:
+            make, fold = task
+            return to_numpy(fold.pairs.listed(make(fold.index), fold.listed))
+
+        scores = list(in_order(score, [(make, fold) for make in model_of for fold in self.folds], self.flops))
         n = len(self.folds)
         return [self._split(scores[i * n : (i + 1) * n]) for i in range(len(model_of))]
 
@@ -144,7 +144,7 @@ class HeldOutCost(Criterion):
     """The cost of held-out trials after the best calibration."""
 
     def __init__(self, folds: list[HeldOutFold], start: Shrinkage, options: TrialOptions, observer: Observer = SILENT):
-        super().__init__()
+        self.path = {}
         self.shrinkers = [fold.shrinker for fold in folds]
         self.start = start
         self.priors = options.priors
@@ -165,9 +165,6 @@ class HeldOutCost(Criterion):
 
     def cost(self, change: Change) -> float:
         return self.calibrated(change)[0]
-
-    def path_value(self, cost: float) -> float:
-        return cost
 
     def cost_by_speaker(self, change: Change) -> Floats:
         """(speakers,) what the trials of each enrolled speaker add to the cost of changed models."""

@@ -73,8 +73,8 @@ def guess_shrinkage(stats: Statistics) -> Shrinkage:
 class Criterion(ABC):
     """What held-out speakers go by when they choose."""
 
-    def __init__(self) -> None:
-        self.path: Path = {}
+    path: Path
+    path_sign = 1.0  # of costs in the path
 
     @abstractmethod
     def cost(self, change: Change) -> float:
@@ -84,15 +84,11 @@ class Criterion(ABC):
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
         """The best amounts of shrinkage, those in `free`; the others are 0."""
 
-    @abstractmethod
-    def path_value(self, cost: float) -> float:
-        """A cost as `path` tells it."""
-
     def kept_cost(self, key: tuple[float, ...], change: Change) -> float:
         """The cost of changed models, computed once and kept in `path`."""
         if key not in self.path:
-            self.path[key] = self.path_value(self.cost(change))
-        return self.path_value(self.path[key])
+            self.path[key] = self.path_sign * self.cost(change)
+        return self.path_sign * self.path[key]
 
     def ranks(self, ny: int | None, nx: int | None, full: Ranks) -> Ranks:
         """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
@@ -118,8 +114,10 @@ class Criterion(ABC):
 class HeldOutLikelihood(Criterion):
     """Minus the log-likelihood per recording of each fold's speakers; `path` has the log-likelihoods themselves."""
 
+    path_sign = -1.0
+
     def __init__(self, folds: list[HeldOutFold], start: Shrinkage):
-        super().__init__()
+        self.path = {}
         self.start = start
         self.n_recordings = sum(fold.statistics.n_recordings for fold in folds)
         self.folds = [(EStep(fold.statistics), fold.shrinker) for fold in folds]
@@ -130,9 +128,6 @@ class HeldOutLikelihood(Criterion):
         for e_step, shrinker in self.folds:
             total += e_step.ln_likelihood(change(shrinker))
         return -total / self.n_recordings
-
-    def path_value(self, cost: float) -> float:
-        return -cost
 
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
         """The best amounts on a grid, climbed one at a time from near the guess at them."""

@@ -99,10 +99,10 @@ class Training:
         self._check(stats, full)
         path: Path = {}
         ranks = full
-        given = (self.n_speaker_factors, self.n_session_factors)
-        if "auto" in given:
+        wanted = (self.n_speaker_factors, self.n_session_factors)
+        if "auto" in wanted:
             criterion = self._criterion(stats, full, "the numbers of factors", self.trials)
-            ny, nx = (None if number == "auto" else n for number, n in zip(given, full, strict=True))
+            ny, nx = (None if number == "auto" else n for number, n in zip(wanted, full, strict=True))
             ranks = criterion.ranks(ny, nx, full)
             path |= criterion.path
         choice, tried = self._choice(stats, ranks)
