@@ -14,9 +14,9 @@ all sessions while they are clustered are `ny + nx` numbers each; elsewhere noth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
-from duoplda.observer import SILENT, Arrays, Observer
+from duoplda.observer import SILENT, Observer
 from duoplda.selection import adaptation as selection
 from duoplda.selection.decision import TrialOptions
 from duoplda.trials.clustering import cluster
@@ -90,14 +90,6 @@ class Adapted:
     centre: float  # how far the mean went
     shares: Mapping[str, float] = field(default_factory=dict)  # of the target, by level
     calibration: selection.HeldOutCalibration | None = None
-    n_clusters: int = 0
-    covered: float = 1.0  # the share of sessions that are not alone in their cluster
-
-    @property
-    def trial(self) -> selection.PartitionTrial:
-        """What counts where partitions compete."""
-        cost = None if self.calibration is None else self.calibration.cost
-        return selection.PartitionTrial(cost, self.covered, self.n_clusters)
 
 
 def adapt(
@@ -128,27 +120,20 @@ def adapt(
         if source.steps_:
             raise DuopldaError("statistics are of the PLDA's space: adapt the PLDA, or give recordings to the back-end")
     target = X if isinstance(X, Statistics) else as_recordings(X, speaker, session, channel)
-    numbers = _checked_weights(method, weights)
+    numbers: tuple[float, ...] = ()  # a rule finds the weights
+    if weights is not None:
+        try:
+            numbers = tuple(np.atleast_1d(np.asarray(weights, float)).tolist())
+        except (TypeError, ValueError):
+            numbers = (float("nan"),)
+        if len(numbers) not in METHODS[method]:
+            wanted = " or ".join(map(str, METHODS[method]))
+            needs = f"takes {wanted} weights" if wanted else "takes no weights"
+            raise DuopldaError(f"weights={weights!r}: method={method!r} {needs}")
+        if not all(0 <= weight < np.inf for weight in numbers) or (method != "kaldi" and max(numbers) > 1):
+            raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
     fixed = None if centre is None else float(centre)
-    adaptation = Adaptation(source, target, method, numbers, fixed, prior, device, observer)
-    return adaptation.run()
-
-
-def _checked_weights(method: str, weights: ArrayLike | None) -> tuple[float, ...]:
-    """The weights that were given; () where a rule finds them."""
-    if weights is None:
-        return ()
-    try:
-        numbers = tuple(np.atleast_1d(np.asarray(weights, float)).tolist())
-    except (TypeError, ValueError):
-        numbers = (float("nan"),)
-    if len(numbers) not in METHODS[method]:
-        wanted = " or ".join(map(str, METHODS[method]))
-        needs = f"takes {wanted} weights" if wanted else "takes no weights"
-        raise DuopldaError(f"weights={weights!r}: method={method!r} {needs}")
-    if not all(0 <= weight < np.inf for weight in numbers) or (method != "kaldi" and max(numbers) > 1):
-        raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
-    return numbers
+    return Adaptation(source, target, method, numbers, fixed, prior, device, observer).run()
 
 
 @dataclass(eq=False)
@@ -169,18 +154,29 @@ class Adaptation:
         self.known = self.target.known
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
         self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
-        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
+        # By the clusters of all sessions: two models may find the same ones.
+        self.tried: dict[bytes, tuple[selection.PartitionTrial, Adapted]] = {}
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
     def run(self) -> Chain:
         """The adapted chain."""
+        is_statistics = isinstance(self.target, Statistics)
         if self.method == "auto":
-            self._choose_method()
+            methods_by_labels = {
+                "speakers": ("labels", "the target's speakers are known"),
+                "sessions": ("clusters", "the target's sessions are known"),
+                "nothing": ("total", "nothing is known of the target's recordings"),
+            }
+            self.method, self.story["reasons"]["method"] = methods_by_labels[self.known]
+            if self.method == "clusters" and is_statistics:
+                self.method = "sessions"
+                self._note("statistics cannot be clustered: their sessions alone are used")
+            self.story["method"] = self.method
         needs = {"labels": "speakers", "clusters": "sessions", "sessions": "sessions"}.get(self.method, "nothing")
         if KNOWN.index(self.known) > KNOWN.index(needs):
             cause = f"needs {needs} of the target's recordings, and {self.known} is known"
             raise DuopldaError(f"method={self.method!r} {cause}")
-        if self.method == "clusters" and isinstance(self.target, Statistics):
+        if self.method == "clusters" and is_statistics:
             raise DuopldaError("statistics cannot be clustered: give recordings, or use method='sessions'")
         self._survey()
         methods = {
@@ -192,26 +188,6 @@ class Adaptation:
             "kaldi": self._by_kaldi,
         }
         return self._result(methods[self.method]())
-
-    def _choose_method(self) -> None:
-        methods = {
-            "speakers": ("labels", "the target's speakers are known"),
-            "sessions": ("clusters", "the target's sessions are known"),
-            "nothing": ("total", "nothing is known of the target's recordings"),
-        }
-        self.method, self.story["reasons"]["method"] = methods[self.known]
-        if self.method == "clusters" and isinstance(self.target, Statistics):
-            self.method = "sessions"
-            self._note("statistics cannot be clustered: their sessions alone are used")
-        self.story["method"] = self.method
-
-    def _stage(self, name: str, compute: Callable[[], Mapping[str, ArrayLike]]) -> Arrays:
-        """The arrays of a stage: those of an earlier run that the observer has kept, or new ones."""
-        results = self.observer.stage(name)
-        if results is None:
-            results = {key: np.asarray(value) for key, value in compute().items()}
-            self.observer.stage_done(name, results)
-        return results
 
     # -- passes over the target
 
@@ -238,9 +214,15 @@ class Adaptation:
         if raw.d != first.n_features_in_:
             wanted = first.n_features_in_
             raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
-        _refuse_constant(raw)
+        mean = _mean(raw)
+        variances = np.diagonal(to_numpy(anova.total_covariance(raw)))
+        # Rounding leaves a constant column of numbers near m a variance of about (1e-16 m)^2.
+        constant = np.flatnonzero(variances <= 1e-24 * (np.abs(mean) + 1e-150) ** 2)
+        if len(constant) and n > 1:
+            remedy = "are these vectors of the same extractor?"
+            raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
         if domain.whitens(self.source):
-            seen = domain.Seen(n, n * (_mean(raw) - first.mean_))
+            seen = domain.Seen(n, n * (mean - first.mean_))
         else:
             behind = self.statistics(steps) if steps else raw
             seen = domain.Seen(n, n * (_mean(behind) - to_numpy(plda.mean_)))
@@ -253,22 +235,24 @@ class Adaptation:
             counts["speakers"] = len(raw.speaker_ids)
         self.story |= {"target": counts, "distance": self.domain.distance}
 
-    def _centring(self, n_speakers: float) -> tuple[float, Steps]:
-        """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far."""
-        if self.centre is not None:
-            return self.centre, self._centred(self.centre)
-        self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-        k = levels_of.centring(self.levels, self.domain.distance, n_speakers)
-        return k, self._centred(k)
+    def _centring(self, n_speakers: float | None) -> tuple[float, Steps]:
+        """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far.
 
-    def _centred(self, k: float) -> Steps:
-        """The steps with each centring the part k of the way to the target's mean."""
+        Without a number of speakers, the mean goes all the way to the target's. A `centre` that was given decides.
+        """
+        if self.centre is not None:
+            k = self.centre
+        elif n_speakers is None:
+            k = 1.0
+        else:
+            self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
+            k = levels_of.centring(self.levels, self.domain.distance, n_speakers)
         steps: Steps = {}
         for name, step in self.source.steps_.items():
             if isinstance(step, Center) and k:
                 step = _moved_center(step, self.statistics(steps) if steps else self.raw, k)
             steps[name] = step
-        return steps
+        return k, steps
 
     # -- methods
 
@@ -286,52 +270,57 @@ class Adaptation:
         return self._to_speakers("labels", stats, steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
-        if self.weights or isinstance(self.target, Statistics):
-            k, steps = self._centring(self.raw.n_sessions)
-            stats = self.statistics(steps, FOLDS)
-            if self.weights:
-                return self._to_sessions(stats, steps, k, SessionShares(*self.weights))
-            if not selection.have_folds(stats):
-                remedy = "gather statistics with n_folds=16, or give weights"
-                raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
-        else:
-            clusters = self._partition("source", TRUSTS[0], self._recentred())
-            if len(clusters.sizes) < FEWEST_CLUSTERS:
-                return self._to_few_clusters(len(clusters.sizes))
-            k, steps = self._centring(levels_of.effective_number(clusters.sizes))
-            stats = self.statistics(steps, FOLDS, clusters)
+        """By given weights, or by those that held-out sessions choose; of recordings, clusters are held out."""
+        if not self.weights and not isinstance(self.target, Statistics):
+            return self._by_clusters()
+        k, steps = self._centring(self.raw.n_sessions)
+        stats = self.statistics(steps, FOLDS)
+        if self.weights:
+            return self._to_sessions(stats, steps, k, SessionShares(*self.weights))
+        if not selection.have_folds(stats):
+            remedy = "gather statistics with n_folds=16, or give weights"
+            raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
         shares, like_source = self._choose_shares(stats, k)
         return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET if like_source else shares)
 
     def _by_clusters(self) -> Adapted:
-        """Partitions by the source, by the shares that clusters choose, and by what came of the best one, compete."""
-        source = self._recentred()
+        """Partitions by the source, by the shares that clusters choose, and by what came of the best one, compete.
+
+        With method="sessions" clusters choose the shares, and no more than that.
+        """
+        # The source finds the first clusters, with its mean moved as if each session were of another speaker.
+        k, steps = self._centring(self.raw.n_sessions)
+        source = self._to_sessions(self.statistics(steps), steps, k, NOTHING_OF_TARGET)
         first = self._partition("source", TRUSTS[0], source)
-        if len(first.sizes) < FEWEST_CLUSTERS:
-            return self._to_few_clusters(len(first.sizes))
+        n = len(first.sizes)
+        if n < FEWEST_CLUSTERS:
+            self._note(f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}: only the mean is adapted", warn=True)
+            self.story["target"]["clusters"] = n
+            return self._to_mean(*self._centring(max(n, 1)))
         k, steps = self._centring(levels_of.effective_number(first.sizes))
         stats = self.statistics(steps, FOLDS, first)
         shares, like_source = self._choose_shares(stats, k)
+        shared = self._to_sessions(stats, steps, k, NOTHING_OF_TARGET if like_source else shares)
+        if self.method == "sessions":
+            return shared
         if like_source:
-            self.story["target"]["clusters"] = len(first.sizes)
-            return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET)
-        shared = self._to_sessions(stats, steps, k, shares)
+            self.story["target"]["clusters"] = n
+            return shared
         candidates = [*self._candidates("source", source), *self._candidates("shares", shared)]
         if not candidates:
             self._note("no partition has enough clusters: only the mean is adapted", warn=True)
-            return self._to_mean(k)
-        best = candidates[selection.best_partition([candidate.trial for candidate in candidates])]
-        candidates = [best, *self._candidates("adapted", best)]
-        best = candidates[selection.best_partition([candidate.trial for candidate in candidates])]
-        self.story["target"]["clusters"] = best.n_clusters
+            return self._to_mean(k, steps)
+        best_trial = candidates[selection.best_partition([trial for trial, _ in candidates])]
+        candidates = [best_trial, *self._candidates("adapted", best_trial[1])]
+        trial, best = candidates[selection.best_partition([trial for trial, _ in candidates])]
+        self.story["target"]["clusters"] = trial.n_clusters
         if best.calibration is None:
-            self._note(f"{best.n_clusters} clusters are too few to calibrate with (at least {ENOUGH_CLUSTERS})")
+            self._note(f"{trial.n_clusters} clusters are too few to calibrate with (at least {ENOUGH_CLUSTERS})")
         return best
 
     def _by_centre(self) -> Adapted:
         known = self.known == "speakers"
-        k, _ = self._centring(levels_of.effective_speakers(self.raw) if known else self.raw.n_sessions)
-        return self._to_mean(k)
+        return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw) if known else self.raw.n_sessions))
 
     def _by_total(self) -> Adapted:
         """All levels move halfway, unless the target's mean is one that recordings like the source have."""
@@ -359,26 +348,13 @@ class Adaptation:
         """The target behind steps that are wholly centred on it, unless it was said how far."""
         if self.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k = 1.0 if self.centre is None else self.centre
-        steps = self._centred(k)
+        k, steps = self._centring(None)
         return self.levels.fitting(self.statistics(steps)), steps, k
 
-    def _recentred(self) -> Adapted:
-        """The source, with its mean moved as if each session of the target were of another speaker."""
-        k, steps = self._centring(self.raw.n_sessions)
-        return self._to_sessions(self.statistics(steps), steps, k, NOTHING_OF_TARGET)
-
-    def _to_mean(self, k: float) -> Adapted:
+    def _to_mean(self, k: float, steps: Steps) -> Adapted:
         """The mean moves the part k of the way, and all covariances stay."""
-        steps = self._centred(k)
         target = Target.of(self.levels.fitting(self.statistics(steps)))
         return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
-
-    def _to_few_clusters(self, n: int) -> Adapted:
-        self._note(f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}: only the mean is adapted", warn=True)
-        self.story["target"]["clusters"] = n
-        k, _ = self._centring(max(n, 1))
-        return self._to_mean(k)
 
     def _to_sessions(self, stats: Statistics, steps: Steps, k: float, shares: SessionShares) -> Adapted:
         """Adapt to sessions whose speakers are not known."""
@@ -394,19 +370,19 @@ class Adaptation:
             fitting = self.levels.fitting(part)
             return levels_of.labelled(self.levels, Target.of(fitting), weights or levels_of.usual_shares(fitting), k)
 
-        def compute() -> dict[str, Any]:
-            trials = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
-            transform = partial(through, steps)
-            calibration = selection.calibrate(self.levels, stats, adapted, transform, plda.scales_, trials)
-            return {"calibration": np.array(calibration or (), float)}
-
         shares = weights or levels_of.usual_shares(self.levels.fitting(stats))
         calibration = None
         if not (k or any(shares)):
             self._note("the target counts for nothing: the source stays as it is")
         elif len(stats.speaker_ids) >= enough and selection.have_folds(stats):
-            values = self._stage(f"calibration {name}", compute)["calibration"].tolist()
-            calibration = selection.HeldOutCalibration(*values) if values else None
+            kept = self.observer.stage(f"calibration {name}")
+            if kept is None:
+                trials = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+                transform = partial(through, steps)
+                calibration = selection.calibrate(self.levels, stats, adapted, transform, plda.scales_, trials)
+                self.observer.stage_done(f"calibration {name}", {"calibration": np.array(calibration or (), float)})
+            elif kept["calibration"].size:
+                calibration = selection.HeldOutCalibration(*kept["calibration"].tolist())
         return Adapted(adapted(stats), steps, k, shares._asdict(), calibration)
 
     def _choose_shares(self, stats: Statistics, k: float) -> tuple[SessionShares, bool]:
@@ -414,16 +390,16 @@ class Adaptation:
         if not selection.have_folds(stats):
             self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
             return NOTHING_OF_TARGET, False
-
-        def compute() -> dict[str, Any]:
-            return {"shares": np.array(selection.choose_shares(self.levels, stats, k))}
-
-        shares = SessionShares(*self._stage("shares", compute)["shares"].tolist())
+        kept = self.observer.stage("shares")
+        if kept is None:
+            kept = {"shares": np.array(selection.choose_shares(self.levels, stats, k))}
+            self.observer.stage_done("shares", kept)
+        shares = SessionShares(*kept["shares"].tolist())
         self.story["chosen"] = shares._asdict()
         n_speakers = max(1, int(levels_of.effective_speakers(stats)))
         distance = self.domain.distance
         usual = domain.limit(self.domain.n_dimensions, n_speakers, self.domain.n_recordings)
-        like_source = selection.is_like_source(shares, distance, usual)
+        like_source = shares.noise <= selection.LIKE_SOURCE and distance <= usual
         if like_source:
             who = "speakers" if self.method == "labels" else "clusters"
             self._note(
@@ -438,47 +414,47 @@ class Adaptation:
     def _partition(self, name: str, trust: float, adapted: Adapted) -> Relabelled:
         """The recordings with clusters of their sessions, by an adapted model, as speakers."""
         assert isinstance(self.target, Recordings)
-        target = self.target
-
-        def compute() -> dict[str, NDArray[Any]]:
+        if (name, trust) in self.partitions:
+            return self.partitions[name, trust]
+        kept = self.observer.stage(f"partition {name} {trust:g}")
+        if kept is None:
             plda = self.source.plda_.with_model(adapted.model)
             plda.scales_ = Scales()
             plda.calibration_ = None
             job = SessionSides(Chain(plda, adapted.steps), labelled=True, device=self.device)
-            sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
+            sides = reduce(Sides.add, (part for _, _, part in self.target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
             sessions = clusters.ids[order]
             labels = clusters.labels[order]
             # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
             first = np.unique(labels, return_index=True)[1]
-            return {"sessions": sessions, "speakers": sessions[first][labels]}
-
-        if (name, trust) not in self.partitions:
-            stage = self._stage(f"partition {name} {trust:g}", compute)
-            self.partitions[name, trust] = Relabelled(target, stage["sessions"], stage["speakers"])
+            kept = {"sessions": sessions, "speakers": sessions[first][labels]}
+            self.observer.stage_done(f"partition {name} {trust:g}", kept)
+        self.partitions[name, trust] = Relabelled(self.target, kept["sessions"], kept["speakers"])
         return self.partitions[name, trust]
 
-    def _candidates(self, name: str, model: Adapted) -> list[Adapted]:
+    def _candidates(self, name: str, model: Adapted) -> list[tuple[selection.PartitionTrial, Adapted]]:
         """Adaptations to the partitions that a model finds, as far as these have enough clusters."""
         candidates = []
         for trust in TRUSTS:
             clusters = self._partition(name, trust, model)
             sizes = clusters.sizes
             k, steps = self._centring(levels_of.effective_number(sizes))
-            trial = {"by": name, "trust": trust, "clusters": len(sizes)}
-            self.story.setdefault("partitions", []).append(trial)
+            told = {"by": name, "trust": trust, "clusters": len(sizes)}
+            self.story.setdefault("partitions", []).append(told)
             if len(sizes) < FEWEST_CLUSTERS:
                 continue
             key = clusters.speakers.tobytes()
             if key not in self.tried:
                 stats = self.statistics(steps, FOLDS, clusters)
                 adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
+                cost = None if adapted.calibration is None else adapted.calibration.cost
                 covered = float(sizes[sizes > 1].sum() / sizes.sum())
-                self.tried[key] = replace(adapted, n_clusters=len(sizes), covered=covered)
+                self.tried[key] = selection.PartitionTrial(cost, covered, len(sizes)), adapted
             candidates.append(self.tried[key])
-            if candidates[-1].calibration is not None:
-                trial["cost"] = candidates[-1].calibration.cost
+            if self.tried[key][0].cost is not None:
+                told["cost"] = self.tried[key][0].cost
         return candidates
 
     # -- the end
@@ -524,15 +500,6 @@ def _mean(stats: Statistics) -> NDArray[np.float64]:
     sums = zip(stats.blocks, stats.f, strict=True)
     total = sum(to_numpy(f)[columns] for block, f in sums for _, _, columns in block.parts)
     return to_numpy(stats.offset) + total / stats.n_recordings
-
-
-def _refuse_constant(stats: Statistics) -> None:
-    variances = np.diagonal(to_numpy(anova.total_covariance(stats)))
-    # Rounding leaves a constant column of numbers near m a variance of about (1e-16 m)^2.
-    constant = np.flatnonzero(variances <= 1e-24 * (np.abs(_mean(stats)) + 1e-150) ** 2)
-    if len(constant) and stats.n_recordings > 1:
-        remedy = "are these vectors of the same extractor?"
-        raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
 
 
 def _moved_center(step: Center, stats: Statistics, k: float) -> Center:

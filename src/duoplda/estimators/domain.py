@@ -107,24 +107,20 @@ def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLi
     Seen(n=2, sum=array([5.]))
     """
     n = X.shape[0]
-    if _matrices(chain) is not None:
+    if whitens(chain):
         rows = X
-        shift = _means(next(iter(chain.steps_.values())), n, channel)
+        center = next(iter(chain.steps_.values()))
+        shift = n * center.mean_
+        if center.by_channel and channel is not None:
+            kind = lab.codes_among(channel, center.channels_, n)
+            times = np.bincount(kind + 1, minlength=len(center.channels_) + 1)  # -1: the kind is not known
+            shift = times[0] * center.mean_ + times[1:] @ center.channel_means_
     else:
         rows = through(chain.steps_, X, channel) if Z is None else Z
         shift = n * to_numpy(chain.plda_.mean_)
     with np.errstate(over="ignore", invalid="ignore"):
         total = to_numpy(namespace(rows).sum(rows, axis=0, dtype=namespace(rows).float64)) - shift
     return Seen(n, total) if np.isfinite(total).all() else None
-
-
-def _means(center: Center, n: int, channel: ArrayLike | None) -> Floats:
-    """(k,) the sum of the means that are subtracted from n recordings of these kinds of channels."""
-    if not center.by_channel or channel is None:
-        return n * center.mean_
-    kind = lab.codes_among(channel, center.channels_, n)
-    times = np.bincount(kind + 1, minlength=len(center.channels_) + 1)  # -1: the kind is not known
-    return times[0] * center.mean_ + times[1:] @ center.channel_means_
 
 
 def look(
@@ -200,17 +196,6 @@ def whitens(chain: MeasuredChain) -> bool:
     return _matrices(chain) is not None
 
 
-def _total_factor(chain: MeasuredChain) -> Floats:
-    """(d, d) the lower Cholesky factor of T, which is kept: each call of `llr` asks for it."""
-    plda = chain.plda_
-    memory = chain.domain_memory
-    if memory.factor is None or memory.model is not plda.model_:
-        parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
-        memory.factor = np.linalg.cholesky(sum(level_covariances(*parts)))
-        memory.model = plda.model_
-    return memory.factor
-
-
 def distance(chain: MeasuredChain, seen: Seen) -> float:
     """D of recordings that were summed up with this fitted `Backend`.
 
@@ -223,11 +208,17 @@ def distance(chain: MeasuredChain, seen: Seen) -> float:
     """
     mean = seen.sum / seen.n
     matrices = _matrices(chain)
-    if matrices is None:
-        mean = solve_triangular(_total_factor(chain), mean, lower=True)
-    else:
+    if matrices is not None:
         for M in matrices:
             mean = mean @ M
+        return float(mean @ mean)
+    plda = chain.plda_
+    memory = chain.domain_memory
+    if memory.factor is None or memory.model is not plda.model_:  # the factor is kept: each call of `llr` asks for it
+        parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
+        memory.factor = np.linalg.cholesky(sum(level_covariances(*parts)))
+        memory.model = plda.model_
+    mean = solve_triangular(memory.factor, mean, lower=True)
     return float(mean @ mean)
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import reproducible, symmetric, to_numpy
+from duoplda.arrays import put, reproducible, symmetric, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.model import anova, simpler
 from duoplda.model.parameters import Model
@@ -101,11 +101,6 @@ def _root(A: Floats, power: float = 0.5) -> Floats:
     return (E[:, good] * s[good] ** power) @ E[:, good].T
 
 
-def _map(new: Floats, old: Floats) -> Floats:
-    """The matrix A = new^1/2 old^-1/2, for which A old A' = new."""
-    return _root(new) @ _root(old, -0.5)
-
-
 def _positive(A: Floats) -> Floats:
     """The nearest covariance: negative eigenvalues become 0."""
     s, E = np.linalg.eigh(symmetric(A))
@@ -160,14 +155,17 @@ class Target:
 
 
 def like(model: Model, stats: Statistics, priors: Floats) -> Model:
-    """The model as statistics without kinds of channels take it: one kind, with the mean and the noise of all."""
-    if stats.K == model.K:
-        return model
-    N = np.linalg.inv(to_numpy(model.W))
-    mu = to_numpy(model.mu)
-    mean = priors @ mu
-    noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
-    return replace(model, mu=mean[None], W=symmetric(np.linalg.inv(noise))[None], kinds=stats.kinds)
+    """The model as statistics take it: on their device and, where they have none but one kind, with one kind.
+
+    That kind has the mean and the noise of all.
+    """
+    if stats.K != model.K:
+        N = np.linalg.inv(to_numpy(model.W))
+        mu = to_numpy(model.mu)
+        mean = priors @ mu
+        noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
+        model = replace(model, mu=mean[None], W=symmetric(np.linalg.inv(noise))[None], kinds=stats.kinds)
+    return replace(model, **{name: put(getattr(model, name), stats.offset) for name in ("mu", "V", "U", "W")})
 
 
 # -- the source, and what becomes of it
@@ -252,11 +250,9 @@ class Levels:
         return replace(self.model, mu=mu, **parts)
 
 
-def _mixed(old: Floats, new: Floats, share: float) -> Floats:
-    return (1 - share) * old + share * new
-
-
-def _through(A: Floats, *covariances: Floats) -> list[Floats]:
+def _moved_together(new: Floats, old: Floats, *covariances: Floats) -> list[Floats]:
+    """A C A' of each covariance C, with A = new^1/2 old^-1/2, for which A old A' = new."""
+    A = _root(new) @ _root(old, -0.5)
     return [symmetric(A @ C @ A.T) for C in covariances]
 
 
@@ -264,8 +260,8 @@ def _noise(levels: Levels, target: Target, share: float) -> Floats | None:
     """(K, d, d) noises of which the target has the share; None: they stay."""
     if not share or target.noise is None:
         return None
-    A = _map(target.noise, levels.mean_noise(target))
-    return _mixed(levels.N, _through(A, levels.N)[0], share)
+    (N,) = _moved_together(target.noise, levels.mean_noise(target), levels.N)
+    return (1 - share) * levels.N + share * N
 
 
 @reproducible()
@@ -274,15 +270,17 @@ def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
     means = levels.moved(target, k)
     if target.speaker is None:  # no speaker has two sessions
         return between(levels, target, SessionShares(shares.noise, min(shares.speaker, LARGEST_SHARE)), k)
-    B = _mixed(levels.B, target.speaker, shares.speaker) if shares.speaker else None
+    w = shares.speaker
+    B = (1 - w) * levels.B + w * target.speaker if w else None
     if target.session is not None:
-        S = _mixed(levels.S, target.session, shares.session) if shares.session and levels.model.nx else None
+        w = shares.session
+        S = (1 - w) * levels.S + w * target.session if w and levels.model.nx else None
         return levels.result(means, B, S, _noise(levels, target, shares.noise))
-    share = shares.session if levels.model.nx else shares.noise
-    if target.below is None or not share:
+    w = shares.session if levels.model.nx else shares.noise
+    if target.below is None or not w:
         return levels.result(means, B)
     below = levels.S + levels.mean_noise(target)
-    S, N = _through(_map(_mixed(below, target.below, share), below), levels.S, levels.N)
+    S, N = _moved_together((1 - w) * below + w * target.below, below, levels.S, levels.N)
     return levels.result(means, B, S, N)
 
 
@@ -293,10 +291,11 @@ def between(levels: Levels, target: Target, shares: SessionShares, k: float) -> 
     if target.noise is None or target.both is None:
         return through_total(levels, target, shares.both, k)
     N = _noise(levels, target, shares.noise)
-    if not shares.both:
+    w = shares.both
+    if not w:
         return levels.result(means, None, None, N)
     both = levels.B + levels.S
-    B, S = _through(_map(_mixed(both, target.both, shares.both), both), levels.B, levels.S)
+    B, S = _moved_together((1 - w) * both + w * target.both, both, levels.B, levels.S)
     return levels.result(means, B, S, N)
 
 
@@ -307,8 +306,8 @@ def through_total(levels: Levels, target: Target, share: float, k: float) -> Mod
     if not share:
         return levels.result(means)
     total = levels.B + levels.S + levels.mean_noise(target)
-    A = _map(_mixed(total, target.total, share), total)
-    return levels.result(means, *_through(A, levels.B, levels.S, levels.N))
+    mixed = (1 - share) * total + share * target.total
+    return levels.result(means, *_moved_together(mixed, total, levels.B, levels.S, levels.N))
 
 
 @reproducible()
@@ -327,5 +326,5 @@ def kaldi(levels: Levels, target: Target, within: float = 0.3, between: float = 
     s, E = np.linalg.eigh(symmetric(inverse @ (target.total + mean_diff * np.outer(mean, mean)) @ inverse))
     directions = _root(total) @ E
     excess = symmetric((directions * np.maximum(s - 1, 0)) @ directions.T)
-    S, N = _through(_map(below + within * excess, below), levels.S, levels.N)
+    S, N = _moved_together(below + within * excess, below, levels.S, levels.N)
     return levels.result(levels.mu + step, levels.B + between * excess, S, N)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from duoplda.arrays import Array, put
+from duoplda.arrays import Array
 from duoplda.model.adaptation import Levels, SessionShares, Target, between, like
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
@@ -42,16 +42,15 @@ def have_folds(stats: Statistics) -> bool:
     return sum(len(fold.speaker_ids) > 0 for fold in stats.folds) > 1
 
 
-def _regrouped(stats: Statistics, turn: int = 0) -> Statistics:
-    """The statistics with folds of three speakers or more, at most five of them, in one of several ways (`turn`)."""
-    return stats.regrouped(int(np.clip(len(stats.speaker_ids) // 3, 2, 5)), turn)
+def _left_out(stats: Statistics, turn: int = 0) -> Iterator[tuple[Statistics, Statistics]]:
+    """Each fold of three speakers or more, at most five of them, and the others together, without their samples.
 
-
-def _left_out(stats: Statistics) -> Iterator[tuple[Statistics, Statistics]]:
-    """Each fold, and the others together."""
-    folds = [replace(fold, sample=None) for fold in stats.folds]
+    Another `turn` puts the speakers into folds in another way.
+    """
+    folds = stats.regrouped(int(np.clip(len(stats.speaker_ids) // 3, 2, 5)), turn).folds
+    bare = [replace(fold, sample=None) for fold in folds]
     for i, fold in enumerate(folds):
-        yield fold, Statistics.sum([other for j, other in enumerate(folds) if j != i])
+        yield fold, Statistics.sum([other for j, other in enumerate(bare) if j != i])
 
 
 # -- shares of the target
@@ -61,22 +60,22 @@ def choose_shares(levels: Levels, stats: Statistics, k: float) -> SessionShares:
     """The shares of the target under which speakers (or clusters) that are left out are the most likely.
 
     Where each session is a speaker, held-out sessions tell of the noise alone: the other share is half as large. Where
-    the noise is not told apart, all levels move with the total covariance, by one share. Where all speakers are in one
-    fold nothing is chosen, and the shares are 0.
+    the noise is not told apart, all levels move with the total covariance, by one share. The statistics have folds.
     """
-    if not have_folds(stats):
-        return SessionShares(0.0, 0.0)
     noise_shares = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     both_shares = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
     parts = []
-    for fold, others in _left_out(_regrouped(stats)):
-        parts.append((EStep(levels.fitting(fold)), Target.of(levels.fitting(others))))
+    for fold, others in _left_out(stats):
+        e_step = EStep(levels.fitting(replace(fold, sample=None)))
+        parts.append((e_step, Target.of(levels.fitting(others))))
     values: dict[SessionShares, float] = {}
 
     def value(shares: SessionShares) -> float:
         if shares not in values:
-            models = ((e_step, between(levels, target, shares, k)) for e_step, target in parts)
-            values[shares] = sum(e_step.ln_likelihood(_placed(levels, model, e_step)) for e_step, model in models)
+            values[shares] = 0.0
+            for e_step, target in parts:
+                model = like(between(levels, target, shares, k), e_step.stats, levels.priors)
+                values[shares] += e_step.ln_likelihood(model)
         return values[shares]
 
     if any(target.noise is None or target.both is None for _, target in parts):
@@ -90,23 +89,6 @@ def choose_shares(levels: Levels, stats: Statistics, k: float) -> SessionShares:
         best = max((best._replace(noise=share) for share in noise_shares), key=value)
         best = max((best._replace(both=share) for share in both_shares), key=value)
     return best
-
-
-def _placed(levels: Levels, model: Model, e_step: EStep) -> Model:
-    """An adapted model as the statistics of an E-step take it: with their kinds of channels, and on their device."""
-    one = like(model, e_step.stats, levels.priors)
-    return replace(one, **{name: put(getattr(one, name), e_step.stats.offset) for name in ("mu", "V", "U", "W")})
-
-
-def is_like_source(shares: SessionShares, distance: float, usual: float) -> bool:
-    """Whether a target is like the source, by the shares that those left out chose, and by the distance of its mean.
-
-    `usual` is the largest distance that recordings like the source have.
-
-    >>> is_like_source(SessionShares(0.2, 0.1), distance=3.0, usual=5.0)
-    True
-    """
-    return shares.noise <= LIKE_SOURCE and distance <= usual
 
 
 # -- a calibration by trials
@@ -145,15 +127,16 @@ def calibrate(
     stats = stats.map_samples(lambda X, kind, fold: transform(X, None if infer else kind))
     pooled = []
     for turn in range(4):
-        folds = _regrouped(stats, turn)
+        samples = []
         models = []
         counts = []
-        for _, others in _left_out(folds):
+        for fold, others in _left_out(stats, turn):
             N = levels.fitting(others).N
             N = N if len(N) == levels.model.K else levels.priors
+            samples.append(fold.sample)
             models.append(scaled(adapted(others), scales))
             counts.append(N)
-        held_out = HeldOutTrials([fold.sample for fold in folds.folds], models, counts, options)
+        held_out = HeldOutTrials(samples, models, counts, options)
         if held_out.folds:
             pooled.append((*held_out.scores(models.__getitem__)[0], held_out.weight))
     if not pooled:
