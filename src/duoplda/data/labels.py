@@ -306,8 +306,17 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     h = np.zeros(len(ids), np.uint64)
     for j in range(letters.shape[1]):  # texts are padded with zeros, which add nothing
         h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
-    whole, value = _whole_numbers(letters)
-    return _mix(np.where(whole, value.view(np.uint64), h))
+    # Texts of whole numbers as Python writes them, of at most 18 digits, hash as these numbers do.
+    minus = letters[:, 0] == ord("-")
+    digits = (letters >= ord("0")) & (letters <= ord("9"))
+    length = (letters > 0).sum(axis=1) - minus
+    first = np.where(minus, letters[:, min(1, letters.shape[1] - 1)], letters[:, 0])
+    whole = (digits.sum(axis=1) == length) & (length > 0) & (length < 19)
+    whole &= (first != ord("0")) | ((length == 1) & ~minus)
+    value = np.zeros(len(letters), np.int64)
+    for j in range(min(letters.shape[1], 19) if whole.any() else 0):
+        value = np.where(digits[:, j], 10 * value + (letters[:, j].astype(np.int64) - ord("0")), value)
+    return _mix(np.where(whole, np.where(minus, -value, value).view(np.uint64), h))
 
 
 def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -316,20 +325,6 @@ def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
     for column in columns:
         h = _mix((h ^ column) + np.uint64(0x9E3779B97F4A7C15))
     return h
-
-
-def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Ints]:
-    """Which texts (n, width) are whole numbers as Python writes them, of at most 18 digits, and their values."""
-    minus = letters[:, 0] == ord("-")
-    digits = (letters >= ord("0")) & (letters <= ord("9"))
-    length = (letters > 0).sum(axis=1) - minus
-    first = np.where(minus, letters[:, min(1, letters.shape[1] - 1)], letters[:, 0])
-    good = (digits.sum(axis=1) == length) & (length > 0) & (length < 19)
-    good &= (first != ord("0")) | ((length == 1) & ~minus)
-    value = np.zeros(len(letters), np.int64)
-    for j in range(min(letters.shape[1], 19) if good.any() else 0):
-        value = np.where(digits[:, j], 10 * value + (letters[:, j].astype(np.int64) - ord("0")), value)
-    return good, np.where(minus, -value, value)
 
 
 def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -265,10 +265,6 @@ class Relabelled(Recordings):
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.chunks(rows)
 
-    def forget(self) -> None:
-        """Give back what only the reading of recordings needs, once they will not be read again."""
-        return
-
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
         return self.recordings.vectors(rows)
 

@@ -49,6 +49,9 @@ except ImportError:
 __all__ = ["ClusterRecordings", "connect", "recordings"]
 
 SessionKeys = NDArray[np.uint64] | None  # of a part, such as those that go on in other parts; None: without names
+# What the first pass over the vectors of a part tells: the digest of ids and vectors (None: there are no ids), and the
+# rows of a table of labels, if there is one, that the part has.
+Report = tuple[str | None, NDArray[np.int32] | None]
 Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
 
 
@@ -91,7 +94,11 @@ def recordings(
     >>> stats.n_recordings == len(X)
     True
     """
-    options: dict[str, Any] = {"client": client or _current_client(), "note": note, "show": show}
+    try:
+        options: dict[str, Any] = {"client": client or default_client(), "note": note, "show": show}
+    except ValueError:
+        remedy = "make one first, distributed.Client('tcp://scheduler:8786') or Client() for this machine"
+        raise DuopldaError(f"no client of Dask: {remedy}") from None
     if hasattr(data, "to_delayed"):  # a dask DataFrame
         columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
         rows = data[columns_of(data, *columns.values())].to_delayed()
@@ -105,7 +112,7 @@ def recordings(
         return ClusterRecordings(data, _of_chunk, names, **options)
     options |= {"dim": data[0].dim, "cut": labels is True}
     if labels is None or isinstance(labels, bool):
-        return ClusterRecordings(data, _of_own_columns if labels else _unlabelled, names, **options)
+        return ClusterRecordings(data, partial(_of_shard, labelled=bool(labels)), names, **options)
     options |= {"index": LabelIndex.of(labels, note), "allow_missing": allow_missing}
     return ClusterRecordings(data, _of_table, names, **options)
 
@@ -134,21 +141,15 @@ def _of_table(source: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
     return ArrayRecordings(X, ids=ids, labels=labels)
 
 
-def _of_own_columns(shard: Shard) -> ArrayRecordings:
-    """A shard whose labels are columns of its own."""
+def _of_shard(shard: Shard, labelled: bool) -> ArrayRecordings:
+    """A shard whose labels are columns of its own, or of which nothing is known but the ids of its recordings."""
     ids, X = shard.load()
-    return ArrayRecordings(X, ids=ids, labels=_own_labels(shard))
+    return ArrayRecordings(X, ids=ids, labels=_own_labels(shard) if labelled else None)
 
 
 def _own_labels(shard: Shard) -> Labels:
     columns = shard.labels()
     return lab.encode(columns.speaker, columns.session, columns.channel, by_speaker=True)
-
-
-def _unlabelled(shard: Shard) -> ArrayRecordings:
-    """A shard of which nothing is known but the ids of its recordings."""
-    ids, X = shard.load()
-    return ArrayRecordings(X, ids=ids)
 
 
 def _of_chunk(chunk: Any) -> ArrayRecordings:
@@ -194,13 +195,6 @@ def _survey(name: str, source: Any, opener: Opener) -> Survey:
         return Survey(labels.n_recordings, d, len(labels.kinds), labels.known, keys)
 
 
-class Report(NamedTuple):
-    """What the first pass over the vectors of a part tells the client."""
-
-    digest: str | None = None  # of ids and vectors; None: there are no ids
-    rows: NDArray[np.int32] | None = None  # of a table of labels, if there is one, that the part has
-
-
 def _make(
     name: str, opener: Opener, source: Any, split: SessionKeys, make: Make, n: int, buckets: int, first: bool
 ) -> tuple[Any, ...]:
@@ -208,17 +202,17 @@ def _make(
     with _named(name):
         part = opener(source)
         if part is None:
-            return (*[None] * (n + buckets), Report(None, np.zeros(0, np.int32)))
+            return (*[None] * (n + buckets), (None, np.zeros(0, np.int32)))
         if split is not None and len(split) and (labels := part.labels()).session_ids is not None:
             further = np.isin(lab.keys(labels.session_ids), split)
             part = ArrayRecordings(part.X, ids=part.ids, labels=replace(labels, open=further))
         results, loose = make(part)
-        report = Report() if first else None
+        report: Report | None = (None, None) if first else None
         if first and part.ids is not None:
             with Digest() as digest:
                 digest.add(part.ids, part.X)
                 rows = source[1].find(part.ids) if opener is _of_table else None
-                report = Report(digest.value(), rows)
+                report = digest.value(), rows
         return (*results, *(loose or [None] * buckets), report)
 
 
@@ -415,11 +409,11 @@ class ClusterRecordings(Recordings):
         first_pass = [report for report in reports if report is not None]
         if not first_pass:
             return
-        digests = "".join(str(report.digest) for report in first_pass)
+        digests = "".join(str(digest) for digest, _ in first_pass)
         self.digest = "sha256:" + hashlib.sha256(digests.encode()).hexdigest()
         if self.index is None:
             return
-        rows = [np.zeros(0, np.int32) if report.rows is None else report.rows for report in first_pass]
+        rows = [np.zeros(0, np.int32) if part is None else part for _, part in first_pass]
         every = np.concatenate(rows)
         twice = np.flatnonzero(np.bincount(every) > 1)
         if len(twice):
@@ -451,15 +445,6 @@ def _result(future: Future, name: str) -> Any:
         raise
 
 
-def _current_client() -> Client:
-    """The client that Dask takes by default."""
-    try:
-        return default_client()
-    except ValueError:
-        remedy = "make one first, distributed.Client('tcp://scheduler:8786') or Client() for this machine"
-        raise DuopldaError(f"no client of Dask: {remedy}") from None
-
-
 @contextmanager
 def connect(where: str) -> Iterator[Client]:
     """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`).
@@ -471,8 +456,14 @@ def connect(where: str) -> Iterator[Client]:
     if where == "local":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
-        with _deaf_to_interrupts():
+        # Its processes inherit that they ignore Ctrl-C: it is for the command, which ends them.
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        try:
             cluster = LocalCluster(**options)
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, before)
         with cluster, Client(cluster) as client:
             yield client
         return
@@ -483,15 +474,3 @@ def connect(where: str) -> Iterator[Client]:
         raise DuopldaError(f"no scheduler of Dask at {where!r}: {reason}. Give tcp://host:8786, or local") from None
     with client:
         yield client
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started inside ignore Ctrl-C: it is for the command, which ends them."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # which processes inherit
-    try:
-        yield
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)

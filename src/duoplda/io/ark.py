@@ -38,18 +38,17 @@ class Value(NamedTuple):
     text: bool
 
 
-class CutShort(Exception):
-    """Raised where a buffer ends before the value does."""
+def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value | None:
+    """Parse the header of the value that starts at `buf[pos]`, before anything is allocated for it.
 
-
-def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value:
-    """Parse the header of the value that starts at `buf[pos]`, before anything is allocated for it."""
+    None: the buffer ends before the header does or, of a text, before the value does.
+    """
     if end - pos < 2:
-        raise CutShort
+        return None
     if buf[pos : pos + 2] != b"\0B":
         return _parse_text(path, buf, pos, end, place)
     if end - pos < 10:
-        raise CutShort
+        return None
     token = bytes(buf[pos + 2 : pos + 5])
     if token[:2] == b"CM":
         raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
@@ -57,7 +56,7 @@ def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) 
         raise bad(path, place, f"holds {shown(token)}, not a float or double vector", "write it with copy-vector")
     sizes = range(pos + 5, pos + (15 if token[1:2] == b"M" else 10), 5)  # rows (of a matrix) and dim, after a 4 each
     if end < sizes.stop:
-        raise CutShort
+        return None
     if any(buf[i] != 4 for i in sizes):
         raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
     *rows, dim = (struct.unpack_from("<i", buf, i + 1)[0] for i in sizes)
@@ -68,11 +67,11 @@ def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) 
     return Value(dtype, dim, sizes.stop, sizes.stop + dim * dtype.itemsize, False)
 
 
-def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value:
-    """Parse a value `[ 1.5 2 ... ]` as far as counting its numbers."""
+def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value | None:
+    """Parse a value `[ 1.5 2 ... ]` as far as counting its numbers; None: the buffer ends before it does."""
     start = skip_blanks(buf, pos, end, b" \t")
     if start == end:
-        raise CutShort
+        return None
     if buf[start] == 0x80:
         raise bad(path, place, "is a pickled entry, which is never loaded", "write vectors with copy-vector")
     if buf[start] != ord("["):
@@ -80,7 +79,7 @@ def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) 
         raise bad(path, place, cause, "give a Kaldi archive")
     close = buf.find(b"]", start, end)
     if close < 0:
-        raise CutShort
+        return None
     lines = [line for line in bytes(buf[start + 1 : close]).split(b"\n") if line.strip()]
     if len(lines) > 1:
         raise bad(path, place, f"is a matrix of {len(lines)} rows", "give one vector per recording")
@@ -119,13 +118,12 @@ def open_ark(path: PathLike) -> Source:
             buf = bytearray(min(length, size))
             f.seek(0)
             end = read_into(f, memoryview(buf))
-            try:
-                _, value = _entry(path, buf, skip_blanks(buf, 0, end), end, 0, size)
+            entry = _entry(path, buf, skip_blanks(buf, 0, end), end, 0, size)
+            if entry is not None:
                 break
-            except CutShort:
-                continue
         else:
             raise bad(path, "byte 0", "an entry is cut short or too long", "the file may be damaged")
+    _, value = entry
     dim = value.dim
     dtype = value.dtype.newbyteorder("=")
     return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
@@ -138,13 +136,16 @@ def skip_blanks(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") 
     return pos
 
 
-def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value]:
-    """Find key and value of the entry at `buf[pos]`, which is byte `base + pos` of a file of `size` bytes."""
+def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value] | None:
+    """Find key and value of the entry at `buf[pos]`, which is byte `base + pos` of a file of `size` bytes.
+
+    None: the buffer ends before the entry does, and the file goes on.
+    """
     place = f"byte {base + pos}"
     space = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
     raw = bytes(buf[pos : space if space >= 0 else min(end, pos + MAX_ID + 1)])
     if space < 0 and base + end < size and len(raw) <= MAX_ID:
-        raise CutShort
+        return None
     if space < 0 or not raw or len(raw.split()) != 1 or raw.split()[0] != raw:
         raise bad(path, place, f"no key where an entry starts ({shown(raw[:24])})", "not a Kaldi archive, or damaged")
     try:
@@ -154,12 +155,11 @@ def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: 
     if UNPRINTABLE.search(key):
         raise bad(path, place, f"key {shown(key)} has control characters", "not a Kaldi archive, or damaged")
     place = f"entry {shown(key)} at byte {base + pos}"
-    try:
-        value = parse_value(path, buf, space + 1, end, place)
-    except CutShort:
+    value = parse_value(path, buf, space + 1, end, place)
+    if value is None:
         if base + end < size and end - pos < LONGEST_ENTRY:
-            raise
-        raise bad(path, place, "is cut short", "the file is incomplete: copy or write it again") from None
+            return None
+        raise bad(path, place, "is cut short", "the file is incomplete: copy or write it again")
     if base + value.end > size:
         missing = base + value.end - size
         raise bad(path, place, f"is cut short by {missing} bytes", "the file is incomplete: copy or write it again")
@@ -183,12 +183,10 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
             while (pos := skip_blanks(buf, pos, end)) < end:
                 if not n:
                     X = np.empty((min(limit, (size - offset - pos) // least + 1), dim), dtype)
-                try:
-                    key, value = _entry(path, buf, pos, end, offset, size)
-                except CutShort:
+                entry = _entry(path, buf, pos, end, offset, size)
+                if entry is None or entry[1].end > end:
                     break
-                if value.end > end:
-                    break
+                key, value = entry
                 place = f"entry {shown(key)} at byte {offset + pos}"
                 part = 0
                 check_same(path, place, value, dim, dtype)

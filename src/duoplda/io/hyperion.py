@@ -11,7 +11,6 @@ of the noise of a recording, and is added to it here, so that every likelihood r
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,16 +18,27 @@ from duoplda.io.common import PathLike, bad, listed, shown
 from duoplda.io.hdf5 import dataset, floats, opened
 from duoplda.io.kaldi_plda import Floats
 
-if TYPE_CHECKING:
-    import h5py
-
 HYPERION_ARRAYS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
 
 
 def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats], str]:
     """Read a model of hyperion: its parameters, as `DiagonalModel.parameters` has them, and its class there."""
     with opened(path) as f:
-        kind, name = _config(path, f)
+        text = dataset(path, f, "config")
+        if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > 1 << 20:
+            cause = f"is {text.dtype} of shape {text.shape}, not a JSON text"
+            raise bad(path, "config", cause, "is it a hyperion model?")
+        try:
+            config = json.loads(bytes(text.read().reshape(-1)[0]))
+            kind = config["class_name"]
+            name = config.get("name")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            cause = "is not the JSON text of a model with a class_name"
+            raise bad(path, "config", cause, "is it a hyperion model?") from e
+        if kind not in HYPERION_ARRAYS:
+            raise bad(path, "config", f"the model is {shown(kind)}", f"those read are {listed(list(HYPERION_ARRAYS))}")
+        if name is not None and (not isinstance(name, str) or len(name) > 512 or "\0" in name):
+            raise bad(path, "config", f"the name {shown(name)} is no name")
         prefix = f"{name}/" if name else ""
         arrays = {p: floats(path, f, prefix + p) for p in HYPERION_ARRAYS[kind]}
     mu = arrays["mu"]
@@ -51,24 +61,6 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
     else:
         W = _precision(path, "W", arrays["W"], d)
     return (mu, V, np.zeros((d, 0)), W), kind
-
-
-def _config(path: PathLike, f: h5py.File) -> tuple[str, str | None]:
-    """Read class and name of the model."""
-    text = dataset(path, f, "config")
-    if text.shape not in ((), (1,)) or text.dtype.kind != "S" or text.dtype.itemsize > 1 << 20:
-        raise bad(path, "config", f"is {text.dtype} of shape {text.shape}, not a JSON text", "is it a hyperion model?")
-    try:
-        config = json.loads(bytes(text.read().reshape(-1)[0]))
-        kind = config["class_name"]
-        name = config.get("name")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise bad(path, "config", "is not the JSON text of a model with a class_name", "is it a hyperion model?") from e
-    if kind not in HYPERION_ARRAYS:
-        raise bad(path, "config", f"the model is {shown(kind)}", f"those read are {listed(list(HYPERION_ARRAYS))}")
-    if name is not None and (not isinstance(name, str) or len(name) > 512 or "\0" in name):
-        raise bad(path, "config", f"the name {shown(name)} is no name")
-    return kind, name
 
 
 def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:

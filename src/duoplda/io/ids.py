@@ -80,21 +80,19 @@ def as_ids(path: PathLike, values: ArrayLike | Sequence[str], first: int = 0) ->
     if array.dtype.kind == "S" and array.size and not (array.view(np.uint8) >= 128).any():  # ASCII, all at once
         array = array.astype(str)
     elif array.dtype.kind in "SO":
-        array = np.array([_decoded(path, v, first + i) for i, v in enumerate(array.tolist())], dtype=str)
+        texts = []
+        for row, value in enumerate(array.tolist(), first):
+            try:
+                text = value.decode("utf-8") if isinstance(value, bytes) else value
+            except UnicodeDecodeError as e:
+                raise bad(path, f"row {row}", f"id {shown(value)} is not UTF-8", "write ids in UTF-8") from e
+            if not isinstance(text, str) or len(text) > MAX_ID:
+                raise bad(path, f"row {row}", f"{shown(text)} is not an id", f"ids are text of at most {MAX_ID} bytes")
+            texts.append(text)
+        array = np.array(texts, dtype=str)
     if array.dtype.kind != "U":
         raise bad(path, "", f"ids are {array.dtype}, not text", "save them as strings")
     return check_ids(path, np.ascontiguousarray(array), first)
-
-
-def _decoded(path: PathLike, value: object, row: int) -> str:
-    """Return one id as text."""
-    try:
-        text = value.decode("utf-8") if isinstance(value, bytes) else value
-    except UnicodeDecodeError as e:
-        raise bad(path, f"row {row}", f"id {shown(value)} is not UTF-8", "write ids in UTF-8") from e
-    if not isinstance(text, str) or len(text) > MAX_ID:
-        raise bad(path, f"row {row}", f"{shown(text)} is not an id", f"ids are text of at most {MAX_ID} bytes")
-    return text
 
 
 def odd_ids(ids: np.ndarray) -> np.ndarray:

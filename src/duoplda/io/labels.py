@@ -120,8 +120,13 @@ def _read_columns(
         raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")
     wanted = {m: LABEL_COLUMNS.get(m, (m.lower(),)) for m in ("id", value, "session", "channel")}
     if form == "auto":
-        header = columns or Path(path).name.lower().endswith(".tsv") or is_table(path, wanted, ("id", value))
-        form = "table" if header else _kaldi_form(path)
+        name = Path(path).name.lower()
+        if columns or name.endswith(".tsv") or is_table(path, wanted, ("id", value)):
+            form = "table"
+        elif "2utt" in name or name.startswith("utt2"):
+            form = "spk2utt" if "2utt" in name else "utt2spk"
+        else:
+            form = "spk2utt" if longest_line(path) > 2 else "utt2spk"
     if form == "table":
         unknown = set(columns or {}) - set(LABEL_COLUMNS)
         if unknown:
@@ -137,14 +142,6 @@ def _read_columns(
         place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=form == "table")
         raise bad(path, place, f"id {shown(name)} is there already", "each recording has one line")
     return table
-
-
-def _kaldi_form(path: PathLike) -> str:
-    """Tell the two Kaldi maps apart: by the name of the file, or else by the length of its lines."""
-    name = Path(path).name.lower()
-    if "2utt" in name or name.startswith("utt2"):
-        return "spk2utt" if "2utt" in name else "utt2spk"
-    return "spk2utt" if longest_line(path) > 2 else "utt2spk"
 
 
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:

@@ -159,7 +159,15 @@ def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColum
         for ids, X in chunks:
             rows = slice(done, done + len(ids))
             if labels is not None:
-                _check_order(out, ids, np.asarray(labels.ids)[rows], done)
+                labelled = np.asarray(labels.ids)[rows]
+                k = len(labelled)
+                differ = labelled != ids[:k]
+                if differ.any():
+                    row = int(differ.argmax())
+                    cause = f"has id {shown(str(ids[row]))}, its label {shown(str(labelled[row]))}"
+                    raise bad(out, f"row {done + row}", cause, "put the labels in the order of the vectors")
+                if k < len(ids):
+                    raise bad(out, f"row {done + k}", f"has no label: there are {done + k}", "one label per vector")
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
             columns = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
             yield pa.table(columns | {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()})
@@ -169,15 +177,3 @@ def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColum
 
     packed = ["embedding.list.element"]
     write_tables(out, tables(), use_dictionary=list(beside) or False, use_byte_stream_split=packed)
-
-
-def _check_order(out: Path, ids: np.ndarray, labelled: np.ndarray, first: int) -> None:
-    """Check that the recordings from row `first` on are those that were labelled, in this order."""
-    k = len(labelled)
-    differ = labelled != ids[:k]
-    if differ.any():
-        row = int(differ.argmax())
-        cause = f"has id {shown(str(ids[row]))}, its label {shown(str(labelled[row]))}"
-        raise bad(out, f"row {first + row}", cause, "put the labels in the order of the vectors")
-    if k < len(ids):
-        raise bad(out, f"row {first + k}", f"has no label: there are {first + k}", "one label per vector")

@@ -132,15 +132,12 @@ class FileRecordings(Recordings):
             if digest is not None:
                 self.digest = digest.value()
                 self._ids = self._ids[:0].copy()  # a million ids are tens of megabytes
-        if rows:
-            self._remember(np.concatenate(rows))
-
-    def _remember(self, rows: np.ndarray) -> None:
-        """Remember the rows of the labels that the first pass has found, so that the next one need not look ids up."""
-        assert self.index is not None
-        self._rows = rows
-        used = rows >= 0
-        refuse_absent(self.index.absent(rows[used]), self.allow_missing, self.note)
+        if not rows or self.index is None:
+            return
+        # The next pass need not look ids up: it has the rows of the labels that this one has found.
+        self._rows = np.concatenate(rows)
+        used = self._rows >= 0
+        refuse_absent(self.index.absent(self._rows[used]), self.allow_missing, self.note)
         if not used.all():
             self.note(f"{(~used).sum():,} embeddings have no label, and are not used")
         if not used.any():

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from duoplda.errors import DuopldaError
 from duoplda.io._source import FilePart, IdsAndVectors, Source
-from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, CutShort, Value, check_same, numbers, parse_value
+from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, Value, check_same, numbers, parse_value
 from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, shown
 from duoplda.io.ids import check_ids
 
@@ -179,11 +179,8 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
         buf = bytearray(min(length, size - offset))
         f.seek(offset)
         end = read_into(f, memoryview(buf))
-        try:
-            value = parse_value(path, buf, 0, end, place)
-        except CutShort:
-            continue
-        if value.end <= end:
+        value = parse_value(path, buf, 0, end, place)
+        if value is not None and value.end <= end:
             return buf, value
     raise bad(path, place, "the archive is cut short there", "copy or write it again")
 

@@ -185,7 +185,21 @@ def _joined(
     """Join the blocks of a column: numbers to one array, texts to one `Coded`, after checking that they can be ids."""
     if isinstance(blocks[0], np.ndarray):
         return np.concatenate(blocks)
-    names, codes, lengths = _merged([piece for block in blocks for piece in block])
+    pieces = [piece for block in blocks for piece in block]
+    names: Any  # the different texts of all pieces: a list, or Arrow's
+    if installed("pyarrow"):
+        pa = need("pyarrow")
+        arrays = [pa.array(texts, pa.large_string()) for texts, _ in pieces]
+        merged = pa.concat_arrays(arrays).dictionary_encode()
+        places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
+        names = merged.dictionary
+        lengths = np.asarray(need("pyarrow.compute").utf8_length(names))
+    else:
+        seen: dict[str, int] = {}
+        places = [np.array([seen.setdefault(name, len(seen)) for name in texts], np.int32) for texts, _ in pieces]
+        names = list(seen)
+        lengths = np.fromiter(map(len, seen), np.int64, len(seen))
+    codes = np.concatenate([place[codes] for place, (_, codes) in zip(places, pieces, strict=True)])
     wrong = lengths > MAX_ID
     cause = "is too long"
     if not wrong.any():
@@ -196,27 +210,6 @@ def _joined(
         place = line_of(path, int((codes == wrong.argmax()).argmax()), header=header)
         raise bad(path, place, f"an id {cause}", f"ids are printable, of at most {MAX_ID} characters")
     return Coded(texts, codes)
-
-
-def _merged(pairs: Sequence[tuple[Any, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Merge the texts and codes of many blocks.
-
-    Returns the different texts (a list, or Arrow's where pyarrow is installed), the codes of all rows, and the lengths
-    of the texts.
-    """
-    if not installed("pyarrow"):
-        seen: dict[str, int] = {}
-        places = [np.array([seen.setdefault(name, len(seen)) for name in names], np.int32) for names, _ in pairs]
-        texts = list(seen)
-        lengths = np.fromiter(map(len, seen), np.int64, len(seen))
-    else:
-        pa = need("pyarrow")
-        arrays = [pa.array(texts, pa.large_string()) for texts, _ in pairs]
-        merged = pa.concat_arrays(arrays).dictionary_encode()
-        places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
-        texts = merged.dictionary
-        lengths = np.asarray(need("pyarrow.compute").utf8_length(merged.dictionary))
-    return texts, np.concatenate([place[codes] for place, (_, codes) in zip(places, pairs, strict=True)]), lengths
 
 
 def _parquet_blocks(path: PathLike, columns: list[str], floats: Sequence[str]) -> Iterator[list[ColumnBlock]]:
