@@ -140,9 +140,14 @@ def encode(
     is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In lists and
     tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
     """
-    speaker_ids, speakers, n = _level(speaker, "speaker", n, like)
-    session_ids, sessions, n = _level(session, "session", n, like)
-    kinds, kind, n = _level(channel, "channel", n, like)
+    levels: dict[str, tuple[Any, Array]] = {}  # the ids and the integers of those that are labelled
+    for name, values in (("speaker", speaker), ("session", session), ("channel", channel)):
+        if values is not None:
+            levels[name] = codes(values, name, n, like)
+            n = len(levels[name][1])
+    speaker_ids, speakers = levels.get("speaker", (None, None))
+    session_ids, sessions = levels.get("session", (None, None))
+    kinds, kind = levels.get("channel", (None, None))
     if kind is None:
         if n is None:
             raise DuopldaError("there are no labels: give those of the speakers, the sessions or the channels")
@@ -164,16 +169,6 @@ def encode(
         who = speaker_ids[np.unique(to_numpy(speakers)[rows])]
         raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
     return labels
-
-
-def _level(
-    values: ArrayLike | None, name: str, n: int | None, like: Array
-) -> tuple[NDArray[Any] | Any, Array, int | None]:
-    """The ids of a level, the integers and how many these are; ids and integers are None where nobody labelled it."""
-    if values is None:
-        return None, None, n
-    ids, integers = codes(values, name, n, like)
-    return ids, integers, len(integers)
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:

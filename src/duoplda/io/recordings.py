@@ -75,16 +75,15 @@ class FileRecordings(Recordings):
         self._labels = self.index = self._rows = None
         self._ids = self._ids[:0].copy()
 
-    def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """Yield chunks of exactly `rows` recordings, whatever the format has; the last one may be shorter."""
-        return self._cut(rows, named=True)
-
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
         """Yield the same chunks, perhaps read-only; ids are read in the first pass only, to look up the labels."""
-        return self._cut(rows, named=self._rows is None)
+        return self.chunks(rows, named=self._rows is None)
 
-    def _cut(self, rows: int, named: bool) -> Iterator[Chunk]:
-        """Cut the blocks of the files anew, into chunks of `rows` recordings."""
+    def chunks(self, rows: int = ROWS, named: bool = True) -> Iterator[Chunk]:
+        """Yield chunks of exactly `rows` recordings, whatever blocks the files have; the last one may be shorter.
+
+        Without `named` ids are not read.
+        """
         held: list[LabelledBlock] = []
         n = 0
         for block in self._used(named):
