@@ -26,7 +26,7 @@ def every(sides):
 
 # Which of them a scorer takes is a matter of cost: each must be right.
 WAYS = {
-    "pair by pair": lambda A, B: ListedRatios(PatternRows(A, every(A)), every(B)),
+    "pair by pair": lambda A, B: ListedRatios(A, np.arange(len(A)), every(B)),
     "a product for each pattern of the enrolled": lambda A, B: PatternProducts(
         PatternRows(A, every(A)), B.groups, every(B), flip=False
     ),

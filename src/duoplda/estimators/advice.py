@@ -210,7 +210,11 @@ class LabelSurvey:
             "speakers with several sessions": int((self.per_speaker > 1).sum()),
             "sessions with several recordings": int((self.per_session > 1).sum()),
         }
-        refusal = self.refusal()
+        refusal = None
+        try:
+            anova.check_identifiable(self.stats, self.stats.d, anova.session_rank(self.stats))
+        except DuopldaError as error:
+            refusal = f"training refuses these labels: {error}"
         chosen_by = "nothing" if refusal else self.chooser()
         return Advice(
             counts,
@@ -227,14 +231,6 @@ class LabelSurvey:
             self.cautions(),
             tuple(Leaf(letter, *LEAVES[letter]) for letter in self.letters()),
         )
-
-    def refusal(self) -> str | None:
-        """Why training will refuse; None: it will not."""
-        try:
-            anova.check_identifiable(self.stats, self.stats.d, anova.session_rank(self.stats))
-        except DuopldaError as error:
-            return f"training refuses these labels: {error}"
-        return None
 
     def chooser(self) -> str:
         """What will choose the shrinkage: trials of held-out speakers, where any can be made."""

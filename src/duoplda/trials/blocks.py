@@ -39,7 +39,7 @@ def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
         cells = len(ours.rows) * int(np.sum(b.groups.multiplicity[pb.start : pb.stop]))
         # An inverse costs as much as about 4 ny solutions, and products need one for each pair of patterns.
         if rare_a and rare_b and cells < 2 * ny * len(pa) * len(pb):
-            out.append(ListedRatios(ours, pb))
+            out.append(ListedRatios(a, ours.rows, pb))
         else:
             kept = 8 * len(pb) * len(ours.rows) * (ny + 1)
             flip = len(pb) == 1 or (rare_a > rare_b and kept <= KEPT_BYTES)
@@ -84,14 +84,12 @@ class Scorer:
             if key not in self.plans:
                 self.plans[key] = plan_ratios(self.a, b, whole)
             self.plans.move_to_end(key)
-            while len(self.plans) > 1 and self._kept > self.kept_bytes:
+            while len(self.plans) > 1:
+                kept = sum(ratios.size for plan in self.plans.values() for ratios in plan)
+                if kept <= self.kept_bytes:
+                    break
                 self.plans.popitem(last=False)
             return self.plans[key]
-
-    @property
-    def _kept(self) -> int:
-        """Bytes of all plans."""
-        return sum(ratios.size for plan in self.plans.values() for ratios in plan)
 
     @reproducible()
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
@@ -113,8 +111,17 @@ class Scorer:
 
         With `host`, blocks are NumPy's; those of a GPU are copied while the next one is computed.
         """
-        step = max(1, (cells or _scores_per_block(self.a.gamma, host)) // max(len(self.a), 1))
-        if step > 256 and namespace(self.a.gamma) is not np:
+        like = self.a.gamma
+        if cells is None and namespace(like) is np:
+            cells = SCORES_PER_BLOCK
+        elif cells is None:  # more on a device, which has no caches to mind: a sixteenth of the memory of a GPU
+            cells = 16 * SCORES_PER_BLOCK
+            if getattr(like, "is_cuda", False) and not host:
+                import torch
+
+                cells = max(cells, torch.cuda.get_device_properties(like.device).total_memory // (16 * 8))
+        step = max(1, cells // max(len(self.a), 1))
+        if step > 256 and namespace(like) is not np:
             step -= step % 256  # a device multiplies faster where the rows of a block begin at multiples of 256 numbers
         parts = (slice(i, min(i + step, len(tests))) for i in range(0, len(tests), step))
         computed = ((part, self.columns(tests, part)) for part in parts)
@@ -187,18 +194,7 @@ class Scorer:
         enrolled, i = _used(self.a, i)
         if enrolled is not self.a:
             return Scorer(enrolled)._unshared(tests, np.column_stack([i, j]), 0)
-        return ListedRatios(PatternRows(enrolled, range(len(enrolled.groups))), range(0)).pairs(tests, i, j)
-
-
-def _scores_per_block(like: Array, host: bool) -> int:
-    """How many scores a block has: more on a device than in caches, a sixteenth of the memory of a GPU."""
-    if namespace(like) is np:
-        return SCORES_PER_BLOCK
-    if host or not getattr(like, "is_cuda", False):
-        return 16 * SCORES_PER_BLOCK
-    import torch
-
-    return max(16 * SCORES_PER_BLOCK, torch.cuda.get_device_properties(like.device).total_memory // (16 * 8))
+        return ListedRatios(enrolled, np.arange(0), range(0)).pairs(tests, i, j)
 
 
 def _unit(rows: Array) -> Array:

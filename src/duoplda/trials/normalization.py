@@ -147,15 +147,6 @@ class CohortScores(NamedTuple):
     scores: Array = None  # (C, n) all of them; only for "as2", as the following
     nearest: Array = None  # (n, top) the members that score highest, on the host
 
-    @staticmethod
-    def joined(parts: list[CohortScores]) -> CohortScores:
-        """Those of sides one after another."""
-        columns = []
-        for name, arrays in zip(CohortScores._fields, zip(*parts, strict=True), strict=True):
-            axis = 1 if name == "scores" else 0
-            columns.append(None if arrays[0] is None else namespace(arrays[0]).concat(arrays, axis=axis))
-        return CohortScores(*columns)
-
 
 class NormalizedScorer(Scorer):
     """Normalised scores of enrolled sides and any number of sets of test sides, computed as `Scorer` does.
@@ -180,7 +171,12 @@ class NormalizedScorer(Scorer):
             versions = self.a.version, self.cohort.sides.version
             if self._versions != versions:
                 parts = list(self._parts(len(self.a))) or [slice(0, 0)]
-                self._models = CohortScores.joined([self._against_cohort(self.a, part, "models") for part in parts])
+                scores = [self._against_cohort(self.a, part, "models") for part in parts]
+                columns = []
+                for name, arrays in zip(CohortScores._fields, zip(*scores, strict=True), strict=True):
+                    axis = 1 if name == "scores" else 0
+                    columns.append(None if arrays[0] is None else namespace(arrays[0]).concat(arrays, axis=axis))
+                self._models = CohortScores(*columns)
                 self._versions = versions
             return self._models
 
@@ -200,11 +196,21 @@ class NormalizedScorer(Scorer):
         start = np.append(start, len(order))
         if len(used) < len(tests):
             tests = tests.select(used)
+        ours = self.models
         for part in self._parts(len(used)):
             which = order[start[part.start] : start[part.stop]]
             i = index[which, 0]
             j = np.searchsorted(used[part], index[which, 1])
-            set_rows(out, which, self._listed(take(out, which), i, j, tests, part))
+            theirs = self._against_cohort(tests, part, "tests")
+            if self.cohort.normalize != "as2":
+                left = None if ours.mean is None else (take(ours.mean, i), take(ours.deviation, i))
+                right = None if theirs.mean is None else (take(theirs.mean, j), take(theirs.deviation, j))
+            else:
+                left = _gathered(ours.scores, i, theirs.nearest[j])
+                right = _gathered(theirs.scores, j, ours.nearest[i])
+                _check(left[1], take(ours.largest, i), self.a.ids[i], "models")
+                _check(right[1], take(theirs.largest, j), tests.ids[part][j], "tests")
+            set_rows(out, which, _normalized(take(out, which), left, right))
         return out
 
     def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
@@ -250,21 +256,6 @@ class NormalizedScorer(Scorer):
             _check(right[1], theirs.largest[:, None], tests.ids[part], "tests")
             out[rows, :] = _normalized(scores[rows, :], left, (right[0].T, right[1].T))
         return out
-
-    def _listed(self, scores: Array, i: Ints, j: Ints, tests: Sides, part: slice) -> Array:
-        """Pairs (n,) of enrolled sides i and of some tests j, counted from the first of these."""
-        ours = self.models
-        theirs = self._against_cohort(tests, part, "tests")
-        if self.cohort.normalize != "as2":
-            moments = []
-            for side, rows in ((ours, i), (theirs, j)):
-                moments.append(None if side.mean is None else (take(side.mean, rows), take(side.deviation, rows)))
-            return _normalized(scores, *moments)
-        left = _gathered(ours.scores, i, theirs.nearest[j])
-        right = _gathered(theirs.scores, j, ours.nearest[i])
-        _check(left[1], take(ours.largest, i), self.a.ids[i], "models")
-        _check(right[1], take(theirs.largest, j), tests.ids[part][j], "tests")
-        return _normalized(scores, left, right)
 
 
 def _normalized(scores: Array, *moments: tuple[Array, Array] | None) -> Array:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -65,26 +66,24 @@ class Ratios(ABC):
 # -- listed sets
 
 
+@dataclass(frozen=True, eq=False)
 class ListedRatios(Ratios):
     """Exact ratios, pair by pair: for few pairs, and where nearly each pair of sides has a Lambda_3 of its own."""
 
-    def __init__(self, ours: PatternRows, theirs: range):
-        """For our sides, and tests whose patterns are in the range."""
-        self.ours = ours
-        self.theirs = theirs
+    enrolled: Sides
+    rows: Ints  # of the enrolled, whose ratios `fill` writes
+    patterns: range  # of the tests for which it does
 
     def fill(self, out: Array, tests: Sides, part: slice) -> None:
-        rows = self.ours.rows
-        columns = PatternRows(tests, self.theirs, part).rows
-        tests_at_once = max(
-            1, 16 * LISTED_PAIRS_AT_ONCE // len(rows)
-        )  # pairs with equal sums of counts share their work
+        columns = PatternRows(tests, self.patterns, part).rows
+        # As many as pay: pairs with equal sums of counts share their work.
+        tests_at_once = max(1, 16 * LISTED_PAIRS_AT_ONCE // len(self.rows))
         for t in range(0, len(columns), tests_at_once):
-            i, j = (x.reshape(-1) for x in np.meshgrid(rows, columns[t : t + tests_at_once]))
+            i, j = (x.reshape(-1) for x in np.meshgrid(self.rows, columns[t : t + tests_at_once]))
             put_cells(out, i, j - part.start, self.pairs(tests, i, j))
 
     def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
-        a = self.ours.side
+        a = self.enrolled
         G, counts_a, counts_b = common_counts(a.groups, tests.groups)
         of_a = a.groups.index[i]
         of_b = tests.groups.index[j]
@@ -345,12 +344,6 @@ class PatternProducts(Ratios):
         out[:, :] = take(xp.reshape(stack, (len(sizes) * most, self.ny)), place)
         return True
 
-    def _room(self, many: PatternRows) -> Array:
-        """(n, ny + 1 + r) for `_right`, and c_q beside it."""
-        out = empty((len(many.rows), self.ny + 1 + len(self.basis)), many.gamma)
-        out[:, self.ny + 1 :] = take(self.c, many.pattern[many.order])
-        return out
-
     # -- products
 
     def fill(self, out: Array, tests: Sides, part: slice) -> None:
@@ -376,15 +369,21 @@ class PatternProducts(Ratios):
             write(out, ours.rows[ours.order], columns, block)
             return
 
+        width = ready.shape[1]
+
+        def room() -> Array:  # for `_right`, and c_q beside it
+            right = empty((len(columns), width), theirs.gamma)
+            right[:, self.ny + 1 :] = take(self.c, theirs.pattern[theirs.order])
+            return right
+
         def work(p: int, right: Array) -> None:
             self._right(p, theirs, right)
             left = ready[ours.of(p), :]
             write(out, ours.rows[ours.of(p)], columns, lambda rows, into: product(left[rows, :], right, into))
 
-        width = ready.shape[1]
         cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
         fits = xp is np and 8 * len(columns) * width <= 1 << 26  # each thread has such an array of its own
-        by_pattern(work, ours.present, cost if fits else 0, lambda: self._room(theirs))
+        by_pattern(work, ours.present, cost if fits else 0, room)
 
     def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
         theirs = PatternRows(tests, self.pb)

@@ -378,22 +378,22 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             raise ValueError("it has sessions of speakers, or of types, that it does not have")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
             raise ValueError("it has more named sessions than sessions")
-        seen = None if "seen" not in arrays else Seen(*_seen(arrays["n_seen"], arrays["seen"]))
+        seen = None
+        if "seen" in arrays:
+            number = arrays["n_seen"]
+            total = arrays["seen"]
+            if number.shape != (1,) or number.dtype != np.int64 or number[0] < 0:
+                what = number.tolist() if number.size < 9 else number.shape
+                raise ValueError(f"n_seen is {number.dtype} {what}, expected one number from 0 on")
+            if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
+                raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
+            seen = Seen(int(number[0]), total)
     except (KeyError, ValueError, TypeError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
     people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
     out = Sides(model, types, people, Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V)))
     out.seen = seen
     return out
-
-
-def _seen(n: NDArray[Any], total: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-    """The number and the sum of recordings, from a file."""
-    if n.shape != (1,) or n.dtype != np.int64 or n[0] < 0:
-        raise ValueError(f"n_seen is {n.dtype} {n.tolist() if n.size < 9 else n.shape}, expected one number from 0 on")
-    if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
-        raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
-    return int(n[0]), total
 
 
 class Groups:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -79,13 +78,9 @@ class SideSums:
         return out
 
 
-class ListedCells(NamedTuple):
-    """Listed pairs whose tests have one pattern; sides and tests are counted in the order of their patterns."""
-
-    where: Ints  # (n,) their places in the list
-    side: Ints  # (n,)
-    test: Ints  # (n,) among those of the pattern
-    cell: Ints  # (n,) pattern of the side * tests of all patterns + test
+# Listed pairs whose tests have one pattern, all (n,): their places in the list; the side; the test, among those of the
+# pattern; and pattern of the side * tests of the pattern + test. Sides and tests are in the order of their patterns.
+ListedCells = tuple[Ints, Ints, Ints, Ints]
 
 
 class ModelRatios:
@@ -150,14 +145,14 @@ class ModelRatios:
             where = np.flatnonzero(second.index[test] == q)
             inside = j[where] - tests.start
             m = tests.stop - tests.start
-            out.append(ListedCells(where, i[where], inside, first.index[side[where]] * m + inside))
+            out.append((where, i[where], inside, first.index[side[where]] * m + inside))
         return out
 
     @reproducible()
     def listed(self, model: Model, cells: list[ListedCells]) -> Array:
         """(n,) the ratios of some pairs."""
         xp = namespace(model.V)
-        out = zeros((sum(len(part.where) for part in cells),), model.V)
+        out = zeros((sum(len(where) for where, *_ in cells),), model.V)
         for (where, i, j, cell), (left, right, of_side, of_test) in zip(cells, self._factors(model), strict=True):
             n = left.shape[0]
             m = right.shape[0]

@@ -30,8 +30,11 @@ class Table:
         n = self.n + next(iter(rows.values())).shape[0]
         for name, new in rows.items():
             old = self.columns[name]
-            if isinstance(old, np.ndarray):
-                old, new = _alike(old, new, self.n)
+            if isinstance(old, np.ndarray) and old.dtype != new.dtype and len(new):
+                if self.n and (old.dtype.kind, new.dtype.kind) != ("U", "U"):  # numbers and texts become texts
+                    old = as_text(old[: self.n])
+                    new = as_text(new)
+                old = old[: self.n].astype(np.result_type(old, new) if self.n else new.dtype)
             if n > old.shape[0]:
                 room = empty((max(n, 2 * self.n), *old.shape[1:]), old)
                 room[: self.n, ...] = old[: self.n, ...]
@@ -49,16 +52,6 @@ def empty(shape: tuple[int, ...], like: Array) -> Array:
     """An array that is not filled, of the type and in the place of another."""
     xp = namespace(like)
     return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
-
-
-def _alike(old: NDArray[Any], new: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A column of n names and further ones, such that they fit into one array: numbers and texts become texts."""
-    if old.dtype == new.dtype or not len(new):
-        return old, new
-    if n and (old.dtype.kind, new.dtype.kind) != ("U", "U"):
-        old = as_text(old[:n])
-        new = as_text(new)
-    return old[:n].astype(np.result_type(old, new) if n else new.dtype), new
 
 
 def as_names(names: NDArray[Any]) -> NDArray[Any]:
