@@ -88,16 +88,12 @@ class SpdInverse:
         return kept[:m]
 
     def __call__(self, M: NDArray[Any]) -> NDArray[Any]:
-        return _checked(self._inverted, M)
-
-    def _inverted(self, M: NDArray[Any]) -> NDArray[Any]:
-        diagonal = self.buffer(0, 1, *M.shape[:2])[0]
-        self._invert(M, diagonal)
+        diagonal = _checked(self._invert, M, self.buffer(0, 1, *M.shape[:2])[0])
         ln: NDArray[Any] = 2.0 * np.log(diagonal).sum(axis=1)
         return ln
 
-    def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> None:
-        """Also writes the diagonals (m, n) of Cholesky factors."""
+    def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> NDArray[Any]:
+        """Also writes the diagonals (m, n) of Cholesky factors, and returns them."""
         m, n = M.shape[:2]
         h = n // 2
         if n <= 32:
@@ -107,7 +103,7 @@ class SpdInverse:
             # Half of it is 0. As a single product it would go to syrk, which is slow for small matrices.
             np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
             np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
-            return
+            return diagonal
         A = M[:, :h, :h]
         B = M[:, h:, :h]
         C = M[:, h:, h:]
@@ -119,6 +115,7 @@ class SpdInverse:
         np.matmul(C, X, out=B)
         A += np.matmul(X.mT, B, out=self.buffer(2, m, h, h))
         M[:, :h, h:] = B.mT
+        return diagonal
 
     def _lower(self, L: NDArray[Any]) -> NDArray[Any]:
         """L^-1 of lower triangular L (m, n, n): first all blocks of 5 on the diagonal, then the rows of blocks in turn.

@@ -4,6 +4,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,11 @@ class _Sender:
         cuda = device.type == "cuda"
         known = X.dtype.kind == "f" and X.dtype.itemsize <= 8
         self.dtype = X.dtype.newbyteorder("=") if known else np.dtype(np.float64)
-        self.tensor: Array = _tensor(X) if X.dtype == self.dtype else None
+        self.tensor: Array = None  # shares the memory of X, where torch can do that
+        if X.dtype == self.dtype:
+            with warnings.catch_warnings(), suppress(ValueError):  # torch refuses negative strides
+                warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
+                self.tensor = torch.from_numpy(X)
         self.pinned = cuda and self.tensor is not None and self.tensor.is_pinned()
         self.buffers: list[Array] = []
         self.copied: list[Event] = [None] * 3  # when each buffer has been read
@@ -174,15 +179,3 @@ class Arriving:
             event.cancel()
         deque((event.exception() for event in self.events if not event.cancelled()), maxlen=0)
         self.send.end()
-
-
-def _tensor(X: NDArray[Any]) -> Array | None:
-    """A host array as a tensor that shares its memory, where torch can do that."""
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
-            return torch.from_numpy(X)
-    except ValueError:  # negative strides
-        return None

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from functools import cache
 from threading import RLock, local
@@ -114,27 +114,26 @@ def in_order(
     kept = local()
 
     def work(item: Any) -> Any:
-        if scratch is None:
-            return function(item)
-        if not hasattr(kept, "scratch"):
-            kept.scratch = scratch()
-        return function(item, kept.scratch)
-
-    def work_in_thread(item: Any) -> Any:
-        with one_blas_thread():
-            return work(item)
+        with one_blas_thread() if threads > 1 else nullcontext():
+            if scratch is None:
+                return function(item)
+            if not hasattr(kept, "scratch"):
+                kept.scratch = scratch()
+            return function(item, kept.scratch)
 
     with reproducible():
         worth_threads = flops >= 1e8  # less takes some milliseconds, about as long as a pool of threads to start
         threads = blas.allowed if worth_threads and not _cores_in_use.get() else 1
-        if threads == 1 or (isinstance(items, Sized) and len(items) < 2):
+        if isinstance(items, Sized) and len(items) < 2:
+            threads = 1
+        if threads == 1:
             yield from map(work, items)
             return
         coming: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(threads) as pool:
             try:
                 for item in items:
-                    coming.append(pool.submit(copy_context().run, work_in_thread, item))
+                    coming.append(pool.submit(copy_context().run, work, item))
                     if len(coming) == 2 * threads:
                         yield coming.popleft().result()
                 while coming:

@@ -42,10 +42,17 @@ class Anderson:
         self.images = (*self.images, g)[-self.depth - 1 :]
         if len(self.steps) < 2:
             return None
-        f = self.steps[-1]
-        n = self._steps_along_a_line(t)
-        if n:
-            return self._model(g + min(n, _until_half(g, f, plain)) * f, plain)
+        f_before, f = self.steps[-2:]
+        moved = t - (self.images[-2] - f_before)  # since the iteration before
+        size = float(f_before @ f_before)
+        along = float(f_before @ moved)
+        on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
+        if on_a_line and float(f_before @ f) > size:
+            # No diagonal entry of a factor of W_k^-1 may become less than half of what it is.
+            factors = (ar.to_numpy(v[-math.prod(plain.W.shape) :]).reshape(plain.W.shape) for v in (g, f))
+            now, change = (np.diagonal(a, axis1=1, axis2=2) for a in factors)
+            until_half = float(np.min(now / 2 / np.maximum(-change, 1e-300)))
+            return self._model(g + min(4 * along / size, until_half) * f, plain)
         dF = ar.namespace(t).stack([b - a for a, b in itertools.pairwise(self.steps)])
         inner = ar.to_numpy(dF @ dF.T)
         rhs = ar.to_numpy(dF @ f)
@@ -54,15 +61,6 @@ class Anderson:
         for weight, (before, after) in zip(a.tolist(), itertools.pairwise(self.images), strict=True):
             g = g - weight * (after - before)
         return self._model(g, plain)
-
-    def _steps_along_a_line(self, t: Array) -> float:
-        """How many steps to go ahead where the last one went on in the direction of the one before, and further."""
-        f_before, f = self.steps[-2:]
-        moved = t - (self.images[-2] - f_before)  # since the iteration before
-        size = float(f_before @ f_before)
-        along = float(f_before @ moved)
-        on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
-        return 4 * along / size if on_a_line and float(f_before @ f) > size else 0.0
 
     def _model(self, t: Array, like: Model) -> Model | None:
         shapes = [a.shape for a in (like.mu, like.V, like.U, like.W)]
@@ -81,10 +79,3 @@ def _pack(model: Model) -> Array:
     xp = ar.namespace(model.V)
     factor = ar.cholesky(ar.spd_inverse(model.W)[0])
     return xp.concat([xp.reshape(a, (-1,)) for a in (model.mu, model.V, model.U, factor)])
-
-
-def _until_half(t: Array, step: Array, like: Model) -> float:
-    """How often a step can be added before a diagonal entry of a factor of W_k^-1 is less than half of what it is."""
-    factors = (ar.to_numpy(v[-math.prod(like.W.shape) :]).reshape(like.W.shape) for v in (t, step))
-    now, change = (np.diagonal(a, axis1=1, axis2=2) for a in factors)
-    return float(np.min(now / 2 / np.maximum(-change, 1e-300)))

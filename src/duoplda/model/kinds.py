@@ -36,7 +36,11 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
     kind = _start(X, labels, several, K, seed)
     for _ in range(4):  # most recordings have their kind after two rounds, and each trains a model
         before = kind
-        kind = _assign(train(kind), X, replace(labels, kinds=np.arange(K), kind=kind))
+        model = train(kind)
+        hidden = post.posterior(model, X, replace(labels, kinds=np.arange(K), kind=kind))
+        noise = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
+        share = np.maximum(np.bincount(kind, minlength=model.K) / len(X), 1e-12)
+        kind = post.kind_log_posterior(model.noise_alone, noise, share).argmax(axis=1)
         if np.bincount(kind, minlength=K).min() == 0:
             return before
         if (kind == before).mean() > 0.999:
@@ -80,11 +84,3 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     out = np.full(len(X), np.bincount(kind).argmax(), np.int64)  # a recording alone in its session: the commonest
     out[rows] = kind
     return out
-
-
-def _assign(model: Model, X: NDArray[np.float64], labels: Labels) -> Ints:
-    """The kind that best explains what the posterior means of y and x leave of each recording."""
-    hidden = post.posterior(model, X, labels)
-    noise = X - hidden.speaker_mean[labels.speaker] @ model.V.T - hidden.session_mean[labels.session] @ model.U.T
-    share = np.bincount(labels.kind, minlength=model.K) / len(X)
-    return post.kind_log_posterior(model.noise_alone, noise, np.maximum(share, 1e-12)).argmax(axis=1)

@@ -41,10 +41,6 @@ class Span:
         return cls(stats.offset, T[:, stats.d - r :], floor, stats.n_recordings)
 
     @property
-    def d(self) -> int:
-        return self.basis.shape[0]
-
-    @property
     def r(self) -> int:
         return self.basis.shape[1]
 
@@ -56,18 +52,19 @@ class Span:
 
     def ln(self, ln_likelihood: Any) -> Any:
         """The likelihood of the recordings with all their dimensions: outside of the span they are 0."""
-        return ln_likelihood - self.n_recordings * (self.d - self.r) * math.log(2 * math.pi * self.floor) / 2
+        return ln_likelihood - self.n_recordings * (len(self.offset) - self.r) * math.log(2 * math.pi * self.floor) / 2
 
     @ar.reproducible()
     def model(self, model: Model, ny: int, nx: int) -> Model:
         """The model of all dimensions; further factors have no loadings."""
         xp = ar.namespace(self.basis)
         B = self.basis
+        d = B.shape[0]
 
         def loadings(L: Array, n: int) -> Array:
-            return xp.concat([B @ L, ar.zeros((self.d, n - L.shape[1]), B)], axis=1)
+            return xp.concat([B @ L, ar.zeros((d, n - L.shape[1]), B)], axis=1)
 
-        outside = ar.eye(self.d, B) - B @ B.T
+        outside = ar.eye(d, B) - B @ B.T
         W = ar.symmetric(B @ model.W @ B.T + outside / self.floor)
         return replace(model, mu=self.offset + model.mu @ B.T, V=loadings(model.V, ny), U=loadings(model.U, nx), W=W)
 
