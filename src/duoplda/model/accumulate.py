@@ -61,10 +61,6 @@ class TypeBlock:
         """(K_c d, K_c d) sum of F F' over all sessions, weighted by the speakers' weights."""
         return self.scatter if self.squared else ar.gram(self.scatter)
 
-    def times(self, M: Array) -> Array:
-        """T M, by way of the rows F where these are fewer."""
-        return self.scatter @ M if self.squared else self.scatter.T @ (self.scatter @ M)
-
     def stacked(self, rows: Array) -> Array:
         """(K_c d,) the sums F of a session whose recordings of kind k are all equal to row k of (K, d)."""
         return ar.namespace(rows).concat([n * rows[k, ...] for k, n, _ in self.parts])
@@ -378,7 +374,13 @@ class SessionSums:
         complete = self.pair_n > 0
         open_sessions = self.open.sessions()
         open_fold = self.fold[ar.to_numpy(labels.session_speaker)[open_sessions]]
-        still_open = self._still_open(open_sessions)
+        still_open = None
+        if labels.session_ids is not None and len(open_sessions):
+            names = labels.session_ids[open_sessions]
+            speakers = labels.speaker_ids[labels.session_speaker[open_sessions]]
+            cells, n, F = self.open.cells()
+            session = np.searchsorted(open_sessions, cells // self.open.K)
+            still_open = OpenSessions(keys(names), names, speakers, session, cells % self.open.K, n, F)
         heard = np.zeros(len(labels.speaker_ids), bool)
         heard[self.pair_speaker[complete]] = True
         parts: list[dict[str, Any]] = []
@@ -426,17 +428,6 @@ class SessionSums:
             T = T[: self.rows_kept[b], :]
         speaker = place[self.pair_speaker[pairs][rows]]
         return TypeBlock(self.types[c], speaker, self.pair_n[pairs][rows], A, T)
-
-    def _still_open(self, sessions: Ints) -> OpenSessions | None:
-        """The sessions that are not complete at the end, with their names."""
-        labels = self.labels
-        if labels.session_ids is None or not len(sessions):
-            return None
-        names = labels.session_ids[sessions]
-        speakers = labels.speaker_ids[labels.session_speaker[sessions]]
-        cells, n, F = self.open.cells()
-        session, kind = np.divmod(cells, self.open.K)
-        return OpenSessions(keys(names), names, speakers, np.searchsorted(sessions, session), kind, n, F)
 
 
 class UnlabelledSums:

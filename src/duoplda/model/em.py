@@ -141,7 +141,7 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
     """Maximise E[ln P(y, x)] over y ~ N(mu_y, Sigma_y), x | y ~ N(mu_x + H y, Sigma_x); move that into the loadings.
 
     With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x. With the
-    `basis` of `_in_use`, V' has all ny columns, and is what it would be if none had been left out.
+    `basis` of `Steps.expect`, V' has all ny columns, and is what it would be if none had been left out.
     """
     ny = model.ny
     nx = model.nx
@@ -169,21 +169,6 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
             Sigma_y = ar.symmetric(basis @ (Sigma_y - one) @ basis.T) + ar.eye(basis.shape[0], V)
         V = V @ ar.cholesky(Sigma_y)
     return replace(model, mu=mu, V=V, U=U)
-
-
-def _in_use(model: Model) -> tuple[Model, Array | None]:
-    """The model with loadings V B (d, r) for V, and the basis B (ny, r): VV' = VB (VB)', to rounding.
-
-    More speaker factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and
-    keeps it so, as nothing is learnt of y there. None: all directions are in use.
-    """
-    xp = ar.namespace(model.V)
-    VV = ar.symmetric(model.V.T @ model.V)
-    if not math.isfinite(float(xp.sum(VV))):
-        return model, None
-    s, E = xp.linalg.eigh(VV)
-    unused = int(np.sum(ar.to_numpy(s) < 1e-14 * float(s[-1])))
-    return (replace(model, V=model.V @ E[:, unused:]), E[:, unused:]) if unused else (model, None)
 
 
 @ar.reproducible()
@@ -275,8 +260,8 @@ class Fit(NamedTuple):
 def _as_stored(model: Model, like: Array) -> Model:
     """The model in contiguous arrays where `like` is: products of others may differ in the last bit."""
     xp = ar.namespace(like)
-    there = {name: ar.put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
-    return replace(model, **{name: xp.reshape(xp.reshape(a, (-1,)), a.shape) for name, a in there.items()})
+    arrays = {name: ar.put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
+    return replace(model, **{name: xp.reshape(xp.reshape(a, (-1,)), a.shape) for name, a in arrays.items()})
 
 
 class Expected(NamedTuple):
@@ -298,10 +283,23 @@ class Steps:
     nu: float
 
     def expect(self, model: Model) -> Expected:
-        # Factors that are not in use cost as much as others. Looking for them pays where there must be some.
+        """The E-step, without speaker factors that are not in use: they cost as much as others.
+
+        More factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and keeps
+        it so, as nothing is learnt of y there. With the eigenvectors B (ny, r) of V'V in use, VV' = VB (VB)', to
+        rounding. They are looked for where there must be some.
+        """
+        xp = ar.namespace(model.V)
+        basis = None
         more_than_speakers = len(self.e_step.stats.speaker_ids) <= model.ny
-        look = more_than_speakers and len(self.e_step.patterns) > 1 and self.e_step.host
-        model, basis = _in_use(model) if look else (model, None)
+        if more_than_speakers and len(self.e_step.patterns) > 1 and self.e_step.host:
+            VV = ar.symmetric(model.V.T @ model.V)
+            if math.isfinite(float(xp.sum(VV))):
+                s, E = xp.linalg.eigh(VV)
+                unused = int(np.sum(ar.to_numpy(s) < 1e-14 * float(s[-1])))
+                if unused:
+                    basis = E[:, unused:]
+                    model = replace(model, V=model.V @ basis)
         moments = self.e_step(model)
         return Expected(model, basis, moments, moments.ln_likelihood + ln_prior(model, self.nu))
 

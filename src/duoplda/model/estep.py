@@ -5,7 +5,7 @@ The letters are those of `duoplda.model.parameters`; m is what is expected of a 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +43,8 @@ class Moments:
 SpeakerSums = tuple[Array, Array, Array]
 
 
-class Weights(NamedTuple):
-    """Loadings of the sessions of one type, those of the kinds present one below the other."""
-
-    WU: Array  # (K_c d, nx)
-    B: Array  # (K_c d, ny)
+# Loadings WU (K_c d, nx) and B (K_c d, ny) of one type; None where products go by the rows F of its sessions instead.
+Loadings = tuple[Array, Array] | None
 
 
 class EStep:
@@ -78,7 +75,11 @@ class EStep:
         terms = Terms(model, stats.types)
         m = model.mu - stats.offset
         means = [b.stacked(m) for b in stats.blocks]  # (K_c d,) what is expected of a session of each type
-        weights = self._weights(terms)
+        weights = list[Loadings]()
+        for c, b in enumerate(stats.blocks):
+            # Rows are at hand, and few, where there are fewer speakers than factors, all in one block of rows.
+            few = len(b.n) < max(model.nx, model.ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1
+            weights.append(None if few and not b.squared else terms.stacked(b.present, c))
         gamma = self._gamma(means, weights, terms)
         post = self._speakers(terms, gamma, moments)
         sums: list[Any] = self._speaker_sums(post, weights) if moments else [None] * len(means)
@@ -108,7 +109,7 @@ class EStep:
         return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
 
     def _add_products(
-        self, C: Array, part: range, weights: list[Weights | None], sums: list[SpeakerSums], by_type: list[Array]
+        self, C: Array, part: range, weights: list[Loadings], sums: list[SpeakerSums], by_type: list[Array]
     ) -> None:
         """Add the sums of F E[t]' of some types to C, by kind: those that come as rows in one product."""
         xp = ar.namespace(C)
@@ -136,26 +137,7 @@ class EStep:
         results = ar.in_order(lambda part: work(*part), self.parts, cost)
         yield from ((*part, result) for part, result in zip(self.parts, results, strict=True))
 
-    def _weights(self, terms: Terms) -> list[Weights | None]:
-        """The loadings by type; None where products go by the rows F instead, as these are at hand and few.
-
-        They are few where there are fewer speakers than factors, all in one block of rows.
-        """
-        xp = ar.namespace(terms.J)
-        K, d, nx = terms.WU.shape
-        ny = terms.J.shape[2]
-        out = list[Weights | None]()
-        for c, b in enumerate(self.stats.blocks):
-            if not b.squared and len(b.n) < max(nx, ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1:
-                out.append(None)
-                continue
-            all_kinds = len(b.present) == K
-            WU, WV = (terms.WU, terms.WV) if all_kinds else (ar.take(a, b.present) for a in (terms.WU, terms.WV))
-            WU, WV = (xp.reshape(a, (len(b.present) * d, a.shape[2])) for a in (WU, WV))
-            out.append(Weights(WU, WV - WU @ terms.PJ[c, ...]))
-        return out
-
-    def _gamma(self, means: list[Array], weights: list[Weights | None], terms: Terms) -> Array:
+    def _gamma(self, means: list[Array], weights: list[Loadings], terms: Terms) -> Array:
         """(M, ny) sum over types of B'(A_i - n_i m)."""
         ny = terms.J.shape[2]
         gamma = ar.zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
@@ -167,7 +149,8 @@ class EStep:
             if loadings is None:
                 A = b.A[rows, :] - n[:, None] * means[c][None, :]
                 return _times(b, A, terms.WV) - _times(b, A, terms.WU) @ terms.PJ[c, ...]
-            return b.A[rows, :] @ loadings.B - n[:, None] * (means[c] @ loadings.B)[None, :]
+            _, B = loadings
+            return b.A[rows, :] @ B - n[:, None] * (means[c] @ B)[None, :]
 
         for c, rows, part in self._by_rows(work, 2.0 * ny * self.host):
             ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], part)
@@ -183,7 +166,7 @@ class EStep:
             return speakers_by_rank(parts, self.patterns, gamma, weights)
         return speakers(terms.G, self.patterns, gamma, weights)
 
-    def _speaker_sums(self, post: Speakers, loadings: list[Weights | None]) -> list[SpeakerSums]:
+    def _speaker_sums(self, post: Speakers, loadings: list[Loadings]) -> list[SpeakerSums]:
         """By type."""
         weights = self.stats.weights
         ny = post.mean.shape[1]
@@ -223,7 +206,7 @@ def _times(b: TypeBlock, rows: Array, loadings: Array) -> Array:
 
 
 def _sessions(
-    stats: Statistics, terms: Terms, c: int, m: Array, weights: Weights | None, sums: SpeakerSums | None, E: Array
+    stats: Statistics, terms: Terms, c: int, m: Array, loadings: Loadings, sums: SpeakerSums | None, E: Array
 ) -> tuple[float, Array | None]:
     """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'], written to E (q, q), and F E[x]' (K_c d, nx).
 
@@ -240,12 +223,13 @@ def _sessions(
     P = terms.P[c, ...]
     PJ = terms.PJ[c, ...]
     xp = ar.namespace(P)
-    if weights is None:
+    if loadings is None:
         F_WU, A_WU, mWU, fWU = (_times(b, rows, terms.WU) for rows in (b.scatter, b.A, m, f))
         F_WUP = F_WU @ P  # rows of sessions
     else:
-        F_WU = WU = weights.WU
-        F_WUP = b.times(WU) @ P  # rows of dimensions: sum F F' WU P
+        F_WU = WU = loadings[0]
+        T_WU = b.scatter @ WU if b.squared else b.scatter.T @ (b.scatter @ WU)
+        F_WUP = T_WU @ P  # rows of dimensions: sum F F' WU P
         mWU = m @ WU
         fWU = f @ WU
     mP = mWU @ P
@@ -257,7 +241,7 @@ def _sessions(
     y, yy, Ay = sums
     ny = yy.shape[0]
     nx = P.shape[0]
-    if weights is None:  # rows are kept of speakers with weight 1 only
+    if loadings is None:  # rows are kept of speakers with weight 1 only
         n = ar.put(b.n.astype(float), P)[:, None]
         h = F_WU.shape[0]
         FX = ar.zeros((h + n.shape[0], ny + nx + 1), P)

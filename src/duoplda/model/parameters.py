@@ -209,14 +209,11 @@ class Terms:
         self.J, self.P, self.ln_P, self.PJ, self.G = (xp.concat(a) for a in zip(*products, strict=True))
         self.diagonals = (VWV[0, ...], J[0, ...], UWU[0, ...], types[:, 0]) if model.K == 1 and host else None
 
-    def loadings(self, present: list[int]) -> tuple[Array, Array]:
-        """WU (K_c d, nx) and WV (K_c d, ny) of some kinds, one below the other."""
-        xp = ar.namespace(self.WV)
-        if len(present) == 1:
-            return self.WU[present[0], ...], self.WV[present[0], ...]
-        return xp.concat([self.WU[k, ...] for k in present]), xp.concat([self.WV[k, ...] for k in present])
-
-    def stacked(self, present: list[int], c: int) -> tuple[Array, Array]:
+    def stacked(self, present: Ints, c: int) -> tuple[Array, Array]:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
-        WU, WV = self.loadings(present)
+        xp = ar.namespace(self.WV)
+        K, d, _ = self.WU.shape
+        # Types that have all kinds share the memory of WU: there may be many of them.
+        chosen = (a if len(present) == K else ar.take(a, present) for a in (self.WU, self.WV))
+        WU, WV = (xp.reshape(a, (len(present) * d, a.shape[2])) for a in chosen)
         return WU, WV - WU @ self.PJ[c, ...]

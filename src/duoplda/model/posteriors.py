@@ -224,7 +224,7 @@ def transform(model: Model, X: Array, kind: Ints) -> Array:
     terms = Terms(model, np.eye(model.K, dtype=np.int64))
     out = ar.zeros((X.shape[0], model.ny), X)
     for k, rows in _by_type(kind):
-        _, B = terms.stacked([k], k)
+        _, B = terms.stacked(np.array([k]), k)
         covariance, _ = ar.spd_inverse(ar.eye(model.ny, B) + terms.G[k, ...])
         ar.add_rows(out, rows, ar.tall_product(ar.take(X, rows) - model.mu[k, ...], B @ covariance))
     return out

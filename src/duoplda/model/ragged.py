@@ -8,7 +8,7 @@ Nearly every speaker then has a row of counts n_i, and so a Lambda_i to be inver
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,24 +39,21 @@ class Patterns:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batches(self, most: int) -> Iterator[range]:
-        """Ranges of at most `most` consecutive patterns that have equally many speakers."""
+    def runs(self, most: int, least: int) -> Iterator[list[range]]:
+        """Items of work: consecutive batches that hold at least `least` patterns together, the last run perhaps fewer.
+
+        A batch is a range of at most `most` patterns that have equally many speakers.
+        """
         edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
+        run: list[range] = []
         for a, b in itertools.pairwise(edges):
             for p in range(a, b, most):
-                yield range(p, min(p + most, b))
-
-
-def _runs(batches: Iterable[range], least: int) -> Iterator[list[range]]:
-    """Consecutive batches until they hold at least so many patterns: one item of work, whose sums are added at once."""
-    run: list[range] = []
-    for batch in batches:
-        run.append(batch)
-        if sum(map(len, run)) >= least:
+                run.append(range(p, min(p + most, b)))
+                if run[-1].stop - run[0].start >= least:
+                    yield run
+                    run = []
+        if run:
             yield run
-            run = []
-    if run:
-        yield run
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +133,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
         most = at_once(G)
         # Enough patterns for the sums Q to cost less than the inverses, in at most 64 MB.
         least = max(most, min(2 * Q, (1 << 26) // (8 * ny * ny)))
-        runs = _runs(patterns.batches(most), least)
-        for total in ar.in_order(work, runs, P * ny**3 if xp is np else 0, ar.SpdInverse):
+        for total in ar.in_order(work, patterns.runs(most, least), P * ny**3 if xp is np else 0, ar.SpdInverse):
             covariance += total
     for (a, b), cov in common.items():
         mean[a:b, :] = ar.tall_product(ordered[a:b, :], cov)

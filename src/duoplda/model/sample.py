@@ -125,13 +125,20 @@ class Sampler:
         self.max_recordings = limits.n_bytes // (8 * d * n_folds)
         self.speaker_hash = lab.keys(labels.speaker_ids)
         self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
-        wanted = self._speakers_who_may_fit()
         session_speaker = to_numpy(labels.session_speaker)
+        # The speakers who may be kept: each will bring at least a recording of each of its first sessions.
+        n_speakers = len(self.speaker_hash)
+        n = np.minimum(np.bincount(session_speaker, minlength=n_speakers), limits.per_speaker)
+        wanted = np.zeros(n_speakers, bool)
+        for fold in range(n_folds):
+            members = np.flatnonzero(self.fold == fold)
+            members = members[np.argsort(self.speaker_hash[members])]
+            wanted[members[np.cumsum(n[members]) <= self.max_recordings]] = True
         self.wanted = wanted[to_numpy(labels.speaker)]  # by recording
         self.session_hash: Hashes | None = None  # of each session, where they have names
         if labels.session_ids is not None:
-            self.session_hash = self._hash_sessions(wanted[session_speaker], session_speaker)
             candidates = np.flatnonzero(wanted[session_speaker])
+            self.session_hash = self._hash_sessions(candidates, session_speaker)
             order = candidates[np.lexsort((self.session_hash[candidates], session_speaker[candidates]))]
             kept = np.zeros(labels.n_sessions, bool)
             kept[order[_rank(session_speaker[order].astype(np.uint64)) < limits.per_speaker]] = True
@@ -143,22 +150,9 @@ class Sampler:
             rows = np.zeros((0, d), np.float32)
             self.parts.append([Sample(rows, labels.kinds[:0], none, none, none, self.max_recordings, limits, int(end))])
 
-    def _speakers_who_may_fit(self) -> NDArray[np.bool_]:
-        """The speakers who may be kept: each will bring at least a recording of each of its first sessions."""
-        n_speakers = len(self.speaker_hash)
-        n_sessions = np.bincount(to_numpy(self.labels.session_speaker), minlength=n_speakers)
-        n = np.minimum(n_sessions, self.limits.per_speaker)
-        wanted = np.zeros(n_speakers, bool)
-        for fold in range(self.n_folds):
-            members = np.flatnonzero(self.fold == fold)
-            members = members[np.argsort(self.speaker_hash[members])]
-            wanted[members[np.cumsum(n[members]) <= self.max_recordings]] = True
-        return wanted
-
-    def _hash_sessions(self, wanted: NDArray[np.bool_], session_speaker: Ints) -> Hashes:
-        """Hashes of the sessions that are wanted, whether their names stand alone or after the speaker's."""
+    def _hash_sessions(self, index: Ints, session_speaker: Ints) -> Hashes:
+        """Hashes of the sessions at `index`, 0 of others; their names may stand alone or after the speaker's."""
         hashes = np.zeros(len(session_speaker), np.uint64)
-        index = np.flatnonzero(wanted)
         speaker = session_speaker[index]
         names = np.asarray(self.labels.session_ids)[index]
         if names.dtype.kind in "US":

@@ -573,13 +573,9 @@ def _by_chunks(
 ) -> tuple[SessionSums, Sampler | None]:
     labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
-
-    def transformed(X: Array, chunk: Chunk) -> Array:
-        return X if transform is None else transform(X, labels.kinds[labels.kind[chunk.index]])
-
     sums = None
     sampler = None
-    for chunk, X in _chunks(part, device, transformed):
+    for chunk, X in _chunks(part, device, transform, labels):
         if sums is None:
             sums = SessionSums(labels, X, n_folds=n_folds, seed=seed)
             sampler = Sampler(labels, chunk.X.shape[1], n_folds, seed) if n_folds else None
@@ -599,7 +595,7 @@ def _gather_unlabelled(
     folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
     sums = None
     step = _chunk_rows(device)
-    for chunk, X in _chunks(part, device, lambda X, _: X if transform is None else transform(X)):
+    for chunk, X in _chunks(part, device, transform):
         fold = None if folds is None else folds[chunk.index]
         if sums is None:
             sums = UnlabelledSums(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1))
@@ -620,12 +616,17 @@ def _chunk_rows(device: Device) -> int:
 
 
 def _chunks(
-    part: Recordings, device: Device, transformed: Callable[[Array, Chunk], Array]
+    part: Recordings, device: Device, transform: Callable[..., Array] | None, labels: Labels | None = None
 ) -> Iterator[tuple[Chunk, Array]]:
-    """Chunks as they were read, each with its rows on the device and behind the transform."""
+    """Chunks as they were read, each with its rows on the device and behind the transform.
+
+    With labels, the transform also gets the kinds of channels of the rows.
+    """
     for chunk in part.vectors(_chunk_rows(device)):
         try:
-            X = transformed(on_device(chunk.X, device), chunk)
+            X = on_device(chunk.X, device)
+            if transform is not None:
+                X = transform(X) if labels is None else transform(X, labels.kinds[labels.kind[chunk.index]])
         except DuopldaError:
             _name_rows(part)  # the error names the recordings, not the rows of the chunk
             raise
