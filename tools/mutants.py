@@ -52,8 +52,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "sums of a speaker are centred as if it had one session",
         "model/estep.py",
-        "n[:, None] * (means[c] @ loadings.B)",
-        "(means[c] @ loadings.B)",
+        "n[:, None] * (means[c] @ B)",
+        "(means[c] @ B)",
         "tests/test_em.py -k dense_posterior",
     ),
     Mutant(
