@@ -83,17 +83,6 @@ class DiagonalEvidence:
             return guessed_evidence(gamma, counts @ self.diagonals)
         return log_evidence(self.G, counts, gamma)
 
-    def ratios(self, a: Sides, b: Sides) -> Floats:
-        """(n, k) guesses at the ln likelihood ratios of two sets of sides that share no session."""
-        one, two = (
-            BinnedSets(to_numpy(sides.gamma) @ self.basis, self.counts(sides) @ self.diagonals, self.mean)
-            for sides in (a, b)
-        )
-        out = np.empty((len(a), len(b)))
-        for rows, ratios in guessed_ratios(one, two):
-            out[np.ix_(one.order[rows], two.order)] = ratios
-        return out
-
 
 @reproducible()
 def guessed_joins(gamma: Array, lam: Array, others: Array, lam_of_others: Array) -> Array:

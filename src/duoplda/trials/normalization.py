@@ -83,12 +83,6 @@ class Cohort:
         if self.speaker is not None and not isinstance(self.speaker, Mapping):
             raise DuopldaError(f"speaker must be a mapping from ids, got {type(self.speaker).__name__}")
 
-    @property
-    def selected(self) -> int:
-        """How many members a side is compared with."""
-        n = len(self.sides)
-        return min(int(self.top), n) if self.normalize in ("as1", "as2") else n
-
     @cached_property
     def speakers(self) -> frozenset[str]:
         """Who the members are, as far as that is known."""
@@ -183,9 +177,21 @@ class NormalizedScorer(Scorer):
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
         part = part or slice(0, len(tests))
         out = super().columns(tests, part)
+        ours = self.models
         for some_tests in self._parts(part.stop, part.start):
             columns = slice(some_tests.start - part.start, some_tests.stop - part.start)
-            out[:, columns] = self._cells(out[:, columns], tests, some_tests)
+            theirs = self._against_cohort(tests, some_tests, "tests")
+            if self.cohort.normalize != "as2":
+                left = None if ours.mean is None else (ours.mean[:, None], ours.deviation[:, None])
+                right = None if theirs.mean is None else (theirs.mean, theirs.deviation)
+                out[:, columns] = _normalized(out[:, columns], left, right)
+                continue
+            for rows in self._parts(len(self.a)):
+                of_models = selected_moments(ours.scores[:, rows], theirs.nearest)  # (m, k) twice
+                of_tests = selected_moments(theirs.scores, ours.nearest[rows])  # (k, m) twice
+                _check(of_models[1], ours.largest[rows][:, None], self.a.ids[rows], "models")
+                _check(of_tests[1], theirs.largest[:, None], tests.ids[some_tests], "tests")
+                out[rows, columns] = _normalized(out[rows, columns], of_models, (of_tests[0].T, of_tests[1].T))
         return out
 
     def pairs(self, tests: Sides, index: ArrayLike, expected: int = 0) -> Array:
@@ -226,12 +232,12 @@ class NormalizedScorer(Scorer):
     def _against_cohort(self, sides: Sides, part: slice, what: str) -> CohortScores:
         """The scores of some sides with the cohort, as far as the method needs them."""
         method = self.cohort.normalize
-        k = self.cohort.selected
         if method == ("t" if what == "models" else "z"):
             return CohortScores()
         S = self.against.columns(sides, part)  # (C, n)
         xp = namespace(S)
         largest = xp.max(xp.abs(S), axis=0)
+        k = min(int(self.cohort.top), S.shape[0]) if method in ("as1", "as2") else S.shape[0]
         if method == "as2":
             return CohortScores(largest, scores=S, nearest=best(S, k)[0])
         if k < S.shape[0]:
@@ -240,22 +246,6 @@ class NormalizedScorer(Scorer):
         deviation = xp.sqrt(xp.mean((S - mean) ** 2, axis=0))
         _check(deviation, largest, sides.ids[part], what)
         return CohortScores(largest, mean, deviation)
-
-    def _cells(self, scores: Array, tests: Sides, part: slice) -> Array:
-        """All enrolled sides against some tests, (M, k)."""
-        ours = self.models
-        theirs = self._against_cohort(tests, part, "tests")
-        if self.cohort.normalize != "as2":
-            left = None if ours.mean is None else (ours.mean[:, None], ours.deviation[:, None])
-            return _normalized(scores, left, None if theirs.mean is None else (theirs.mean, theirs.deviation))
-        out = empty(scores.shape, scores)
-        for rows in self._parts(len(self.a)):
-            left = selected_moments(ours.scores[:, rows], theirs.nearest)  # (m, k) twice
-            right = selected_moments(theirs.scores, ours.nearest[rows])  # (k, m) twice
-            _check(left[1], ours.largest[rows][:, None], self.a.ids[rows], "models")
-            _check(right[1], theirs.largest[:, None], tests.ids[part], "tests")
-            out[rows, :] = _normalized(scores[rows, :], left, (right[0].T, right[1].T))
-        return out
 
 
 def _normalized(scores: Array, *moments: tuple[Array, Array] | None) -> Array:

@@ -28,7 +28,7 @@ from duoplda.arrays import Array, SpdInverse, eye, in_order, is_torch, namespace
 from duoplda.data.labels import Ints
 from duoplda.model.accumulate import CHUNK_BYTES
 from duoplda.model.ragged import at_once, inverses
-from duoplda.trials.evidence import DiagonalEvidence
+from duoplda.trials.evidence import BinnedSets, DiagonalEvidence, guessed_ratios
 from duoplda.trials.exact import log_evidence
 from duoplda.trials.sides import MOST_PATTERNS, Groups, Sides
 from duoplda.trials.tables import empty
@@ -106,7 +106,15 @@ class GuessedRatios(Ratios):
     """Ratios that are about right, by a few products, of any enrolled sides and one set of tests."""
 
     def __init__(self, enrolled: Sides, tests: Sides):
-        self.matrix = put(DiagonalEvidence.of(enrolled, tests).ratios(enrolled, tests), enrolled.gamma)
+        evidence = DiagonalEvidence.of(enrolled, tests)
+        rows, columns = (
+            BinnedSets(to_numpy(side.gamma) @ evidence.basis, evidence.counts(side) @ evidence.diagonals, evidence.mean)
+            for side in (enrolled, tests)
+        )
+        matrix = np.empty((len(enrolled), len(tests)))
+        for part, ratios in guessed_ratios(rows, columns):
+            matrix[np.ix_(rows.order[part], columns.order)] = ratios
+        self.matrix = put(matrix, enrolled.gamma)
 
     def fill(self, out: Array, tests: Sides, part: slice) -> None:
         out[:, :] = self.matrix[:, part]
