@@ -101,8 +101,9 @@ class ScoresTrials(ABC):
 
         Where nearly each side has counts of sessions of its own, on both sides, no matrix product serves many pairs,
         and each of them takes a matrix factorisation: some thousands of pairs in a second. `approximate` takes a few
-        products, whatever the counts; its ratios are some tenths of a nat away, and it refuses sides that share a
-        session. Use it to rank many candidates, not for ratios that are reported.
+        products, whatever the counts. Its ratios are exact where all sessions have the same number of recordings;
+        otherwise they may be several nats away, without a bound. It refuses sides that share a session. Use it to
+        rank many candidates, not for ratios that are reported.
         """
         self._check_trials(enrolled, tests)
         scorer = Scorer(enrolled)

@@ -165,9 +165,9 @@ class Scorer:
         return out
 
     def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
-        """`columns`, or `pairs`, some tenths of a nat away, by a few products (`duoplda.trials.ratios.GuessedRatios`).
+        """Guess at `columns`, or `pairs`, by a few products (`duoplda.trials.ratios.GuessedRatios`).
 
-        They serve to find the pairs that deserve exact ratios; do not report them.
+        They may be several nats away. They serve to find the pairs that deserve exact ratios; do not report them.
         """
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
             raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")

@@ -2,7 +2,8 @@
 
 - `ListedRatios`: exact, one pair of sides after another, as Q_3 - Q_1 - Q_2 (`duoplda.trials.exact`).
 - `PatternProducts`: exact up to rounding, by matrix products, where many sides have the same counts of sessions.
-- `GuessedRatios`: some tenths of a nat away, by a few products, whatever the counts (`duoplda.trials.evidence`).
+- `GuessedRatios`: guesses without a bound on their error, by a few products, whatever the counts
+  (`duoplda.trials.evidence`).
 
 With the letters of `duoplda.trials.sides`: between sides of one pattern and sides of patterns q = 1 .. Q the ratio is
 one matrix product, of inner size ny + 1 + Q:
