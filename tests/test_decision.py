@@ -208,9 +208,8 @@ def sample_of(n_speakers=30, sessions=6, recordings=4, kinds=3, seed=0):
     n = len(speaker)
     hashes = rng.permutation(1 << 20)[:n].astype(np.uint64)
     columns = (np.array(c, np.uint64) for c in (speaker, session))
-    return Sample(
-        np.arange(n)[:, None] * 1.0, np.array(list("abc"))[kind], *columns, hashes, max_recordings=n
-    ).trimmed()
+    kinds = np.array(list("abc"))[kind]
+    return Sample.join([Sample(np.arange(n)[:, None] * 1.0, kinds, *columns, hashes, max_recordings=n)])
 
 
 def sets(trials):

@@ -381,6 +381,8 @@ class SessionSums:
             cells, n, F = self.open.cells()
             session = np.searchsorted(open_sessions, cells // self.open.K)
             still_open = OpenSessions(keys(names), names, speakers, session, cells % self.open.K, n, F)
+        closed = np.ones(labels.n_sessions, bool)
+        closed[open_sessions] = False
         heard = np.zeros(len(labels.speaker_ids), bool)
         heard[self.pair_speaker[complete]] = True
         parts: list[dict[str, Any]] = []
@@ -388,6 +390,11 @@ class SessionSums:
             members = heard & (self.fold == f)
             place = np.cumsum(members) - 1
             blocks = [self._block(c, f, complete, place) for c in range(len(self.types))]
+            session_keys = None
+            if labels.session_ids is not None:
+                in_fold = (self.fold == f)[ar.to_numpy(labels.session_speaker)] if self.n_folds > 1 else True
+                ids = labels.session_ids[closed & in_fold]
+                session_keys = ids if ids.dtype == np.int64 else keys(ids)  # integers are hashed when asked for
             fields = {
                 "offset": self.offset,
                 "kinds": labels.kinds,
@@ -395,23 +402,11 @@ class SessionSums:
                 "weights": np.ones(int(members.sum())),
                 "blocks": tuple(b for b in blocks if b is not None),
                 "within": self.within[f, ...],
-                "sessions": self._names(f),
+                "sessions": session_keys,
                 "open": None if still_open is None else still_open.select(open_fold == f) or None,
             }
             parts.append(fields)
         return parts
-
-    def _names(self, f: int) -> NDArray[Any] | None:
-        """Keys of the complete sessions of a fold; of 64-bit integers the ids, which are hashed when asked for."""
-        labels = self.labels
-        if labels.session_ids is None:
-            return None
-        closed = np.ones(labels.n_sessions, bool)
-        closed[self.open.sessions()] = False
-        if self.n_folds > 1:
-            closed &= (self.fold == f)[ar.to_numpy(labels.session_speaker)]
-        ids = labels.session_ids[closed]
-        return ids if ids.dtype == np.int64 else keys(ids)
 
     def _block(self, c: int, f: int, complete: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
         """The sessions of type c in fold f that are complete; `place` is the row of each speaker in the result."""

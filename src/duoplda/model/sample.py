@@ -74,8 +74,8 @@ class Sample:
 
     @staticmethod
     def join(parts: Sequence[Sample]) -> Sample:
-        """What is kept of the whole of which these are parts."""
-        return replace(
+        """What is kept of the whole of which these are parts, in order."""
+        whole = replace(
             parts[0],
             X=np.concatenate([part.X for part in parts]),
             kind=np.concatenate([part.kind for part in parts]),
@@ -83,22 +83,19 @@ class Sample:
             session=np.concatenate([part.session for part in parts]),
             recording=np.concatenate([part.recording for part in parts]),
             end=min(part.end for part in parts),
-        ).trimmed()
-
-    def trimmed(self) -> Sample:
-        """The recordings that are to be kept, in order."""
-        order = np.lexsort((self.recording, self.session, self.speaker))
-        order = order[: np.searchsorted(self.speaker[order], np.uint64(min(self.end, (1 << 64) - 1)))]
-        keep = order[_rank(self.speaker[order], self.session[order]) < self.limits.per_session]
-        speaker = self.speaker[keep]
-        first = _starts(speaker, self.session[keep])
+        )
+        order = np.lexsort((whole.recording, whole.session, whole.speaker))
+        order = order[: np.searchsorted(whole.speaker[order], np.uint64(min(whole.end, (1 << 64) - 1)))]
+        keep = order[_rank(whole.speaker[order], whole.session[order]) < whole.limits.per_session]
+        speaker = whole.speaker[keep]
+        first = _starts(speaker, whole.session[keep])
         session = np.cumsum(first) - 1  # of each recording, counted from 0
-        keep = keep[_rank(speaker[first])[session] < self.limits.per_speaker]
-        speaker = self.speaker[keep]
+        keep = keep[_rank(speaker[first])[session] < whole.limits.per_speaker]
+        speaker = whole.speaker[keep]
         edges = np.append(np.flatnonzero(_starts(speaker)), len(speaker))  # between speakers
-        n = int(edges[edges <= self.max_recordings][-1])
-        end = self.end if n == len(keep) else int(speaker[n])
-        return replace(self.rows(keep[:n]), end=end)
+        n = int(edges[edges <= whole.max_recordings][-1])
+        end = whole.end if n == len(keep) else int(speaker[n])
+        return replace(whole.rows(keep[:n]), end=end)
 
 
 def _starts(*columns: Hashes) -> NDArray[np.bool_]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
-from duoplda.model import em
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
 from duoplda.observer import Observer
@@ -67,10 +66,6 @@ class Span:
         outside = ar.eye(d, B) - B @ B.T
         W = ar.symmetric(B @ model.W @ B.T + outside / self.floor)
         return replace(model, mu=self.offset + model.mu @ B.T, V=loadings(model.V, ny), U=loadings(model.U, nx), W=W)
-
-    def fit(self, fit: em.Fit, ny: int, nx: int) -> em.Fit:
-        """What EM in the span found."""
-        return fit._replace(model=self.model(fit.model, ny, nx), log_likelihoods=self.ln(fit.log_likelihoods))
 
 
 class SpanObserver(Observer):

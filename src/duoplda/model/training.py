@@ -89,4 +89,6 @@ def train(
         nu=prior_recordings,
         observer=observer,
     )
-    return fit if span is None else span.fit(fit, *ranks)
+    if span is None:
+        return fit
+    return fit._replace(model=span.model(fit.model, *ranks), log_likelihoods=span.ln(fit.log_likelihoods))
