@@ -155,7 +155,7 @@ def test_many_recordings_stream_through_a_device_in_several_blocks(device, movin
     speaker, session = np.arange(n) // 3000, np.arange(n) // 3
     X += speaker[:, None] % 7
     there = Statistics.from_arrays(X, speaker, session, device=device)
-    equal(there, Statistics.from_arrays(X, speaker, session))
+    equal(there, Statistics.from_arrays(X, speaker, session), 1e-10)
 
 
 @pytest.mark.parametrize("by_channel", [False, True])
