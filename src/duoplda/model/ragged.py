@@ -21,10 +21,17 @@ from duoplda.data.labels import Ints
 
 
 class Patterns:
-    """Speakers with the same counts of sessions by type have the same Lambda: each is inverted once."""
+    """Speakers with the same counts of sessions by type have the same Lambda: each is inverted once.
 
-    def __init__(self, counts: NDArray[Any], sizes: Ints | None = None):
-        rows, index, multiplicity = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
+    With `index` (M,), the rows of `counts` are known to differ, and speaker m has counts[index[m]]: to find equal rows
+    among many takes longer than what is done with them.
+    """
+
+    def __init__(self, counts: NDArray[Any], sizes: Ints | None = None, index: Ints | None = None):
+        rows = counts
+        if index is None:
+            rows, index = np.unique(counts, axis=0, return_inverse=True)
+        multiplicity = np.bincount(index.reshape(-1), minlength=len(rows))
         recordings = rows @ (np.zeros(rows.shape[1], np.int64) if sizes is None else sizes)
         order = np.argsort(multiplicity, kind="stable")
         rank = np.empty_like(order)

@@ -91,12 +91,15 @@ class ListedRatios(Ratios):
         # Pairs with the same sum of counts come one after another, so that each Lambda_3 is inverted once.
         patterns, pattern = np.unique(of_a * len(counts_b) + of_b, return_inverse=True)
         sums = counts_a[patterns // len(counts_b)] + counts_b[patterns % len(counts_b)]
-        order = np.argsort(np.unique(sums, axis=0, return_inverse=True)[1].reshape(-1)[pattern], kind="stable")
+        distinct, place = np.unique(sums, axis=0, return_inverse=True)
+        sum_of_pair = place.reshape(-1)[pattern]
+        order = np.argsort(sum_of_pair, kind="stable")
         out = empty((len(i),), G)
         for t in range(0, len(i), LISTED_PAIRS_AT_ONCE):
             rows = order[t : t + LISTED_PAIRS_AT_ONCE]
             gamma = take(a.gamma, i[rows]) + take(tests.gamma, j[rows])
-            set_rows(out, rows, log_evidence(G, sums[pattern[rows]], gamma))
+            present, index = np.unique(sum_of_pair[rows], return_inverse=True)
+            set_rows(out, rows, log_evidence(G, distinct[present], gamma, index))
         return out - take(a.Q, i) - take(tests.Q, j)
 
 
