@@ -13,6 +13,7 @@ from duoplda.datasets import make_recordings
 from duoplda.model import em
 from duoplda.model.parameters import Model, checked
 from duoplda.model.span import Span
+from duoplda.observer import WithCallback
 from duoplda.trials.ratios import Lambdas, common_counts
 
 
@@ -85,8 +86,9 @@ def acceleration() -> Iterator[Row]:
             close = em.fit(stats, start, tol=1e-12, max_iter=2000).log_likelihoods[-1] - 1e-6 * stats.n_recordings
 
             def steps(accelerate, start=start, stats=stats, close=close):
-                stop = {"callback": lambda i, ln, m: ln >= close}
-                return float(em.fit(stats, start, tol=0, max_iter=4000, accelerate=accelerate, **stop).n_evaluations)
+                stop = WithCallback(lambda iteration, log_likelihood, model: log_likelihood >= close)
+                options = {"tol": 0, "max_iter": 4000, "accelerate": accelerate, "observer": stop}
+                return float(em.fit(stats, start, **options).n_evaluations)
 
             size = f"d=40, 300 speakers, {what} {ny}/{nx}, {name} start"
             yield Row("(c) E-steps to 1e-6 nats / those of plain EM", size, steps(True), steps(False), 0.25, "E-steps")
