@@ -199,6 +199,19 @@ def test_few_speakers():
         assert bits["truth"][trials] < bits["decision"][trials] < bits["ML"][trials]
 
 
+def test_what_leaks():
+    import what_leaks
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = what_leaks.shuffled(60, 0)
+        honest, flattered = (what_leaks.careful(chain, *data).cost_ for chain in (Backend(), Backend(lda=16)))
+        same = what_leaks.careless(Backend(whiten=False, length_norm=False), *data).cost_
+    assert honest > 0.995  # labels were shuffled: there is nothing to learn
+    assert flattered < 0.95  # LDA has seen the held-out speakers
+    assert same > 0.995
+
+
 @pytest.fixture(scope="module")
 def few_voices(tmp_path_factory):
     """A folder with a small training part and a public part, drawn from one model."""
