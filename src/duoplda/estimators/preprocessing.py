@@ -9,6 +9,7 @@ Recordings are transformed in their own array library, on their own device; what
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -208,7 +209,7 @@ class Covariances:
         return cls(N @ kind_means / n, pooled, stats.kinds, N / n, kind_means, *parts, stats.n_speakers)
 
 
-class _Step(TransformerMixin, BaseEstimator):
+class _Step(TransformerMixin, BaseEstimator, ABC):
     """What the transformers share."""
 
     def _rows(self, X: ArrayLike, reset: bool = False) -> Array:
@@ -223,9 +224,9 @@ class _Step(TransformerMixin, BaseEstimator):
         rows = self._rows(X)
         return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows)
 
+    @abstractmethod
     def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
         """The same of checked rows (N, d), which may be overwritten if they are NumPy's."""
-        raise NotImplementedError
 
     def _channel(self, channel: ArrayLike | None) -> ArrayLike | None:
         """The kinds of the recordings, where they matter."""
