@@ -1,6 +1,7 @@
 """Densities and posteriors against dense Gaussians, on ragged data with a mean far from zero; invariances."""
 
 import itertools
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -440,3 +441,12 @@ def test_sample_draws_ranges_and_is_seeded():
         _, covariance = oracle.mean_and_covariance(p, speaker[of], session[of], np.zeros(of.sum(), int))
         expected -= 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
     assert abs(ln.sum() - expected) < 4 * np.sqrt(X.size / 2)
+
+
+def test_a_pickled_model_leaves_its_copies_on_other_devices_behind():
+    strict = pytest.importorskip("array_api_strict")
+    model = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]).model_
+    there = model.like(strict.asarray([0.0]))
+    assert there is model.like(strict.asarray([1.0]))
+    again = pickle.loads(pickle.dumps(model))  # of our own making
+    assert set(vars(again)) == {"mu", "V", "U", "W", "kinds"}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,10 @@ class Model:
     def noise_alone(self) -> Model:
         """The model without hidden variables."""
         return replace(self, V=self.V[:, :0], U=self.U[:, :0])
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is pickled, for another process: the parameters, without copies on other devices and factors."""
+        return {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
 
     @cached_property
     def _copies(self) -> dict[str, Model]:
