@@ -8,13 +8,23 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from duoplda.errors import DuopldaError
-from duoplda.io import atomic_path, check_output, read_embeddings, write_embeddings, write_scores
+from duoplda.io import (
+    DiagonalModel,
+    Transform,
+    atomic_path,
+    check_output,
+    read_embeddings,
+    write_embeddings,
+    write_pair,
+    write_scores,
+)
 from io_cases import WRITERS, vectors
 
 
@@ -333,3 +343,42 @@ def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert message == f"is also read by this command, as {tmp_path / source}; give another name"
     monkeypatch.chdir(tmp_path)
     assert "is also read" in refused(tmp_path / "hard", True, ["./input"])
+
+
+# -- the system refuses to write
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """No file may grow beyond this, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [0, 500])
+@pytest.mark.parametrize("case", WRITERS)
+def test_a_write_that_is_refused_names_the_file(tmp_path: Path, case: str, size: int) -> None:
+    """HDF5 ended the process with a segmentation fault where it could not write what was left."""
+    suffix, options = WRITERS[case]
+    with pytest.raises(DuopldaError, match=rf"x{suffix}\b.*: .*file too large"), file_size_limit(size):
+        write_embeddings(tmp_path / f"x{suffix}", *vectors(), **options)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("tool", "size", "name"), [
+    ("vbx", 2000, "transform.h5"),
+    ("vbx", 13000, "plda"),
+    ("pyannote", 100, "xvec_transform.npz"),
+    ("pyannote", 13000, "plda.npz"),
+])  # fmt: skip
+def test_of_a_pair_the_file_is_named_that_could_not_be_written(tmp_path: Path, tool: str, size: int, name: str) -> None:
+    transform = Transform(np.zeros(2), np.eye(2, 40), np.zeros(40))  # less than 8,000 bytes, and a PLDA of 13,120
+    model = DiagonalModel(np.ones(40), np.eye(40), np.ones(40))
+    with pytest.raises(DuopldaError, match=rf"^{tmp_path}/pair/{name}: file too large"), file_size_limit(size):
+        write_pair(tmp_path / "pair", transform, model, tool)
+    assert os.listdir(tmp_path) == []

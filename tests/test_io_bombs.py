@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import zlib
@@ -41,7 +42,7 @@ def measured(path: Path, what: str = "embeddings") -> tuple[int, str]:
     """The megabytes that reading takes, and how it ends; in a process of its own."""
     assert path.stat().st_size < 2 << 20
     command = [sys.executable, "-c", MEASURE, str(path), what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     most, message = done.stdout.splitlines()
     return int(most), message
 
@@ -89,6 +90,15 @@ def test_many_rows_with_one_long_id(tmp_path: Path) -> None:
     path = table(tmp_path / "x.parquet", 10_000, 2, ids.cast(code), compression="zstd", store_schema=False)
     most, message = measured(path)
     assert "row 0 or after: an id is too long" in message
+    assert most < 200
+
+
+@pytest.mark.parametrize("data", [b"\n" * (1 << 27), b"a b\n" * (1 << 25)], ids=["blanks", "lines"])
+def test_a_packed_list_of_nothing(tmp_path: Path, data: bytes) -> None:
+    """A hundred megabytes in a hundred kilobytes."""
+    (tmp_path / "utt2spk.gz").write_bytes(gzip.compress(data, 6))
+    most, message = measured(tmp_path / "utt2spk.gz", "labels")
+    assert "utt2spk.gz: holds more than 64 MB; if it is a list after all, unpack it first: gunzip" in message
     assert most < 200
 
 

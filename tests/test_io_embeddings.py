@@ -233,7 +233,7 @@ def test_npz_names_and_ids_from_elsewhere(tmp_path: Path) -> None:
     e = read_embeddings(tmp_path / "x.npz")
     assert e.ids_are_rows
     assert e.load()[0].tolist() == [str(i) for i in range(50)]
-    e = read_embeddings(tmp_path / "x.npz", vectors="mine", ids_name="who")
+    e = read_embeddings(tmp_path / "x.npz", columns={"vector": "mine", "id": "who"})
     assert not e.ids_are_rows
     assert e.load()[0].tolist() == names.tolist()
     np.testing.assert_array_equal(e.load()[1], 2 * X)
@@ -342,7 +342,7 @@ def test_pyarrow_writes_and_we_read(tmp_path: Path, kind: pa.DataType) -> None:
     assert got_ids.tolist() == ids.tolist()
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, X)
-    named = read_embeddings(tmp_path / "x.parquet", vectors="vector", ids_name="n")
+    named = read_embeddings(tmp_path / "x.parquet", columns={"vector": "vector", "id": "n"})
     assert named.load()[0].tolist() == [str(i) for i in range(50)]
 
 

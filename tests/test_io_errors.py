@@ -144,7 +144,9 @@ def npz(path: Path, **arrays: np.ndarray) -> Path:
 def test_wrong_npz(tmp_path: Path) -> None:
     p, X, ids = tmp_path / "x.npz", np.ones((3, 2)), np.array(["a", "b", "c"])
     assert "has no array named one of embeddings" in failure(npz(p, speakers=X))
-    assert "has no array named 'other'; it has: embeddings" in failure(npz(p, embeddings=X), vectors="other")
+    assert "has no array named 'other'; it has: embeddings" in failure(
+        npz(p, embeddings=X), columns={"vector": "other"}
+    )
     assert "embeddings: has shape (3,)" in failure(npz(p, embeddings=X[:, 0]))
     assert "embeddings: holds no vectors" in failure(npz(p, embeddings=X[:0]))
     assert "embeddings: dimension 0 is not in" in failure(npz(p, embeddings=X[:, :0]))
@@ -297,7 +299,7 @@ def test_wrong_parquet(tmp_path: Path) -> None:
         return p
 
     X, ids = pa.array([[1.0, 2.0]] * 3), pa.array(["a", "b", "c"])
-    assert "has no known vector column; name it: it has id, v" in failure(made(id=ids, v=X))
+    assert "has no known vector column; name it: `columns` vector=NAME; it has id, v" in failure(made(id=ids, v=X))
     assert "has no known id column" in failure(made(vector=X))
     assert "column vector: holds double, not lists of floats" in failure(made(id=ids, vector=pa.array([1.0] * 3)))
     assert "not lists of floats" in failure(made(id=ids, vector=pa.array([[1]] * 3)))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import kaldiio
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from duoplda.diarization import read_rttm, read_segments, read_uem
 from duoplda.errors import DuopldaError
+from duoplda.estimators.checkpoint import StageCheckpoint
 from duoplda.io import (
     Coded,
     Scores,
@@ -27,7 +33,7 @@ from duoplda.io import (
     write_scores,
     write_trials,
 )
-from io_cases import WRITERS, vectors
+from io_cases import WRITERS, pipe_of, vectors
 
 fuzz = settings(deadline=None, max_examples=100, database=None)
 
@@ -163,6 +169,29 @@ def test_damaged_embeddings(folder: Path, originals: dict, name: str, changes: l
     attempt(folder / f"z{Path(name).suffix}", edited(originals[name], changes, cut), load)
 
 
+def taken_up(path: Path) -> dict[str, dict[str, list[Any]]]:
+    """The stages that an adaptation would go on from."""
+    data = SimpleNamespace(digest="aa")
+    checkpoint = StageCheckpoint(path, {"prior": 0.5}, data, resume=True)  # type: ignore[arg-type]
+    stages = {name: checkpoint.stage(name) for name in ("partition", "shares")}
+    return {name: {k: v.tolist() for k, v in arrays.items()} for name, arrays in stages.items() if arrays is not None}
+
+
+@fuzz
+@given(changes=edits, cut=cuts)
+def test_damaged_checkpoints(folder: Path, changes: list, cut: int | None) -> None:
+    """Work goes on from what was written, or not at all."""
+    path = folder / "c.resume"
+    path.unlink(missing_ok=True)
+    sound = StageCheckpoint(path, {"prior": 0.5}, SimpleNamespace(digest="aa"))  # type: ignore[arg-type]
+    sound.stage_done("partition", {"sessions": np.array(["s1", "s2"]), "speakers": np.array(["s1", "s1"])})
+    sound.stage_done("shares", {"shares": np.array([0.25, 0.5])})
+    written = taken_up(path)
+    assert written["shares"] == {"shares": [0.25, 0.5]}
+    got = attempt(path, edited(path.read_bytes(), changes, cut), taken_up)
+    assert got is None or got == written
+
+
 pieces = ["a", "b", "1", "0", "target", " ", "\t", "\n", "\r", ",", '"', "é", "\x85", "nan", "id,speaker\n"]
 lines = st.lists(st.sampled_from(pieces), max_size=30)
 
@@ -173,6 +202,36 @@ lines = st.lists(st.sampled_from(pieces), max_size=30)
 @pytest.mark.parametrize("name", ["t", "t.csv"])
 def test_any_bytes_as_lists(folder: Path, name: str, read: Callable, data: bytes) -> None:
     attempt(folder / name, data, read)
+
+
+readers = st.sampled_from([read_labels, read_trials, read_enrollment, read_scores, read_rttm, read_uem, read_segments])
+
+
+def outcome(path: str | Path, read: Callable) -> str:
+    """What comes of reading: the columns as text, or the message without the name of the file."""
+    try:
+        return str([getattr(column, "values", column) for column in vars(read(path)).values()])
+    except DuopldaError as e:
+        return str(e).removeprefix(f"{path}: ")
+
+
+@fuzz
+@given(data=st.one_of(st.binary(max_size=60), lines.map(lambda parts: "".join(parts).encode())), read=readers)
+def test_any_bytes_through_gzip_and_pipes(folder: Path, read: Callable, data: bytes) -> None:
+    assume(not data.startswith(b"\x1f\x8b"))
+    (folder / "p").write_bytes(data)
+    (folder / "p.gz").write_bytes(gzip.compress(data))
+    with pipe_of(data) as pipe, pipe_of(gzip.compress(data)) as packed:
+        assert {outcome(path, read) for path in (folder / "p.gz", pipe, packed)} == {outcome(folder / "p", read)}
+
+
+@fuzz
+@given(changes=edits, cut=cuts, read=readers)
+def test_damaged_gzip(folder: Path, changes: list, cut: int | None, read: Callable) -> None:
+    data = edited(gzip.compress(b"".join(b"a%d ann\n" % i for i in range(20)), mtime=0), changes, cut)
+    attempt(folder / "d.gz", data, read)
+    with pipe_of(data) as pipe, suppress(DuopldaError):
+        read(pipe)
 
 
 word = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import h5py
@@ -83,19 +83,23 @@ def test_a_matrix_in_a_group(tmp_path: Path) -> None:
         f["a/other"] = np.ones((4, 4))
     check(path)
     for name in ("a/b/embeddings", "/a/b/embeddings"):
-        check(path, vectors=name)
-        check(path, vectors=name, ids_name="ids")
-        check(path, vectors=name, ids_name="a/b/ids")
-    assert "has no dataset a/embeddings; it has: a" in failure(path, vectors="a/embeddings")
-    assert "has no dataset nowhere" in failure(path, vectors="a/b/embeddings", ids_name="nowhere")
-    assert "a/b: is not a dataset" in failure(path, vectors="a/b", ids_name="a/b/ids")
+        check(path, columns={"vector": name})
+        check(path, columns={"vector": name, "id": "ids"})
+        check(path, columns={"vector": name, "id": "a/b/ids"})
+    assert "has no dataset a/embeddings; it has: a" in failure(path, columns={"vector": "a/embeddings"})
+    check(path, columns={"vector": "a/b/embeddings", "id": "nowhere"})  # the name of another table's ids
+    with h5py.File(path, "a") as f:
+        f.move("a/b/ids", "a/b/mine")
+    assert "has no dataset nowhere" in failure(path, columns={"vector": "a/b/embeddings", "id": "nowhere"})
+    check(path, columns={"vector": "a/b/embeddings", "id": "mine"})
+    assert "a/b: is not a dataset" in failure(path, columns={"vector": "a/b", "id": "a/b/ids"})
 
 
 def test_ids_at_the_root_for_a_matrix_in_a_group(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as f:
         put(f)
         f.move("embeddings", "model/layer6")
-    check(tmp_path / "x.h5", vectors="model/layer6")
+    check(tmp_path / "x.h5", columns={"vector": "model/layer6"})
 
 
 def test_several_matrices_in_groups(tmp_path: Path) -> None:
@@ -103,8 +107,8 @@ def test_several_matrices_in_groups(tmp_path: Path) -> None:
         put(f.create_group("train"))
         put(f.create_group("test"))
     message = failure(tmp_path / "x.h5")
-    assert message == "has 2 matrices: test/embeddings, train/embeddings; choose one with vectors="
-    check(tmp_path / "x.h5", vectors="train/embeddings")
+    assert message == "has 2 matrices: test/embeddings, train/embeddings; choose one: `columns` vector=NAME"
+    check(tmp_path / "x.h5", columns={"vector": "train/embeddings"})
 
 
 def test_a_dataset_per_recording_is_not_taken_for_a_matrix(tmp_path: Path) -> None:
@@ -166,9 +170,9 @@ def test_a_heap_that_makes_the_library_loop(tmp_path: Path) -> None:
     heap = data.find(b"GCOL")
     data[heap + 16 : heap + 32] = b"\0" * 16
     (tmp_path / "x.h5").write_bytes(data)
-    begin = time.monotonic()
+    before = os.times().children_user
     assert "strings cannot be read: the library failed, crashed or did not come" in failure(tmp_path / "x.h5")
-    assert time.monotonic() - begin < 30
+    assert os.times().children_user - before < 30  # of the processor, however busy it is
 
 
 def test_many_ids_that_share_one_long_string(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_damage_of_any_kind(tmp_path: Path, where: str, seeds: int, how: str) ->
         fixed = {"data": np.array([i.encode() for i in IDS[:12]])}
         f.create_dataset("ids", **(variable if where == "heap" else fixed), **STORAGE[how])
     command = [sys.executable, "-c", FUZZ, str(tmp_path / "x.h5"), "0", str(seeds), where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "done\n", done.stderr
 
 

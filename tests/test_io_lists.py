@@ -20,6 +20,7 @@ from duoplda.io import (
     Trials,
     read_enrollment,
     read_labels,
+    read_map,
     read_trials,
     write_labels,
     write_map,
@@ -101,7 +102,7 @@ def test_tables_of_pandas_with_other_names(tmp_path: Path, suffix: str) -> None:
     assert labels.session.tolist() == ["p", "q"]
     with pytest.raises(DuopldaError, match=r"has no column 'nobody'; it has segmentid, x, who, Session"):
         read_labels(path, columns={"speaker": "nobody"})
-    with pytest.raises(DuopldaError, match="columns= knows id, speaker, session, channel, not spaeker"):
+    with pytest.raises(DuopldaError, match=r"`columns` knows id, speaker, session, channel, .*, not spaeker"):
         read_labels(path, columns={"spaeker": "who"})
 
 
@@ -125,7 +126,7 @@ def test_maps_are_written_as_kaldi_reads_them(tmp_path: Path) -> None:
         ("utt2spk", b"\xff s\n", "line 1: is not UTF-8"),
         ("utt2spk", b"a\0b s\n", "line 1: holds binary data"),
         ("utt2spk", b"a s\nb\x01 s\n", "line 2: an id is empty or has control characters"),
-        ("utt2spk", b"\x1f\x8b\x08\0\0", "byte 0: is compressed with gzip; decompress it first"),
+        ("utt2spk", b"\x1f\x8b\x08\0\0", "cannot be read as gzip"),
         ("utt2spk", b"a " + b"s" * 600, "is too long"),
         ("spk2utt", "s a\nt\n", "line 2: 't' has no members"),
         ("spk2utt", "s a\ns b\n", "'s' starts two lines"),
@@ -392,3 +393,99 @@ def test_coded_columns() -> None:
     assert np.asarray(c).tolist() == c.values.tolist() == ["b", "a", "b"]
     assert c[1:].values.tolist() == ["a", "b"]
     assert len(c) == 3
+
+
+# -- tables and lists in conventions of others
+
+
+def test_columns_that_may_be_sessions_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    path = put(tmp_path, "meta.csv", "utt_id,spk_id,take,device\na,s,1,x\nb,s,1,y\n")
+    with pytest.warns(UserWarning, match=r"meta.csv: no sessions are read.*take, device are not used.*session=NAME"):
+        labels = read_labels(path)
+    assert labels.session is None
+    named = read_labels(path, columns={"session": "take"})
+    assert named.session is not None
+    assert named.session.tolist() == ["1", "1"]
+    said = "id is utt_id; speaker is spk_id; session is take; not used: device (the channel would be called channel, "
+    assert said in named.read_as
+    assert not read_labels(put(tmp_path, "ours.csv", "id,speaker,session\na,s,1\n")).read_as
+
+
+@pytest.mark.parametrize("name", ["call", "call_id", "Video", "conversation_id", "recording_id"])
+def test_usual_names_of_sessions(tmp_path: Path, name: str) -> None:
+    labels = read_labels(put(tmp_path, "t.csv", f"utt_id,spk_id,{name}\na,s,1\nb,s,1\n"))
+    assert labels.session is not None
+    assert labels.session.tolist() == ["1", "1"]
+
+
+def test_a_recording_is_an_id_where_no_utterance_is(tmp_path: Path) -> None:
+    labels = read_labels(put(tmp_path, "t.csv", "recording_id,speaker\na,s\nb,s\n"))
+    assert labels.ids.tolist() == ["a", "b"]
+    assert labels.session is None
+
+
+@pytest.mark.parametrize(("mark", "words"), [(";", "semicolons"), (" ", "blanks")])
+def test_other_marks_between_fields(tmp_path: Path, mark: str, words: str) -> None:
+    rows = [["utt", "spk", "sess"], ["a", "s", "1"], ["b", "t", "2"]]
+    labels = read_labels(put(tmp_path, "table", "\n".join(mark.join(row) for row in rows)))
+    assert (labels.ids.tolist(), labels.speaker.tolist()) == (["a", "b"], ["s", "t"])
+    assert f"fields are between {words}" in labels.read_as
+    if mark == ";":
+        quoted = read_labels(put(tmp_path, "t.csv", 'utt;spk\n"a;1";s\nb,2;t\n'))
+        assert quoted.ids.tolist() == ["a;1", "b,2"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", " "])
+def test_a_table_without_header_is_said_to_have_none(tmp_path: Path, mark: str) -> None:
+    text = "".join(mark.join(row) + "\n" for row in (["a", "s", "1"], ["b", "s", "1"], ["c", "t", "2"]))
+    path = put(tmp_path, "bare.txt" if mark == " " else "bare.csv", text)
+    if mark != " ":
+        with pytest.raises(DuopldaError, match=r"line 1: \(a, s, 1\) is no header, as 's' stands .*id=1,speaker=2,ses"):
+            read_labels(path)
+    else:
+        with pytest.raises(DuopldaError, match=r"'s' is there already.*id=1,speaker=2,session=3"):
+            read_labels(path)
+    labels = read_labels(path, columns={"id": "1", "speaker": "2", "session": "3"})
+    assert labels.session is not None
+    assert list(zip(labels.ids, labels.speaker, labels.session, strict=True)) == [
+        ("a", "s", "1"),
+        ("b", "s", "1"),
+        ("c", "t", "2"),
+    ]
+    assert "it has no header" in labels.read_as
+
+
+def test_swapped_columns_of_labels(tmp_path: Path) -> None:
+    path = put(tmp_path, "list", "s a\ns b\nt c\n")
+    with pytest.raises(DuopldaError, match=r"lines look like `speaker recording`.*`columns` id=2,speaker=1"):
+        read_labels(path)
+    labels = read_labels(path, columns={"id": "2", "speaker": "1"})
+    assert (labels.ids.tolist(), labels.speaker.tolist()) == (["a", "b", "c"], ["s", "s", "t"])
+
+
+def test_columns_name_those_of_several_tables(tmp_path: Path) -> None:
+    columns = {"id": "clip", "session": "take", "speaker": "who", "model": "m", "enroll": "left"}
+    spk = put(tmp_path, "utt2spk", "a s\nb s\n")  # a list has no columns
+    sess = put(tmp_path, "s.csv", "clip,take\na,1\nb,1\n")
+    chan = put(tmp_path, "c.csv", "id,channel\na,x\nb,y\n")  # whose ids have a usual name
+    labels = read_labels(spk, sess, chan, columns=columns)
+    assert labels.session is not None
+    assert labels.channel is not None
+    assert (labels.session.tolist(), labels.channel.tolist()) == (["1", "1"], ["x", "y"])
+
+
+def test_lists_between_tabs_keep_their_blanks(tmp_path: Path) -> None:
+    labels = read_labels(put(tmp_path, "utt2spk", "my file 1\tAnn Lee\nmy file 2\tAnn Lee\nb \tBo\n"))
+    assert labels.ids.tolist() == ["my file 1", "my file 2", "b"]
+    assert labels.speaker.tolist() == ["Ann Lee", "Ann Lee", "Bo"]
+    trials = read_trials(put(tmp_path, "trials", "Ann Lee\tmy file 1\ttarget\nBo\tmy file 2\tnontarget\n"))
+    assert (trials.enroll.names.tolist(), trials.test.names.tolist()) == (["Ann Lee", "Bo"], ["my file 1", "my file 2"])
+    enrollment = read_enrollment(put(tmp_path, "enroll", "Ann Lee\tmy file 1\tmy file 2\nBo\tb\n"))
+    assert enrollment.recording.values.tolist() == ["my file 1", "my file 2", "b"]
+    assert read_map(put(tmp_path, "spk2utt", "Ann Lee\ta 1\tb 1\n"), "speaker") == {"a 1": "Ann Lee", "b 1": "Ann Lee"}
+
+
+def test_a_name_that_is_wrong_is_no_guess(tmp_path: Path) -> None:
+    path = put(tmp_path, "t.csv", "id,speaker,session\na,s,1\n")
+    with pytest.raises(DuopldaError, match="has no column 'cal'; it has id, speaker, session"):
+        read_labels(path, columns={"session": "cal"})

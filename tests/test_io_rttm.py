@@ -112,7 +112,7 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
         (LINE + LINE.replace("ann", "a" * 600), "line 2: the name .* too long"),
         (LINE + "SPEAKER " + "f" * 100_000, "line 2: is longer than 64 kB"),
         ("", "is empty"),
-        (gzip.compress(LINE.encode(), mtime=0), "compressed with gzip; decompress it first"),
+        (gzip.compress(LINE.encode(), mtime=0)[:-9], "cannot be read as gzip"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str | bytes, words: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duoplda.errors import DuopldaError
-from duoplda.io import Coded, ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
+from duoplda.io import Coded, ScoreMatrix, Scores, read_score_matrix, read_scores, scores_frame, write_scores
 
 SUFFIXES = ["", ".txt", ".tsv", ".csv", ".parquet", ".h5", ".npz"]
 HARD = [0.1 + 0.2, 1e-300, -1.7976931348623157e308, 5e-324, -0.0, 123456789.12345679, np.inf, -np.inf]
@@ -38,6 +38,33 @@ def test_round_trip_to_the_last_bit(tmp_path: Path, suffix: str) -> None:
     assert rows(got) == rows(s)
     if suffix not in (".h5", ".npz"):
         assert got.score.tolist() == s.score.tolist()  # lists keep their order
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_scores_are_data_frames_on_the_way_in_and_out(tmp_path: Path, suffix: str) -> None:
+    s = some(np.arange(9) / 7)
+    frame = scores_frame(s)
+    assert frame.columns.tolist() == ["modelid", "segmentid", "LLR"]
+    assert frame.LLR.tolist() == s.score.tolist()
+    parts = (Scores(s.enroll[k], s.test[k], s.score[k]) for k in (slice(0, 4), slice(4, 9)))
+    pd.testing.assert_frame_equal(scores_frame(parts), frame)
+    matrix = ScoreMatrix(np.array([5, 6]), np.array(["a", "b"]), np.array([[1.0, np.nan], [2.0, 3.0]]))
+    assert scores_frame(matrix).values.tolist() == [["5", "a", 1.0], ["6", "a", 2.0], ["6", "b", 3.0]]
+    write_scores(tmp_path / f"s{suffix}", frame)
+    assert rows(read_scores(tmp_path / f"s{suffix}")) == rows(s)
+    other = frame.rename(columns={"modelid": "enroll", "segmentid": "Test", "LLR": "score"}).assign(further=1)
+    write_scores(tmp_path / f"other{suffix}", other[["further", "score", "Test", "enroll"]])
+    assert rows(read_scores(tmp_path / f"other{suffix}")) == rows(s)
+
+
+def test_a_data_frame_without_the_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DuopldaError, match="the data frame has no column segmentid; it has: modelid, llr"):
+        write_scores(tmp_path / "s", pd.DataFrame({"modelid": ["m"], "llr": [1.0]}))
+    with pytest.raises(DuopldaError, match=r"scores of the data frame are no numbers: .*high"):
+        write_scores(tmp_path / "s", pd.DataFrame({"modelid": ["m"], "segmentid": ["a"], "llr": ["high"]}))
+    with pytest.raises(DuopldaError, match="there are no scores"):
+        scores_frame([])
+    assert not list(tmp_path.iterdir())
 
 
 @settings(deadline=None, max_examples=50)

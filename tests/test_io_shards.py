@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from duoplda import PLDA, Backend
 from duoplda.errors import DuopldaError
 from duoplda.io import (
     LabelColumns,
@@ -136,7 +137,7 @@ def test_another_process_in_another_folder_reads_the_same(tmp_path: Path, monkey
         assert np.concatenate([s.ids() for s in shards]).tolist() == ids.tolist()
         np.savez("../got.npz", ids=ids, X=X)
     """
-    subprocess.run([sys.executable, "-c", code], cwd="elsewhere", check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd="elsewhere", check=True, timeout=300)
     with np.load("got.npz") as got:
         want = np.concatenate([w[0] for w in wholes]), np.concatenate([w[1] for w in wholes])
         same((got["ids"], got["X"]), want)
@@ -172,7 +173,7 @@ def test_npz_of_others(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", other=np.zeros(100), mine=X, who=names)
     np.savez_compressed(tmp_path / "small.npz", X=X, ids=names)
     np.savez(tmp_path / "bare.npz", X=X)
-    own = {"vectors": "mine", "ids_name": "who"}
+    own = {"columns": {"vector": "mine", "id": "who"}}
     for name, options, n in (("x", own, 5), ("bare", {}, 5), ("bare", {"ids": tmp_path / "list"}, 5), ("small", {}, 1)):
         shards = embedding_shards(tmp_path / f"{name}.npz", bytes_each=400, **options)
         assert [s.n for s in shards] == [50 // n] * n
@@ -184,7 +185,7 @@ def test_hdf5_and_parquet_of_others(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f.create_dataset("group/mine", data=X, chunks=(13, 5), compression="gzip")
         f.create_dataset("ids", data=ids.astype(object), dtype=h5py.string_dtype(), chunks=(20,), compression="gzip")
-    shards = embedding_shards(tmp_path / "x.h5", vectors="group/mine", bytes_each=300)
+    shards = embedding_shards(tmp_path / "x.h5", columns={"vector": "group/mine"}, bytes_each=300)
     assert [s.n for s in shards] == [15, 15, 15, 5]
     same(together(shards), (ids, X))
     table = pa.table({"utt": ids.tolist(), "vector": pa.array(X.tolist(), pa.list_(pa.float32()))})
@@ -379,7 +380,9 @@ def test_no_labels_in_the_file(tmp_path: Path, case: str) -> None:
     (shard,) = embedding_shards(path)
     cause = f"is {shard.kind}, which has no room for labels; give a list of labels beside it"
     if case == "parquet":
-        cause = "header: has no speaker column (speaker or spk or speaker_id or speakerid); give labels= to"
+        cause = (
+            "header: has no speaker column (speaker or spk or speaker_id or speakerid); name it: `columns` speaker=NAME"
+        )
     assert message(shard.labels).startswith(f"{path}: {cause}")
 
 
@@ -448,6 +451,51 @@ def test_labels_beside_the_vectors_need_no_ids_to_be_looked_up(tmp_path: Path) -
             assert found.labels().session_ids.tolist() == read_recordings(path, labels).labels().session_ids.tolist()
     assert len(set(passes.values())) == 1
     assert None not in passes.values()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "own"), [("ark", False), ("npz", False), ("h5", False), ("parquet", False), ("parquet", True)]
+)
+def test_a_file_that_is_replaced_between_passes_is_named(tmp_path: Path, suffix: str, own: bool) -> None:
+    """By another of the same ids and the same size."""
+    ids, X = vectors(60)
+    speaker, session = np.array([f"s{i // 9}" for i in range(60)]), np.array([f"{i // 3}" for i in range(60)])
+    labels = LabelColumns(ids, speaker, session)
+    files = [tmp_path / f"{name}.{suffix}" for name in "ab"]
+
+    def write(file: Path, rows: slice, scale: float) -> None:
+        given = {"labels": LabelColumns(ids[rows], speaker[rows], session[rows])} if own else {}
+        write_embeddings(file, ids[rows], scale * X[rows], **given, force=True)
+
+    def replaced_in(reads: int, way: str) -> str:
+        """What is said of two passes, if the second file is replaced after so many reports of vectors read."""
+        for file, rows in zip(files, (slice(0, 40), slice(40, 60)), strict=True):
+            write(file, rows, 1.0)
+        reports = []
+
+        def show(done: int, text: str) -> None:
+            reports.append(done)
+            if len(reports) == reads:
+                write(files[1], slice(40, 60), -1.0)
+
+        options = {"own_labels": True} if own else {"labels": labels}
+        recordings = read_recordings(tmp_path, **options, show=show)
+        assert len(np.concatenate([chunk.X for chunk in recordings.chunks()])) == 60
+        return message(lambda: list(getattr(recordings, way)()))
+
+    for way in ("chunks", "vectors"):
+        said = replaced_in(2, way)
+        assert said.startswith(f"{tmp_path}: at b.{suffix} ")
+        assert said.endswith(
+            "has changed since the first pass over it; leave the files alone while they are used, and start again"
+        )
+    (tmp_path / f"b.{suffix}").unlink()
+    write(files[0], slice(0, 60), 1.0)
+    trained = Backend(plda=PLDA(2, 0))
+    recordings = read_recordings(files[0], **({"own_labels": True} if own else {"labels": labels}))
+    trained.fit(recordings)
+    write(files[0], slice(0, 60), -1.0)
+    assert f"{files[0]}: at " in message(trained.fit, recordings)
 
 
 def test_a_repeated_id_with_labels_beside_the_vectors(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Do the names of recordings say that some are copies of one another?
+"""Do the names of recordings say that some are copies of one another, or which sessions they are of?
 
 Tools that augment data, and arrays of microphones, mark copies by a word before or after the name of the original:
 `utt1-noise`, `utt1-reverb`, `utt1_ch2`, `sp0.9-utt1`, `rev1_utt1`. What is left without the mark is the stem.
@@ -6,7 +6,7 @@ Tools that augment data, and arrays of microphones, mark copies by a word before
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Words by which tools that augment data, and corpora with several microphones, mark copies.
 _WORDS = (
@@ -18,6 +18,8 @@ _MARK = rf"(?:(?:{_WORDS})[-+]?\d{{0,2}}(?:db)?|(?:sp|speed|tempo)[01]\.\d{{1,2}
 # Compiled once, as there may be millions of names.
 _MARK_AFTER = re.compile(rf"(.+)[-_.]({_MARK})", re.IGNORECASE)
 _MARK_BEFORE = re.compile(rf"({_MARK})[-_](.+)", re.IGNORECASE)
+# VoxCeleb's id/video/utterance, also with dashes; names of videos have eleven characters, dashes among them.
+_VOXCELEB = re.compile(r"((?:.+/)?[^/]+/[\w-]{11})/\d{5}[^/]*|(id\d{5}-[\w-]{11})-\d{5}.*")
 
 
 def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
@@ -53,6 +55,35 @@ def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
     if any(sets) and 5 * sets.most_common(1)[0][1] < 4 * len(several):
         return None
     return tuple(stems[several[0]][:3])
+
+
+def sessions_in_names(ids: Sequence[str], speaker: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return how the ids seem to name sessions, in words, and the session of each; None where they name none.
+
+    They do where all of them are VoxCeleb's, or of three parts and the first is the speaker, and the speakers have more
+    than one session each; or where they suggest copies.
+
+    Example
+    -------
+    >>> sessions_in_names(["ann/1/a", "ann/1/b", "ann/2/a"], ["ann", "ann", "ann"])
+    ('speaker/session/utterance', ['ann/1', 'ann/1', 'ann/2'])
+    >>> sessions_in_names(["a", "a-noise", "b", "b-noise"], ["ann", "ann", "bob", "bob"])
+    ('copies', ['a', 'a', 'b', 'b'])
+    """
+    matches = [_VOXCELEB.fullmatch(name) for name in ids]
+    forms = {"VoxCeleb's id/video/utterance": [match[1] or match[2] for match in matches if match]}
+    for mark in "/-_":
+        prefixes = [f"{who}{mark}" for who in speaker]
+        parts = zip(ids, prefixes, strict=True)
+        inside = [name for name, prefix in parts if name.startswith(prefix) and mark in name[len(prefix) :]]
+        stems = [name if mark == "/" else _split(name)[0] for name in inside]
+        cut = [stem.rpartition(mark)[0] for stem in stems if mark == "/" or stem.count(mark) == 2]
+        forms[f"speaker{mark}session{mark}utterance"] = cut
+    for form, sessions in forms.items():
+        owners = {*zip(sessions, speaker, strict=False)}
+        if len(sessions) == len(ids) and len({*speaker}) < len({*sessions}) == len(owners) < len(ids):
+            return form, sessions
+    return ("copies", [_split(name)[0] for name in ids]) if suggests_copies(ids) else None
 
 
 def _split(name: str) -> tuple[str, str]:

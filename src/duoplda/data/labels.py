@@ -1,4 +1,7 @@
-"""Ids of speakers, sessions and kinds of channels as integers; a session belongs to one speaker."""
+"""Ids of speakers, sessions, occasions and kinds of channels as integers.
+
+A session belongs to one speaker and to one occasion, such as a day, a call or a file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, arange, bincount, is_torch, namespace, put, ranked, to_numpy
+from duoplda.arrays import Array, arange, bincount, check_index, is_torch, namespace, put, ranked, to_numpy
 from duoplda.errors import DuopldaError, some
 
 Ints = NDArray[np.int64]
@@ -22,9 +25,9 @@ NO_KIND = np.array([""])
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What is known of N recordings: who speaks, in which session, through which kind of channel.
+    """What is known of N recordings: who speaks, in which session and on which occasion, through which kind of channel.
 
-    A level that nobody labelled is None, in `speaker` and `speaker_ids` or in `session` and `session_ids`; where the
+    A level that nobody labelled is None, as in `speaker` and `speaker_ids` or in `session` and `session_ids`; where the
     mathematics needs it nevertheless, `filled` has it. The ids are sorted as by `numpy.unique`. The integers index into
     them; they may be on a device, like recordings.
 
@@ -42,6 +45,8 @@ class Labels:
     session: Array  # (N,), or None
     kind: Array  # (N,)
     open: NDArray[np.bool_] | None = None  # (H,) which sessions have further recordings elsewhere; None: none has
+    occasion_ids: NDArray[Any] | None = None  # (O,)
+    occasion: Array | None = None  # (N,)
 
     @property
     def known(self) -> str:
@@ -76,6 +81,9 @@ class Labels:
             sessions, changes["session"], _ = ranked(self.session[index])
             changes["session_ids"] = None if self.session_ids is None else self.session_ids[sessions]
             changes["open"] = None if self.open is None else self.open[sessions]
+        if self.occasion is not None and self.occasion_ids is not None:
+            occasions, changes["occasion"], _ = ranked(self.occasion[index])
+            changes["occasion_ids"] = self.occasion_ids[to_numpy(occasions)]
         return replace(self, **changes)
 
     @property
@@ -132,16 +140,20 @@ def encode(
     n: int | None = None,
     like: Array = None,
     *,
+    occasion: ArrayLike | None = None,
     by_speaker: bool = False,
 ) -> Labels:
     """Check labels (n of each, if n is given) and turn them into integers, on the device of `like` if that is a tensor.
 
     None says that nobody labelled this level; of recordings without any label, `n` says how many there are. A session
     is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In lists and
-    tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name".
+    tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name". All recordings
+    of a session are of one occasion, whose name may occur with several speakers.
     """
+    given = {"speaker": speaker, "session": session, "channel": channel, "occasion": occasion}
+    check_index(**given)
     levels: dict[str, tuple[Any, Array]] = {}  # the ids and the integers of those that are labelled
-    for name, values in (("speaker", speaker), ("session", session), ("channel", channel)):
+    for name, values in given.items():
         if values is not None:
             levels[name] = codes(values, name, n, like)
             n = len(levels[name][1])
@@ -153,14 +165,16 @@ def encode(
             raise DuopldaError("there are no labels: give those of the speakers, the sessions or the channels")
         kinds = NO_KIND
         kind = 0 * arange(n, like if is_torch(namespace(like)) else None)
+    occasion_ids, occasions = levels.get("occasion", (None, None))
+    beside = {"occasion_ids": occasion_ids, "occasion": occasions}
     if speakers is None or sessions is None:
-        return Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind)
+        return _of_one_occasion(Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind, **beside))
     if by_speaker:
         pairs, sessions, _ = ranked(speakers * len(session_ids) + sessions)
         who, what = np.divmod(to_numpy(pairs), len(session_ids))
         names = zip(speaker_ids[who].tolist(), session_ids[what].tolist(), strict=True)
         session_ids = np.array([f"{speaker_name} {name}" for speaker_name, name in names], dtype=str)
-    labels = Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind)
+    labels = Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind, **beside)
     wrong = labels.session_speaker[sessions] != speakers
     if bool(wrong.any()):
         sessions = to_numpy(sessions)
@@ -168,7 +182,32 @@ def encode(
         rows = np.flatnonzero(sessions == torn[0])
         who = speaker_ids[np.unique(to_numpy(speakers)[rows])]
         raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
+    return _of_one_occasion(labels)
+
+
+def _of_one_occasion(labels: Labels) -> Labels:
+    """The labels, unless a session is of several occasions."""
+    if labels.occasion is None or labels.session is None or labels.occasion_ids is None or labels.session_ids is None:
+        return labels
+    session = to_numpy(labels.session)
+    occasion = to_numpy(labels.occasion)
+    first = np.zeros(labels.n_sessions, np.int64)
+    first[session] = occasion
+    torn = np.unique(session[first[session] != occasion])
+    if len(torn):
+        rows = np.flatnonzero(session == torn[0])
+        occasions = labels.occasion_ids[np.unique(occasion[rows])].tolist()
+        raise torn_occasion(labels.session_ids[torn[0]], occasions, len(torn) - 1, f"; rows {some(rows, 5)}")
     return labels
+
+
+def torn_occasion(name: Any, occasions: Sequence[Any], others: int, where: str = "") -> DuopldaError:
+    """The error for a session that is of several occasions, None being one that is not known, as are `others`."""
+    more = f", and so are {others} other session{'s' * (others > 1)}" if others else ""
+    names = [name for name in occasions if name is not None]
+    which = "with and without an occasion" if len(names) < len(occasions) else f"of {len(names)} occasions"
+    remedy = "a session is of one day, call or file: correct it, or give its parts different names"
+    return DuopldaError(f"session {name!s} is {which} ({some(names, 4)}{where}){more}: {remedy}")
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
@@ -242,7 +281,12 @@ def codes_among(values: ArrayLike, ids: NDArray[Any], n: int) -> Ints:
 
 def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     """Labels as an array (n,) of one type; refused are missing ones, those of mixed types, and more than one column."""
-    array = to_numpy(values)
+    try:
+        array = to_numpy(values)
+    except DuopldaError:
+        raise
+    except ValueError as error:  # NumPy's, of lists of unequal lengths
+        raise DuopldaError(f"{name} labels must be one-dimensional, one label for each recording: {error}") from None
     if isinstance(values, (list, tuple)) and array.ndim == 1 and array.dtype.kind in "US":
         array = np.fromiter(values, object, len(values))  # NumPy made text of whatever was among it, NaN too
     if array.ndim == 2 and array.shape[1] == 1:

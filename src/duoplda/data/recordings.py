@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, check_rows, to_numpy
+from duoplda.arrays import Array, check_index, check_rows, to_numpy
 from duoplda.data.labels import Ints, Labels, as_ids, encode
 from duoplda.errors import DuopldaError, some
 
@@ -113,13 +113,16 @@ class Recordings(ABC):
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         ids: ArrayLike | None = None,
+        *,
+        occasion: ArrayLike | None = None,
     ) -> ArrayRecordings:
         """Recordings `X` (N, d) in memory with their labels (N,), as far as these are known.
 
         None says that nobody labelled them: `speaker=None` with sessions is "sessions of unknown speakers". To be taken
-        for recordings of different speakers, they need different names of speakers.
+        for recordings of different speakers, they need different names of speakers. The `occasion` is the day, the call
+        or the file that sessions are of.
         """
-        return ArrayRecordings(X, speaker, session, channel, ids)
+        return ArrayRecordings(X, speaker, session, channel, ids, occasion=occasion)
 
     @staticmethod
     def from_chunks(
@@ -127,13 +130,16 @@ class Recordings(ABC):
         speaker: ArrayLike | None = None,
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
+        *,
+        occasion: ArrayLike | None = None,
     ) -> ChunkRecordings:
         """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order.
 
         Labels are given as far as they are known; without any, the recordings may be of any number.
         """
-        unlabelled = speaker is None and session is None and channel is None
-        return ChunkRecordings(chunks, None if unlabelled else encode(speaker, session, channel))
+        unlabelled = all(label is None for label in (speaker, session, channel, occasion))
+        labels = None if unlabelled else encode(speaker, session, channel, occasion=occasion)
+        return ChunkRecordings(chunks, labels)
 
     @staticmethod
     def from_frame(
@@ -142,15 +148,18 @@ class Recordings(ABC):
         session: str | None = "session",
         channel: str | None = None,
         vectors: str | Sequence[str] = "embedding",
+        *,
+        occasion: str | None = None,
     ) -> ArrayRecordings:
         """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers.
 
         The other arguments name columns of labels; None: there is no such column.
         """
-        columns_of(frame, speaker, session, channel, vectors)
-        labels = (None if name is None else frame[name].to_numpy() for name in (speaker, session, channel))
+        names = {"speaker": speaker, "session": session, "channel": channel, "occasion": occasion}
+        columns_of(frame, *names.values(), vectors)
+        labels = {what: None if name is None else frame[name].to_numpy() for what, name in names.items()}
         if not isinstance(vectors, str):
-            return ArrayRecordings(frame[list(vectors)].to_numpy(), *labels)
+            return ArrayRecordings(frame[list(vectors)].to_numpy(), **labels)
         if frame[vectors].dtype == "string":
             remedy = "before the data frame is made, dask.config.set({'dataframe.convert-string': False}) keeps lists"
             raise DuopldaError(f"column {vectors} holds text, not lists: {remedy}")
@@ -158,7 +167,7 @@ class Recordings(ABC):
             rows = np.stack([np.asarray(v, np.float64) for v in frame[vectors]])
         except (TypeError, ValueError) as error:
             raise DuopldaError(f"column {vectors}: vectors of one length are needed ({error})") from None
-        return ArrayRecordings(rows, *labels)
+        return ArrayRecordings(rows, **labels)
 
 
 class ArrayRecordings(Recordings):
@@ -172,9 +181,13 @@ class ArrayRecordings(Recordings):
         channel: ArrayLike | None = None,
         ids: ArrayLike | None = None,
         labels: Labels | None = None,
+        *,
+        occasion: ArrayLike | None = None,
     ):
+        check_index(X=X, speaker=speaker, session=session, channel=channel, ids=ids, occasion=occasion)
         self.X = check_rows(X)[0]
         self._given = (speaker, session, channel)
+        self._occasion = occasion
         self.ids = None if ids is None else as_ids(ids, "recording", self.X.shape[0])
         self._labels = labels
 
@@ -186,7 +199,7 @@ class ArrayRecordings(Recordings):
     def labels(self, like: Array = None) -> Labels:
         """The labels; made when first asked for, on the device of `like`."""
         if self._labels is None:
-            self._labels = encode(*self._given, self.X.shape[0], like)
+            self._labels = encode(*self._given, self.X.shape[0], like, occasion=self._occasion)
         return self._labels
 
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
@@ -256,7 +269,9 @@ class Relabelled(Recordings):
                 raise DuopldaError(
                     "the sessions have no names, by which they are put into clusters: label the sessions"
                 )
-            speakers = self.speakers[np.searchsorted(self.sessions, labels.session_ids)]
+            # A session of which no recording has come has no cluster, and adds nothing to whichever it is put into.
+            place = np.searchsorted(self.sessions, labels.session_ids).clip(max=len(self.sessions) - 1)
+            speakers = self.speakers[place]
             speaker_ids, speaker = np.unique(speakers, return_inverse=True)  # of sessions, which are fewer
             session = to_numpy(labels.session)
             self._labels = replace(labels, speaker_ids=speaker_ids, speaker=speaker.reshape(-1)[session])
@@ -298,6 +313,7 @@ def as_recordings(
     speaker: ArrayLike | None = None,
     session: ArrayLike | None = None,
     channel: ArrayLike | None = None,
+    occasion: ArrayLike | None = None,
 ) -> Recordings:
     """Recordings as they are, or the arrays that stand for them.
 
@@ -306,7 +322,7 @@ def as_recordings(
     True
     """
     if not isinstance(X, Recordings):
-        return Recordings.from_arrays(X, speaker, session, channel)
-    if any(label is not None for label in (speaker, session, channel)):
-        raise DuopldaError("recordings bring their own labels: leave out speaker, session and channel")
+        return Recordings.from_arrays(X, speaker, session, channel, occasion=occasion)
+    if any(label is not None for label in (speaker, session, channel, occasion)):
+        raise DuopldaError("recordings bring their own labels: leave out speaker, session, channel and occasion")
     return X

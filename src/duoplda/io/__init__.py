@@ -5,9 +5,11 @@ is a `DuopldaError` of one line that names the file, the place, the cause and th
 when a format needs them (`pip install duoplda[files]`).
 """
 
-from duoplda.io._atomic import atomic_path, check_output
+from duoplda.io._atomic import atomic_path, atomic_paths, check_output
 from duoplda.io.container import is_container, read_container, write_container
 from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
+from duoplda.io.extractors import ExtractorName, read_extractor
+from duoplda.io.hyperion import write_hyperion
 from duoplda.io.ids import Coded
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
 from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
@@ -15,7 +17,7 @@ from duoplda.io.models import ForeignModel, read_model
 from duoplda.io.partitions import label_columns, read_partition, read_sessions, write_partition
 from duoplda.io.quality import QualityTable, read_quality
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
-from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, write_scores
+from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, scores_frame, write_scores
 from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
 from duoplda.io.vbx import Transform, read_transform, write_pair, write_vbx
@@ -25,6 +27,7 @@ __all__ = [
     "DiagonalModel",
     "Embeddings",
     "Enrollment",
+    "ExtractorName",
     "FileRecordings",
     "ForeignModel",
     "LabelColumns",
@@ -35,6 +38,7 @@ __all__ = [
     "Transform",
     "Trials",
     "atomic_path",
+    "atomic_paths",
     "check_output",
     "embedding_shards",
     "is_container",
@@ -42,6 +46,7 @@ __all__ = [
     "read_container",
     "read_embeddings",
     "read_enrollment",
+    "read_extractor",
     "read_labels",
     "read_map",
     "read_model",
@@ -53,9 +58,11 @@ __all__ = [
     "read_sessions",
     "read_transform",
     "read_trials",
+    "scores_frame",
     "source_files",
     "write_container",
     "write_embeddings",
+    "write_hyperion",
     "write_kaldi_plda",
     "write_labels",
     "write_map",

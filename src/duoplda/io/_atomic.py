@@ -39,13 +39,12 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     _refuse_existing(path, final, force)
     with _ending_cleanly():
         try:
-            _create(path, temporary)
-            yield temporary
-            _flush(temporary)
-            _refuse_existing(path, final, force)
-            os.replace(temporary, final)
-        except OSError as e:
-            raise system_error(path, e) from e
+            with writing(path):
+                _create(path, temporary)
+                yield temporary
+                _flush(temporary)
+                _refuse_existing(path, final, force)
+                os.replace(temporary, final)
         except DuopldaError as e:
             if str(temporary) not in str(e):
                 raise
@@ -62,9 +61,30 @@ def atomic_paths(*paths: PathLike, force: bool = False) -> Iterator[tuple[Path, 
     """Give the block temporary files for several that belong together.
 
     They are renamed after all of them have been written, the last one first: a reader of the first finds the others.
+    The system does not say which file it could not write: unless the block does (`writing`), the error names them all.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_paths(folder + "/list", folder + "/data") as temporaries:
+    ...         _ = [temporary.write_text("whole") for temporary in temporaries]
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['data', 'list']
     """
     with ExitStack() as stack:
-        yield tuple(stack.enter_context(atomic_path(p, force=force)) for p in paths)
+        temporaries = tuple(stack.enter_context(atomic_path(p, force=force)) for p in paths)
+        with writing(" or ".join(str(path) for path in paths)):
+            yield temporaries
+
+
+@contextmanager
+def writing(path: PathLike) -> Iterator[None]:
+    """Make what the operating system refuses in the block, such as a write to a full disk, an error of this file."""
+    try:
+        yield
+    except OSError as e:
+        raise system_error(path, e) from e
 
 
 def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[PathLike | None] = ()) -> None:
@@ -126,6 +146,8 @@ def _names(path: PathLike) -> tuple[Path, Path]:
         final = Path(os.path.realpath(path))
     except (OSError, ValueError) as e:
         raise system_error(path, e) from e
+    if final.name.lower().endswith(".gz"):
+        raise bad(path, "", "ends in .gz, and nothing is packed here", "leave .gz out, and pack the file afterwards")
     return final, final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"
 
 

@@ -3,11 +3,24 @@
 import glob
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 from duoplda.io._source import FilePart, Source
-from duoplda.io.common import HDF5_SUFFIXES, PARQUET_SUFFIXES, PathLike, bad, content, first_bytes, system_error
+from duoplda.io.common import (
+    HDF5_SUFFIXES,
+    PARQUET_SUFFIXES,
+    HeldText,
+    PathLike,
+    bad,
+    content,
+    first_bytes,
+    held,
+    plain_name,
+    refuse_audio,
+    system_error,
+)
 from duoplda.io.ids import IdList
 
 EMBEDDING_SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5_SUFFIXES, *PARQUET_SUFFIXES)
@@ -23,6 +36,8 @@ def files_of(path: PathLike) -> list[PathLike]:
             raise system_error(path, e) from e
         names = [n for n in members if not n.startswith(".") and Path(n).suffix.lower() in EMBEDDING_SUFFIXES]
         if not names:
+            for member in members:
+                refuse_audio(path, "", member)
             remedy = f"give a file, or a folder of embeddings: no name in it ends in {' '.join(EMBEDDING_SUFFIXES)}"
             raise bad(path, "", "is a folder", remedy)
         return _readable([os.path.join(name, n) for n in names])
@@ -50,7 +65,7 @@ def format_of(path: PathLike) -> str:
     """Find out what a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
     start = first_bytes(path)
     kind = content(path)
-    suffix = Path(path).suffix.lower()
+    suffix = Path(plain_name(path)).suffix
     if suffix in (".ark", ".scp") and kind in ("", "parquet"):  # the key of an archive may start with PAR1
         return suffix[1:]
     if kind:
@@ -60,6 +75,7 @@ def format_of(path: PathLike) -> str:
     if suffix in named:
         cause = f"is named {suffix} but does not start as {named[suffix]} files do"
         raise bad(path, "byte 0", cause, "it is damaged or misnamed")
+    refuse_audio(path, "", os.path.basename(path), start)
     value = start.partition(b" ")[2].lstrip(b" ")  # of an archive, which starts with a key and a space
     if value.startswith((b"\0B", b"[")):
         return "ark"
@@ -69,13 +85,16 @@ def format_of(path: PathLike) -> str:
 
 
 def open_source(
-    kind: str, path: PathLike, ids: IdList, vectors: str | None, ids_name: str | None, part: FilePart | None = None
+    kind: str, path: PathLike, ids: IdList, columns: Mapping[str, str] | None, part: FilePart | None = None
 ) -> Source:
     """Open one file, or a part of it (a part of an scp is opened by `scp_part`)."""
+    vectors, ids_name = ((columns or {}).get(meaning) for meaning in ("vector", "id"))
     if kind == "ark":
         return ark.open_ark(path)
     if kind == "scp":
         return scp.open_scp(path)
+    if isinstance(ids, str | os.PathLike) and ids != "rows":
+        ids = held(ids)
     if kind == "npy":
         return npy.open_npy(path, ids, part=part)
     if kind == "npz":
@@ -84,9 +103,7 @@ def open_source(
     return open_(path, vectors=vectors, ids_name=ids_name, part=part)
 
 
-def open_files(
-    path: PathLike, ids: IdList, vectors: str | None, ids_name: str | None
-) -> list[tuple[PathLike, str, Source]]:
+def open_files(path: PathLike, ids: IdList, columns: Mapping[str, str] | None) -> list[tuple[PathLike, str, Source]]:
     """Open the file, or the files of a folder or pattern, which must have one dimension and precision.
 
     Returns the path, the format and the source of each.
@@ -95,13 +112,17 @@ def open_files(
     if len(files) > 1 and ids is not None:
         raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
     sources: list[tuple[PathLike, str, Source]] = []
-    for file in files:
+    for name in files:
+        vectors_inside = Path(plain_name(name)).suffix in {*EMBEDDING_SUFFIXES} - {".scp"}
+        file = name if vectors_inside else held(name)  # a list can be kept in memory
         kind = format_of(file)
+        if kind == "ark" and isinstance(file, HeldText):
+            raise bad(file, "", "is an archive, which is read more than once", "give a plain file")
         if ids is not None and kind not in ("npy", "npz"):
             raise bad(file, "", f"is {kind}, which has its own ids", "leave out ids=")
-        if (vectors or ids_name) and kind not in ("npz", "hdf5", "parquet"):
-            raise bad(file, "", f"is {kind}, whose parts have no names", "leave out vectors= and ids_name=")
-        source = open_source(kind, file, ids, vectors, ids_name)
+        if "vector" in (columns or {}) and kind not in ("npz", "hdf5", "parquet"):
+            raise bad(file, "", f"is {kind}, whose parts have no names", "leave `vector` out of `columns`")
+        source = open_source(kind, file, ids, columns)
         if source.ids_are_rows and len(files) > 1:
             cause = "has no ids, and row numbers repeat from file to file"
             raise bad(file, "", cause, "store an array `ids` in each")

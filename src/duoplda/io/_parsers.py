@@ -57,7 +57,14 @@ def line_blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
 
 def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
     """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
-    strange = any(c in block for c in {" ": (b"\t", b"\v", b"\f"), ",": (b'"',)}.get(layout.delimiter, ()))
+    quoted = (b'"',)
+    odd = {
+        " ": (b"\t", b"\v", b"\f"),
+        ",": quoted,
+        ";": quoted,
+        "\t": () if layout.header else (b" \t", b"\t ", b" \n"),
+    }
+    strange = any(c in block for c in odd[layout.delimiter])
     strange = strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n"))
     if strange or not installed("pyarrow"):
         return None
@@ -100,6 +107,8 @@ def _parsed(path: PathLike, layout: Layout, numbered: tuple[int, bytes]) -> list
     if by_pyarrow is not None:
         return by_pyarrow
     rows = split_lines(path, number, block.split(b"\n"), layout.delimiter)
+    if layout.delimiter == "\t" and not layout.header:  # of a list, some lines may have blanks instead, or as well
+        rows = [[field.strip() for field in row] if len(row) > 1 else b"".join(row).split() for row in rows]
     if set(map(len, rows)) - {0, layout.width}:
         i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
         cause = f"has {len(rows[i])} fields, the {'header' if layout.header else 'first line'} {layout.width}"
@@ -126,8 +135,8 @@ def split_lines(path: PathLike, number: int, lines: list[bytes], delimiter: str)
                 raise csv.Error("a carriage return is in it")
             if not line.strip():
                 rows.append([])
-            elif delimiter == ",":
-                rows.append([field.encode() for field in next(csv.reader([text], strict=True))])
+            elif delimiter in ",;":
+                rows.append([field.encode() for field in next(csv.reader([text], delimiter=delimiter, strict=True))])
             else:
                 rows.append(line.split() if delimiter == " " else line.split(b"\t"))
         except UnicodeDecodeError as e:

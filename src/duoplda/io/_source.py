@@ -17,8 +17,8 @@ from duoplda.io.common import PathLike, bad, check_dim, check_float, open_lines
 IdsAndVectors = tuple[np.ndarray, np.ndarray]  # ids (k,) of str and vectors (k, d), as files bring them
 
 ROWS_PER_READ = 16384  # vectors of a chunk unless the caller says otherwise: 16 MB of 256 floats each
-VECTOR_NAMES = ("embeddings", "embedding", "vectors", "vector", "xvectors", "ivectors", "X", "x", "data")
-ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
+VECTOR_NAMES: tuple[str, ...] = ("embeddings", "embedding", "emb", "embs", "vectors", "vector", "xvectors", "xvector")
+VECTOR_NAMES += ("x_vector", "ivectors", "ivector", "dvectors", "dvector", "X", "x", "data", "features")
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,21 @@
 """What all formats share: errors that name a place, opening files safely, and checks of what a header declares."""
 
+import gzip
+import hashlib
 import importlib
 import io
 import os
+import re
 import stat
 import struct
+import sys
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import IO, cast
 
@@ -20,9 +26,11 @@ from duoplda.errors import DuopldaError, printable
 PathLike = str | os.PathLike[str]
 
 MAX_FEATURES = 1 << 13  # a model of more dimensions, whose matrices would be half a gigabyte, is taken for damage
+GZIP = b"\x1f\x8b"  # the bytes that gzip starts with
 MAX_UNPACKED = 1 << 28  # bytes that a file may make us unpack at once; one page or chunk of real data has far fewer
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+AUDIO_SUFFIXES = (".wav", ".flac", ".sph", ".mp3", ".m4a", ".ogg", ".opus")
 TABLE_SUFFIXES = (".tsv", ".csv", *PARQUET_SUFFIXES)
 
 
@@ -55,7 +63,8 @@ def need(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         library = module.split(".")[0]
-        raise DuopldaError(f"{library} is not installed; install it with: pip install duoplda[files]") from None
+        extra = "audio" if library in ("sherpa_onnx", "soundfile", "soxr") else "files"
+        raise DuopldaError(f"{library} is not installed; install it with: pip install duoplda[{extra}]") from None
 
 
 def installed(module: str) -> bool:
@@ -90,8 +99,80 @@ def guarded(path: PathLike, what: str, *more: type[Exception]) -> Iterator[None]
 # -- opening
 
 
+@dataclass(frozen=True, repr=False)
+class HeldText(os.PathLike[str]):
+    """A text that came through a pipe or from gzip, in memory: lists are read more than once, and a pipe is not."""
+
+    name: str  # as the user knows it
+    data: bytes  # unpacked
+    sha256: str  # of the bytes as they came
+
+    def __fspath__(self) -> str:
+        return self.name
+
+    __str__ = __fspath__
+
+
+def held(path: PathLike) -> PathLike:
+    """Return a list that can be opened any number of times: a plain file as it is, any other source in memory.
+
+    "-" is standard input. A pipe, such as `<(zcat list.gz)`, is read to its end; what is packed with gzip is unpacked,
+    whatever its name. A path that cannot be opened comes back as it is: whoever opens it says what is wrong.
+    """
+    if isinstance(path, HeldText):
+        return path
+    if os.fspath(path) == "-":
+        if getattr(sys.stdin, "buffer", None) is None:
+            raise bad("standard input", "", "is closed", "give a file, or what is to be read: < list")
+        return _hold("standard input", sys.stdin.buffer)
+    if not os.path.exists(path):
+        return path
+    with suppress(OSError), open(path, "rb") as f:
+        if not os.path.isfile(path) or f.peek(2).startswith(GZIP):
+            return _hold(os.fspath(path), f)
+    return path
+
+
+def _hold(name: str, f: IO[bytes]) -> HeldText:
+    """Read a source to its end, and unpack it, in bounded memory."""
+    most = 1 << 30  # bytes of a list, 20 million trials: it must fit into memory beside what is made of it
+    # Lists that were tried, with ids of up to 160 characters, are packed to a hundredth at best; what is packed to a
+    # thousandth, gzip's limit, holds no information, and is meant to fill the memory.
+    least = 1 << 26
+    densest = 250
+    try:
+        packed = _whole(name, f, most, "write it to a file first, and give that")
+    except OSError as e:
+        raise system_error(name, e) from e
+    data = packed
+    if packed.startswith(GZIP):
+        most = min(most, max(least, densest * len(packed)))
+        with guarded(name, "gzip"), gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
+            data = _whole(name, unpacked, most, "if it is a list after all, unpack it first: gunzip")
+    return HeldText(name, data, hashlib.sha256(packed).hexdigest())
+
+
+def _whole(name: str, f: IO[bytes] | gzip.GzipFile, most: int, remedy: str) -> bytes:
+    """Read what is left of a file, at most so many bytes."""
+    store = io.BytesIO()
+    while block := f.read(1 << 20):
+        if store.tell() + len(block) > most:
+            raise bad(name, "", f"holds more than {most >> 20} MB", remedy)
+        store.write(block)
+    return store.getvalue()
+
+
+def plain_name(path: PathLike) -> str:
+    """Return the name of a file in lower case, without the `.gz` of one that is packed."""
+    return Path(path).name.lower().removesuffix(".gz")
+
+
 def open_binary(path: PathLike) -> IO[bytes]:
-    """Open a regular file for reading, unbuffered; anything else is an error."""
+    """Open a regular file, or a text that is held, for reading, unbuffered; anything else is an error."""
+    if isinstance(path, HeldText):
+        return io.BytesIO(path.data)
+    if os.fspath(path) == "-":
+        raise bad(path, "", "is standard input, from which lists are read", "write this to a file first, and give that")
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
@@ -131,8 +212,11 @@ def first_bytes(path: PathLike) -> bytes:
         start = f.read(4096)
     if not start:
         raise bad(path, "", "is empty")
-    if start[:2] == b"\x1f\x8b":
+    if start.startswith(GZIP):
         raise bad(path, "byte 0", "is compressed with gzip", "decompress it first: gunzip")
+    for tool, signature in {"xz": rb"\xfd7zXZ\0", "bzip2": rb"BZh[1-9]1AY&SY", "zstd": rb"\x28\xb5\x2f\xfd"}.items():
+        if re.match(signature, start):
+            raise bad(path, "byte 0", f"is compressed with {tool}", f"lists may come through pipes: <({tool} -dc ...)")
     if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         raise bad(path, "byte 0", "is a pickle, which can run code when it is loaded", "save arrays as .npz")
     return start
@@ -141,15 +225,24 @@ def first_bytes(path: PathLike) -> bytes:
 def content(path: PathLike) -> str:
     """Say by its bytes whether a file is "npy", "zip", "parquet" or "hdf5"; "" where it is something else."""
     start = first_bytes(path)
-    for kind, signatures in (("npy", b"\x93NUMPY"), ("zip", (b"PK\3\4", b"PK\5\6")), ("parquet", b"PAR1")):
-        if start.startswith(signatures):
-            return kind
+    signatures = {b"\x93NUMPY": "npy", b"PK\3\4": "zip", b"PK\5\6": "zip", b"PAR1": "parquet"}
+    kind = next((kind for signature, kind in signatures.items() if start.startswith(signature)), "")
     with open_binary(path) as f:
         for offset in (0, *(512 << k for k in range(22))):  # HDF5 may follow a user block of 512, 1024, ... bytes
             f.seek(offset)
-            if f.read(8) == b"\x89HDF\r\n\x1a\n":
-                return "hdf5"
-    return ""
+            if not kind and f.read(8) == b"\x89HDF\r\n\x1a\n":
+                kind = "hdf5"
+    if kind and isinstance(path, HeldText):
+        cause = f"is {kind}, which is read here and there and cannot come through gzip or a pipe"
+        raise bad(path, "", cause, "give a plain file")
+    return kind
+
+
+def refuse_audio(path: PathLike, place: str, name: str, start: bytes = b"") -> None:
+    """Raise an error if a file is audio, by its name or by its first bytes: embeddings are read here."""
+    if start.startswith((b"RIFF", b"fLaC", b"OggS", b"NIST_1A", b"ID3")) or name.lower().endswith(AUDIO_SUFFIXES):
+        cause = f"{shown(name)[1:-1]} is audio, and embeddings are read here"
+        raise bad(path, place, cause, "make them first: duoplda embed, or any extractor of speaker embeddings")
 
 
 # -- checks of what a header declares

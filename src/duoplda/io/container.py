@@ -22,6 +22,7 @@ CONTAINER_KINDS = {
     "duoplda-calibration": (1, "calibration"),
     "duoplda-sides": (1, "file of enrolled speakers"),
     "duoplda-resume": (1, "checkpoint"),
+    "duoplda-voices": (1, "export of known voices"),
 }
 
 
@@ -79,9 +80,11 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
             header = json.loads((file.metadata() or {}).get("duoplda", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as e:
-        raise bad(path, "", f"cannot read the {what}: {e.strerror or e}") from e
+        raise bad(path, "", f"cannot read the {what}: {e.strerror or e}", "give the name of a plain file") from e
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
-        raise bad(path, "", f"is not a {what} of duoplda, or it is truncated or damaged ({str(e)[:200]})") from e
+        remedy = "remove it" if what == "checkpoint" else ""
+        cause = f"is not a {what} of duoplda, or it is truncated or damaged ({str(e)[:200]})"
+        raise bad(path, "", cause, remedy) from e
     kind = header.get("format") if isinstance(header, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         if isinstance(kind, str) and kind in CONTAINER_KINDS:

@@ -1,6 +1,6 @@
 """Embeddings in all formats that are supported: one reader and one writer, both in chunks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,8 @@ from duoplda.io._atomic import atomic_path, atomic_paths
 from duoplda.io._files import EMBEDDING_SUFFIXES, open_files
 from duoplda.io._source import ROWS_PER_READ, IdsAndVectors, Source, check_count, joined
 from duoplda.io.common import HDF5_SUFFIXES, PARQUET_SUFFIXES, PathLike, bad
+from duoplda.io.extractors import KEY as EXTRACTOR
+from duoplda.io.extractors import ExtractorName
 from duoplda.io.ids import IdList, as_ids, check_ids, id_hashes, refuse_repeated
 from duoplda.io.labels import LabelColumns
 
@@ -57,6 +59,10 @@ class Embeddings:
             yield X
         check_count(self.path, self.n, n)
 
+    def entry(self, number: int) -> str:
+        """Name a vector for messages, by its number."""
+        return self._source.entry(number)
+
     def __iter__(self) -> Iterator[IdsAndVectors]:
         return self.chunks()
 
@@ -81,8 +87,7 @@ def read_embeddings(
     path: PathLike,
     ids: IdList = None,
     *,
-    vectors: str | None = None,
-    ids_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
     chunk_size: int = ROWS_PER_READ,
 ) -> Embeddings:
     """Open a file of embeddings, or several; the content of a file decides what it is, then its suffix.
@@ -99,9 +104,9 @@ def read_embeddings(
     path : the file, a folder of such files, or a pattern such as `xvectors.*.ark`; a file or folder that
         is there under this very name comes before a pattern
     ids : for `.npy` and `.npz`: a text file with one id per line, a sequence of ids, or "rows"
-    vectors, ids_name : names of the arrays (`.npz`), datasets (HDF5: "group/name") or columns (Parquet) that
-        hold vectors and ids, where they are not among the usual ones (`embeddings`, `vectors`, `X`, ...;
-        `ids`, `id`, `utt_id`, ...)
+    columns : names of the arrays (`.npz`), datasets (HDF5: "group/name") or columns (Parquet) that hold vectors and
+        ids, where they are not among the usual ones (`embeddings`, `xvector`, `X`, ...; `ids`, `utt_id`, ...), e.g.
+        {"vector": "layer6", "id": "who"}
     chunk_size : rows of a chunk
 
     Example
@@ -115,7 +120,7 @@ def read_embeddings(
     """
     if chunk_size < 1:
         raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
-    files = open_files(path, ids, vectors, ids_name)
+    files = open_files(path, ids, columns)
     if len(files) == 1:
         return embeddings_of(files[0][0], files[0][2], chunk_size)
     return embeddings_of(path, joined([(file, source) for file, _, source in files]), chunk_size)
@@ -135,6 +140,7 @@ def write_embeddings(
     text: bool = False,
     one_per_recording: bool = False,
     labels: LabelColumns | None = None,
+    extractor: ExtractorName | None = None,
 ) -> None:
     """Write embeddings in the format the suffix names, whole or not at all.
 
@@ -147,8 +153,9 @@ def write_embeddings(
     force : replace existing files; otherwise they are an error
     text : write Kaldi archives as text, with as few digits as it takes to read the same numbers again
     one_per_recording : write HDF5 as hyperion does, with one dataset per recording
-    labels : the labels of these recordings, in this order: Parquet gets columns speaker, session and channel, in
-        which `Shard.labels` and `read_labels` find them
+    labels : the labels of these recordings, in this order: Parquet gets columns speaker, session, channel and
+        occasion, in which `Shard.labels` and `read_labels` find them
+    extractor : what made the embeddings; `.npz`, HDF5 and Parquet keep it for `read_extractor`, other formats cannot
 
     Example
     -------
@@ -178,11 +185,12 @@ def write_embeddings(
             for names in npy.write_npy(data, chunks):
                 out.write("".join(f"{name}\n" for name in names.tolist()).encode("utf-8"))
         return
-    write: Callable[[Path, Iterable[IdsAndVectors]], None] = npz.write_npz
+    texts = {} if extractor is None else {EXTRACTOR: extractor.text()}
+    write: Callable[[Path, Iterable[IdsAndVectors]], None] = partial(npz.write_npz, texts=texts)
     if suffix in HDF5_SUFFIXES:
-        write = hdf5.write_hdf5_each if one_per_recording else hdf5.write_hdf5
+        write = hdf5.write_hdf5_each if one_per_recording else partial(hdf5.write_hdf5, texts=texts)
     elif suffix in PARQUET_SUFFIXES:
-        write = partial(parquet.write_parquet, labels=labels)
+        write = partial(parquet.write_parquet, labels=labels, texts=texts)
     with atomic_path(path, force=force) as temporary:
         write(temporary, chunks)
 

@@ -6,10 +6,11 @@ datasets are refused. The matrix and its ids may lie in a group.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +18,11 @@ from itertools import islice, pairwise
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
+from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
 from duoplda.io.common import (
     MAX_FEATURES,
     MAX_UNPACKED,
@@ -35,7 +36,7 @@ from duoplda.io.common import (
     open_binary,
     shown,
 )
-from duoplda.io.ids import MAX_ID, as_ids, check_id_type
+from duoplda.io.ids import ARRAY_ID_NAMES, MAX_ID, as_ids, check_id_type
 
 if TYPE_CHECKING:
     import h5py
@@ -233,10 +234,10 @@ def _only_one(path: PathLike, f: h5py.File) -> str | None:
             if isinstance(node, need("h5py").Group):
                 queue.append((f"{prefix}{name}/", node))
         matrix = _known(path, group, VECTOR_NAMES, ndim=2)
-        if matrix is not None and _known(path, group, ID_NAMES) is not None:
+        if matrix is not None and _known(path, group, ARRAY_ID_NAMES) is not None:
             matrices.append(prefix + matrix)
     if len(matrices) > 1:
-        raise bad(path, "", f"has {len(matrices)} matrices: {listed(matrices)}", "choose one with vectors=")
+        raise bad(path, "", f"has {len(matrices)} matrices: {listed(matrices)}", "choose one: `columns` vector=NAME")
     return matrices[0] if matrices else None
 
 
@@ -244,7 +245,7 @@ def _matrix(path: PathLike, f: h5py.File, name: str, ids_name: str | None, part:
     """Open a matrix; its ids lie in the same group, or else in the file's root."""
     d = dataset(path, f, name)
     group = name.strip("/").rpartition("/")[0]
-    known = ID_NAMES if ids_name is None else (ids_name,)
+    known = ARRAY_ID_NAMES if ids_name is None else (ids_name, *ARRAY_ID_NAMES)
     ids_path = _known(path, f, [*(f"{group}/{k}" for k in known if group), *known]) or ids_name
     if ids_path is None:
         remedy = f"add `ids`, or name them: it has {listed(members(path, f))}"
@@ -324,11 +325,50 @@ def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
             done += len(block)
 
 
-def write_hdf5(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
-    """Write chunks as `embeddings` and `ids`."""
+class _Medium(io.FileIO):
+    """A file for HDF5 to write to, which keeps the first error and takes no notice of what cannot be written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        size = len(view)
+        try:
+            while len(view):
+                view = view[super().write(view) :]
+        except OSError as error:
+            self.error = self.error or error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+
+@contextmanager
+def created(out: Path) -> Iterator[h5py.File]:
+    """Give the block a new HDF5 file; where a write fails (a full disk), its error is raised after the block.
+
+    HDF5 must not see the error: it ends the process (segmentation fault in 1.14) where it cannot write what is left
+    when it closes a file.
+    """
+    with _Medium(out, "w+") as medium:
+        try:
+            with need("h5py").File(medium, "w") as f:
+                yield f
+        finally:
+            if medium.error is not None:
+                raise medium.error
+
+
+def write_hdf5(out: Path, chunks: Iterable[IdsAndVectors], texts: Mapping[str, str] | None = None) -> None:
+    """Write chunks as `embeddings` and `ids`, and texts as attributes."""
     n = 0
     ids = []
-    with need("h5py").File(out, "w") as f:
+    with created(out) as f:
         for names, X in chunks:
             if not n:
                 rows = max(1, (1 << 17) // (X.shape[1] * X.dtype.itemsize))
@@ -339,11 +379,12 @@ def write_hdf5(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
             ids.append(np.char.encode(names, "utf-8"))
             n += len(X)
         f.create_dataset("ids", data=np.concatenate(ids))
+        f.attrs.update(texts or {})
 
 
 def write_hdf5_each(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
     """Write chunks as hyperion does: one dataset per recording, named by its id."""
-    with need("h5py").File(out, "w") as f:
+    with created(out) as f:
         for name, x in ((name, x) for ids, X in chunks for name, x in zip(ids.tolist(), X, strict=True)):
             place = f"entry {shown(name)}"
             remedy = "write one matrix instead"

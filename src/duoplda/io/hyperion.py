@@ -14,9 +14,10 @@ import json
 
 import numpy as np
 
-from duoplda.io.common import PathLike, bad, listed, shown
+from duoplda.io._atomic import atomic_path
+from duoplda.io.common import PathLike, bad, listed, need, shown
 from duoplda.io.hdf5 import dataset, floats, opened
-from duoplda.io.kaldi_plda import Floats
+from duoplda.io.kaldi_plda import DiagonalModel, Floats
 
 HYPERION_ARRAYS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
 
@@ -61,6 +62,28 @@ def read_hyperion(path: PathLike) -> tuple[tuple[Floats, Floats, Floats, Floats]
     else:
         W = _precision(path, "W", arrays["W"], d)
     return (mu, V, np.zeros((d, 0)), W), kind
+
+
+def write_hyperion(path: PathLike, model: DiagonalModel, *, force: bool = False) -> None:
+    """Write an `SPLDA` of hyperion, whole or not at all, which its `SPLDA.load` and `NPModel.auto_load` read.
+
+    Its ratios, by the book (`llr_1vs1`, `llr_NvsM_book`), are those of the model.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_hyperion(folder + "/plda.h5", DiagonalModel(np.zeros(2), np.eye(2), np.array([3.0, 0.0])))
+    ...     (_, V, _, _), kind = read_hyperion(folder + "/plda.h5")
+    >>> V.round(3).tolist(), kind
+    ([[1.732], [0.0]], 'SPLDA')
+    """
+    mu, V, _, W = model.parameters()
+    config = {"class_name": "SPLDA", "name": "SPLDA", "x_dim": len(mu), "y_dim": V.shape[1], "fullcov_W": True}
+    config |= {"update_mu": True, "update_V": True, "update_W": True}  # what training hyperion's model on would change
+    h5py = need("h5py")
+    with atomic_path(path, force=force) as temporary, h5py.File(temporary, "w") as f:
+        f.create_dataset("config", data=np.array(json.dumps(config), dtype="S"))
+        for name, array in (("mu", mu), ("V", V.T), ("W", W)):
+            f.create_dataset(f"SPLDA/{name}", data=array)
 
 
 def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:

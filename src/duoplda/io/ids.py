@@ -9,11 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from duoplda.errors import UNPRINTABLE
-from duoplda.io.common import PathLike, bad, shown
+from duoplda.io.common import PathLike, bad, pick, shown
 
 IdList = PathLike | Sequence[str] | np.ndarray | None  # ids= of readers: a text file, "rows", or the ids themselves
 
 MAX_ID = 512  # characters; a longer id is taken for damage
+# What a column or an array of ids may be called, the likeliest first: a table may have an utterance and its recording.
+ID_NAMES: tuple[str, ...] = ("id", "ids", "utt_id", "utt_ids", "utt", "utts", "uttid", "utterance", "utterances")
+ID_NAMES += ("utterance_id", "segmentid", "segment_id", "segment", "recording", "recording_id", "rec_id", "key", "keys")
+ID_NAMES += ("name", "names", "filename", "file_name", "file_id", "fileid", "file", "path", "wav")
+# Arrays beside a matrix are often labels, such as the utterance that several copies are of: fewer names are ids there.
+ARRAY_ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +135,12 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
             row = int(spaced.argmax())
             raise bad(path, f"row {first + row}", f"id {shown(str(ids[row]))} has a space", "this format allows none")
     return ids
+
+
+def pick_ids(path: PathLike, names: Sequence[str], wanted: str | None, known: Sequence[str], what: str) -> str | None:
+    """Choose the array or column of ids: the wanted one, or a usual one; None where none is there nor wanted."""
+    usual = pick(path, names, None, known, what)
+    return usual if usual is not None and wanted not in names else pick(path, names, wanted, (), what)
 
 
 # -- ids that occur twice

@@ -15,6 +15,7 @@ and its numbers by rows, psi as the mean, and `</Plda> `; with `F` for `D` the n
 
 import math
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,14 +77,15 @@ def checked(path: PathLike, *arrays: ArrayLike) -> DiagonalModel:
     if not high > 0 or low < -1e-6 * high:
         cause = f"has values from {low:.3g} to {high:.3g}"
         raise bad(path, "psi", cause, "between-class variances are not negative, and some are positive")
-    with np.errstate(all="ignore"):
-        try:
-            condition = float(np.linalg.cond(transform))
-        except np.linalg.LinAlgError:
-            condition = np.inf
     scale = float(np.abs(transform).max())
+    condition = np.inf
+    # A decomposition of numbers whose squares are infinite, or 0, may never return. The precision, of the squares of
+    # singular values down to scale / 1e7, must be within what a model may have (1e-100 to 1e100).
+    if 1e-40 < scale < 1e40 and high < 1e100 and np.abs(mean).max() < 1e100:
+        with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
+            condition = float(np.linalg.cond(transform))
     # The square of the condition is that of W, of which a condition of 1e14 leaves two digits in double precision.
-    if not condition < 1e7 or not 1e-100 < scale < 1e100 or not high < 1e100 or np.abs(mean).max() > 1e100:
+    if not condition < 1e7:
         cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
         raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
     return DiagonalModel(mean, transform, psi.clip(0.0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -42,12 +43,14 @@ class LabelIndex:
 
 
 def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> Labels:
-    """Return the labels of a table as integers; `note` is told what is assumed about sessions.
+    """Return the labels of a table as integers; `note` is told how it was read, and what is assumed about sessions.
 
     Two speakers of a table may use the same name for a session: it is then two sessions. Where speakers are not known,
     a name is one session.
     """
-    labels = encode(table.speaker, table.session, table.channel, by_speaker=True)
+    labels = encode(table.speaker, table.session, table.channel, occasion=table.occasion, by_speaker=True)
+    if table.read_as:
+        note(table.read_as)
     if table.speaker is None:
         return labels
     if table.session is None:
@@ -60,12 +63,38 @@ def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> La
     return labels
 
 
-def refuse_absent(ids: np.ndarray, allow_missing: bool, note: Note) -> None:
-    """Raise an error for labelled recordings without an embedding; with `allow_missing`, only note them."""
-    if not len(ids):
+def missing(
+    what: str, ids: Iterable[object], allow_missing: bool, note: Note, there: tuple[str, Iterable[object]] = ("", ())
+) -> None:
+    """Refuse ids that are not there, or say that they are left out.
+
+    Parameters
+    ----------
+    what : a sentence on them, after their number: "test recordings have no embedding"
+    ids : the ids
+    there : "the embeddings have", and ids that are there instead, of which some are shown
+    """
+    names = [str(name) for name in ids]
+    if not names:
         return
-    cause = f"{len(ids)} labelled recordings have no embedding"
-    shown = ", ".join(map(str, ids[:10])) + ", ..." * (len(ids) > 10)
-    if not allow_missing:
-        raise MissingIds(f"{cause}: {shown} (--allow-missing, or allow_missing=True, goes on without them)")
-    note(f"{cause}, left out: {shown}")
+    if allow_missing:
+        note(f"{len(names)} {what}, left out: {_first(names, 10)}")
+        return
+    others, known = there
+    instead = f"; {others} {shown}" if (shown := _first(islice(known, 4), 3)) else ""
+    raise MissingIds(f"{len(names)} {what}: {_first(names, 10)}{instead} (`allow_missing` goes on without them)")
+
+
+def unlabelled(what: str, n: int, ids: Iterable[object], strict: bool, note: Note) -> None:
+    """Say how many recordings have no label and are left out; with `strict`, refuse them and show some ids."""
+    if not n:
+        return
+    if strict:
+        raise MissingIds(f"{n:,} {what}: {_first(islice(ids, 4), 3)} (without `strict` they are left out)")
+    note(f"{n:,} {what}, and are left out")
+
+
+def _first(names: Iterable[object], most: int) -> str:
+    """List some names, and say whether there are more."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:most]) + ", ..." * (len(listed) > most)

@@ -1,24 +1,41 @@
-"""Who speaks in which session: Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables."""
+"""Who speaks in which session, on which occasion: Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables."""
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io._atomic import atomic_path
-from duoplda.io.common import TABLE_SUFFIXES, PathLike, bad, listed, shown
-from duoplda.io.ids import Coded, as_ids, check_ids
-from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
+from duoplda.io.common import AUDIO_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, held, listed, plain_name, shown
+from duoplda.io.ids import ID_NAMES, Coded, as_ids, check_ids
+from duoplda.io.text import (
+    Header,
+    is_table,
+    line_of,
+    longest_line,
+    read_groups,
+    read_header,
+    read_list,
+    read_table,
+    write_columns,
+)
 
-# What a column of labels may be called; the first name is what we write.
-LABEL_COLUMNS = {
-    "id": ("id", "ids", "utt", "utt_id", "uttid", "utterance", "segmentid", "segment", "recording", "filename"),
-    "speaker": ("speaker", "spk", "speaker_id", "speakerid", "spk_id", "subjectid", "subject"),
-    "session": ("session", "session_id", "sessionid", "sess", "sess_id"),
+# What a column of labels may be called, the likeliest first; the first name is what we write. A recording is a session
+# where the ids are those of utterances or segments of it.
+LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
+    "id": ID_NAMES,
+    "speaker": ("speaker", "spk", "speaker_id", "speakerid", "spk_id", "spkid", "subjectid", "subject", "subject_id"),
+    "session": ("session", "session_id", "sessionid", "sess", "sess_id", "call", "call_id", "callid", "conversation"),
     "channel": ("channel", "channel_id", "chan"),
 }
+LABEL_COLUMNS["speaker"] += ("person", "person_id", "client_id", "identity")
+LABEL_COLUMNS["session"] += ("conversation_id", "conv", "conv_id", "video", "video_id", "youtube_id", "meeting")
+LABEL_COLUMNS["session"] += ("meeting_id", "recording", "recording_id", "rec_id")
+LABEL_COLUMNS["occasion"] = ("occasion", "occasion_id", "occasionid", "sitting", "sitting_id", "visit", "day")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +54,17 @@ class LabelColumns:
     speaker: np.ndarray | None
     session: np.ndarray | None = None
     channel: np.ndarray | None = None
+    read_as: str = ""  # a sentence on how a table was read, where that is not evident
+    occasion: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> "LabelColumns":
+        """Return the labels of some of the recordings."""
+        columns = {name: getattr(self, name) for name in ("ids", "speaker", "session", "channel", "occasion")}
+        part: Any = {name: column if column is None else column[rows] for name, column in columns.items()}
+        return LabelColumns(**part)
 
 
 def read_labels(
@@ -47,6 +72,7 @@ def read_labels(
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
     *,
+    occasions: PathLike | None = None,
     columns: Mapping[str, str] | None = None,
     form: str = "auto",
 ) -> LabelColumns:
@@ -55,10 +81,12 @@ def read_labels(
     Parameters
     ----------
     speakers : `utt2spk` (lines `utterance speaker`), `spk2utt` (`speaker utterance utterance ...`), or a
-        CSV, TSV or Parquet table with columns id, speaker and, where known, session and channel
-    sessions, channels : maps of the same form as utt2spk, or tables; they must know every id of
+        CSV, TSV or Parquet table with columns id, speaker and, where known, session, channel and occasion
+    sessions, channels, occasions : maps of the same form as utt2spk, or tables; they must know every id of
         `speakers`, and take precedence over its columns
-    columns : names of columns, e.g. {"id": "segmentid", "speaker": "subjectid"}
+    columns : names of columns where they are not among the usual ones, e.g. {"speaker": "who", "session": "take"};
+        of a table without header their numbers, e.g. {"id": "1", "speaker": "2"}. A table whose sessions are not
+        found, and which has columns that are not used, gives a warning.
     form : what `speakers` is: "utt2spk", "spk2utt" or "table"; "auto" tells by content, then by file name
 
     Example
@@ -69,19 +97,34 @@ def read_labels(
     ...     read_labels(folder + "/utt2spk").speaker.tolist()
     ['alice', 'bob']
     """
-    table = _read_columns(speakers, "speaker", columns, form)
+    lists = {"session": sessions, "channel": channels, "occasion": occasions}
+    levels = [meaning for meaning, path in lists.items() if path is None]
+    table, header = _read_columns(speakers, ("speaker", *levels), columns, form)
+    if header is not None and "session" in levels:
+        warn_of_sessions(header)
     labels = {meaning: column.values for meaning, column in table.items()}
     ids = labels["id"]
-    for meaning, path in (("session", sessions), ("channel", channels)):
+    for meaning, path in lists.items():
         values = read_map(path, meaning, columns)
         if path is None or values is None:
             continue
         missing = [name for name in ids.tolist() if name not in values]
         if missing:
             cause = f"lacks {len(missing)} of {len(ids)} ids"
-            raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}")))
+            raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}; it has {listed([*values][:3])}")))
         labels[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
-    return LabelColumns(ids, labels["speaker"], labels.get("session"), labels.get("channel"))
+    read_as = "" if header is None else header.read_as()
+    known = {meaning: labels.get(meaning) for meaning in ("session", "channel", "occasion")}
+    return LabelColumns(ids, labels["speaker"], **known, read_as=read_as)
+
+
+def warn_of_sessions(header: Header) -> None:
+    """Give a warning if a table has no column of sessions, and columns that are not used: one of them may be that."""
+    if "session" not in header.name_of and header.unused:
+        usual = ", ".join(LABEL_COLUMNS["session"][:10])
+        cause = f"no column is called {usual}, ..., and {listed(header.unused)} are not used"
+        remedy = "if one of these says which conversation a recording is of, name it: `columns` session=NAME"
+        warnings.warn(str(bad(header.path, "", f"no sessions are read: {cause}", remedy)), UserWarning, stacklevel=3)
 
 
 def read_map(path: PathLike | None, column: str, columns: Mapping[str, str] | None = None) -> dict[str, str] | None:
@@ -107,41 +150,51 @@ def read_map(path: PathLike | None, column: str, columns: Mapping[str, str] | No
     """
     if path is None:
         return None
-    table = _read_columns(path, column, columns)
+    table, _ = _read_columns(path, (column,), columns)
     return dict(zip(table["id"].values.tolist(), table[column].values.tolist(), strict=True))
 
 
 def _read_columns(
-    path: PathLike, value: str, columns: Mapping[str, str] | None, form: str = "auto"
-) -> dict[str, Coded]:
-    """Read the columns `id`, in which no id may occur twice, and `value`; of a table also session and channel."""
+    path: PathLike, values: Sequence[str], columns: Mapping[str, str] | None, form: str = "auto"
+) -> tuple[dict[str, Coded], Header | None]:
+    """Read the columns `id`, in which no id may occur twice, and the first of `values`; of a table the others, too.
+
+    The header is that of a table; a list has none.
+    """
     forms = ("auto", "utt2spk", "spk2utt", "table")
     if form not in forms:
         raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")
-    wanted = {m: LABEL_COLUMNS.get(m, (m.lower(),)) for m in ("id", value, "session", "channel")}
+    wanted = {m: LABEL_COLUMNS.get(m, (m.lower(),)) for m in ("id", *values)}
+    value = values[0]
+    path = held(path)
     if form == "auto":
-        name = Path(path).name.lower()
-        if columns or name.endswith(".tsv") or is_table(path, wanted, ("id", value)):
+        name = plain_name(path)
+        if name.endswith(".tsv") or is_table(path, wanted, ("id", value), columns):
             form = "table"
         elif "2utt" in name or name.startswith("utt2"):
             form = "spk2utt" if "2utt" in name else "utt2spk"
         else:
             form = "spk2utt" if longest_line(path) > 2 else "utt2spk"
+    header = None
     if form == "table":
-        unknown = set(columns or {}) - set(LABEL_COLUMNS)
-        if unknown:
-            raise DuopldaError(f"columns= knows {', '.join(LABEL_COLUMNS)}, not {', '.join(sorted(unknown))}")
-        used = {m: name for m, name in (columns or {}).items() if m in wanted}
-        table = read_table(path, wanted, used, optional=[m for m in ("session", "channel") if m != value])
+        header = read_header(path, wanted, columns, values[1:])
+        table = read_table(path, wanted, columns, optional=values[1:])
     elif form == "spk2utt":
         table = dict(zip((value, "id"), read_groups(path), strict=True))
     else:
         table = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
+    if value == "speaker" and any(name.lower().endswith(AUDIO_SUFFIXES) for name in table[value].names[:1].tolist()):
+        raise bad(path, "", "lines look like `recording audio`, not `recording speaker`", "give a list of speakers")
     if repeated := table["id"].repeated():
         name, row = repeated
-        place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=form == "table")
-        raise bad(path, place, f"id {shown(name)} is there already", "each recording has one line")
-    return table
+        remedy = "each recording has one line"
+        if form == "utt2spk" and len(table[value].names) == len(table["id"]):
+            remedy = f"lines look like `{value} recording`, not `recording {value}`: say `columns` id=2,{value}=1"
+        elif form == "spk2utt":
+            remedy += f"; if lines are `recording {value} session`, say `columns` id=1,{value}=2,session=3"
+        place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=header is not None)
+        raise bad(path, place, f"id {shown(name)} is there already", remedy)
+    return table, header
 
 
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:
@@ -169,9 +222,13 @@ def write_labels(path: PathLike, labels: LabelColumns, *, force: bool = False) -
     ...     read_labels(folder + "/labels.tsv").speaker.tolist()
     ['ann', 'bob']
     """
-    parts = {"id": labels.ids, "speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
-    columns = {k: Coded.of(as_ids(path, v)) for k, v in parts.items() if v is not None}
-    write_table(path, columns, force=force)
+    write_table(path, label_table(path, labels), force=force)
+
+
+def label_table(path: PathLike, labels: LabelColumns) -> dict[str, Coded]:
+    """Return the columns of a table of labels, by name."""
+    parts = {"id": labels.ids, **{name: getattr(labels, name) for name in LABEL_COLUMNS if name != "id"}}
+    return {name: Coded.of(as_ids(path, values)) for name, values in parts.items() if values is not None}
 
 
 def write_table(path: PathLike, columns: Mapping[str, Coded | np.ndarray], *, force: bool = False) -> None:

@@ -1,9 +1,11 @@
 """NumPy `.npy` matrices with a list of ids beside them: x.npy with x.txt or x.ids, one id per line."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import IO
 
@@ -21,10 +23,15 @@ def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], b
         version = np.lib.format.read_magic(f)
     if version not in readers:  # version 3 has names of fields beyond ASCII, which a matrix of floats has not
         raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
-    with guarded(path, "a NumPy array"):
-        shape, fortran, dtype = readers[version](f)
-    if any(not isinstance(n, int) or n < 0 for n in shape):
-        raise bad(path, place, f"has the impossible shape {shape}", "the file may be damaged")
+    with guarded(path, "a NumPy array"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of Python's parser, which reads the header
+        try:
+            shape, fortran, dtype = readers[version](f)
+        except MemoryError:  # of Python's parser: the header is nested too deeply, and has at most 10,000 characters
+            raise ValueError("its header is no shape and type") from None
+    # NumPy has no array of more elements, even where one axis is empty.
+    if len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape) or prod(n or 1 for n in shape) >= 1 << 59:
+        raise bad(path, place, f"has the impossible shape {shown(shape)}", "the file may be damaged")
     return shape, fortran, dtype
 
 

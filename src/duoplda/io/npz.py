@@ -1,12 +1,12 @@
 """NumPy `.npz`: `embeddings` (n, d) and `ids` (n,), streamed out of the zip file and never unpickled.
 
-The arrays are found by the names in VECTOR_NAMES and ID_NAMES, or by those that the caller gives. The rows of a
+The arrays are found by the names in VECTOR_NAMES and ARRAY_ID_NAMES, or by those that the caller gives. The rows of a
 file without ids are named by their numbers, "0", "1", ...
 """
 
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import IO
 
 import numpy as np
 
-from duoplda.io._source import ID_NAMES, VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
+from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
 from duoplda.io.common import PathLike, bad, guarded, listed, open_binary, pick
-from duoplda.io.ids import IdList, as_ids, check_id_type
+from duoplda.io.ids import ARRAY_ID_NAMES, IdList, as_ids, check_id_type, pick_ids
 from duoplda.io.npy import are_rows, header, outside_ids, read_exactly, write_npy
 
 
@@ -63,12 +63,24 @@ def names_in(path: PathLike) -> list[str]:
     return names
 
 
-def load_array(path: PathLike, name: str) -> np.ndarray:
-    """Read one array of the file whole, as is done for models and score matrices."""
+def load_array(path: PathLike, name: str, most: int | None = None) -> np.ndarray:
+    """Read one array of the file whole, as is done for models and score matrices; OverflowError beyond `most` bytes."""
     with _member(path, name) as (f, shape, fortran, dtype, _):
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if most is not None and nbytes > most:
+            raise OverflowError(name)
+        if not dtype.itemsize:
+            return np.zeros(shape, dtype)
         data = np.frombuffer(read_exactly(path, name, f, nbytes), dtype)
         return data.reshape(shape, order="F" if fortran else "C")
+
+
+def load_text(path: PathLike, name: str, longest: int) -> str | None:
+    """Read an array that is one text; None where it is something else, or longer than so many characters."""
+    with _member(path, name) as (f, shape, _, dtype, _):
+        if shape != () or dtype.kind != "U" or not 0 < dtype.itemsize <= 4 * longest:
+            return None
+        return str(np.frombuffer(read_exactly(path, name, f, dtype.itemsize), dtype)[0])
 
 
 def open_npz(
@@ -79,12 +91,14 @@ def open_npz(
     name = pick(path, names, vectors, VECTOR_NAMES, "array")
     if name is None:
         known = ", ".join(VECTOR_NAMES)
-        raise bad(path, "", f"has no array named one of {known}", f"name it: it has {listed(names)}")
+        raise bad(
+            path, "", f"has no array named one of {known}", f"name it: `columns` vector=NAME; it has {listed(names)}"
+        )
     with _member(path, name) as (_, shape, fortran, dtype, packed):
         n, dim, native = check_matrix(path, name, shape, dtype)
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
-    inside = pick(path, names, ids_name, ID_NAMES, "array") if ids is None else None
+    inside = pick_ids(path, names, ids_name, ARRAY_ID_NAMES, "array") if ids is None else None
     ids = "rows" if ids is None and inside is None else ids
     run = part or whole(n)
     step = dim * dtype.itemsize
@@ -120,12 +134,13 @@ def _inside_ids(path: PathLike, name: str, n: int, part: FilePart) -> Callable[[
     return blocks
 
 
-def write_npz(out: Path, chunks: Iterable[IdsAndVectors]) -> None:
-    """Write chunks as `embeddings` and `ids`."""
+def write_npz(out: Path, chunks: Iterable[IdsAndVectors], texts: Mapping[str, str] | None = None) -> None:
+    """Write chunks as `embeddings` and `ids`, and texts beside them under names of their own."""
     part = out.with_name(out.name + ".npy")
     try:
         ids = write_npy(part, chunks)
-        write_arrays(out, {"embeddings": np.load(part, mmap_mode="r"), "ids": np.concatenate(ids)})
+        more = {name: np.array(text) for name, text in (texts or {}).items()}
+        write_arrays(out, {"embeddings": np.load(part, mmap_mode="r"), "ids": np.concatenate(ids), **more})
     finally:
         part.unlink(missing_ok=True)
 

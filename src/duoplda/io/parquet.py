@@ -6,16 +6,15 @@ floats better, in row groups that are read one after the other. Columns of label
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from duoplda.io._arrow import batches, codes_of, damaged, opened, schema_of, texts_of, write_tables
+from duoplda.io._arrow import batches, codes_of, damaged, opened, texts_of, write_tables
 from duoplda.io._source import (
-    ID_NAMES,
     ROWS_PER_READ,
     VECTOR_NAMES,
     FilePart,
@@ -25,8 +24,9 @@ from duoplda.io._source import (
     label,
 )
 from duoplda.io.common import PathLike, bad, check_dim, listed, need, pick, shown
-from duoplda.io.ids import MAX_ID, as_ids, odd_ids
-from duoplda.io.labels import LABEL_COLUMNS, LabelColumns
+from duoplda.io.ids import ID_NAMES, MAX_ID, as_ids, odd_ids, pick_ids
+from duoplda.io.labels import LABEL_COLUMNS, LabelColumns, warn_of_sessions
+from duoplda.io.text import read_header
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,10 +40,10 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
         n = f.metadata.num_rows
         sizes = [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
     column = pick(path, names, vectors, VECTOR_NAMES, "column")
-    ids_column = pick(path, names, ids_name, ID_NAMES, "column")
+    ids_column = pick_ids(path, names, ids_name, ID_NAMES, "column")
     if column is None or ids_column is None:
         what = "vector" if column is None else "id"
-        raise bad(path, "", f"has no known {what} column", f"name it: it has {listed(names)}")
+        raise bad(path, "", f"has no known {what} column", f"name it: `columns` {what}=NAME; it has {listed(names)}")
     if n < 1:
         raise bad(path, "", "holds no rows")
     dim, dtype = _shape(path, column, kinds[names.index(column)])
@@ -108,23 +108,18 @@ def _ids(path: PathLike, batch: pyarrow.RecordBatch, column: str, first: int) ->
     return as_ids(path, texts[codes], first)
 
 
-def read_label_columns(path: PathLike, part: FilePart, *, ids_name: str | None = None) -> LabelColumns:
+def read_label_columns(path: PathLike, part: FilePart, columns: Mapping[str, str] | None = None) -> LabelColumns:
     """Read the labels that stand in the same rows as the vectors, which are not read."""
-    names, _ = schema_of(path)
-    name_of = {"ids": pick(path, names, ids_name, ID_NAMES, "column")}
-    for meaning in ("speaker", "session", "channel"):
-        name_of[meaning] = next((n for n in names if n.strip().lower() in LABEL_COLUMNS[meaning]), None)
-    if name_of["ids"] is None or name_of["speaker"] is None:
-        known = " or ".join(LABEL_COLUMNS["speaker"][:4])
-        remedy = f"give labels= to write_embeddings, or a list of labels beside it; it has {listed(names)}"
-        raise bad(path, "header", f"has no speaker column ({known})", remedy)
-    wanted = {meaning: name for meaning, name in name_of.items() if name is not None}
+    header = read_header(path, LABEL_COLUMNS, columns, ("session", "channel", "occasion"))
+    warn_of_sessions(header)
+    wanted = {"ids" if meaning == "id" else meaning: name for meaning, name in header.name_of.items()}
     blocks: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
     for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS_PER_READ, part):
         for meaning, name in wanted.items():
             blocks[meaning].append(_ids(path, batch, name, first))
     check_count(label(path, part), part.n, sum(map(len, blocks["ids"])))
-    return LabelColumns(**{meaning: np.concatenate(blocks.pop(meaning)) for meaning in wanted})
+    arrays = {meaning: np.concatenate(blocks.pop(meaning)) for meaning in wanted}
+    return LabelColumns(**arrays, read_as=header.read_as())
 
 
 def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
@@ -141,12 +136,17 @@ def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first
     return np.asarray(flat.to_numpy(zero_copy_only=False), dtype).reshape(-1, dim)
 
 
-def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColumns | None = None) -> None:
-    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels as columns beside them."""
+def write_parquet(
+    out: Path,
+    chunks: Iterable[IdsAndVectors],
+    labels: LabelColumns | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels beside them, texts as metadata."""
     pa = need("pyarrow")
     beside: dict[str, np.ndarray] = {}
     if labels is not None:
-        known = {"speaker": labels.speaker, "session": labels.session, "channel": labels.channel}
+        known = {name: getattr(labels, name) for name in ("speaker", "session", "channel", "occasion")}
         for name, values in known.items():
             if values is None:
                 continue
@@ -170,7 +170,8 @@ def write_parquet(out: Path, chunks: Iterable[IdsAndVectors], labels: LabelColum
                     raise bad(out, f"row {done + k}", f"has no label: there are {done + k}", "one label per vector")
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
             columns = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
-            yield pa.table(columns | {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()})
+            columns |= {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()}
+            yield pa.table(columns, metadata=dict(texts or {}) or None)
             done += len(ids)
         if labels is not None and done != len(labels):
             raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")

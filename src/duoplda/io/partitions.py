@@ -1,22 +1,23 @@
 """Partitions in files: the cluster, or the session, of each recording."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from duoplda.io.common import TABLE_SUFFIXES, PathLike, bad, content
+from duoplda.io.common import TABLE_SUFFIXES, PathLike, bad, content, held, listed, plain_name
 from duoplda.io.ids import Coded, check_ids
-from duoplda.io.labels import LABEL_COLUMNS, read_labels, read_map, write_map, write_table
-from duoplda.io.text import column_names
+from duoplda.io.labels import LABEL_COLUMNS, read_labels, read_map, warn_of_sessions, write_map, write_table
+from duoplda.io.text import read_header
 
 
-def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
+def read_partition(path: PathLike, column: str = "cluster", columns: Mapping[str, str] | None = None) -> dict[str, str]:
     """Read the cluster of each recording: a table with the columns `recording` and `cluster`, or Kaldi's `utt2spk`.
 
     A table (TSV, CSV or Parquet) may have further columns. If it has both a `cluster` and a `speaker`, `column` says
     which is read; if it has one of them, that one is. Lists without a header are those of `read_labels`:
-    `recording cluster`, or `cluster recording recording ...`.
+    `recording cluster`, or `cluster recording recording ...`. `columns` names columns as for `read_labels`, and
+    "cluster".
 
     Example
     -------
@@ -26,22 +27,24 @@ def read_partition(path: PathLike, column: str = "cluster") -> dict[str, str]:
     ...     read_partition(folder + "/utt2spk.tsv")
     {'a': '1', 'b': '1'}
     """
-    names = {n.strip().lower() for n in column_names(path)}
-    known = {"cluster": {"cluster"}, "speaker": set(LABEL_COLUMNS["speaker"])}
-    present = [meaning for meaning in (column, *known) if names & known.get(meaning, set())]
-    value = present[0] if present else column
-    header = bool(present and names & set(LABEL_COLUMNS["id"]))
-    if header or Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
-        return read_map(path, value) or {}
-    labels = read_labels(path, form="utt2spk" if Path(path).suffix.lower() == ".tsv" else "auto")
+    path = held(path)
+    wanted = {"id": LABEL_COLUMNS["id"], "cluster": ("cluster",), "speaker": LABEL_COLUMNS["speaker"]}
+    present = read_header(path, wanted, columns, tuple(wanted)).name_of
+    value = next((meaning for meaning in (column, "cluster", "speaker") if meaning in present), None)
+    if (value and "id" in present) or plain_name(path).endswith(".csv") or content(path) == "parquet":
+        return read_map(path, value or column, columns) or {}
+    labels = read_labels(path, form="utt2spk" if plain_name(path).endswith(".tsv") else "auto")
     assert labels.speaker is not None  # a list of speakers has them
     return dict(zip(labels.ids.tolist(), labels.speaker.tolist(), strict=True))
 
 
-def read_sessions(path: PathLike) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+def read_sessions(
+    path: PathLike, columns: Mapping[str, str] | None = None
+) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     """Read the session and the kind of channel of each recording from a table (TSV, CSV or Parquet).
 
-    None stands for the column that is not there; one of the two must be. A column `speaker` is not needed.
+    None stands for the column that is not there; one of the two must be. A column `speaker` is not needed. `columns`
+    names columns as for `read_labels`.
 
     Example
     -------
@@ -51,17 +54,20 @@ def read_sessions(path: PathLike) -> tuple[dict[str, str] | None, dict[str, str]
     ...     read_sessions(folder + "/table.csv")
     ({'a': 'monday', 'b': 'tuesday'}, None)
     """
-    present = label_columns(path)
-    if not present & {"session", "channel"}:
-        raise bad(path, "header", "has neither a session nor a channel column", "name one of the columns `session`")
-    session, channel = (read_map(path, m) if m in present else None for m in ("session", "channel"))
+    path = held(path)
+    header = read_header(path, LABEL_COLUMNS, columns, tuple(LABEL_COLUMNS))
+    if not {*header.name_of} & {"session", "channel"}:
+        remedy = f"name one: `columns` session=NAME; it has {listed(header.names)}"
+        raise bad(path, "header", "has neither a session nor a channel column", remedy)
+    warn_of_sessions(header)
+    session, channel = (read_map(path, m, columns) if m in header.name_of else None for m in ("session", "channel"))
     return session, channel
 
 
-def label_columns(path: PathLike) -> set[str]:
+def label_columns(path: PathLike, columns: Mapping[str, str] | None = None) -> set[str]:
     """Say which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has.
 
-    A list without a header has none of them.
+    A list without a header has none of them. `columns` names columns as for `read_labels`.
 
     Example
     -------
@@ -71,8 +77,7 @@ def label_columns(path: PathLike) -> set[str]:
     ...     sorted(label_columns(folder + "/table.csv"))
     ['id', 'session']
     """
-    names = {n.strip().lower() for n in column_names(path)}
-    return {meaning for meaning, known in LABEL_COLUMNS.items() if names & set(known)}
+    return {*read_header(held(path), LABEL_COLUMNS, columns, tuple(LABEL_COLUMNS)).name_of}
 
 
 def write_partition(

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io.common import PathLike, bad, shown
+from duoplda.io.common import PathLike, bad, held, shown
 from duoplda.io.ids import Coded
 from duoplda.io.labels import LABEL_COLUMNS
 from duoplda.io.text import column_names, line_of, read_table
@@ -69,10 +69,11 @@ class QualityTable:
         return np.array([_word(text) for text in column.names.tolist()], dtype=str)[column.codes]
 
 
-def read_quality(path: PathLike) -> QualityTable:
+def read_quality(path: PathLike, columns: Mapping[str, str] | None = None) -> QualityTable:
     """Read side information: a table (TSV, CSV or Parquet) with a column of ids and any others, at most 256.
 
-    Cells that are empty, `nan`, `na`, `n/a` or `null` are missing values. A recording has one row.
+    Cells that are empty, `nan`, `na`, `n/a` or `null` are missing values. A recording has one row. `columns` may name
+    the column of ids: {"id": "clip"}.
 
     Example
     -------
@@ -84,10 +85,11 @@ def read_quality(path: PathLike) -> QualityTable:
     >>> table.numbers("duration").tolist(), table.words("kind").tolist()
     ([3.5, nan], ['phone', 'close'])
     """
+    path = held(path)
     n_columns = len(column_names(path))
     if n_columns > 256:  # it is taken for something else, such as embeddings
         raise bad(path, "header", f"has {n_columns:,} columns", "give at most 256, and one row for each recording")
-    table = read_table(path, {"id": LABEL_COLUMNS["id"]}, others=True)
+    table = read_table(path, {"id": LABEL_COLUMNS["id"]}, columns, others=True)
     ids: Coded = table.pop("id")
     if not table:
         raise bad(path, "header", "has a column of ids and no other", "add columns, such as duration or kind")

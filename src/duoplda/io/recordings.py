@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, Chunk, Recordings
-from duoplda.errors import DuopldaError, some
+from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io._files import files_of
-from duoplda.io.common import PathLike
+from duoplda.io.common import PathLike, bad, held, open_lines, plain_name
 from duoplda.io.digest import Digest
 from duoplda.io.embeddings import Embeddings, read_embeddings
 from duoplda.io.ids import IdList
-from duoplda.io.label_index import LabelIndex, Note, encoded_labels, refuse_absent
+from duoplda.io.label_index import LabelIndex, Note, encoded_labels, missing, unlabelled
 from duoplda.io.labels import LabelColumns
 from duoplda.io.shards import Shard, embedding_shards
 
@@ -44,7 +45,8 @@ class FileRecordings(Recordings):
 
     source: Embeddings
     index: LabelIndex | None = None
-    allow_missing: bool = False
+    allow_missing: bool | None = False
+    strict: bool = False
     note: Note = lambda message: None
     show: Progress = lambda done, message: None
     digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass, if `hashed`
@@ -55,6 +57,7 @@ class FileRecordings(Recordings):
         self._labels = None if self.index is None else self.index.labels
         self._rows: np.ndarray | None = None  # of the labels, for each vector of the files
         self._ids = np.zeros(0, "U1")  # of all vectors, until they are hashed
+        self._states: list[bytes] | None = None  # of the digest, in the first pass
         if self.beside is not None:
             self._ids, self._labels = self.beside
             self._rows = np.arange(len(self._ids), dtype=np.int32)
@@ -104,21 +107,31 @@ class FileRecordings(Recordings):
     def _used(self, named: bool) -> Iterator[LabelledBlock]:
         """Yield the recordings that are used, in the blocks of the files."""
         rows = []
+        lack: list[str] = []  # some ids without a label, and some ids of all
+        some_ids: list[str] = []
         read = 0
         blocks: Iterable[tuple[np.ndarray | None, np.ndarray]] = (
             self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         )
-        with Digest() if self.digest is None and self.hashed else nullcontext() as digest:
+        starts = []  # the number of the first vector of each block
+        with Digest(self._states) if self.hashed else nullcontext() as digest:
             if digest is not None and not named:
                 digest.add(self._ids, np.zeros(0))
             for ids, X in blocks:
+                starts.append(read)
                 if digest is not None:
                     digest.add(np.zeros(0) if ids is None else ids, X)
+                    if digest.changed is not None:
+                        raise self._changed(starts[digest.changed])
                 if self._rows is not None:
                     index = self._rows[read : read + len(X)]
+                    if len(index) < len(X):
+                        raise self._changed(read)
                 elif self.index is not None and ids is not None:
                     index = self.index.find(ids)
                     rows.append(index)
+                    lack += ids[index < 0][: 4 - len(lack)].tolist()
+                    some_ids += ids[: 4 - len(some_ids)].tolist()
                 else:
                     index = np.arange(read, read + len(X))
                 read += len(X)
@@ -129,19 +142,35 @@ class FileRecordings(Recordings):
                 elif keep.any():
                     yield None if ids is None else ids[keep], X[keep], index[keep]
             if digest is not None:
-                self.digest = digest.value()
+                fingerprint = digest.value()
+                if digest.changed is not None:
+                    raise self._changed([*starts, read][digest.changed])
+                self.digest = self.digest or fingerprint
+                self._states = digest.states
                 self._ids = self._ids[:0].copy()  # a million ids are tens of megabytes
         if not rows or self.index is None:
             return
         # The next pass need not look ids up: it has the rows of the labels that this one has found.
         self._rows = np.concatenate(rows)
         used = self._rows >= 0
-        refuse_absent(self.index.absent(self._rows[used]), self.allow_missing, self.note)
-        if not used.all():
-            self.note(f"{(~used).sum():,} embeddings have no label, and are not used")
         if not used.any():
-            raise DuopldaError(f"{self.source.path}: none of its ids has a label")
+            labelled = some(self.index.ids[:3])
+            raise MissingIds(
+                f"{self.source.path}: none of its ids has a label: the labels have {labelled}, "
+                f"the embeddings {some(some_ids[:3])}"
+            )
+        if self.allow_missing is not None:
+            absent = self.index.absent(self._rows[used])
+            there = "the embeddings have", some_ids
+            missing("labelled recordings have no embedding", absent, self.allow_missing, self.note, there)
+        unlabelled("embeddings have no label", int((~used).sum()), lack, self.strict, self.note)
         self.index = None  # it holds all ids, tens of megabytes for a million
+
+    def _changed(self, number: int) -> DuopldaError:
+        """The error for vectors, from a number on, that are not those of the first pass: data would be mixed."""
+        remedy = "leave the files alone while they are used, and start again"
+        place = f"at {self.source.entry(number)} or after it"
+        return bad(self.source.path, place, "has changed since the first pass over it", remedy)
 
 
 def _joined(parts: list[LabelledBlock]) -> LabelledBlock:
@@ -157,10 +186,10 @@ def read_recordings(
     labels: LabelColumns | None = None,
     *,
     ids: IdList = None,
-    vectors: str | None = None,
-    ids_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
     own_labels: bool = False,
-    allow_missing: bool = False,
+    allow_missing: bool | None = False,
+    strict: bool = False,
     note: Note = lambda message: None,
     show: Progress = lambda done, message: None,
     hashed: bool | None = None,
@@ -169,10 +198,12 @@ def read_recordings(
 
     Parameters
     ----------
-    path, ids, vectors, ids_name : as for `read_embeddings`
+    path, ids, columns : as for `embedding_shards`
     labels : what `read_labels` returns, or None for recordings without labels, such as the tests of trials
     own_labels : whether the files (Parquet) have the labels in columns of their own
-    allow_missing : go on without labelled recordings that have no embedding; otherwise they are an error
+    allow_missing : go on without labelled recordings that have no embedding, and note them; otherwise they are an
+        error. None: the labels may be those of more recordings
+    strict : refuse embeddings that have no label, where there are labels; otherwise they are left out, and noted
     note, show : functions that get messages for people, and (number of vectors, message) as vectors are read
     hashed : whether the first pass computes the `digest` of the recordings; None does so if they have labels
 
@@ -187,14 +218,14 @@ def read_recordings(
     ...         print(chunk.ids, chunk.index, chunk.X.shape)
     ['a' 'b'] [1 0] (2, 3)
     """
-    source = read_embeddings(path, ids, vectors=vectors, ids_name=ids_name)
+    source = read_embeddings(path, ids, columns=columns)
     beside = None
     index = None if labels is None or own_labels else LabelIndex.of(labels, note)
     if own_labels:
         most = 1 << 62  # bytes, which no file has: one shard for each file
-        table = own_table(embedding_shards(path, ids, vectors=vectors, ids_name=ids_name, bytes_each=most))
+        table = own_table(embedding_shards(path, ids, columns=columns, bytes_each=most))
         beside = source.check_ids(table.ids), encoded_labels(table, note)
-    return FileRecordings(source, index, allow_missing, note, show, hashed=hashed, beside=beside)
+    return FileRecordings(source, index, allow_missing, strict, note, show, hashed=hashed, beside=beside)
 
 
 def own_table(shards: list[Shard]) -> LabelColumns:
@@ -202,14 +233,14 @@ def own_table(shards: list[Shard]) -> LabelColumns:
     parts = [shard.labels() for shard in shards]
     if len(parts) == 1:  # a copy of a million ids would take tens of megabytes
         return parts[0]
-    columns = []
-    for name in ("speaker", "session", "channel"):
+    columns: Any = {"ids": np.concatenate([part.ids for part in parts]), "read_as": parts[0].read_as}
+    for name in ("speaker", "session", "channel", "occasion"):
         values = [getattr(part, name) for part in parts]
         lack = [s.name for s, v in zip(shards, values, strict=True) if v is None]
         if 0 < len(lack) < len(parts):
             raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
-        columns.append(None if lack else np.concatenate(values))
-    return LabelColumns(np.concatenate([part.ids for part in parts]), *columns)
+        columns[name] = None if lack else np.concatenate(values)
+    return LabelColumns(**columns)
 
 
 def source_files(path: PathLike) -> list[Path]:
@@ -224,11 +255,11 @@ def source_files(path: PathLike) -> list[Path]:
     ['x.scp', 'x.ark']
     """
     out: list[Path] = []
-    for file in map(Path, files_of(path)):
+    for file in filter(Path.is_file, map(Path, files_of(path))):
         out.append(file)
-        if file.suffix.lower() == ".scp" and file.is_file():
-            with open(file, encoding="utf-8", errors="replace") as lines:
-                fields = (line.split(None, 1) for line in lines)
+        if plain_name(file).endswith(".scp"):
+            with open_lines(held(file)) as lines:
+                fields = (line.decode("utf-8", "replace").split(None, 1) for line in lines)
                 archives = {parts[1].strip().rpartition(":")[0] for parts in fields if len(parts) == 2}
             places = [place for name in sorted(archives) if name for place in (Path(name), file.parent / name)]
             out += filter(Path.is_file, places)

@@ -5,21 +5,29 @@ Kaldi text      enrol test score
 .parquet        the same columns
 .h5             BOSARIS Scores
 .npz            `scores` (m, s), `enroll_ids` (m,), `test_ids` (s,); NaN where there is none
+
+In memory they are `Scores`, a `ScoreMatrix`, or a data frame with the columns of the tables.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io.bosaris import dense, read_bosaris_scores, write_matrices
-from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, pick
+from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, held, listed, need, pick
 from duoplda.io.ids import Coded, as_ids, check_ids
 from duoplda.io.npz import load_array, names_in, write_arrays
 from duoplda.io.text import is_table, read_list, read_table, write_columns
 from duoplda.io.trials import TRIAL_COLUMNS
+
+# What a column of a table of scores may be called, in lower case; a table that is written has those of NIST.
+SCORE_COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
+WRITTEN_COLUMNS = ("modelid", "segmentid", "LLR")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +85,14 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
     ...     read_scores(folder + "/scores").score
     array([ 1.5 , -0.25])
     """
+    path = held(path)
     if content(path) == "hdf5":
         *matrix, mask = read_bosaris_scores(path)
         return ScoreMatrix(*matrix).to_list(mask)
     if content(path) == "zip":
         return read_score_matrix(path).to_list()
-    wanted = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
-    if columns or is_table(path, wanted, tuple(wanted)):
-        return Scores(**read_table(path, wanted, columns, numbers=("score",)))
+    if is_table(path, SCORE_COLUMNS, tuple(SCORE_COLUMNS), columns):
+        return Scores(**read_table(path, SCORE_COLUMNS, columns, numbers=("score",)))
     return Scores(*read_list(path, fields=(3,), numbers=(2,)))
 
 
@@ -97,6 +105,7 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
     ...     read_score_matrix(folder + "/s.txt").score.tolist()
     [[1.5, nan], [nan, 2.0]]
     """
+    path = held(path)
     if content(path) == "hdf5":
         rows, columns, scores, mask = read_bosaris_scores(path)
         return ScoreMatrix(rows, columns, np.where(mask, scores, np.nan))
@@ -149,7 +158,48 @@ def _matrix(path: PathLike, scores: Scores | Iterable[Scores]) -> ScoreMatrix:
     return ScoreMatrix(scores.enroll.names, scores.test.names, matrix)
 
 
-def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, force: bool = False) -> None:
+def scores_frame(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Any:
+    """Scores as a data frame of pandas: `modelid`, `segmentid` and `LLR`, a row for each trial.
+
+    `write_scores` takes such a data frame, too. Pairs of a matrix that were not scored (NaN) are left out.
+
+    Parameters
+    ----------
+    scores : a list, a matrix, or parts of a list. Ratios of all sides are
+        `ScoreMatrix(enrolled.ids, tests.ids, backend.llr(enrolled, tests))`.
+
+    Example
+    -------
+    >>> matrix = ScoreMatrix(np.array(["ann", "bob"]), np.array(["a.wav"]), np.array([[4.5], [-2.0]]))
+    >>> frame = scores_frame(matrix)
+    >>> frame[frame.LLR > 0].values.tolist()
+    [['ann', 'a.wav', 4.5]]
+    """
+    parts = list(_batches("scores", scores, token=False))
+    columns = [np.concatenate([np.asarray(getattr(p, name)) for p in parts]) for name in ("enroll", "test", "score")]
+    try:
+        return need("pyarrow").table(columns, WRITTEN_COLUMNS).to_pandas()
+    except ImportError:
+        raise DuopldaError("pandas is not installed; install it with: pip install pandas") from None
+
+
+def _of_frame(path: PathLike, frame: Any) -> Scores:
+    """The scores of a data frame, of pandas or of another library whose columns have `to_numpy`."""
+    names = {str(name).lower(): name for name in frame.columns}
+    columns = []
+    for known in SCORE_COLUMNS.values():
+        name = pick(path, list(names), None, known, "column")
+        if name is None:
+            raise bad(path, "", f"the data frame has no column {known[0]}", f"it has: {listed(list(names.values()))}")
+        columns.append(frame[names[name]].to_numpy())
+    enroll, test = (Coded.of(as_ids(path, column)) for column in columns[:2])
+    try:
+        return Scores(enroll, test, columns[2].astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise bad(path, "", f"scores of the data frame are no numbers: {error}") from None
+
+
+def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores] | Any, *, force: bool = False) -> None:
     """Write scores in the format the suffix names, whole or not at all.
 
     `.tsv`, `.csv`, `.parquet`, `.h5` (BOSARIS), `.npz` (a matrix); anything else is Kaldi text. Text has as
@@ -158,8 +208,8 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     Parameters
     ----------
     path : the file
-    scores : a list, a matrix, or parts of a list one after the other (only one is in memory at a time,
-        except for `.h5` and `.npz`)
+    scores : a list, a matrix, a data frame as `scores_frame` gives it, or parts of a list one after the other (only
+        one is in memory at a time, except for `.h5` and `.npz`)
     force : replace an existing file; otherwise it is an error
 
     Example
@@ -171,6 +221,8 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
     [1.5]
     """
     suffix = Path(path).suffix.lower()
+    if hasattr(scores, "columns"):
+        scores = _of_frame(path, scores)
     with atomic_path(path, force=force) as temporary:
         if suffix in HDF5_SUFFIXES or suffix == ".npz":
             m = scores if isinstance(scores, ScoreMatrix) else _matrix(path, scores)
@@ -185,15 +237,14 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
                 write_matrices(temporary, m.enroll_ids, m.test_ids, data)
             return
         parts = _batches(path, scores, token=suffix not in TABLE_SUFFIXES)
-        header = ("modelid", "segmentid", "LLR")
-        write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), header)
+        write_columns(temporary, suffix, ((p.enroll, p.test, p.score) for p in parts), WRITTEN_COLUMNS)
 
 
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
     """Yield checked lists of at most a million scores, which take 16 MB and about 50 MB as text."""
     most = 1 << 20
     if isinstance(scores, ScoreMatrix):  # some rows at a time
-        m = scores
+        m = ScoreMatrix(as_ids(path, scores.enroll_ids), as_ids(path, scores.test_ids), scores.score)
         step = max(1, most // max(1, len(scores.test_ids)))
         cuts = (slice(i, i + step) for i in range(0, len(m.enroll_ids), step))
         scores = (ScoreMatrix(m.enroll_ids[rows], m.test_ids, m.score[rows]).to_list() for rows in cuts)

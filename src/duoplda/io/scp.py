@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from duoplda.errors import DuopldaError
 from duoplda.io._source import FilePart, IdsAndVectors, Source
 from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, Value, check_same, numbers, parse_value
-from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, shown
+from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, refuse_audio, shown
 from duoplda.io.ids import check_ids
 
 MAX_SCP_LINE = 1 << 16  # bytes; a longer line is taken for damage
@@ -47,6 +47,7 @@ class _Archives:
         place = f"line {line}"
         candidates = (os.path.join(folder, name) for folder in (self.here, self.folder))
         archive = next(filter(os.path.exists, candidates), None)
+        refuse_audio(self.path, place, name)
         if archive is None:
             raise bad(self.path, place, f"{name} is neither here nor in {self.folder}", "check the path")
         try:
@@ -93,6 +94,8 @@ def _item(path: PathLike, line: bytes, number: int, names: dict[bytes, str]) -> 
         if not where or where.startswith(b":"):
             raise bad(path, place, "has no file name", "lines are `key file:offset`")
         if where.endswith(b"|") or where.startswith(b"|"):
+            for word in where.decode().split():
+                refuse_audio(path, place, word)
             raise bad(path, place, "holds a command, which is never run", "run it yourself, into an .ark")
         if where.endswith(b"]"):
             raise bad(path, place, "asks for a range of rows", "give one vector per line")
@@ -179,6 +182,7 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
         buf = bytearray(min(length, size - offset))
         f.seek(offset)
         end = read_into(f, memoryview(buf))
+        refuse_audio(path, place, name, bytes(buf[:8]))
         value = parse_value(path, buf, 0, end, place)
         if value is not None and value.end <= end:
             return buf, value

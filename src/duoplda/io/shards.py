@@ -1,7 +1,7 @@
 """Embeddings in parts that can be read independently, by other processes and on other machines."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._files import open_files, open_source
 from duoplda.io._source import FilePart, IdsAndVectors, label
-from duoplda.io.common import PathLike, bad, file_size
+from duoplda.io.common import PathLike, bad, file_size, held
 from duoplda.io.embeddings import Embeddings, embeddings_of
 from duoplda.io.ids import IdList
 from duoplda.io.labels import LabelColumns
@@ -42,8 +42,7 @@ class Shard:
     size: int  # bytes of the file when it was cut
     part: FilePart | None = None  # which vectors; None: all
     id_list: str | None = None  # the ids of npy and npz: a text file, or "rows"
-    vectors: str | None = None  # the name of the vectors inside the file, as for `read_embeddings`
-    ids_name: str | None = None  # the name of the ids
+    columns: Mapping[str, str] | None = None  # names inside the file, as for `read_embeddings`, and of its labels
     here: str = ""  # the folder in which an scp's relative names are looked for first
 
     @property
@@ -64,21 +63,21 @@ class Shard:
         return self._open().ids()
 
     def labels(self) -> LabelColumns:
-        """Read the labels that are columns of the file itself: speaker and, if they are there, session and channel."""
+        """Read the labels that are columns of the file itself: speaker and, if they are there, further ones."""
         self._check_unchanged(file_size(self.path) == self.size)
         if self.kind != "parquet" or self.part is None:
             remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
             raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
-        return read_label_columns(self.path, self.part, ids_name=self.ids_name)
+        return read_label_columns(self.path, self.part, self.columns)
 
     def _open(self) -> Embeddings:
         """Open the vectors of the shard."""
         self._check_unchanged(file_size(self.path) == self.size)
         dtype = np.dtype(self.dtype)
         if self.kind == "scp":
-            source = scp_part(self.path, self.dim, dtype, self.part, self.here)
+            source = scp_part(held(self.path), self.dim, dtype, self.part, self.here)
         else:
-            source = open_source(self.kind, self.path, self.id_list, self.vectors, self.ids_name, self.part)
+            source = open_source(self.kind, self.path, self.id_list, self.columns, self.part)
         self._check_unchanged((source.dim, source.dtype) == (self.dim, dtype))
         return embeddings_of(label(self.path, self.part), source)
 
@@ -92,8 +91,7 @@ def embedding_shards(
     path: PathLike,
     ids: IdList = None,
     *,
-    vectors: str | None = None,
-    ids_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
     bytes_each: int = 256 << 20,
 ) -> list[Shard]:
     """Cut what `read_embeddings` reads into shards, which hold the same vectors in the same order.
@@ -106,7 +104,8 @@ def embedding_shards(
 
     Parameters
     ----------
-    path, ids, vectors, ids_name : as for `read_embeddings`; ids may not be a sequence
+    path, ids, columns : as for `read_embeddings`; ids may not be a sequence. `columns` may also name labels that are
+        columns of the files
     bytes_each : the approximate size of the vectors of a shard
 
     Example
@@ -125,8 +124,11 @@ def embedding_shards(
     if ids is not None and not isinstance(ids, str | os.PathLike):
         raise bad(path, "", "ids= in memory do not go with shards", "write them to a file, one id per line")
     shards = []
-    for file, kind, source in open_files(path, ids, vectors, ids_name):
+    for file, kind, source in open_files(path, ids, columns):
         list_: PathLike | None = ids_beside(file) if kind == "npy" and ids is None else ids
+        for name in (file, list_):
+            if name not in (None, "rows") and not os.path.isfile(name):
+                raise bad(name, "", "cannot be read again by others, as shards are", "write it to a file first")
         id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
         whole = Shard(
             os.path.abspath(file),
@@ -134,10 +136,9 @@ def embedding_shards(
             source.dim,
             source.dtype.name,
             source.n,
-            file_size(file),
+            file_size(os.fspath(file)),
             id_list=id_list,
-            vectors=vectors,
-            ids_name=ids_name,
+            columns=columns,
             here=os.getcwd() if kind == "scp" else "",
         )
         parts = [] if source.cuts is None else source.cuts(bytes_each)

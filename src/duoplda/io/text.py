@@ -1,26 +1,42 @@
 """Lists and tables: columns of texts, coded into their different values, and columns of numbers.
 
-A list has lines of fields between blanks, as Kaldi writes them; a table has a header and commas or tabs, or is
-Parquet. `_parsers` splits text into columns.
+A list has lines of fields between blanks, as Kaldi writes them, or between tabs; a table has a header and commas,
+semicolons, tabs or blanks, or is Parquet. `_parsers` splits text into columns.
 """
 
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, OptionsError
 from duoplda.io._arrow import batches, codes_of, damaged, schema_of, texts_of, to_arrow, write_tables
 from duoplda.io._parsers import ColumnBlock, Layout, line_blocks, split_lines, text_blocks
-from duoplda.io.common import PARQUET_SUFFIXES, PathLike, bad, content, installed, listed, need, open_lines, shown
+from duoplda.io.common import (
+    PARQUET_SUFFIXES,
+    PathLike,
+    bad,
+    content,
+    installed,
+    listed,
+    need,
+    open_lines,
+    plain_name,
+    shown,
+)
 from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids
 
 ColumnNames = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
+# What columns may mean, in whatever table: a caller may name those of all the tables that a command reads.
+MEANINGS: tuple[str, ...] = ("id", "speaker", "session", "channel", "occasion", "cluster", "vector")
+MEANINGS += ("enroll", "test", "target", "score", "model", "recording")
 
 
 def first_line(path: PathLike) -> str:
@@ -44,12 +60,18 @@ def first_line(path: PathLike) -> str:
 
 
 def header_fields(path: PathLike) -> tuple[list[str], str]:
-    """Return the column names, were the first line a header, and what stands between them: tabs, or else commas."""
+    """Return the column names, were the first line a header, and what stands between them.
+
+    That is tabs; or semicolons, where there are more of them than of commas; or commas; or else blanks.
+    """
     line = first_line(path)
     if "\t" in line:
         return line.split("\t"), "\t"
+    if "," not in line and ";" not in line and not plain_name(path).endswith(".csv"):
+        return line.split(), " "
+    delimiter = ";" if line.count(";") > line.count(",") else ","
     try:
-        return next(csv.reader([line])), ","
+        return next(csv.reader([line], delimiter=delimiter)), delimiter
     except csv.Error as e:
         raise bad(path, "line 1", f"is no header ({e})", "write the column names between commas") from e
 
@@ -59,17 +81,136 @@ def column_names(path: PathLike) -> list[str]:
     return schema_of(path)[0] if content(path) == "parquet" else header_fields(path)[0]
 
 
-def is_table(path: PathLike, wanted: ColumnNames, meanings: Sequence[str]) -> bool:
-    """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?"""
-    if Path(path).suffix.lower() == ".csv" or content(path) == "parquet":
+def is_table(
+    path: PathLike, wanted: ColumnNames, meanings: Sequence[str], columns: Mapping[str, str] | None = None
+) -> bool:
+    """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?
+
+    It is one, too, if the caller names columns of it, or numbers all of `meanings`.
+    """
+    named = _of_table(wanted, columns)
+    if plain_name(path).endswith(".csv") or content(path) == "parquet":
         return True
-    names = [n.strip().lower() for n in header_fields(path)[0]]
+    fields, delimiter = header_fields(path)
+    if all(named.get(meaning, "").isdecimal() for meaning in meanings):
+        return True
+    if any(name in fields for name in named.values()) or (named and delimiter != " "):
+        return True
+    names = [n.strip().lower() for n in fields]
     return len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings)
+
+
+def _of_table(wanted: ColumnNames, columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Of the columns that a caller names, return those that this kind of table may have."""
+    if unknown := set(columns or {}) - set(MEANINGS):
+        raise OptionsError(f"`columns` knows {', '.join(MEANINGS)}, not {', '.join(sorted(unknown))}")
+    return {meaning: name for meaning, name in (columns or {}).items() if meaning in wanted}
+
+
+@dataclass(frozen=True)
+class Header:
+    """The columns of a table: their names, what stands between them, and which of them has which meaning."""
+
+    path: PathLike
+    names: list[str]
+    delimiter: str  # "" for Parquet
+    written: bool  # whether the first line is a header; else columns are named by their numbers, from 1 on
+    name_of: dict[str, str]  # meaning -> name
+    unused: list[str]  # columns that have none of the meanings, and no vectors
+    usual: ColumnNames  # of the meanings that no column has, the names that it would have
+
+    def read_as(self) -> str:
+        """Return a sentence on how the table is read, where that is not evident; otherwise nothing."""
+        column = "" if self.written else "column "
+        parts = [f"{m} is {column}{shown(name)[1:-1]}" for m, name in self.name_of.items() if name.lower() != m]
+        parts = ["it has no header"] * (not self.written) + parts
+        if self.delimiter in (";", " "):
+            parts.insert(0, f"fields are between {'semicolons' if self.delimiter == ';' else 'blanks'}")
+        if self.unused:
+            names = [f"the {meaning} would be called {', '.join(usual[:4])}" for meaning, usual in self.usual.items()]
+            parts.append(f"not used: {listed(self.unused)}" + f" ({'; '.join(names)})" * bool(names))
+        return f"{os.fspath(self.path)}: {'; '.join(parts)}" if parts else ""
+
+
+def read_header(
+    path: PathLike, wanted: ColumnNames, columns: Mapping[str, str] | None = None, optional: Sequence[str] = ()
+) -> Header:
+    """Find the column for each meaning.
+
+    The parameters are those of `read_table`; where all meanings are optional, the file may be a list as well. Ids, and
+    both sides of trials, may be called otherwise in each of the tables of one command: a name that `columns` gives them
+    and this table lacks gives way to the usual ones.
+    """
+    columns = _of_table(wanted, columns)
+    lists: list[str] = []  # columns of vectors
+    if content(path) == "parquet":
+        names, types = schema_of(path)
+        delimiter = ""
+        lists = [name for name, kind in zip(names, types, strict=True) if kind.num_fields]
+    else:
+        names, delimiter = header_fields(path)
+    required = [meaning for meaning in wanted if meaning not in optional]
+    numbered = columns and all(columns.get(meaning, "").isdecimal() for meaning in required or columns)
+    written = not delimiter or not numbered or all(name in names for name in columns.values())
+    if not written:
+        names = [str(i + 1) for i in range(len(names))]
+    if required and len(set(names)) != len(names):
+        raise bad(path, "line 1", "two columns have the same name", "rename one")
+    place = {name.strip().lower(): name for name in reversed(names)}
+    name_of = {m: name if name in names else place.get(name.lower(), "") for m, name in columns.items()}
+    for meaning, known in wanted.items():
+        if not name_of.get(meaning) and (meaning not in columns or meaning in ("id", "enroll", "test")):
+            usual = (place[name] for name in known if name in place and place[name] not in name_of.values())
+            name_of[meaning] = next(usual, "") if written else ""
+    lack = [meaning for meaning in wanted if not name_of[meaning] and (meaning in required or meaning in columns)]
+    if lack:
+        raise _no_column(path, lack[0], names, delimiter, wanted, columns)
+    name_of = {meaning: name_of[meaning] for meaning in wanted if name_of[meaning]}
+    unused = [name for name in names if name not in (*name_of.values(), *lists)]
+    usual_of = {meaning: known for meaning, known in wanted.items() if meaning not in name_of}
+    return Header(path, names, delimiter, written, name_of, unused, usual_of)
+
+
+def _no_column(
+    path: PathLike,
+    meaning: str,
+    names: Sequence[str],
+    delimiter: str,
+    wanted: ColumnNames,
+    columns: Mapping[str, str],
+) -> DuopldaError:
+    """Make the error for a table that lacks a column: perhaps it has no header."""
+    if meaning in columns:
+        return bad(path, "header", f"has no column {shown(columns[meaning])}", f"it has {listed(names)}")
+    if delimiter and not columns:
+        _, block = next(line_blocks(path, header=True), (0, b""))
+        rows = split_lines(path, 2, block.split(b"\n"), delimiter)
+        again = [n for i, n in enumerate(names) if any(row[i : i + 1] == [n.encode()] for row in rows)]
+        if again:
+            numbered = ",".join(f"{m}={i}" for i, m in zip(range(1, len(names) + 1), wanted, strict=False))
+            cause = f"({listed(names)}) is no header, as {shown(again[0])} stands in further lines"
+            remedy = f"write one, such as {','.join(wanted)}; or number the columns: `columns` {numbered}"
+            return bad(path, "line 1", cause, remedy)
+    remedy = f"name it: `columns` {meaning}=NAME; it has {listed(names)}"
+    return bad(path, "header", f"has no {meaning} column ({' or '.join(wanted[meaning][:4])})", remedy)
+
+
+def list_delimiter(path: PathLike) -> str:
+    """Return what stands between the fields of a list: tabs, if they part the first line into fields; else blanks.
+
+    Between tabs, fields may have blanks in them.
+    """
+    fields = first_line(path).split("\t")
+    return "\t" if len(fields) > 1 and all(field and field == field.strip() for field in fields) else " "
 
 
 def longest_line(path: PathLike) -> int:
     """Count the fields of the longest line."""
-    return max(len(line.split()) for _, block in line_blocks(path, header=False) for line in block.split(b"\n"))
+    delimiter = list_delimiter(path)
+    blocks = line_blocks(path, header=False)
+    return max(
+        len(fields) for number, block in blocks for fields in split_lines(path, number, block.split(b"\n"), delimiter)
+    )
 
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
@@ -95,19 +236,20 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     numbers : which columns (counted from 0) hold numbers
     fields : how many fields a line may have; the first line decides, and all others follow it
     """
-    width = len(first_line(path).encode().split())  # at ASCII blanks; other blanks belong to the ids
+    delimiter = list_delimiter(path)
+    width = len(split_lines(path, 1, [first_line(path).encode()], delimiter)[0])
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    blocks = text_blocks(path, Layout(width, columns=tuple(range(width)), numbers=tuple(numbers)))
+    blocks = text_blocks(path, Layout(width, delimiter, tuple(range(width)), tuple(numbers)))
     return [_joined(path, column) for column in zip(*blocks, strict=True)]
 
 
 def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
-    first_line(path)  # or an error that says why it is no list
+    delimiter = list_delimiter(path)
     lines = []
     for number, block in line_blocks(path, header=False):
-        for i, fields in enumerate(split_lines(path, number, block.split(b"\n"), " ")):
+        for i, fields in enumerate(split_lines(path, number, block.split(b"\n"), delimiter)):
             if len(fields) == 1:
                 cause = f"{shown(fields[0].decode())} has no members"
                 raise bad(path, f"line {number + i}", cause, "lines are `owner member ...`")
@@ -133,50 +275,30 @@ def read_table(
     Parameters
     ----------
     path : the file
-    wanted : meaning -> the names a column with that meaning may have (compared without case)
-    columns : meaning -> the name that the caller says the column has
+    wanted : meaning -> the names a column with that meaning may have (compared without case), the likeliest first
+    columns : meaning -> the name that the caller says the column has, or its number, from 1 on, where there is no
+        header; meanings that are not `wanted` are of other tables
     optional : meanings that may be missing
     others : keep the remaining columns, too, under their own names
     numbers : meanings whose columns are float64
     """
-    parquet = content(path) == "parquet"
-    names, delimiter = (schema_of(path)[0], "") if parquet else header_fields(path)
-    name_of = _names_by_meaning(path, names, wanted, columns or {}, optional)
+    header = read_header(path, wanted, columns, optional)
+    name_of = header.name_of
     if others:
-        name_of |= {n: n for n in names if n not in name_of.values() and n not in name_of}
+        name_of = name_of | {n: n for n in header.unused if n not in name_of}
     floats = [name_of[meaning] for meaning in numbers if meaning in name_of]
-    if parquet:
+    if not header.delimiter:
         blocks = list(_parquet_blocks(path, list(name_of.values()), floats))
     else:
-        places, marked = (tuple(names.index(n) for n in chosen) for chosen in (name_of.values(), floats))
-        blocks = list(text_blocks(path, Layout(len(names), delimiter, places, marked, header=True)))
+        places, marked = (tuple(header.names.index(n) for n in chosen) for chosen in (name_of.values(), floats))
+        layout = Layout(len(header.names), header.delimiter, places, marked, header=header.written)
+        blocks = list(text_blocks(path, layout))
     if not blocks:
         raise bad(path, "", "has a header and no rows")
     return {
-        meaning: _joined(path, column, header=True, blank=meaning not in wanted)
+        meaning: _joined(path, column, header=header.written, blank=meaning not in wanted)
         for meaning, *column in zip(name_of, *blocks, strict=True)
     }
-
-
-def _names_by_meaning(
-    path: PathLike, names: Sequence[str], wanted: ColumnNames, columns: Mapping[str, str], optional: Sequence[str]
-) -> dict[str, str]:
-    """Find the name of the column for each meaning."""
-    if set(columns) - set(wanted):
-        raise DuopldaError(f"columns= knows {', '.join(wanted)}, not {', '.join(set(columns) - set(wanted))}")
-    if len(set(names)) != len(names):
-        raise bad(path, "line 1", "two columns have the same name", "rename one")
-    name_of: dict[str, str] = {}
-    for meaning, known in wanted.items():
-        name = columns.get(meaning) or next((n for n in names if n.strip().lower() in known), None)
-        if name is None and meaning not in optional:
-            remedy = f"name it with columns={{{meaning!r}: ...}}; it has {listed(names)}"
-            raise bad(path, "header", f"has no {meaning} column ({' or '.join(known[:4])})", remedy)
-        if name is not None and name not in names:
-            raise bad(path, "header", f"has no column {name!r}", f"it has {listed(names)}")
-        if name is not None:
-            name_of[meaning] = name
-    return name_of
 
 
 def _joined(

@@ -17,16 +17,36 @@ import numpy as np
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path
 from duoplda.io.bosaris import read_bosaris_trials, write_bosaris_trials
-from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, shown
-from duoplda.io.ids import Coded, check_ids
+from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, held, shown
+from duoplda.io.ids import ID_NAMES, Coded, check_ids
 from duoplda.io.labels import write_table
-from duoplda.io.text import is_table, line_of, longest_line, read_groups, read_list, read_table, write_columns
+from duoplda.io.text import (
+    is_table,
+    line_of,
+    longest_line,
+    read_groups,
+    read_header,
+    read_list,
+    read_table,
+    write_columns,
+)
 
 # What a column of a list of trials may be called.
-TRIAL_COLUMNS = {
-    "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id"),
-    "test": ("segmentid", "segment", "segment_id", "test", "test_id"),
-    "target": ("targettype", "target", "label", "key"),
+TRIAL_COLUMNS: dict[str, tuple[str, ...]] = {
+    "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id", "enrolment", "enroll_utt"),
+    "test": (
+        "segmentid",
+        "segment",
+        "segment_id",
+        "test",
+        "test_id",
+        "test_utt",
+        "probe",
+        "recording",
+        "utt",
+        "utt_id",
+    ),
+    "target": ("targettype", "target", "label", "key", "is_target", "same", "truth"),
 }
 # What the label of a trial may be, and whether it says that the trial is a target.
 LABEL_WORDS = dict.fromkeys(("target", "tgt", "tar", "true", "1"), True)
@@ -74,7 +94,8 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     ----------
     path : a list of Kaldi, VoxCeleb, NIST or hyperion, a Parquet table, or a BOSARIS Ndx or Key
     form : "kaldi", "voxceleb", "table" or "bosaris"; "auto" tells them apart by content
-    columns : names of the columns of a table, e.g. {"enroll": "model", "test": "file", "target": "label"}
+    columns : names of the columns of a table, e.g. {"enroll": "model", "test": "file", "target": "label"}; where there
+        is no header, their numbers, e.g. {"enroll": "2", "test": "1"}
 
     Example
     -------
@@ -88,12 +109,14 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
     forms = ("auto", "kaldi", "voxceleb", "table", "bosaris")
     if form not in forms:
         raise DuopldaError(f"form must be one of {', '.join(forms)}, got {form!r}")
+    path = held(path)
     if form == "bosaris" or (form == "auto" and content(path) == "hdf5"):
         return Trials(*read_bosaris_trials(path))
-    if form == "table" or (form == "auto" and (columns or is_table(path, TRIAL_COLUMNS, ("enroll", "test")))):
-        table = read_table(path, TRIAL_COLUMNS, columns, optional=("target",), others=True)
+    if form == "table" or (form == "auto" and is_table(path, TRIAL_COLUMNS, ("enroll", "test"), columns)):
+        header = read_header(path, TRIAL_COLUMNS, columns, ("target",))
+        table = read_table(path, TRIAL_COLUMNS, columns, optional=("target",), others=header.written)
         enroll, test, target = (table.pop(meaning, None) for meaning in TRIAL_COLUMNS)
-        return Trials(enroll, test, None if target is None else _labels(path, target, header=True), table)
+        return Trials(enroll, test, None if target is None else _labels(path, target, header=header.written), table)
     parts = read_list(path, fields=(2, 3))
     if len(parts) == 2:
         if form == "voxceleb":
@@ -166,7 +189,8 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     """Read which recordings make up each model.
 
     Lines `model recording`, lines `model recording recording ...` (`spk2utt`), or a table with the columns modelid and
-    segmentid (NIST, hyperion, Parquet; `columns` may name them as "model" and "recording").
+    segmentid (NIST, hyperion, Parquet; `columns` may name them as "model" and "recording", or number them where there
+    is no header).
 
     Example
     -------
@@ -176,11 +200,12 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
     ...     read_enrollment(folder + "/enroll").model.values.tolist()
     ['m1', 'm1', 'm2']
     """
+    path = held(path)
     wanted = {
         "model": TRIAL_COLUMNS["enroll"],
-        "recording": (*TRIAL_COLUMNS["test"], "recording", "utt", "utterance", "id"),
+        "recording": tuple(dict.fromkeys((*TRIAL_COLUMNS["test"], *ID_NAMES))),
     }
-    if columns or is_table(path, wanted, ("model", "recording")):
+    if is_table(path, wanted, ("model", "recording"), columns):
         result = Enrollment(**read_table(path, wanted, columns))
     elif longest_line(path) == 2:
         result = Enrollment(*read_list(path, fields=(2,)))

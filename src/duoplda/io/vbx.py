@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io._atomic import atomic_path, atomic_paths, check_output
+from duoplda.io._atomic import atomic_path, atomic_paths, check_output, writing
 from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
-from duoplda.io.hdf5 import floats, members, opened
+from duoplda.io.hdf5 import created, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
 
@@ -166,18 +166,23 @@ def write_pair(
     steps = {name: np.ascontiguousarray(getattr(transform, name)) for name in TRANSFORM_ARRAYS}
     names = {"pyannote": ("xvec_transform.npz", "plda.npz"), "vbx": ("transform.h5", "plda")}
     paths = [Path(folder, name) for name in names[tool]]
-    h5py = need("h5py") if tool == "vbx" else None
+    if tool == "vbx":
+        need("h5py")
     for path in paths if os.path.isdir(folder) else ():
         check_output(path, force, inputs)
     with _made_folder(folder), atomic_paths(*paths, force=force) as (first, second):
-        if h5py is None:
-            write_arrays(first, steps)
-            _write_plda(second, model)
-        else:
-            with h5py.File(first, "w") as f:
-                for name, array in steps.items():
-                    f.create_dataset(name, data=array)
-            write_kaldi_plda(second, model, force=True)
+        with writing(paths[0]):
+            if tool == "pyannote":
+                write_arrays(first, steps)
+            else:
+                with created(first) as f:
+                    for name, array in steps.items():
+                        f.create_dataset(name, data=array)
+        with writing(paths[1]):
+            if tool == "pyannote":
+                _write_plda(second, model)
+            else:
+                write_kaldi_plda(second, model, force=True)
     return paths, raised
 
 
