@@ -41,6 +41,26 @@ def test_a_session_factor_of_zero_changes_nothing():
     assert total == pytest.approx(oracle.log_likelihoods(p, data).sum(), rel=1e-10)
 
 
+def test_what_rounding_leaves_of_a_direction_without_sessions_counts_for_nothing():
+    """Some processors make an eigenvalue of 1e-17 of a 0, and others a 0; neither may be divided by."""
+    rng = np.random.default_rng(2)
+    sizes = np.arange(1, 4)
+    VWV, J, UWU = products(rng, 12, 3)
+    J[2] = 0.0
+    UWU[2] = 0.0
+    UWU[:, 2] = 0.0
+    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]  # the same model in other coordinates of x, with their rounding
+    means = []
+    patterns = ragged.Patterns(rng.multinomial(6, np.full(3, 1 / 3), 50), sizes)
+    gamma = rng.standard_normal((50, 12))
+    for rotation, left in ((np.eye(3), 0.0), (np.eye(3), 1e-17), (turn, 0.0)):
+        left_over = rotation @ (UWU + np.diag([0.0, 0.0, left])) @ rotation.T
+        parts = ragged.Diagonals.of(VWV, rotation @ J + left, left_over, sizes)
+        means.append(ragged.speakers_by_rank(parts, patterns, gamma, np.zeros((len(patterns), 0))).mean)
+    np.testing.assert_allclose(means[1], means[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(means[2], means[0], rtol=1e-10, atol=1e-12)
+
+
 def test_it_is_used_where_it_pays():
     sizes = np.arange(1, 8)
     rng = np.random.default_rng(0)
@@ -52,11 +72,15 @@ def test_it_is_used_where_it_pays():
     assert not full.pays(patterns)
 
 
-def diagonals(rng, ny, nx, sizes):
-    """Any model of one kind of channels: V'WV, U'WV and U'WU are blocks of one positive definite matrix."""
+def products(rng, ny, nx):
+    """V'WV, U'WV and U'WU of any model of one kind of channels: blocks of one positive definite matrix."""
     F = rng.standard_normal((ny + nx, 2 * (ny + nx))) * rng.uniform(0.2, 1.5, (ny + nx, 1))
     S = F @ F.T / F.shape[1]
-    VWV, J, UWU = S[:ny, :ny], S[ny:, :ny], S[ny:, ny:]
+    return S[:ny, :ny], S[ny:, :ny], S[ny:, ny:]
+
+
+def diagonals(rng, ny, nx, sizes):
+    VWV, J, UWU = products(rng, ny, nx)
     G = [L * VWV - L**2 * J.T @ np.linalg.solve(np.eye(nx) + L * UWU, J) for L in sizes.tolist()]
     return ragged.Diagonals.of(VWV, J, UWU, sizes), np.array(G)
 

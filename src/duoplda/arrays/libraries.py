@@ -51,6 +51,8 @@ def to_numpy(array: Array) -> NDArray[Any]:
         if len(masked):
             raise DuopldaError(f"the array has masked entries in rows {some(masked)}: remove these rows first")
         return array.data
+    if isinstance(array, np.matrix):
+        raise DuopldaError("np.matrix is not taken, since its products are not those of an array: give np.asarray(...)")
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):

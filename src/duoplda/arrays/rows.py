@@ -37,6 +37,27 @@ def check_finite(X: Array) -> None:
         raise DuopldaError(f"Input X contains NaN or infinity in {where}. {remedy}")
 
 
+def check_index(**columns: Any) -> None:
+    """Raise a DuopldaError where the rows of data frames or Series have different names, or the same in another order.
+
+    What has no index (lists, arrays, polars) goes by its order alone. Different lengths are for others to refuse.
+    """
+    named = {name: rows.index for name, rows in columns.items() if hasattr(getattr(rows, "index", None), "equals")}
+    for name in list(named)[1:]:
+        first = next(iter(named))
+        index = named[name]
+        expected = named[first]
+        if len(index) != len(expected) or index.equals(expected):
+            continue
+        row = int(np.argmax(np.asarray(expected != index)))
+        wanted, given = (names[row : row + 1].tolist()[0] for names in (expected, index))  # 7, not np.int64(7)
+        order = f"{name}.loc[{first}.index] puts them in the order of {first}; " if expected.isin(index).all() else ""
+        raise DuopldaError(
+            f"{first} and {name} have different indexes: row {row} is {wanted!r} in {first}, and {given!r} "
+            f"in {name}. {order}where the order is right as it is, give {name}.to_numpy()"
+        )
+
+
 def take(array: Array, index: NDArray[Any]) -> Array:
     """Rows of an array by host indices."""
     xp = namespace(array)

@@ -13,14 +13,17 @@ The usual shares, with h = sessions - speakers and f = recordings - sessions, in
 
     w_speaker = M / (M + 40),   w_session = min(1/2, h / (h + d)),   w_noise = min(1/2, f / (f + d))
 
-where M = (sum h_i)^2 / sum h_i^2 is the number of speakers, those with few sessions h_i counting for less,
+where M = (sum h_i)^2 / sum h_i^2 is the number of speakers, those with few sessions h_i counting for less. Which levels
+follow the target at all, and whether by twice or four times the odds w / (1 - w) of these shares, is chosen by speakers
+who are left out (`duoplda.selection.adaptation`). Of the difference between the means m_s and m_t, whose squared length
+is D in units of the total covariance,
 
-and of the difference between the means m_s and m_t, whose squared length is D in units of the total covariance,
+    k = max(0, 1 - 1.4 v / D)
 
-    k = max(0, 1 - 1.4 tr(T^-1 B) / (M D))
+is followed, where v is how far the mean of such speakers scatters by itself: the mean of a few speakers is mostly those
+speakers. Where they are known, v is what they show (`scatter_of_mean`), otherwise tr(T^-1 B) / M.
 
-is followed: the mean of a few speakers is mostly those speakers. What Kaldi's `ivector-adapt-plda` does is at the end,
-for those who come from there.
+What Kaldi's `ivector-adapt-plda` does is at the end, for those who come from there.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import put, reproducible, symmetric, to_numpy
+from duoplda.arrays import put, reproducible, spd_inverse, symmetric, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.model import anova, simpler
 from duoplda.model.parameters import Model
@@ -81,17 +84,70 @@ def usual_shares(stats: Statistics) -> Shares:
     h = stats.n_sessions - stats.n_speakers
     f = stats.n_recordings - stats.n_sessions or h
     d = stats.d
-    # 40 labelled speakers of the target count as much as the source.
-    return Shares(M / (M + 40.0), min(LARGEST_SHARE, h / (h + d)), min(LARGEST_SHARE, f / (f + d)))
+    return Shares(speaker_share(M), min(LARGEST_SHARE, h / (h + d)), min(LARGEST_SHARE, f / (f + d)))
 
 
-def centring(levels: Levels, distance: float, n_speakers: float) -> float:
-    """How much of the way to the target's mean to go, which lies at the squared `distance` D."""
-    T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
-    size = float(np.trace(np.linalg.solve(T, levels.B)))
-    # The mean of M random speakers scatters by tr(T^-1 B) / M; that of the target's is taken to scatter 1.4 times as
-    # much.
-    return max(0.0, 1 - 1.4 * size / (n_speakers * distance)) if distance > 0 else 0.0
+def speaker_share(n_speakers: float) -> float:
+    """What speakers of the target count: 40 labelled ones as much as the source.
+
+    >>> speaker_share(40), round(speaker_share(5), 2)
+    (0.5, 0.11)
+    """
+    return n_speakers / (n_speakers + 40.0)
+
+
+class Move(NamedTuple):
+    """Which levels follow the target, and how many times the odds of the usual shares."""
+
+    speaker: bool
+    session: bool
+    noise: bool
+    odds: float = 1.0
+
+    def shares(self, stats: Statistics) -> Shares:
+        """The shares of statistics with labels of speakers.
+
+        >>> stats = Statistics.from_arrays(np.eye(4), list("aabb"), list("stuv"))
+        >>> Move(False, True, False, odds=2.0).shares(stats)
+        Shares(speaker=0.0, session=0.5, noise=0.0)
+        """
+        shares = []
+        for follows, share in zip(self[:3], usual_shares(stats), strict=True):
+            shares.append(self.odds * share / (1 + (self.odds - 1) * share) if follows else 0.0)
+        return Shares(*shares)
+
+    def session_shares(self, stats: Statistics) -> SessionShares:
+        """The shares where sessions are known and speakers are not: what is above the noise goes half as far."""
+        shares = self.shares(stats)
+        return SessionShares(shares.noise, min(shares.speaker, LARGEST_SHARE) / 2)
+
+
+def centring(distance: float, scatter: float) -> float:
+    """How much of the way to the target's mean to go, which lies at the squared `distance` D.
+
+    `scatter` is the squared distance v at which the mean of so many speakers lies by itself.
+    """
+    # 1.4: going too far costs more than staying behind, and both D and v are estimates.
+    return max(0.0, 1 - 1.4 * scatter / distance) if distance > 0 else 0.0
+
+
+def scatter_of_mean(stats: Statistics) -> tuple[Floats, Floats]:
+    """Deviations (M, d) of speakers from the mean of all recordings, and weights (M,).
+
+    The weighted sum of their squares estimates how far the mean of such speakers scatters: with w_i the share of the
+    recordings that speaker i has, sum w (x - m)^2 / (1 - sum w^2) is the variance of a speaker, and sum w^2 times that
+    the variance of the mean.
+    """
+    sums = np.zeros((len(stats.speaker_ids), stats.d))
+    counts = np.zeros(len(sums))
+    for block in stats.blocks:
+        for _, n, columns in block.parts:
+            np.add.at(sums, block.speaker, to_numpy(block.A)[:, columns])
+            np.add.at(counts, block.speaker, n * block.n)
+    share = counts / counts.sum()
+    means = sums / counts[:, None]
+    concentration = float(share @ share)
+    return means - share @ means, share * concentration / max(1 - concentration, 1e-300)
 
 
 def _root(A: Floats, power: float = 0.5) -> Floats:
@@ -160,11 +216,11 @@ def like(model: Model, stats: Statistics, priors: Floats) -> Model:
     That kind has the mean and the noise of all.
     """
     if stats.K != model.K:
-        N = np.linalg.inv(to_numpy(model.W))
+        N = spd_inverse(to_numpy(model.W))[0]
         mu = to_numpy(model.mu)
         mean = priors @ mu
         noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
-        model = replace(model, mu=mean[None], W=symmetric(np.linalg.inv(noise))[None], kinds=stats.kinds)
+        model = replace(model, mu=mean[None], W=symmetric(spd_inverse(noise)[0])[None], kinds=stats.kinds)
     return replace(model, **{name: put(getattr(model, name), stats.offset) for name in ("mu", "V", "U", "W")})
 
 
@@ -195,7 +251,7 @@ class Levels:
     @cached_property
     def N(self) -> Floats:
         """(K, d, d)."""
-        return symmetric(np.linalg.inv(to_numpy(self.model.W)))
+        return symmetric(spd_inverse(to_numpy(self.model.W))[0])
 
     def fitting(self, stats: Statistics) -> Statistics:
         """The statistics of a target with the kinds of channels of the model, and of its levels.
@@ -226,6 +282,13 @@ class Levels:
 
         Kinds that the target does not have move as the others do on average.
         """
+        spread = float(np.trace(target.total))
+        variance = spread / float(np.trace(self.B + self.S + self.mean_noise(target)))
+        # Recordings that are all alike differ by rounding alone, or not at all.
+        alike = spread <= 1e-24 * float((target.means**2).sum())
+        if not alike and not 1e-12 < variance < 1e12:  # a mixture of the two has few digits of the smaller, if any
+            cause = f"the target's vectors vary {variance**0.5:.3g} times as much as those that the model is of"
+            raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
         if len(target.counts) != self.model.K:
             return self.mu + k * (target.means[0] - self.priors @ self.mu)
         present = target.counts > 0

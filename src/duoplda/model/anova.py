@@ -16,6 +16,7 @@ import numpy as np
 
 from duoplda.arrays import Array, add_rows, gram, namespace, put, reproducible, to_numpy, zeros
 from duoplda.errors import DuopldaError, some
+from duoplda.model.accumulate import LARGEST_SUM
 from duoplda.model.statistics import Statistics
 
 
@@ -119,6 +120,10 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
         raise DuopldaError(f"{counts}: {cause}. Use {remedy}")
     if M < 2:
         raise DuopldaError(f"{counts}: at least 2 speakers are needed to learn how speakers differ (one class only)")
+    variance = float(np.trace(to_numpy(total_covariance(stats)))) / stats.d
+    if 0 < variance * LARGEST_SUM < 1:
+        cause = f"the recordings have a variance of {variance:.3g}, whose inverse is too large to compute with"
+        raise DuopldaError(f"{counts}: {cause}. Give them in another unit, multiplied by {variance**-0.5:.0e}")
 
 
 @reproducible()

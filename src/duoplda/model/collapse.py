@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from duoplda.arrays import spd_inverse
 from duoplda.io import DiagonalModel
 
 Floats = NDArray[np.float64]
@@ -81,7 +82,7 @@ def collapse(
     W = W.reshape(-1, d, d)
     spread = np.sqrt(priors)[:, None] * (means - mean) if len(W) > 1 else np.zeros((0, d))
     V, inside = (np.hstack([V, U]), 0 * U) if one_session else (V, U)
-    within = inside @ inside.T + spread.T @ spread + np.tensordot(priors, np.linalg.inv(W), 1)
+    within = inside @ inside.T + spread.T @ spread + np.tensordot(priors, spd_inverse(W)[0], 1)
     C = np.linalg.cholesky((within + within.T) / 2)
     left, s, _ = np.linalg.svd(np.linalg.solve(C, V))  # (d, d), (min(d, ny),)
     A = np.linalg.solve(C.T, left).T  # left' C^-1

@@ -30,6 +30,10 @@ from duoplda.arrays import Array
 from duoplda.data.labels import NO_KIND, Ints
 from duoplda.errors import DuopldaError, some
 
+# Of a parameter. Squares of larger numbers, and of what is smaller than its inverse, leave the range of doubles, and
+# routines of LAPACK may never return from infinity.
+LARGEST = 1e100
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
@@ -145,17 +149,46 @@ def checked(
             raise DuopldaError(f"{name} has {got[-1]} factors for {d} dimensions: at most {d} make sense")
         if not bool(xp.all(xp.isfinite(arrays[name]))):
             raise DuopldaError(f"{name} contains NaN or infinity")
+        high = float(xp.max(xp.abs(arrays[name]))) if 0 not in got else 0.0
+        if high > LARGEST:
+            raise DuopldaError(f"{name} has numbers up to {high:.3g}: up to {LARGEST:g} can be computed with")
     W = xp.reshape(arrays["noise_precision"], (-1, d, d))
     worst = float(xp.max(xp.abs(W - W.mT)))
     if worst > 1e-6 * float(xp.max(xp.abs(W))):
         raise DuopldaError(f"noise_precision is not symmetric (entries differ by up to {worst:.3g})")
-    low = float(xp.min(xp.linalg.eigvalsh(ar.symmetric(W))))
-    if low <= 0:
+    W = ar.symmetric(W)
+    variances = xp.linalg.diagonal(W)
+    low = float(xp.min(variances))
+    if low * LARGEST >= 1:
+        scale = variances**-0.5  # columns in units far from each other are no fault
+        low = float(xp.min(xp.linalg.eigvalsh(W * scale[:, :, None] * scale[:, None, :])))
+    if low * LARGEST < 1:
         raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
     mu = xp.reshape(arrays["mean"], (-1, d))
     V = arrays["speaker_loadings"]
     U = arrays["session_loadings"]
-    return Model(mu, V, U, ar.symmetric(W), NO_KIND if kinds is None else np.asarray(kinds))
+    model = Model(mu, V, U, W, NO_KIND if kinds is None else np.asarray(kinds))
+    _check_digits(model)
+    return model
+
+
+def _check_digits(model: Model) -> None:
+    """Refuse a model beside whose noise the rest is so large that double precision cannot tell the noise from 0."""
+    xp = ar.namespace(model.V)
+    # Training takes noise of 1e-13 of the variance; a mean so far away leaves a digit of what differs from it.
+    limits = {"speaker_loadings": (model.V, 1e7), "session_loadings": (model.U, 1e7), "mean": (model.mu.T, 1e15)}
+    for name, (columns, limit) in limits.items():
+        size = float(xp.max(xp.abs(model.W_factor.mT @ columns))) if columns.shape[1] else 0.0
+        if size > limit:
+            remedy = "the model is singular, or its file is damaged"
+            raise DuopldaError(f"{name} has numbers {size:.3g} times the standard deviation of the noise: {remedy}")
+    kind = np.eye(model.K, dtype=np.int64)
+    try:
+        G = Terms(model, np.concatenate([kind, 100 * kind])).G
+        ar.cholesky(ar.eye(model.ny, G) + 100 * G)  # the posteriors of speakers with 100 sessions
+    except ar.NotPositiveDefinite:
+        cause = "the loadings are so large beside the noise that posteriors of speakers have no digit that is right"
+        raise DuopldaError(f"{cause}: train again with noise_floor (for example 1e-4)") from None
 
 
 def floored(covariances: Array, floor: float) -> Array:

@@ -167,8 +167,11 @@ class Diagonals:
     @classmethod
     def of(cls, VWV: NDArray[Any], J: NDArray[Any], UWU: NDArray[Any], sizes: Ints) -> Diagonals:
         e, Q = np.linalg.eigh(UWU)
-        e = np.maximum(e, 1e-300)
-        Z = (Q.T @ J) / np.sqrt(e)[:, None]
+        # A direction without session variability, as of a loading of 0, adds nothing: J vanishes there with U. What
+        # rounding leaves of both, which differs from one processor to the next, must not be divided by itself.
+        nothing = e <= len(e) * np.finfo(float).eps * e.max()
+        e = np.where(nothing, 0.0, e)
+        Z = np.where(nothing, 0.0, 1 / np.sqrt(np.where(nothing, 1.0, e)))[:, None] * (Q.T @ J)
         return cls(ar.symmetric(VWV - Z.T @ Z), Z, e, sizes)
 
     def pays(self, patterns: Patterns) -> bool:

@@ -34,6 +34,7 @@ class SampleLimits(NamedTuple):
 
 
 FOLD_SAMPLE = SampleLimits()  # beside statistics
+SESSIONS_WITH_OCCASIONS = 64  # of a speaker: what sessions of one occasion have in common shows in large sets of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,7 @@ class Sample:
     max_recordings: int  # that may be kept
     limits: SampleLimits = FOLD_SAMPLE
     end: int = 1 << 64  # speakers whose ids hash to this or more are left out, as they did not fit
+    occasion: Hashes | None = None  # (n,) of the day, the call or the file; None: nobody labelled them
 
     def __len__(self) -> int:
         return len(self.X)
@@ -61,7 +63,14 @@ class Sample:
             speaker=self.speaker[index],
             session=self.session[index],
             recording=self.recording[index],
+            occasion=None if self.occasion is None else self.occasion[index],
         )
+
+    def trimmed(self, limits: SampleLimits) -> Sample:
+        """What is kept without occasions, of which more sessions are kept."""
+        if self.occasion is None:
+            return self
+        return Sample.join([replace(self, limits=limits, occasion=None)])
 
     def without_kinds(self) -> Sample:
         """The same recordings, as if all were of one kind of channel."""
@@ -75,6 +84,7 @@ class Sample:
     @staticmethod
     def join(parts: Sequence[Sample]) -> Sample:
         """What is kept of the whole of which these are parts, in order."""
+        occasions = [part.occasion for part in parts if part.occasion is not None]
         whole = replace(
             parts[0],
             X=np.concatenate([part.X for part in parts]),
@@ -82,6 +92,7 @@ class Sample:
             speaker=np.concatenate([part.speaker for part in parts]),
             session=np.concatenate([part.session for part in parts]),
             recording=np.concatenate([part.recording for part in parts]),
+            occasion=np.concatenate(occasions) if len(occasions) == len(parts) else None,
             end=min(part.end for part in parts),
         )
         order = np.lexsort((whole.recording, whole.session, whole.speaker))
@@ -116,6 +127,8 @@ class Sampler:
     """Takes what belongs into the samples of n folds from chunks of recordings, of which it knows all labels."""
 
     def __init__(self, labels: Labels, d: int, n_folds: int, seed: int, limits: SampleLimits = FOLD_SAMPLE):
+        if labels.occasion is not None:
+            limits = limits._replace(per_speaker=max(limits.per_speaker, SESSIONS_WITH_OCCASIONS))
         self.labels = labels
         self.limits = limits
         self.n_folds = n_folds
@@ -132,6 +145,7 @@ class Sampler:
             members = members[np.argsort(self.speaker_hash[members])]
             wanted[members[np.cumsum(n[members]) <= self.max_recordings]] = True
         self.wanted = wanted[to_numpy(labels.speaker)]  # by recording
+        self.occasion_hash = None if labels.occasion_ids is None else lab.keys(labels.occasion_ids)
         self.session_hash: Hashes | None = None  # of each session, where they have names
         if labels.session_ids is not None:
             candidates = np.flatnonzero(wanted[session_speaker])
@@ -145,7 +159,10 @@ class Sampler:
         for fold in range(n_folds):
             end = np.min(self.speaker_hash[~wanted & (self.fold == fold)], initial=(1 << 64) - 1)
             rows = np.zeros((0, d), np.float32)
-            self.parts.append([Sample(rows, labels.kinds[:0], none, none, none, self.max_recordings, limits, int(end))])
+            hashes = none, none, none
+            occasion = None if labels.occasion is None else none
+            first = Sample(rows, labels.kinds[:0], *hashes, self.max_recordings, limits, int(end), occasion)
+            self.parts.append([first])
 
     def _hash_sessions(self, index: Ints, session_speaker: Ints) -> Hashes:
         """Hashes of the sessions at `index`, 0 of others; their names may stand alone or after the speaker's."""
@@ -176,7 +193,10 @@ class Sampler:
             session = self.session_hash[to_numpy(self.labels.session)[place]]
         kind = self.labels.kinds[to_numpy(self.labels.kind)[place]]
         hashes = (self.speaker_hash[speaker], session, recording)
-        chunk = Sample(vectors, kind, *hashes, self.max_recordings, self.limits)
+        occasion = None
+        if self.occasion_hash is not None:
+            occasion = self.occasion_hash[to_numpy(self.labels.occasion)[place]]
+        chunk = Sample(vectors, kind, *hashes, self.max_recordings, self.limits, occasion=occasion)
         for fold in np.unique(self.fold[speaker]).tolist():
             parts = self.parts[fold]
             parts.append(chunk.rows(np.flatnonzero(self.fold[speaker] == fold)))

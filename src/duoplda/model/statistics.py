@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -283,6 +283,10 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics.sum([self, other]) if isinstance(other, Statistics) else NotImplemented
+
+    def __sub__(self, other: object) -> NoReturn:
+        remedy = "gather statistics of the recordings that are to stay, or of several folds (n_folds)"
+        raise DuopldaError(f"statistics can be added up, but nothing can be taken off them: {remedy}")
 
     @classmethod
     def sum(cls, parts: Sequence[Statistics]) -> Statistics:
@@ -638,7 +642,7 @@ def _name_rows(part: Recordings, transform: Transform | None = None) -> None:
 
     With a transform that fails in rows of another order, it then fails in that of the recordings.
     """
-    largest = 1e150  # the square of a larger value, added up, is soon infinite
+    largest = 1e40  # squares of 1e10 such values add up to `accumulate.LARGEST_SUM`
     for chunk in part.chunks():
         size = np.abs(to_numpy(chunk.X)).max(axis=1).astype(np.float64)
         bad = np.flatnonzero(~(size < largest))
@@ -647,8 +651,11 @@ def _name_rows(part: Recordings, transform: Transform | None = None) -> None:
         if isinstance(part, ArrayRecordings):
             check_finite(part.X)
         who = ("rows " if chunk.ids is None else "") + some(chunk.names[bad])
-        what = "values too large to add up" if np.isfinite(size[bad]).all() else "NaN or infinity"
+        what = "NaN or infinity"
         remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
+        if np.isfinite(size[bad]).all():
+            what = f"values too large to add up (up to {size.max():.3g})"
+            remedy = "Remove these recordings, or divide all by a number, if this is their scale"
         raise DuopldaError(f"Input X contains {what} in {who}, and perhaps in others. {remedy}")
     if transform is not None:
         labels = part.labels()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
-from duoplda.arrays import Array, to_numpy
+from duoplda.arrays import Array, spd_inverse, to_numpy
 from duoplda.errors import DuopldaError
 
 Floats = NDArray[np.float64]
@@ -88,4 +88,4 @@ def variance_directions(B: Any, S: ArrayLike | None = None, N: ArrayLike | None 
 def _noise(W: Array) -> Floats:
     """Covariances (K, d, d) of precisions (d, d) or (K, d, d)."""
     W = to_numpy(W).astype(np.float64)
-    return np.asarray(np.linalg.inv(W.reshape(-1, *W.shape[-2:])))
+    return spd_inverse(W.reshape(-1, *W.shape[-2:]))[0]
