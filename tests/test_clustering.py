@@ -101,7 +101,7 @@ def test_gains_add_up_to_the_difference_of_log_likelihoods(K, refine):
 def test_each_gain_is_the_ratio_of_the_sides_that_are_merged():
     data = drawn(10)
     plda = fitted(data)
-    found = plda.cluster(data.X, data.session, refine=False)
+    found = plda.cluster(data.X, data.session, refine=False, prior=0.02)
     session, code = np.unique(data.session, return_inverse=True)
     inside = {i: [i] for i in range(len(session))}
     for t, (a, b, gain, m) in enumerate(found.merges.tolist()):
@@ -148,7 +148,7 @@ def test_the_queue_reaches_what_the_dense_algorithm_reaches(recordings, seed):
     sides = plda.enroll(data.X, data.session, data.session).unnamed()
     sides = sides.select(slice(0, 600)) if len(sides) > 600 else sides
     assert len(sides) > 500
-    found = clustering.cluster(sides, refine=False)
+    found = clustering.cluster(sides, refine=False, prior=0.02)
     assert found.log_posterior == pytest.approx(greedy(sides, np.log(0.98 / 0.02)), abs=1e-9)
 
 
@@ -165,21 +165,115 @@ def partitions(items):
                 yield [[first, *others], *more]
 
 
-def test_the_best_partition_of_few_sessions_is_found():
-    """By looking at every partition of six sessions (203 of them)."""
-    hits = 0
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        p, plda = plda_of(rng, 24, 12, 20)
-        data = oracle.random_data(rng, p, 3, (2, 2), (1, 3))
-        session = np.unique(data.session)
-        best = -np.inf
-        for parts in partitions(session.tolist()):
-            labels = np.array([next(k for k, part in enumerate(parts) if s in part) for s in data.session.tolist()])
-            best = max(best, posterior(plda, data, labels, 0.2))
-        found = plda.cluster(data.X, data.session, prior=0.2)
-        hits += posterior(plda, data, found.labels, 0.2) > best - 1e-6
-    assert hits >= 5
+def mixed(seed, n=6, known=0):
+    """Sessions as sides, of a random model and of types that differ, and known speakers, who may be among them."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(2, 25))
+    _, plda = plda_of(rng, d, int(rng.integers(1, d + 1)), int(rng.integers(0, d + 1)))
+    X, _, session = plda.sample(4, (1, 6), (1, 6), random_state=seed)
+    rows = np.isin(session, rng.permutation(np.unique(session))[:n])
+    sides = plda.enroll(X[rows], session[rows], session[rows])
+    if not known:
+        return plda, sides, None
+    Y, who, day = plda.sample(known, (1, 2), (1, 3), random_state=seed + 1)
+    return plda, sides, plda.enroll(Y, [f"known {s}" for s in who.tolist()], [f"day {s}" for s in day.tolist()])
+
+
+def value_of(sides, parts, ln_alpha, known=None):
+    """ln P(sides | parts) + ln P(parts), up to what all partitions share: `parts` are lists of rows.
+
+    With known speakers, the first parts are theirs, and may be empty.
+    """
+    total = 0.0
+    for k, part in enumerate(parts):
+        side = [sides.select(part)] if part else []
+        side += [known.select([k])] if known is not None and k < len(known) else []
+        if not side:
+            continue
+        counts = [np.asarray(s.counts, float).sum(axis=0) for s in side]
+        Lambda = np.eye(side[0].gamma.shape[1])
+        Lambda += sum(np.tensordot(c, s.terms.G, axes=1) for c, s in zip(counts, side, strict=True))
+        gamma = sum(s.gamma.sum(axis=0) for s in side)
+        total += (gamma @ np.linalg.solve(Lambda, gamma) - np.linalg.slogdet(Lambda)[1]) / 2
+        total += ln_alpha + gammaln(sum(c.sum() for c in counts))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_partition_of_few_sessions_is_found(seed):
+    """By looking at every partition of six sessions (203 of them), with limits and without."""
+    _, sides, _ = mixed(seed)
+    n = len(sides)
+    ln_alpha = np.log(0.8 / 0.2)
+    values = [(len(parts), value_of(sides, parts, ln_alpha)) for parts in partitions(list(range(n)))]
+    alone = value_of(sides, [[i] for i in range(n)], ln_alpha)
+    for limits in ({}, {"n_speakers": 2}, {"min_speakers": n - 1}, {"max_speakers": 2}):
+        low = limits.get("min_speakers", limits.get("n_speakers", 1))
+        high = limits.get("max_speakers", limits.get("n_speakers", n))
+        best = max(value for k, value in values if low <= k <= high)
+        assert clustering.cluster(sides, prior=0.2, **limits).log_posterior == pytest.approx(best - alone, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_partition_with_known_speakers_is_found(seed):
+    _, sides, known = mixed(seed, 4, known=2)
+    n = len(sides)
+    ln_alpha = np.log(0.7 / 0.3)
+    best = -np.inf
+    for owner in itertools.product([-1, 0, 1], repeat=n):
+        of_known = [[i for i in range(n) if owner[i] == k] for k in range(len(known))]
+        for parts in partitions([i for i in range(n) if owner[i] < 0]):
+            best = max(best, value_of(sides, [*of_known, *parts], ln_alpha, known))
+    alone = value_of(sides, [*([] for _ in range(len(known))), *([i] for i in range(n))], ln_alpha, known)
+    found = clustering.cluster(sides, prior=0.3, known=known)
+    assert found.log_posterior == pytest.approx(best - alone, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_alternatives_are_told_exactly(seed):
+    """Every move of a session and every merge of two clusters: the least that each loses."""
+    _, sides, _ = mixed(seed, 14)
+    ln_alpha = np.log(0.8 / 0.2)
+    found = clustering.cluster(sides, prior=0.2)
+    assert found.exact
+    labels = found.labels
+
+    def loss(changed):
+        parts = [np.flatnonzero(changed == c).tolist() for c in np.unique(changed)]
+        return value - value_of(sides, parts, ln_alpha)
+
+    value = 0.0
+    value = -loss(labels)
+    for i in range(len(labels)):
+        others = [c for c in range(len(found)) if c != labels[i]]
+        others += [len(found)] if (labels == labels[i]).sum() > 1 else []
+        losses = {c: loss(np.where(np.arange(len(labels)) == i, c, labels)) for c in others}
+        if losses:
+            assert found.margin[i] == pytest.approx(min(losses.values()), abs=1e-8)
+            assert losses[found.runner_up[i] if found.runner_up[i] >= 0 else len(found)] == min(losses.values())
+    for a in range(len(found)):
+        losses = [loss(np.where(labels == a, b, labels)) for b in range(len(found)) if b != a]
+        if losses:
+            assert -found.merge[a] == pytest.approx(min(losses), abs=1e-8)
+            assert loss(np.where(labels == a, found.nearest[a], labels)) == pytest.approx(min(losses), abs=1e-8)
+        alone = [loss(np.where(np.arange(len(labels)) == i, len(found), labels)) for i in np.flatnonzero(labels == a)]
+        assert found.split[a] <= min(alone) + 1e-8 or len(alone) == 1
+    assert (found.merge < 0).all()
+
+
+@pytest.mark.parametrize("k", [6, 8, 9])
+def test_with_a_given_number_no_merge_gains_while_a_session_leaves_a_third_cluster(k):
+    """Single steps would change the number of speakers: a merge and a session of its own are taken at once."""
+    _, sides, _ = mixed(7, 14)
+    labels = clustering.cluster(sides, prior=0.2, n_speakers=k).labels
+    clusters = [np.flatnonzero(labels == c).tolist() for c in range(k)]
+    values = [value_of(sides, [part], 0.0) for part in clusters]
+    for a, b in itertools.combinations(range(k), 2):
+        merge = value_of(sides, [clusters[a] + clusters[b]], 0.0) - values[a] - values[b]
+        for c in set(range(k)) - {a, b}:
+            for i in clusters[c] if len(clusters[c]) > 1 else []:
+                parts = [[i], [j for j in clusters[c] if j != i]]
+                assert merge + value_of(sides, parts, 0.0) - values[c] < 1e-8
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 5])
@@ -248,7 +342,6 @@ def test_speakers_are_found_again():
     assert (np.diff(found.sessions) <= 0).all()
     assert found.sessions.sum() == len(np.unique(data.session))
     assert (found.support[found.sessions > 1] > 0).all()
-    assert (found.split > 0).all()
     assert (found.merge < 0).all()
     assert (found.margin > 0).all()
     assert is_valid_linkage(found.linkage())
@@ -291,7 +384,7 @@ def test_the_tree_of_merges_ends_where_sessions_are_moved(dims, prior, seed):
     assert found.log_posterior > plain.log_posterior
 
 
-def test_margins_are_exact_where_they_are_small():
+def test_margins_are_what_the_likelihood_says():
     for seed in range(3):
         data = drawn(25, (1, 6), (1, 4), seed=seed)
         plda = fitted(data)
@@ -304,8 +397,8 @@ def test_margins_are_exact_where_they_are_small():
             labels[found.item == i] = found.runner_up[i] if found.runner_up[i] >= 0 else labels.max() + 1
             alone = plda.partition_log_likelihood(data.X, data.session, data.session)
             value = plda.partition_log_likelihood(data.X, labels, data.session) - alone
-            value += ln_prior(numbers(labels, data.session), 0.02)
-            value -= ln_prior(numbers(data.session, data.session), 0.02)
+            value += ln_prior(numbers(labels, data.session), found.prior)
+            value -= ln_prior(numbers(data.session, data.session), found.prior)
             assert best - value == pytest.approx(found.margin[i], abs=1e-6)
 
 
@@ -365,6 +458,47 @@ def test_a_discount_is_the_evidence_of_part_of_a_session():
 
 
 # -- how many, and who must or must not be together
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+def test_as_many_speakers_are_found_as_there_are(n):
+    """Of speakers who are hard to tell apart; a prior of .02 finds up to twice as many."""
+    found = []
+    with_50 = []
+    for seed in range(6):
+        X, _, session, m = make_recordings(n, 5, 1, n_dimensions=20, seed=seed)
+        plda = PLDA.from_parameters(m.mu[0], m.V, m.U, m.W[0])
+        found.append(len(plda.cluster(X, session)) / n)
+        with_50.append(len(plda.cluster(X, session, prior=0.02)) / n)
+    assert 0.8 <= np.mean(found) <= 1.3
+    assert np.mean(with_50) > 1.3
+
+
+def test_the_prior_that_is_learned_expects_what_is_found():
+    data = drawn(30, (1, 9), seed=5)
+    plda = fitted(data)
+    found = plda.cluster(data.X, data.session, refine=False)
+    alpha = 1 / found.prior - 1
+    sessions = np.arange(found.sessions.sum())
+    assert (alpha / (alpha + sessions)).sum() == pytest.approx(len(found), abs=1e-6)
+    again = plda.cluster(data.X, data.session, prior=found.prior, refine=False)
+    np.testing.assert_array_equal(again.labels, found.labels)
+    np.testing.assert_allclose(again.merges, found.merges, atol=1e-9)
+    assert again.log_posterior == pytest.approx(found.log_posterior, abs=1e-8)
+
+
+def test_a_learned_prior_keeps_limits_and_constraints():
+    data = drawn(8, (3, 5), seed=4)
+    plda = fitted(data)
+    for limits in ({"n_speakers": 5}, {"min_speakers": 12, "max_speakers": 14}, {"max_speakers": 3}):
+        found = plda.cluster(data.X, data.session, **limits)
+        low = limits.get("min_speakers", limits.get("n_speakers", 1))
+        assert low <= len(found) <= limits.get("max_speakers", limits.get("n_speakers", 99))
+    first = np.unique(data.session, return_index=True)[1][:3].tolist()
+    found = plda.cluster(data.X, data.session, cannot_link=list(itertools.combinations(first, 2)))
+    assert len(set(found.labels[first].tolist())) == 3
+    one = plda.cluster(data.X[:1])
+    assert len(one) == 1
 
 
 @pytest.mark.parametrize("k", [1, 3, 12, 20])
@@ -458,7 +592,7 @@ def test_known_speakers_with_the_same_recordings_stay_two():
     enrolled = [X[0], X[0] + 0.1]
     ann = plda.enroll(enrolled, ["ann", "ann"], ["day 1", "day 2"])
     both = plda.enroll(enrolled + enrolled, ["ann", "ann", "bob", "bob"], ["day 1", "day 2", "day 3", "day 4"])
-    one, two = (plda.cluster(X[1:], known=known) for known in (ann, both))
+    one, two = (plda.cluster(X[1:], known=known, prior=0.02) for known in (ann, both))
     assert one.known.any()
     assert two.leaves == one.leaves + 1  # each known speaker is a leaf of the tree
     assert two.log_posterior == pytest.approx(one.log_posterior, rel=1e-9)  # nobody has the evidence of both
@@ -506,7 +640,9 @@ def test_what_is_refused():
         with pytest.raises(DuopldaError, match=message):
             plda.cluster(X, session, **options)
     a, b = np.flatnonzero(session != session[0])[0], 0
-    with pytest.raises(DuopldaError, match=f"contradict must_link: 'session {session[b]}' and 'session {session[a]}'"):
+    with pytest.raises(
+        DuopldaError, match=f"contradict `must_link`: 'session {session[b]}' and 'session {session[a]}'"
+    ):
         plda.cluster(X, session, must_link=[[a, b]], cannot_link=[[b, a]])
     with pytest.raises(DuopldaError, match="NaN"):
         plda.cluster(np.where(np.arange(len(X))[:, None] == 3, np.nan, X), session)

@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from duoplda.arrays import Array, is_torch, namespace, put, reproducible, set_rows, take, to_numpy
 from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
+from duoplda.trials.ranking import ranking_of
 from duoplda.trials.ratios import (
     KEPT_BYTES,
     GuessedRatios,
@@ -22,11 +23,19 @@ from duoplda.trials.ratios import (
     Ratios,
     dots,
     put_cells,
+    run,
 )
 from duoplda.trials.sides import Sides, shared
+from duoplda.trials.structure import Floats, Structure, Structures, guessed
 from duoplda.trials.tables import empty
 
 SCORES_PER_BLOCK = 1 << 23  # 64 MiB: large enough for products, small beside what holds the sides
+
+
+class StructureMap(Protocol):
+    """A calibration by the structure of trials: the scale and the offset of each."""
+
+    def maps(self, expected: Floats, alike: Floats) -> tuple[Floats, Floats]: ...
 
 
 def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
@@ -52,8 +61,9 @@ class Scorer:
 
     What depends on the enrolled sides and on the patterns of the tests is computed once, and kept for all sets of tests
     that have the same patterns (up to `kept_bytes`, and always for the last one). When sides are added to the
-    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead. The scores
-    are the same bits for any number of threads.
+    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead. With a
+    `calibration` that knows the structure of trials, ratios are calibrated here, before the highest are chosen: it may
+    change which they are. The scores are the same bits for any number of threads.
 
     Where nearly each side has counts of its own on both sides, there is no product for them: pairs are computed one by
     one, some thousands of them in a second. `guesses` may then do.
@@ -65,20 +75,33 @@ class Scorer:
     [0, 1, 2]
     """
 
-    def __init__(self, enrolled: Sides, cosine: bool = False, kept_bytes: int = KEPT_BYTES):
-        self.a = enrolled
+    def __init__(
+        self,
+        enrolled: Sides,
+        cosine: bool = False,
+        kept_bytes: int = KEPT_BYTES,
+        calibration: StructureMap | None = None,
+    ):
+        self.enrolled = enrolled
+        self.calibration = calibration
+        self.structures = Structures(enrolled)
         self.version = enrolled.version
         self.lock = Lock()
         self.cosine = cosine
         self.kept_bytes = kept_bytes
         self.plans: OrderedDict[Any, list[Ratios]] = OrderedDict()
 
+    @property
+    def a(self) -> Sides:
+        """The enrolled sides as evidence."""
+        return self.enrolled.weighed
+
     def plan(self, b: Sides, whole: bool = False) -> list[Ratios]:
         """What computes the ratios of tests with the patterns of b, with what has been computed for these before."""
         with self.lock:
-            if self.version != self.a.version:
+            if self.version != self.enrolled.version:
                 self.plans.clear()
-                self.version = self.a.version
+                self.version = self.enrolled.version
             ragged = any(rare for side in (self.a, b) for _, rare in side.groups.parts)
             key = (whole and ragged, b.groups.key)
             if key not in self.plans:
@@ -95,6 +118,7 @@ class Scorer:
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
         """(enrolled, k) scores of some of the tests; of all, unless told."""
         part = part or slice(0, len(tests))
+        tests = tests.weighed
         if self.cosine:
             return _unit(self.a.gamma) @ _unit(tests.gamma[part, ...]).T
         out = empty((len(self.a), part.stop - part.start), self.a.gamma)
@@ -104,6 +128,9 @@ class Scorer:
         if both is not None:
             i, j, values = both
             put_cells(out, i, j - part.start, values)
+        if self.calibration is not None:
+            structure, column = self.structures.of_columns(tests, part)
+            _stretch(out, self.a.groups.index, *(v[:, column] for v in self.calibration.maps(*structure)))
         return out
 
     def blocks(self, tests: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
@@ -136,6 +163,12 @@ class Scorer:
         if not isinstance(k, Integral) or k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         k = min(int(k), len(self.a))
+        tests = tests.weighed
+        # A ranking compares raw ratios, whose order is not that of ratios that are calibrated by structure.
+        raw = not self.cosine and self.calibration is None
+        ranking = ranking_of(self.a) if raw and 16 * k <= len(self.a) else None
+        if ranking is not None and shared(self.a, tests) is None:
+            return ranking.top(tests, k)
         xp = namespace(self.a.gamma)
         highest = _highest_on_device if is_torch(xp) else best
         parts = [highest(block, k) for _, block in self.blocks(tests)] if k else []
@@ -151,7 +184,8 @@ class Scorer:
 
         `expected` is how many pairs there will be in all, where others of the same enrolled sides follow.
         """
-        index = _checked(index, (len(self.a), len(tests)))
+        index = listed_pairs(index, (len(self.a), len(tests)))
+        tests = tests.weighed
         if self.cosine:
             return dots(_unit(self.a.gamma), _unit(tests.gamma), index[:, 0], index[:, 1])
         used, rows = _used(tests, index[:, 1])
@@ -162,7 +196,15 @@ class Scorer:
             place = places(index[:, 0] * len(tests) + index[:, 1], rows * len(tests) + columns)
             hit = np.flatnonzero(place >= 0)
             set_rows(out, hit, take(values, place[hit]))
-        return out
+        if self.calibration is None:
+            return out
+        return self._by_structure(out, self.structures.of_pairs(tests, *index.T))
+
+    def _by_structure(self, ratios: Array, structure: Structure) -> Array:
+        """Ratios that are calibrated, with the structure of each."""
+        assert self.calibration is not None
+        scale, offset = (put(values, ratios) for values in self.calibration.maps(*structure))
+        return scale * ratios + offset
 
     def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
         """Guess at `columns`, or `pairs`, by a few products (`duoplda.trials.ratios.GuessedRatios`).
@@ -171,12 +213,17 @@ class Scorer:
         """
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
             raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")
+        tests = tests.weighed
         ratios = GuessedRatios(self.a, tests)
         if index is not None:
-            return ratios.pairs(tests, *_checked(index, (len(self.a), len(tests))).T)
+            i, j = listed_pairs(index, (len(self.a), len(tests))).T
+            values = ratios.pairs(tests, i, j)
+            if self.calibration is None:
+                return values
+            return self._by_structure(values, Structure(*(v[i, j] for v in guessed(self.a, tests))))
         out = empty((len(self.a), len(tests)), self.a.gamma)
         ratios.fill(out, tests, slice(0, len(tests)))
-        return out
+        return out if self.calibration is None else self._by_structure(out, guessed(self.a, tests))
 
     def _unshared(self, tests: Sides, index: Ints, expected: int) -> Array:
         """Ratios of pairs as if no session were shared, in the way that costs less.
@@ -195,6 +242,18 @@ class Scorer:
         if enrolled is not self.a:
             return Scorer(enrolled)._unshared(tests, np.column_stack([i, j]), 0)
         return ListedRatios(enrolled, np.arange(0), range(0)).pairs(tests, i, j)
+
+
+def _stretch(out: Array, pattern: Ints, scale: Floats, offset: Floats) -> None:
+    """out = scale out + offset in place, for scales and offsets (P, k) of the patterns of rows."""
+    rows_at_once = max(1, (1 << 15) // max(1, out.shape[1])) if namespace(out) is np else len(pattern)
+    a, b = (put(values, out) for values in (scale, offset))
+
+    def work(start: int, _: None) -> None:
+        rows = slice(start, start + rows_at_once)
+        out[rows, :] = take(a, pattern[rows]) * out[rows, :] + take(b, pattern[rows])
+
+    run(work, range(0, len(pattern), max(1, rows_at_once)), 4.0 * len(pattern) * out.shape[1], lambda: None)
 
 
 def _unit(rows: Array) -> Array:
@@ -307,7 +366,7 @@ def _sorted_on_device(block: Array, k: int) -> tuple[Array, Array]:
     return xp.cat(rows), xp.cat(values)
 
 
-def _checked(index: ArrayLike, sizes: tuple[int, int]) -> Ints:
+def listed_pairs(index: ArrayLike, sizes: tuple[int, int]) -> Ints:
     """Pairs (n, 2) of rows as integers, all of which are there."""
     try:
         index = to_numpy(index)

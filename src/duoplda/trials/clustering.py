@@ -22,14 +22,15 @@ from scipy.special import gammaln
 from duoplda.arrays import Array, is_torch, namespace, reproducible, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
-from duoplda.errors import DuopldaError, some
+from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.model.ragged import Patterns, speakers
-from duoplda.trials import rounds
+from duoplda.trials import optimum, rounds
 from duoplda.trials.blocks import Scorer
+from duoplda.trials.concentration import LEAST_LN_ALPHA, learn, ln_alpha_of, most_ln_alpha
 from duoplda.trials.evidence import DiagonalEvidence, Floats
-from duoplda.trials.queue import Items, Merge, Partition, Queue, best_pairs, prior_gain
-from duoplda.trials.refine import Places, best_places, exact_gain
-from duoplda.trials.refine import refine as move_items
+from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
+from duoplda.trials.refine import Places, Splits, best_places, exact_gain
+from duoplda.trials.refine import refine as improve
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
 
@@ -49,16 +50,21 @@ class Clustering:
     known : (k,) whether a cluster is that of a known speaker
     sessions : (k,) how many it has (those with which a known speaker was enrolled are not counted)
     support : (k,) ln likelihood ratio of its sessions being of one speaker, against each being of another
-    split : (k,) what it would lose by being split where it is weakest; infinite for one session
+    split : (k,) what it would lose by being split where it is weakest; infinite for one session. It may be negative:
+        clusters are merged and sessions moved for a gain, but clusters are not split
     nearest, merge : (k,) the cluster with which a merge would lose least (-1: there is none), and the gain of that
     item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
     runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own, or that of a known speaker of whom
-        there is nothing else), and by how much it is worse; margins of less than 3 nats are exact, others are guesses
+        there is nothing else), and by how much it is worse
     merges : (t, 4) the two that are merged, the gain, and sessions, up to where single items were moved. Items are
         0 .. m - 1, known speakers follow, up to `leaves`, and row t makes cluster leaves + t.
     leaves : items, and known speakers
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
+    prior : the probability that two random sessions are of one speaker, as it was given or learned
+    exact : whether `nearest`, `merge`, `runner_up` and `margin` are those of the best alternatives of all. They are
+        where items are few, or all sessions of one type; else guesses choose the alternatives whose gains are computed,
+        and margins of more than 3 nats are guesses themselves
 
     Of many items on a GPU (`duoplda.trials.rounds`) all of these are guesses, `merges` is empty, and `split` is what a
     cluster would lose with the item that fits least.
@@ -88,6 +94,8 @@ class Clustering:
     leaves: int
     log_posterior: float
     means: Floats
+    prior: float
+    exact: bool
 
     def __len__(self) -> int:
         """How many speakers were found."""
@@ -127,7 +135,7 @@ class Clustering:
 def cluster(
     sides: Sides,
     *,
-    prior: float = 0.02,
+    prior: float | None = None,
     n_speakers: int | None = None,
     min_speakers: int | None = None,
     max_speakers: int | None = None,
@@ -150,7 +158,8 @@ def cluster(
         clustered on the host, where gains are exact, and where many would take minutes
     top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
     """
-    for name, value in (("prior", prior), ("weight", weight), ("discount", discount)):
+    numbers: dict[str, Any] = {"weight": weight, "discount": discount, "prior": 0.5 if prior is None else prior}
+    for name, value in numbers.items():
         high = 1.0 if name == "prior" else math.inf
         if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
             what = "between 0 and 1" if high == 1 else "greater than 0"
@@ -167,19 +176,27 @@ def cluster(
         everyone = sides.unnamed([f"{i}" for i in range(len(sides))])
         everyone.add(known.unnamed([f"known {i}" for i in range(len(known))]))
         owner = np.append(owner, np.arange(len(known)))
+    everyone = everyone.weighed
     item, cannot = _constraints(sides, must_link, cannot_link)
     item = np.append(item, int(item.max()) + 1 + np.arange(len(everyone) - len(sides)))
     everyone, owner = _grouped(everyone, owner, item)
     evidence = DiagonalEvidence.of(everyone)
-    ln_alpha = math.log((1 - prior) / prior)
+    n_sessions = float(everyone.n_sessions.sum())
+    learned = prior is None
+    ln_alpha = LEAST_LN_ALPHA if prior is None else math.log((1 - prior) / prior)
     # Up to 4,000 items nearly all pairs are candidates, so that the best pair of all is merged at each step.
     few = len(everyone) <= 4000
     candidates = candidates or (30 if few else 10)
     unconstrained = known is None and not cannot and fewest == 1 and most >= len(everyone) and discount == 1
     if unconstrained and len(everyone) >= rounds_from and is_torch(namespace(everyone.gamma)):
-        return _answer_of_rounds(sides, item, rounds.find(everyone, evidence, ln_alpha, weight, candidates))
+        if learned:  # merging in rounds has no path: the number of clusters that .02 leaves tells how many to expect
+            first = rounds.find(everyone, evidence, math.log(0.98 / 0.02), weight, candidates)
+            ln_alpha = ln_alpha_of(len(first.sessions), n_sessions)
+        result = rounds.find(everyone, evidence, ln_alpha, weight, candidates)
+        return _answer_of_rounds(sides, item, result, ln_alpha)
     items = Items.of(evidence, everyone, owner, cannot, discount)
-    if fewest == 1 and not cannot and (twin := _twins(items, weight, ln_alpha)) is not None:
+    surest = most_ln_alpha(n_sessions) if learned else ln_alpha  # who gains by being together here does so anyway
+    if fewest == 1 and not cannot and (twin := _twins(items, weight, surest)) is not None:
         item = twin[item]
         everyone, owner = _grouped(everyone, owner, twin)
         items = Items.of(evidence, everyone, owner, cannot, discount)
@@ -195,14 +212,25 @@ def cluster(
     else:
         queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
     queue.merge_all(fewest, most)
-    if p.n_clusters > most:
+    if learned and p.n_clusters <= most:
+        pulls = np.array([gain + ln_alpha for _, _, gain, _ in p.merges])
+        n_clusters = np.array([n_items, *(left for _, _, _, left in p.history)])
+        ln_alpha, n_merges = learn(pulls, len(items.m), n_sessions, (n_clusters >= fewest) & (n_clusters <= most))
+        p = p.after(n_merges, ln_alpha)
+    best = optimum.best_of_all(items, ln_alpha, weight, fewest, most) if optimum.is_affordable(items) else None
+    if p.n_clusters > most and best is None:
         raise DuopldaError(
             f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
             "for: ask for more, or lift some constraints"
         )
     tree = list(p.merges)
-    places = move_items(p, fewest, most) if refine else None
-    return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p))
+    places = None
+    if refine and best is not None:
+        p = best
+    splits = Splits(p, tree)
+    if refine and best is None:
+        places = improve(p, splits, fewest, most)
+    return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
 
 
 def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:
@@ -230,14 +258,17 @@ def pairs_of(pairs: ArrayLike | None, ids: NDArray[Any], name: str) -> Ints:
     if array.size == 0:
         return np.zeros((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
-        raise DuopldaError(f"{name} must be pairs, of shape (k, 2), got an array of shape {array.shape}")
+        raise DuopldaError(f"`{name}` must be pairs, of shape (k, 2), got an array of shape {array.shape}")
     if array.dtype.kind in "iu" and ids.dtype.kind not in "iu":
         ids = np.arange(len(ids))
     order = np.argsort(ids, kind="stable")
     place = lab.places(array.reshape(-1), ids[order]) if array.dtype.kind in "iuU" else np.full(array.size, -1)
     unknown = list(dict.fromkeys(array.reshape(-1)[place < 0].tolist()))
     if unknown:
-        raise DuopldaError(f"{name} names {len(unknown)} that are not among those to cluster: {some(unknown)}")
+        remedy = "leave these pairs out, or give their embeddings"
+        raise MissingIds(
+            f"`{name}` names {len(unknown)} that are not among those to cluster: {some(unknown)}; {remedy}"
+        )
     return order[place].reshape(-1, 2)
 
 
@@ -256,8 +287,8 @@ def _constraints(
     both = np.flatnonzero(item[apart[:, 0]] == item[apart[:, 1]])
     if len(both):
         a, b = sides.ids[apart[both[0]]].tolist()
-        why = "is linked with itself" if a == b else f"and {b!r} are also linked by must_link, if by way of others"
-        what = f"{len(both)} pairs of cannot_link contradict must_link"
+        why = "is linked with itself" if a == b else f"and {b!r} are also linked by `must_link`, if by way of others"
+        what = f"{len(both)} pairs of `cannot_link` contradict `must_link`"
         raise DuopldaError(f"{what}: {a!r} {why}; leave out one of the two")
     cannot: dict[int, set[int]] = {}
     for a, b in item[apart].tolist():
@@ -306,7 +337,7 @@ def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
 
 
 def _answer(
-    sides: Sides, known: Sides | None, item: Ints, tree: list[Merge], p: Partition, places: Places
+    sides: Sides, known: Sides | None, item: Ints, tree: list[Merge], p: Partition, places: Places, splits: Splits
 ) -> Clustering:
     items = p.items
     n = int((items.owner < 0).sum())  # known speakers are the last items
@@ -319,11 +350,12 @@ def _answer(
     within = np.bincount(p.where, items.Q, len(p.m))
     nearest = np.full(len(slots), -1)
     merge = np.full(len(slots), -np.inf)
-    for a, b, guess in best_pairs(p, slots, 1):  # a guess finds the nearest cluster; the gain there is exact
-        allowed = np.isfinite(guess)
-        row = index[a[allowed]]
-        nearest[row] = index[b[allowed]]
-        merge[row] = p.gains(a[allowed], b[allowed])[0]
+    for a, b, gain, _ in exact_pairs(p, slots):
+        for row, other, value in ((index[a], index[b], gain), (index[b], index[a], gain)):
+            order = np.argsort(value, kind="stable")  # of several in one row, the last and highest is kept
+            order = order[value[order] > merge[row[order]]]
+            nearest[row[order]] = other[order]
+            merge[row[order]] = value[order]
     runner_up, margin = _margins(p, places)
     posterior = speakers(p.evidence.G, Patterns(p.counts[slots]), p.gamma[slots])
     log_posterior = p.weight * (p.Q[p.slots].sum() - items.Q.sum())
@@ -336,7 +368,7 @@ def _answer(
         known=owner >= 0,
         sessions=sessions[slots].astype(np.int64),
         support=(p.Q - within)[slots],
-        split=_splits(p, tree, slots, margin),
+        split=np.array([splits[slot].loss for slot in slots.tolist()]),
         nearest=nearest,
         merge=merge,
         item=item,
@@ -346,10 +378,12 @@ def _answer(
         leaves=len(items.m),
         log_posterior=float(log_posterior),
         means=posterior.mean @ p.evidence.basis.T,
+        prior=1 / (1 + math.exp(p.ln_alpha)),
+        exact=places.exact and every_pair_is_cheap(p, len(slots)),
     )
 
 
-def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult) -> Clustering:
+def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult, ln_alpha: float) -> Clustering:
     k = len(result.sessions)
     first = np.full(k, len(result.label))
     np.minimum.at(first, result.label, np.arange(len(result.label)))
@@ -372,6 +406,8 @@ def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult) -> 
         leaves=len(result.label),
         log_posterior=result.log_posterior,
         means=result.means[order],
+        prior=1 / (1 + math.exp(ln_alpha)),
+        exact=False,
     )
 
 
@@ -391,7 +427,7 @@ def _margins(p: Partition, places: Places) -> tuple[Ints, Floats]:
     other = places.other.copy()
     alone = p.m[p.where] - p.items.m <= 0
     gain = np.where(other >= 0, places.gain, np.where(alone, -np.inf, 0.0))
-    if p.evidence.is_diagonal:  # all guesses are exact
+    if places.exact:
         return other, stay - gain
     for i in np.flatnonzero((stay - gain < small) & (p.items.owner < 0)).tolist():
         stay[i] = exact_gain(p, i, int(p.where[i]))[0]
@@ -401,35 +437,3 @@ def _margins(p: Partition, places: Places) -> tuple[Ints, Floats]:
                 other[i] = -1
                 gain[i] = 0.0
     return other, stay - gain
-
-
-def _splits(p: Partition, tree: list[Merge], slots: Ints, margin: Floats) -> Floats:
-    """What each cluster would lose by being split at its last merge, or by losing the item that fits least."""
-    n = len(p.items.m)
-    loss = np.full(len(slots), np.inf)
-    for k, slot in enumerate(slots.tolist()):
-        members = p.members[slot]
-        if len(members) < 2:
-            continue
-        loss[k] = _loss_without(p, slot, [min(members, key=lambda i: (margin[i], i))])
-        last_merge = int(p.name[slot]) - n
-        if 0 <= last_merge < len(tree):
-            leaves = set()  # the items below the first of the two nodes that were merged last; nodes below n are items
-            stack = [tree[last_merge][0]]
-            while stack:
-                node = stack.pop()
-                if node < n:
-                    leaves.add(node)
-                else:
-                    stack += tree[node - n][:2]
-            part = sorted(leaves & set(members))
-            if 0 < len(part) < len(members):
-                loss[k] = min(loss[k], _loss_without(p, slot, part))
-    return loss
-
-
-def _loss_without(p: Partition, slot: int, part: list[int]) -> float:
-    """What a cluster would lose if some of its items were a cluster of their own."""
-    counts, gamma, m = (x[part].sum(axis=0) for x in (p.items.counts, p.items.gamma, p.items.m))
-    Q = p.evidence.exact(np.stack([counts, p.counts[slot] - counts]), np.stack([gamma, p.gamma[slot] - gamma]))
-    return float(p.weight * (p.Q[slot] - Q.sum()) + prior_gain(m, p.m[slot] - m, p.ln_alpha))

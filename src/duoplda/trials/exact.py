@@ -29,6 +29,8 @@ def log_evidence(G: Array, counts: Ints | Floats, gamma: Array, index: Ints | No
     >>> log_evidence(np.array([[[3.0]]]), np.array([[1], [0]]), np.array([[2.0], [0.0]])).round(4).tolist()
     [-0.1931, 0.0]
     """
+    if not gamma.shape[0]:
+        return namespace(gamma).sum(gamma, axis=1)
     host = namespace(gamma) is np
     few = gamma.shape[0] < 16  # to look for equal counts takes longer than to factor that many matrices
     patterns = None if host and few else Patterns(counts, index=index)

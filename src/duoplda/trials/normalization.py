@@ -162,7 +162,7 @@ class NormalizedScorer(Scorer):
     def models(self) -> CohortScores:
         """The scores of the enrolled sides with the cohort."""
         with self.lock:
-            versions = self.a.version, self.cohort.sides.version
+            versions = self.enrolled.version, self.cohort.sides.version
             if self._versions != versions:
                 parts = list(self._parts(len(self.a))) or [slice(0, 0)]
                 scores = [self._against_cohort(self.a, part, "models") for part in parts]

@@ -30,6 +30,9 @@ Merge = tuple[int, int, float, float]  # the names of two clusters, the gain, an
 DOUBT = 3.0
 # Neighbours that a cluster has at most. Without a limit, large clusters would be neighbours of nearly all others.
 MOST_NEIGHBOURS = 48
+# Multiplications for which all exact gains of a kind are computed, instead of those that guesses find promising: a few
+# seconds of one core, which a person who waits for the clusters of a thousand sessions does not notice.
+MOST_EXACT_WORK = 1e10
 
 
 def prior_gain(m: Floats | float, n: Floats | float, ln_alpha: float) -> Floats:
@@ -59,7 +62,7 @@ class Items:
         counts = discount * evidence.counts(sides)
         gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
         lam = counts @ evidence.diagonals
-        m = sides.counts.sum(axis=1).astype(np.float64)  # not discounted: the prior counts sessions
+        m = sides.n_sessions.astype(np.float64)  # not discounted: the prior counts sessions
         guess = guessed_evidence(gamma, lam)
         return Items(evidence, counts, gamma, lam, evidence.exact(counts, gamma), guess, m, owner, cannot)
 
@@ -91,6 +94,7 @@ class Partition:
         self.n_items = (items.owner < 0).astype(np.int64)  # of a cluster, known speakers not counted
         self.n_clusters = int(self.n_items.sum())
         self.merges: list[Merge] = []
+        self.history: list[tuple[int, int, float, int]] = []  # of merges: slots, Q of both, and the clusters left
         self.name = np.arange(n)  # of the clusters in `merges`
         self.next_name = n
         self.set_apart()
@@ -129,6 +133,7 @@ class Partition:
         self.gamma[a] += self.gamma[b]
         self.m[a] += self.m[b]
         self.merges.append((int(self.name[a]), int(self.name[b]), gain, float(self.m[a])))
+        self.history.append((a, b, Q, self.n_clusters))
         self.name[a] = self.next_name
         self.next_name += 1
         self.owner[a] = max(self.owner[a], self.owner[b])
@@ -143,12 +148,19 @@ class Partition:
             self.apart[other].add(a)
             self.apart.setdefault(a, set()).add(other)
 
-    def move(self, i: int, b: int, Q_without: float, Q_with: float) -> None:
-        """Take item i from its cluster to cluster b, or to a new one if b is -1; both have these Q after that.
+    def after(self, n_merges: int, ln_alpha: float) -> Partition:
+        """The partition after the first merges, with another prior."""
+        p = Partition(self.items, ln_alpha, self.weight)
+        for (a, b, Q, _), (_, _, gain, _) in zip(self.history[:n_merges], self.merges, strict=False):
+            p.merge(a, b, gain + self.ln_alpha - ln_alpha, Q)
+        return p
+
+    def move(self, part: list[int], b: int, Q_without: float, Q_with: float) -> None:
+        """Take items of one cluster to cluster b, or to a new one if b is -1; both have these Q after that.
 
         `apart` is not kept up to date: `set_apart` does that after all moves.
         """
-        a = int(self.where[i])
+        a = int(self.where[part[0]])
         if b < 0:
             b = int(np.flatnonzero(~self.alive)[0])
             self.counts[b] = 0.0
@@ -160,16 +172,16 @@ class Partition:
             self.next_name += 1
         items = self.items
         for slot, sign, Q in ((a, -1.0, Q_without), (b, 1.0, Q_with)):
-            self.counts[slot] += sign * items.counts[i]
-            self.gamma[slot] += sign * items.gamma[i]
-            self.m[slot] += sign * items.m[i]
+            self.counts[slot] += sign * items.counts[part].sum(axis=0)
+            self.gamma[slot] += sign * items.gamma[part].sum(axis=0)
+            self.m[slot] += sign * items.m[part].sum()
             self._changed(slot, Q)
-        self.members[a].remove(i)
-        self.members[b].append(i)
-        self.where[i] = b
-        self.n_clusters += int(self.n_items[b] == 0) - int(self.n_items[a] == 1)
-        self.n_items[a] -= 1
-        self.n_items[b] += 1
+        self.members[a] = [i for i in self.members[a] if i not in part]
+        self.members[b] += part
+        self.where[part] = b
+        self.n_clusters += int(self.n_items[b] == 0) - int(self.n_items[a] == len(part))
+        self.n_items[a] -= len(part)
+        self.n_items[b] += len(part)
         self.alive[a] = self.m[a] > 0
 
     def _changed(self, slot: int, Q: float) -> None:
@@ -179,7 +191,7 @@ class Partition:
         self.version[slot] += 1
 
 
-class Candidate(NamedTuple):
+class PossibleMerge(NamedTuple):
     """Two clusters that wait to be merged. The heap takes the lowest key first."""
 
     key: float  # minus the gain: the exact one, or a guess that is too high rather than too low
@@ -201,7 +213,7 @@ class Queue:
         exact = partition.evidence.is_diagonal
         self.slack = 0.0 if exact else slack
         self.doubt = 1e-9 if exact else DOUBT
-        self.heap: list[Candidate] = []
+        self.heap: list[PossibleMerge] = []
         self.neighbours: list[set[int]] = [set() for _ in range(len(partition.m))]
 
     def add(self, a: Ints, b: Ints, gain: Floats, exact: Floats | None = None) -> None:
@@ -212,7 +224,7 @@ class Queue:
         for i, j, key, q in zip(a.tolist(), b.tolist(), keys.tolist(), Q.tolist(), strict=True):
             self.neighbours[i].add(j)
             self.neighbours[j].add(i)
-            heapq.heappush(self.heap, Candidate(key, i, j, int(version[i]), int(version[j]), q))
+            heapq.heappush(self.heap, PossibleMerge(key, i, j, int(version[i]), int(version[j]), q))
 
     def add_best(self, rows: Ints, ratios: Floats) -> None:
         """Pairs of items with the k that score highest with each, (n, k), and their exact ratios; each pair once.
@@ -272,16 +284,12 @@ class Queue:
         return added
 
     def _add_pairs_that_gain(self) -> bool:
-        """Add the pairs that gain, exactly, among those of each cluster and the one that a guess finds the best.
+        """Add the pairs that gain, exactly.
 
         Where sizes of sessions differ and speakers are far apart, guesses may be wrong by tens of nats.
         """
         added = False
-        for a, b, _ in best_pairs(self.p, self.p.slots, 1):
-            allowed = [self.p.may_merge(i, j) for i, j in zip(a.tolist(), b.tolist(), strict=True)]
-            a = a[allowed]
-            b = b[allowed]
-            gain, Q = self.p.gains(a, b)
+        for a, b, gain, Q in exact_pairs(self.p, self.p.slots):
             good = gain > 0
             self.add(a[good], b[good], gain[good], Q[good])
             added = added or bool(good.any())
@@ -309,7 +317,7 @@ class Queue:
             if gains or (one_less and p.n_clusters > most):
                 self._merge(best)
 
-    def _pop(self, limit: float) -> Candidate | None:
+    def _pop(self, limit: float) -> PossibleMerge | None:
         """The first pair with a key below a limit that is up to date and allowed; those before it are forgotten."""
         version = self.p.version
         while self.heap and self.heap[0].key < limit:
@@ -319,7 +327,7 @@ class Queue:
                 return pair
         return None
 
-    def _merge(self, pair: Candidate) -> None:
+    def _merge(self, pair: PossibleMerge) -> None:
         """Merge two clusters; the new one has the neighbours of both, but for the least promising if these are many."""
         near = self.neighbours
         i = pair.a
@@ -357,3 +365,27 @@ def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, 
         best = np.argpartition(-gain, k - 1, axis=1)[:, :k]
         value = np.take_along_axis(gain, best, axis=1)
         yield np.repeat(a, k), slots[best].reshape(-1), value.reshape(-1)
+
+
+def every_pair_is_cheap(p: Partition, n_clusters: int) -> bool:
+    """Whether the exact gains of all pairs of so many clusters are computed."""
+    return n_clusters**2 / 2 * p.evidence.work_of_a_set <= MOST_EXACT_WORK
+
+
+def exact_pairs(p: Partition, slots: Ints) -> Iterator[tuple[Ints, Ints, Floats, Floats]]:
+    """Pairs of clusters that may be merged, with their exact gains and Q of both: (a, b, gain, Q), some at a time.
+
+    Of few clusters these are all pairs, and of many those of each cluster with the 8 that guesses find the best.
+    """
+    k = len(slots)
+    blocks: Iterator[tuple[Ints, Ints]]
+    if every_pair_is_cheap(p, k):
+        blocks = ((np.full(k - i - 1, slots[i]), slots[i + 1 :]) for i in range(k - 1))
+    else:
+        blocks = ((a, b) for a, b, guess in best_pairs(p, slots, 8))
+    for a, b in blocks:
+        allowed = [p.may_merge(i, j) for i, j in zip(a.tolist(), b.tolist(), strict=True)]
+        a = a[allowed]
+        b = b[allowed]
+        gain, Q = p.gains(a, b)
+        yield a, b, gain, Q

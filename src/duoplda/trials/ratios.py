@@ -511,7 +511,7 @@ def common_counts(a: Groups, b: Groups) -> tuple[Array, Ints, Ints]:
     both = np.concatenate([a.types, b.types])
     types, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
     places = np.split(place.reshape(-1), [len(a.types)])
-    counts = [np.zeros((len(groups), len(types)), np.int64) for groups in (a, b)]
+    counts = [np.zeros((len(groups), len(types)), groups.rows.dtype) for groups in (a, b)]
     for table, groups, columns in zip(counts, (a, b), places, strict=True):
         table[:, columns] = groups.rows
     return take(namespace(a.G).concat([a.G, b.G]), first), counts[0], counts[1]

@@ -2,7 +2,7 @@
 
 As in `duoplda.trials.queue`, with two differences. In each round all pairs are merged that are each other's best and
 gain more than a share of what the best pair of all gains. And guesses decide (`duoplda.trials.evidence`): they are
-exact where all sessions are of one type, and else some tenths of a nat away near the decision.
+exact where all sessions are of one type, and else perhaps several nats away.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Rounds:
         self.session_lam = put(evidence.mean, like).float()
         self.item_gamma = (like @ self.basis).float()
         self.item_counts = put(evidence.counts(sides), like).float()
-        self.item_m = self.item_counts.sum(dim=1)
+        self.item_m = put(sides.n_sessions, like).float()
         self.gamma = self.item_gamma.clone()
         self.counts = self.item_counts.clone()
         self.m = self.item_m.clone()

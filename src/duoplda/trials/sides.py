@@ -10,6 +10,9 @@ Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
 
 Sides that share a session (one conversation through two microphones) hold parts of it: the whole has type c_1 + c_2 and
 z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.session_terms`) no longer cancels.
+
+Sessions of one occasion of a side count for rho each (`duoplda.trials.occasions`), in Lambda, gamma and session terms.
+Where the two parts of a session count for rho_1 and rho_2, they meet as far as both count: for the smaller of the two.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,18 +37,24 @@ from duoplda.model.parameters import Model, Terms, same
 from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
 from duoplda.trials.exact import log_evidence
+from duoplda.trials.occasions import Occasions
 from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
+
+if TYPE_CHECKING:
+    from duoplda.trials.ranking import Ranking
 
 # So many patterns stand side by side in a product, each with a unit vector of its own: that makes a product of 150
 # factors half as large again. Where more patterns are rare, sides are called ragged.
 MOST_PATTERNS = 64
+STATE = ("model", "types", "version", "seen", "_people", "_sessions", "occasions")  # what is not computed from others
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """How many recordings were enrolled, and the sum of their vectors about the mean of the chain that enrolled them.
 
-    It tells whether recordings are like the training data (`duoplda.estimators.domain`).
+    It tells whether recordings are like the training data (`duoplda.estimators.domain`). The vectors are those that
+    came in, or with `inside` those that the PLDA takes, after all steps.
 
     >>> both = Seen(2, np.array([1.0, 3.0])) + Seen(1, np.array([2.0, 0.0]))
     >>> both.n, both.sum.tolist()
@@ -54,9 +63,10 @@ class Seen:
 
     n: int = 0
     sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # (d,); (1,) before the first recording
+    inside: bool = False
 
     def __add__(self, other: Seen) -> Seen:
-        return Seen(self.n + other.n, self.sum + other.sum)
+        return Seen(self.n + other.n, self.sum + other.sum, self.inside or other.inside)
 
 
 class Sides:
@@ -74,17 +84,25 @@ class Sides:
     model : the parameters with which recordings were summed up
     session, session_side, session_type, z : (h,), (h,), (h,), (h, nx) the sessions that have names: their name, the
         row of their side, their type and their z. They tell when the two sides of a trial share a session.
+    occasions : what is kept of the occasions of sessions, where they are known
+    session_occasion : (h,) the occasion of each named session, as a row of `occasions`, or -1
     version : counts the changes by `add` and `remove`
     seen : the sum of all recordings that were enrolled, also of sides that were removed or not selected later; None
         where it is not known
     """
 
     seen: Seen | None = None
+    ranking: Ranking | None = None  # what finds the highest-scoring of many sides, once it is made
 
-    def __init__(self, model: Model, types: Ints, people: Table, sessions: Table):
-        """`people` has the columns ids, counts and gamma; `sessions`, those with names, has name, side, type and z."""
+    def __init__(self, model: Model, types: Ints, people: Table, sessions: Table, occasions: Occasions | None = None):
+        """`people` has the columns ids, counts and gamma; `sessions`, those with names, name, side, type, z, occasion.
+
+        Without a column `occasion`, no occasion is known.
+        """
         self.model = model
         self.types = types
+        self.occasions = Occasions.none(len(types), people["gamma"]) if occasions is None else occasions
+        sessions.columns.setdefault("occasion", np.full(sessions.n, -1))
         self.version = 0
         self._people = people
         self._sessions = sessions
@@ -96,6 +114,7 @@ class Sides:
     session_side = property(lambda self: self._sessions["side"])
     session_type = property(lambda self: self._sessions["type"])
     z = property(lambda self: self._sessions["z"])
+    session_occasion = property(lambda self: self._sessions["occasion"])
 
     @classmethod
     def empty(cls, model: Model, ids: ArrayLike = ()) -> Self:
@@ -116,14 +135,51 @@ class Sides:
     def __repr__(self) -> str:
         n_recordings = int((self.counts @ self.types.sum(axis=1)).sum())
         parts = [f"{len(self):,} sides", f"{self.counts.sum():,} sessions", f"{n_recordings:,} recordings"]
+        if len(self.occasions):
+            parts.insert(1, f"{len(self.occasions):,} occasions")
         if namespace(self.gamma) is not np:
             parts.append(f"on {self.gamma.device}")
         return f"<Sides: {', '.join(parts)}, ids {some(self.ids, most=4)}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in ("model", "types", "version", "seen", "_people", "_sessions")}
+        return {k: getattr(self, k) for k in STATE}
 
     # -- what is computed once, and forgotten when sides change
+
+    @property
+    def weighed(self) -> Self:
+        """The sides as evidence: sessions of one occasion count for less; these themselves where none does."""
+        return self if self._weighed is None else self._weighed
+
+    @cached_property
+    def _weighed(self) -> Self | None:
+        """None where nothing counts for less: sides that kept themselves would stay in memory."""
+        rho = self.occasions.weight
+        if (rho == 1).all():
+            return None
+        out = self._counted(*self.occasions.weighed(self.counts, self.gamma))
+        weight = np.append(rho, 1.0)[self.session_occasion]  # the last one is for -1, no occasion
+        columns = {name: self._sessions[name] for name in ("name", "side", "type", "z")}
+        out._sessions = Table(**columns, occasion=np.full(len(weight), -1), weight=weight)
+        return out
+
+    def _counted(self, counts: NDArray[np.float64], gamma: Array) -> Self:
+        """The sides with other evidence, and as many sessions as before."""
+        people = Table(ids=self.ids, counts=counts, gamma=gamma, n_sessions=self.n_sessions)
+        out = self._plain(self.model, people)
+        out.terms = self.terms
+        return out
+
+    @property
+    def n_sessions(self) -> Ints:
+        """(n,) sessions, each of which is one, whatever it counts for as evidence."""
+        columns = self._people.columns
+        return self._people["n_sessions"] if "n_sessions" in columns else self.counts.sum(axis=1)
+
+    @property
+    def session_weight(self) -> NDArray[np.float64] | None:
+        """(h,) what each named session of weighed sides counts for; None: each is one."""
+        return self._sessions["weight"] if "weight" in self._sessions.columns else None
 
     @cached_property
     def terms(self) -> Terms:
@@ -154,8 +210,7 @@ class Sides:
     @cached_property
     def _by_side(self) -> tuple[Ints, Ints]:
         """Named sessions in the order of their sides, and where those of each side begin, (n + 1,)."""
-        order = np.argsort(self.session_side, kind="stable")
-        return order, np.searchsorted(self.session_side[order], np.arange(len(self) + 1))
+        return _runs(self.session_side, len(self))
 
     # -- what grows with the sides
 
@@ -192,13 +247,22 @@ class Sides:
         ['c', 'a']
         """
         rows = np.ascontiguousarray(np.arange(len(self))[rows])
-        order, start = self._by_side
-        n = start[rows + 1] - start[rows]
-        sessions = self._sessions.take(order[np.repeat(start[rows] - np.cumsum(n) + n, n) + np.arange(n.sum())])
-        sessions.columns["side"] = np.repeat(np.arange(len(rows)), n)
-        out = type(self)(self.model, self.types, self._people.take(rows), sessions)
+        part, side = _runs_of(rows, *self._by_side)
+        sessions = self._sessions.take(part)
+        sessions.columns["side"] = side
+        order, start = _runs(self.occasions.side, len(self))
+        part, of_side = _runs_of(rows, order, start)
+        occasions = self.occasions.select(part, of_side)
+        place = np.argsort(order) - start[self.occasions.side]  # of an occasion among those of its side
+        old = sessions["occasion"]
+        new = np.searchsorted(of_side, side) + np.append(place, 0)[old]  # the last one is for -1, no occasion
+        sessions.columns["occasion"] = np.where(old < 0, -1, new)
+        out = type(self)(self.model, self.types, self._people.take(rows), sessions, occasions)
         out.seen = self.seen
         return out
+
+    def __sub__(self, other: object) -> NoReturn:
+        raise DuopldaError("nothing can be subtracted from sides: `remove` takes sides out of them by their ids")
 
     def __copy__(self) -> Self:
         """Sides that can be changed without changing these."""
@@ -208,41 +272,53 @@ class Sides:
         """A copy whose sessions have no names, so that none is found again elsewhere; under other ids if given."""
         names = self.ids if ids is None else as_names(np.asarray(ids))
         sums = Table(ids=names, counts=self.counts, gamma=self.gamma).take(np.arange(len(self)))
-        return self._plain(self.model, sums)
+        out = self._plain(self.model, sums)
+        out.occasions = self.occasions.select(np.arange(len(self.occasions)), self.occasions.side)
+        return out
 
     def grouped(self, group: Ints) -> Self:
-        """Groups (n,), 0 .. k - 1, as sides: the sums of their sides. No session has a name."""
+        """Groups (n,), 0 .. k - 1, of weighed sides as sides: their sums. No session has a name."""
         k = int(group.max()) + 1
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
         counts = segment_sums(self.counts[order], starts)
         gamma = segment_sums(take(self.gamma, order), starts)
-        return self._plain(self.model, Table(ids=np.arange(k), counts=counts, gamma=gamma))
+        n_sessions = segment_sums(self.n_sessions[order, None], starts)[:, 0]
+        return self._plain(self.model, Table(ids=np.arange(k), counts=counts, gamma=gamma, n_sessions=n_sessions))
 
     def moved_to(self, model: Model) -> Self:
         """The sides in the array library and on the device of the same model there. No session has a name."""
         if namespace(self.gamma) is namespace(model.V):
             return self
         sums = Table(ids=self.ids.copy(), counts=self.counts.copy(), gamma=put(to_numpy(self.gamma), model.V))
-        return self._plain(model, sums)
+        out = self._plain(model, sums)
+        o = self.occasions
+        out.occasions = Occasions(o.kappa, o.name, o.side, o.counts, put(to_numpy(o.gamma), model.V))
+        return out
 
     def _plain(self, model: Model, sums: Table) -> Self:
         """Sides with our types of sessions and with these sums, none of whose sessions has a name."""
         out = type(self).empty(model)
         out.types = self.types
         out._people = sums
+        out.occasions = Occasions.none(len(self.types), sums["gamma"])
         return out
 
-    def save(self, path: str | os.PathLike[str], *, force: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the sides to a safetensors file, whole or not at all, with a fingerprint of their model.
 
-        `PLDA.load_sides` and `Backend.load_sides` of that model read them again.
+        `PLDA.load_sides` and `Backend.load_sides` of that model read them again. `force` replaces an existing file.
         """
         numbers = ("types", "counts", "gamma", "session_side", "session_type", "z")
         arrays = {"ids": packed(self.ids), "session": packed(self.session)}
         arrays |= {name: to_numpy(getattr(self, name)) for name in numbers}
         if self.seen is not None:
-            arrays |= {"seen": self.seen.sum, "n_seen": np.array([self.seen.n])}
+            name = "seen_inside" if self.seen.inside else "seen"
+            arrays |= {name: self.seen.sum, "n_seen": np.array([self.seen.n])}
+        if len(o := self.occasions):
+            arrays |= {"occasion": packed(o.name), "occasion_side": o.side, "occasion_counts": o.counts}
+            arrays |= {"occasion_gamma": to_numpy(o.gamma), "kappa": np.array([o.kappa])}
+            arrays["session_occasion"] = self.session_occasion + 1  # 0: none
         write_container(path, "duoplda-sides", arrays, {"model": fingerprint(self.model)}, force=force)
 
     # -- changes
@@ -272,6 +348,9 @@ class Sides:
         rows[new] = len(self) + np.arange(len(new))
         if len(np.unique(rows)) < len(rows):
             raise DuopldaError("an id occurs twice among the sides to be added: give each id once")
+        if len(self.occasions) and len(other.occasions) and self.occasions.kappa != other.occasions.kappa:
+            raise DuopldaError("the sides were enrolled with different correlations of occasions: enroll both with one")
+        met = self._meet(other, rows)
         columns = self._columns_of(other.types)
         counts = np.zeros((len(new), len(self.types)), np.int64)
         gamma = zeros((len(new), self.model.ny), self.gamma)
@@ -279,12 +358,35 @@ class Sides:
         self._places.extend(other.ids[new])
         self.counts[rows[:, None], columns] += other.counts
         add_rows(self.gamma, rows, other.gamma)
-        self._join(other, rows, columns)
+        occasions = np.zeros(0, np.int64)
+        if len(other.occasions):
+            self.occasions.kappa = other.occasions.kappa
+            occasions = self.occasions.add(other.occasions, rows[other.occasions.side], columns)
+        self._join(other, rows, columns, np.append(occasions, -1)[other.session_occasion], *met)
         self.seen = seen_together(self.seen, other.seen)
         indices = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
+        ranking = self.ranking
         self.__dict__ = self.__getstate__() | indices  # all else that was computed from the sides is out of date
         self.version += 1
+        if ranking is not None:
+            ranking.update(rows)
+            self.ranking = ranking
         return self
+
+    def put(self, other: Sides) -> Self:
+        """As `add`, but sides of known ids become what they are in `other`. No session of ours may have a name.
+
+        >>> from duoplda import PLDA
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> sides = plda.enroll([[1.0], [2.0]], ["a", "b"])
+        >>> sides.put(plda.enroll([[5.0], [3.0]], ["b", "c"])).gamma[:, 0].tolist()
+        [1.0, 5.0, 3.0]
+        """
+        rows = self.rows(other.ids)
+        rows = rows[rows >= 0]
+        self.counts[rows] = 0
+        self.gamma[rows, ...] = 0.0
+        return self.add(other)
 
     def remove(self, ids: ArrayLike) -> Self:
         """Remove sides by id, in place."""
@@ -302,21 +404,37 @@ class Sides:
         if more:
             self.types = np.array(list(known), np.int64)
             self._people.columns["counts"] = np.pad(self._people.columns["counts"], ((0, 0), (0, more)))
+            self.occasions.widen(len(known))
         return columns
 
-    def _join(self, other: Sides, rows: Ints, columns: Ints) -> None:
-        """Take over the named sessions of other sides, which are `rows` here; `columns` are their types here.
+    def _meet(self, other: Sides, rows: Ints) -> tuple[Ints, Ints]:
+        """Named sessions of which other sides have a further part: their places here, and there."""
+        if not len(other.session):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        cell, part = self.named.find(other.session)
+        hit = self.session_side[cell] == rows[other.session_side][part]
+        cell = cell[hit]
+        part = part[hit]
+        if len(self.occasions) or len(other.occasions):
+            before = self.occasions.names(self.session_occasion[cell])
+            after = other.occasions.names(other.session_occasion[part])
+            torn = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+            if torn:
+                i = torn[0]
+                raise lab.torn_occasion(other.session[part[i]], [before[i], after[i]], len(torn) - 1)
+        return cell, part
 
-        A session of which the side has a part already becomes one session: it has the sum of the types and of z.
+    def _join(self, other: Sides, rows: Ints, columns: Ints, occasion: Ints, cell: Ints, part: Ints) -> None:
+        """Take over the named sessions of other sides, which are `rows` here.
+
+        `columns` are their types here, and `occasion` (h,) are the occasions of these sessions. Of the sessions `cell`
+        our sides have a part already, and `part` of theirs is the other one: these become one session, which has the
+        sum of the types and of z.
         """
         if not len(other.session):
             return
         side = rows[other.session_side]
         type_ = columns[other.session_type]
-        cell, part = self.named.find(other.session)
-        hit = self.session_side[cell] == side[part]
-        cell = cell[hit]
-        part = part[hit]
         if len(cell):
             before = self.session_type[cell]
             after = type_[part]
@@ -324,20 +442,40 @@ class Sides:
             z2 = take(other.z, part)
             meet = Meeting(self.model, self.types[before], self.types[after])
             whole = self._columns_of(self.types[before] + self.types[after])
-            order = np.argsort(side[part], kind="stable")
-            add_segments(self.gamma, side[part][order], take(meet.shift(z1, z2), order))
-            for types, change in ((before, -1), (after, -1), (whole, 1)):
-                np.add.at(self.counts, (side[part], types), change)
+            shift = meet.shift(z1, z2)
+            known = np.flatnonzero(occasion[part] >= 0)
+            for sums, row, rows in (
+                (self, side[part], np.arange(len(part))),
+                (self.occasions, occasion[part][known], known),
+            ):
+                order = np.argsort(row, kind="stable")
+                add_segments(sums.gamma, row[order], take(shift, rows[order]))
+                for types, change in ((before, -1), (after, -1), (whole, 1)):
+                    np.add.at(sums.counts, (row, types[rows]), change)
             self.session_type[cell] = whole
             set_rows(self.z, cell, z1 + z2)
         new = np.setdiff1d(np.arange(len(side)), part)
-        self._sessions.append(name=other.session[new], side=side[new], type=type_[new], z=take(other.z, new))
+        columns_of_new = {"name": other.session[new], "side": side[new], "type": type_[new], "z": take(other.z, new)}
+        self._sessions.append(**columns_of_new, occasion=occasion[new])
         self.named.extend(other.session[new])
+
+
+def _runs(side: Ints, n: int) -> tuple[Ints, Ints]:
+    """Rows in the order of their sides 0 .. n - 1, and where those of each side begin, (n + 1,)."""
+    order = np.argsort(side, kind="stable")
+    return order, np.searchsorted(side[order], np.arange(n + 1))
+
+
+def _runs_of(sides: Ints, order: Ints, start: Ints) -> tuple[Ints, Ints]:
+    """The rows of some sides, one side after the other, and for each of them the place of its side among these."""
+    n = start[sides + 1] - start[sides]
+    rows = order[np.repeat(start[sides] - np.cumsum(n) + n, n) + np.arange(n.sum())]
+    return rows, np.repeat(np.arange(len(sides)), n)
 
 
 def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
     """What two sets of sides have seen together; None where one is not known, or was seen by another chain."""
-    if a is None or b is None or (a.n and b.n and a.sum.shape != b.sum.shape):
+    if a is None or b is None or (a.n and b.n and (a.sum.shape, a.inside) != (b.sum.shape, b.inside)):
         return None
     return a + b
 
@@ -359,6 +497,45 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             f"{path}: these speakers were enrolled with another model, and this one cannot score them: give the model "
             "that enrolled them, or enroll them again"
         )
+    ids, session, seen = _checked(path, arrays, model)
+    types, counts, side, type_ = (arrays[k] for k in ("types", "counts", "session_side", "session_type"))
+    people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
+    sessions = Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V))
+    occasions = None
+    if "occasion" in arrays:
+        name, side, counts = (arrays[k] for k in ("occasion", "occasion_side", "occasion_counts"))
+        gamma = put(arrays["occasion_gamma"], model.V)
+        occasions = Occasions(float(arrays["kappa"][0]), unpacked(name), side, counts, gamma)
+        sessions.columns["occasion"] = arrays["session_occasion"] - 1
+    out = Sides(model, types, people, sessions, occasions)
+    out.seen = seen
+    return out
+
+
+class Enrolled(NamedTuple):
+    """Who is enrolled in a file, as far as it can be told without the model."""
+
+    ids: NDArray[Any]  # (n,)
+    sessions: Ints  # (n,) how many
+    recordings: Ints  # (n,) how many
+    model: str  # the fingerprint of the model
+
+
+def read_enrolled(path: str | os.PathLike[str]) -> Enrolled:
+    """Read who is enrolled in a file that `Sides.save` wrote."""
+    arrays, header = read_container(path, ["duoplda-sides"])
+    ids, _, _ = _checked(path, arrays, None)
+    recordings = arrays["counts"] @ arrays["types"].sum(axis=1)
+    return Enrolled(ids, arrays["counts"].sum(axis=1), recordings, str(header.get("model")))
+
+
+def _checked(
+    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], model: Model | None
+) -> tuple[NDArray[Any], NDArray[Any], Seen | None]:
+    """The ids, the names of sessions and what was seen in a file of sides, whose arrays must fit together.
+
+    Without a model the numbers of kinds and of factors are taken as they are.
+    """
     try:
         ids = unpacked(arrays["ids"])
         session = unpacked(arrays["session"])
@@ -366,10 +543,17 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
         n = len(ids)
         h = len(session)
         C = len(types)
-        shapes = {"types": (C, model.K), "counts": (n, C), "gamma": (n, model.ny), "z": (h, model.nx)}
-        for name, shape in (shapes | {"session_side": (h,), "session_type": (h,)}).items():
+        widths = [arrays[name].shape[-1] for name in ("types", "gamma", "z")]
+        K, ny, nx = widths if model is None else (model.K, model.ny, model.nx)
+        shapes: dict[str, tuple[int, ...]] = {"types": (C, K), "counts": (n, C), "gamma": (n, ny), "z": (h, nx)}
+        shapes |= {"session_side": (h,), "session_type": (h,)}
+        if "occasion" in arrays:
+            o = len(unpacked(arrays["occasion"]))
+            shapes |= {"occasion_side": (o,), "occasion_counts": (o, C), "occasion_gamma": (o, ny)}
+            shapes |= {"session_occasion": (h,), "kappa": (1,)}
+        for name, shape in shapes.items():
             array = arrays[name]
-            real = name in ("gamma", "z")
+            real = name in ("gamma", "z", "occasion_gamma", "kappa")
             if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
                 raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
             if not (np.isfinite(array) if real else array >= 0).all():
@@ -378,22 +562,33 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
             raise ValueError("it has sessions of speakers, or of types, that it does not have")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
             raise ValueError("it has more named sessions than sessions")
+        if "occasion" in arrays:
+            _check_occasions(arrays, n, o)
         seen = None
-        if "seen" in arrays:
+        inside = "seen_inside" in arrays
+        if inside or "seen" in arrays:
             number = arrays["n_seen"]
-            total = arrays["seen"]
+            total = arrays["seen_inside" if inside else "seen"]
             if number.shape != (1,) or number.dtype != np.int64 or number[0] < 0:
                 what = number.tolist() if number.size < 9 else number.shape
                 raise ValueError(f"n_seen is {number.dtype} {what}, expected one number from 0 on")
             if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
                 raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
-            seen = Seen(int(number[0]), total)
-    except (KeyError, ValueError, TypeError) as error:
+            seen = Seen(int(number[0]), total, inside)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
-    people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
-    out = Sides(model, types, people, Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V)))
-    out.seen = seen
-    return out
+    return ids, session, seen
+
+
+def _check_occasions(arrays: dict[str, NDArray[Any]], n: int, o: int) -> None:
+    """Refuse `o` occasions that do not fit the sessions of `n` sides."""
+    side = arrays["occasion_side"]
+    if (side >= n).any() or (arrays["session_occasion"] > o).any() or not 0 <= arrays["kappa"][0] <= 1:
+        raise ValueError("it has occasions of speakers, or of sessions, that it does not have")
+    counts = np.zeros_like(arrays["counts"])
+    np.add.at(counts, side, arrays["occasion_counts"])
+    if (counts > arrays["counts"]).any():
+        raise ValueError("it has more sessions in occasions than sessions")
 
 
 class Groups:
@@ -431,11 +626,18 @@ class Groups:
 
 
 def enroll(
-    model: Model, X: Array, ids: ArrayLike, session: ArrayLike | None = None, channel: Ints | None = None
+    model: Model,
+    X: Array,
+    ids: ArrayLike,
+    session: ArrayLike | None = None,
+    channel: Ints | None = None,
+    occasion: ArrayLike | None = None,
+    kappa: float = 0.0,
 ) -> Sides:
     """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers.
 
-    `session` (n,) are names, `channel` (n,) rows of the model's kinds of channels.
+    `session` and `occasion` (n,) are names, `channel` (n,) rows of the model's kinds of channels; `kappa` is what
+    sessions of one occasion have in common.
     """
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
     cell = np.arange(len(side))  # a cell is a session of a side
@@ -454,7 +656,18 @@ def enroll(
     z = zeros((0, model.nx), model.V) if session is None else s.z
     people = Table(ids=as_names(side_ids), counts=s.counts, gamma=s.gamma(terms))
     parts = Table(name=names, side=labels.session_speaker[named], type=s.type[named], z=z)
-    sides = Sides(model, s.types, people, parts)
+    occasions = None
+    if occasion is not None:
+        of_row = lab.encode(None, session, None, X.shape[0], occasion=occasion)
+        days = np.asarray(of_row.occasion_ids)
+        of_cell = np.zeros(n_cells, np.int64)
+        of_cell[cell] = np.asarray(of_row.occasion)
+        groups, group = np.unique(labels.session_speaker * len(days) + of_cell, return_inverse=True)
+        whose, which = np.divmod(groups, len(days))
+        of_group = replace(s, labels=replace(labels, speaker_ids=groups, speaker=group[cell]))
+        occasions = Occasions(kappa, days[which], whose, of_group.counts, of_group.gamma(terms))
+        parts.columns["occasion"] = group[named]
+    sides = Sides(model, s.types, people, parts, occasions)
     sides.terms = terms
     return sides
 
@@ -528,10 +741,17 @@ def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = No
     meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
     za = take(a.z, ca)
     zb = take(b.z, cb)
-    gain = segment_sums(meet.gain(za, zb)[:, None], starts)[:, 0]
-    gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(meet.shift(za, zb), starts)
+    gains = meet.gain(za, zb)[:, None]
+    shifts = meet.shift(za, zb)
+    weight = None  # of the parts that meet
+    if a.session_weight is not None or b.session_weight is not None:
+        of_a, of_b = (np.ones(len(s.session)) if s.session_weight is None else s.session_weight for s in (a, b))
+        weight = np.minimum(of_a[ca], of_b[cb])
+        gains, shifts = (put(weight[:, None], gamma) * gamma for gamma in (gains, shifts))
+    gain = segment_sums(gains, starts)[:, 0]
+    gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(shifts, starts)
     T = meet.n
-    met = np.bincount(place * T + meet.which, minlength=len(trials) * T).reshape(len(trials), T)
+    met = np.bincount(place * T + meet.which, weight, minlength=len(trials) * T).reshape(len(trials), T)
     G = namespace(gamma).concat([a.terms.G, b.terms.G, meet.G])
     Q3 = log_evidence(G, np.concatenate([a.counts[i], b.counts[j], met], axis=1), gamma)
     return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)

@@ -30,19 +30,22 @@ from duoplda.arrays import (
     zeros,
 )
 from duoplda.data.labels import Ints, Labels
+from duoplda.model.occasions import session_weight
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Patterns, at_once, inverses
 from duoplda.trials.ratios import dots, run
+from duoplda.trials.structure import Structure, log_determinants
 from duoplda.trials.tables import empty
 
 
 class SideSums:
     """Recordings X (n, d) of kinds (n,), 0 .. K - 1, summed up for sides (n,), 0 .. S - 1.
 
-    A session (n,) is one whole; None: each recording is a session of its own.
+    A session (n,) is one whole; None: each recording is a session of its own. With `kappa`, the sessions of each side
+    are of one occasion, and count for less (`duoplda.trials.occasions`).
     """
 
-    def __init__(self, X: Array, side: Ints, session: Ints | None, kind: Ints, K: int):
+    def __init__(self, X: Array, side: Ints, session: Ints | None, kind: Ints, K: int, kappa: float = 0.0):
         cell = np.arange(len(side))
         if session is not None:
             cell = np.unique(side * (int(session.max()) + 1) + session, return_inverse=True)[1].reshape(-1)
@@ -52,6 +55,9 @@ class SideSums:
         self.types, type_, _ = labels.types
         C = len(self.types)
         self.counts: Ints = np.bincount(labels.session_speaker * C + type_, minlength=n_sides * C).reshape(n_sides, C)
+        rho = session_weight(self.counts.sum(axis=1), kappa)  # (n_sides,)
+        if kappa:
+            self.counts = np.round(self.counts * rho[:, None], 12)  # equal products as one pattern
         self.patterns = Patterns(self.counts)
         place = (kind * C + type_[cell]) * n_sides + side
         order = np.argsort(place, kind="stable")
@@ -59,6 +65,10 @@ class SideSums:
         self.F = segment_sums(take(X, order), starts)  # (R, d) by kind, then type, then side
         self.n = put(np.diff(np.append(starts, len(place))).astype(np.float64)[:, None], X)  # (R, 1)
         kind_and_type, self.side = np.divmod(place[order][starts], n_sides)  # (R,) of each sum
+        if kappa:
+            of_sum = put(rho[self.side, None], X)
+            self.F = self.F * of_sum
+            self.n = self.n * of_sum
         edges = pairwise([*np.flatnonzero(np.diff(kind_and_type, prepend=-1)).tolist(), len(starts)])
         self.parts = [(*divmod(int(kind_and_type[a]), C), slice(a, b)) for a, b in edges]  # kind, type, rows
 
@@ -100,7 +110,7 @@ class ModelRatios:
         self.shape = (len(enrolled), len(tests))
         self.types, place = np.unique(np.concatenate([s.types for s in self.sums]), axis=0, return_inverse=True)
         self.places = np.split(place.reshape(-1), [len(enrolled.types)])
-        rows = [np.zeros((len(s.patterns), len(self.types)), np.int64) for s in self.sums]
+        rows = [np.zeros((len(s.patterns), len(self.types)), s.counts.dtype) for s in self.sums]
         for counts, sums, columns in zip(rows, self.sums, self.places, strict=True):
             counts[:, columns] = sums.patterns.rows
         # The rows of each pattern, where sides and tests are in the order of their patterns
@@ -133,6 +143,16 @@ class ModelRatios:
             return take(blocks[0], np.argsort(first.speakers))
         out = take(namespace(model.V).concat(blocks, axis=1), np.argsort(first.speakers))
         return take(out.T, np.argsort(second.speakers)).T
+
+    @reproducible()
+    def structure(self, model: Model) -> tuple[Structure, Ints, Ints]:
+        """(P, Q) of pairs of patterns, and the pattern of each side (S,) and of each test (T,)."""
+        ln = log_determinants(Terms(model, self.types).G, self.counts)
+        expected = (ln[self.of_p][:, None] + ln[self.of_q] - ln[self.of_both]) / 2
+        kinds = ((self.counts[rows] @ self.types).astype(float) for rows in (self.of_p, self.of_q))
+        alike_p, alike_q = (n / n.sum(axis=1, keepdims=True) for n in kinds)
+        first, second = (s.patterns.index for s in self.sums)
+        return Structure(expected, alike_p @ alike_q.T), first, second
 
     def cells(self, cells: Ints) -> list[ListedCells]:
         """What `listed` has to know of pairs (n,), each of which is side * T + test: worked out once for all models."""

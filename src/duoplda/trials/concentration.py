@@ -1,0 +1,73 @@
+"""How many speakers to expect: the concentration of the prior over partitions, learned from what is clustered.
+
+The prior of Ewens expects k = alpha [digamma(alpha + n) - digamma(alpha)] clusters of n sessions, where
+alpha = (1 - p) / p and p is the probability that two random sessions are of one speaker. Which two clusters are merged
+first does not depend on alpha, only where merging stops. So clusters are merged down to where the least alpha would
+stop, and along this path the alpha is found whose best partition has the number of clusters that it expects.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import digamma
+
+from duoplda.trials.evidence import Floats
+
+# One speaker is expected of any number of sessions that fit into memory.
+LEAST_LN_ALPHA = math.log(0.01)
+
+
+def most_ln_alpha(n_sessions: float) -> float:
+    """Where each session is expected to have two others of its speaker.
+
+    Without a limit, the partition in which everybody is alone would explain itself: it makes alpha infinite, and an
+    infinite alpha makes it certain.
+    """
+    return max(math.log(n_sessions / 2), LEAST_LN_ALPHA)
+
+
+def expected_clusters(ln_alpha: float, n_sessions: float) -> float:
+    """How many clusters of so many sessions the prior expects.
+
+    >>> round(expected_clusters(0.0, 4), 3)  # 1 + 1/2 + 1/3 + 1/4
+    2.083
+    """
+    alpha = math.exp(ln_alpha)
+    return alpha * float(digamma(alpha + n_sessions) - digamma(alpha))
+
+
+def ln_alpha_of(n_clusters: float, n_sessions: float) -> float:
+    """The ln alpha that expects so many clusters, within the limits."""
+    most = most_ln_alpha(n_sessions)
+
+    def excess(ln_alpha: float) -> float:
+        return expected_clusters(ln_alpha, n_sessions) - n_clusters
+
+    if excess(LEAST_LN_ALPHA) >= 0:
+        return LEAST_LN_ALPHA
+    return most if excess(most) <= 0 else float(brentq(excess, LEAST_LN_ALPHA, most))
+
+
+def learn(pulls: Floats, n_items: int, n_sessions: float, allowed: NDArray[np.bool_]) -> tuple[float, int]:
+    """The ln alpha that agrees with its own best partition on a path of merges, and how many merges that takes.
+
+    `pulls` (t,) are the gains of the merges of `n_items` items with an alpha of 1. The partition may be one of those
+    that are `allowed` (t + 1,), the first of which is before any merge. The search begins between one
+    cluster and all alone, with the square root of the number of sessions. It ends where a number of clusters comes
+    again: where alpha has more of them, the prior expects more, so that the numbers go up or down and not round.
+    """
+    n_clusters = n_items - np.arange(len(pulls) + 1)
+    total = np.concatenate([[0.0], np.cumsum(pulls)])
+    total = np.where(allowed, total, -np.inf)
+    ln_alpha = ln_alpha_of(max(1.5, math.sqrt(n_sessions)), n_sessions)
+    merges = -1
+    while True:
+        best = int(np.argmax(total + n_clusters * ln_alpha))
+        if best == merges:
+            return ln_alpha, merges
+        merges = best
+        ln_alpha = ln_alpha_of(float(n_clusters[merges]), n_sessions)
