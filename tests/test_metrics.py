@@ -16,7 +16,7 @@ from llreval.pav_rocch import PAV, ROCCH
 from scipy.integrate import quad
 from scipy.interpolate import interp1d
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 from sklearn.metrics import roc_curve
 
 from duoplda import DuopldaError
@@ -296,8 +296,11 @@ WRONG_TRIALS = [
     (GOOD, [True, True, True], None, "no non-target trial"),
     (GOOD, [0, 0, 0], None, "no target trial"),
     (GOOD, [0, 1, 2], None, r"labels must be booleans.*found \['0', '1', '2'\]"),
-    (GOOD, [0.0, 1.0, 1.0], None, "labels must be booleans"),
-    (GOOD, ["target", "nontarget", "target"], None, "labels must be booleans.*'nontarget', 'target'"),
+    (GOOD, [0.0, 1.0, 0.5], None, r"labels must be booleans.*found \['0.0', '0.5', '1.0'\]"),
+    (GOOD, [0.0, 1.0, np.nan], None, "labels must be booleans"),
+    (GOOD, [-1, 1, 1], None, "labels must be booleans"),
+    (GOOD, ["target", "nontarget", "foo"], None, "words such as target and nontarget; found .*'foo', 'nontarget'"),
+    (GOOD, [None, True, False], None, "labels must be booleans"),
     (GOOD, Y, [1.0, 1.0], r"weights \(2,\); they must be \(n,\), equally long"),
     (GOOD, Y, [1.0, -1.0, 1.0], r"weights: 1 of 3 are negative or not finite \(rows 1, from 0\)"),
     (GOOD, Y, [1.0, 1.0, np.nan], "weights: 1 of 3 are negative or not finite"),
@@ -324,6 +327,26 @@ def test_wrong_trials_are_refused(scores, labels, weights, message):
     for metric in [*TRIAL_METRICS.values(), metrics.det_curve, metrics.rocch, metrics.pav_llr]:
         with pytest.raises(DuopldaError, match=message):
             metric(scores, labels, weights=weights)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["target", "nontarget", "target", "nontarget"],
+        ["TARGET", "imposter", "tgt", "non-target"],
+        np.array([b"target", b"nontarget", b"target", b"nontarget"]),
+        np.array(["target", "nontarget"] * 2, object),
+        np.array(["target", "nontarget"] * 2, np.dtypes.StringDType()),
+        [1.0, 0.0, 1.0, 0.0],
+        np.array([1, 0, 1, 0], np.uint8),
+        np.array([True, False, True, False], object),
+        ["1", "0", "1", "0"],
+    ],
+)
+def test_labels_are_words_numbers_or_booleans(labels):
+    scores = [3.0, 1.0, -1.0, -3.0]
+    for metric in [*TRIAL_METRICS.values(), metrics.det_curve, metrics.rocch, metrics.pav_llr, metrics.measure]:
+        np.testing.assert_array_equal(metric(scores, labels), metric(scores, [True, False, True, False]))
 
 
 @pytest.mark.parametrize(("metric", "options", "message"), WRONG_OPTIONS)
@@ -386,6 +409,34 @@ def test_bootstrap_is_seeded():
     assert not np.array_equal(first.values, other.values)
 
 
+def test_a_paired_difference_is_that_of_the_same_resamples():
+    scores, labels, a, b = speaker_trials(1)
+    others = scores + np.random.default_rng(0).normal(size=len(scores))
+    both = [metrics.bootstrap(metrics.min_cllr, s, labels, a, b, n_resamples=30, seed=5) for s in (scores, others)]
+    result = metrics.paired_difference(metrics.min_cllr, scores, others, labels, a, b, n_resamples=30, seed=5)
+    np.testing.assert_allclose(result.values, both[0].values - both[1].values, atol=1e-12)
+    assert result.estimate == pytest.approx(both[0].estimate - both[1].estimate, abs=1e-12)
+    assert result.low <= result.estimate <= result.high
+    of_all = metrics.paired_difference(metrics.measure, scores, others, labels, a, b, n_resamples=30, seed=5)
+    position = metrics.metric_names().index("min_cllr")
+    np.testing.assert_allclose(of_all.values[:, position], result.values, atol=1e-12)
+
+
+def test_a_paired_difference_sees_what_intervals_of_each_system_hide():
+    """All speakers are a little better in one system, by far less than they differ from each other."""
+    rng = np.random.default_rng(0)
+    a, b = (side.ravel() for side in np.meshgrid(np.arange(25), np.arange(25), indexing="ij"))
+    hard = rng.normal(0.0, 1.5, 25)
+    scores = np.where(a == b, 2.0, -2.0) + hard[a] + hard[b] + rng.normal(0.0, 1.0, len(a))
+    better = scores + np.where(a == b, 0.3, -0.3)
+    first, second = (metrics.bootstrap(metrics.cllr, s, a == b, a, b, n_resamples=300) for s in (scores, better))
+    paired = metrics.paired_difference(metrics.cllr, scores, better, a == b, a, b, n_resamples=300)
+    assert first.low < second.high
+    assert 0 < paired.low < paired.high
+    nothing = metrics.paired_difference(metrics.cllr, scores, scores, a == b, a, b, n_resamples=5)
+    assert nothing.low == nothing.estimate == nothing.high == 0
+
+
 def test_bootstrap_of_arrays_and_of_infinite_values():
     scores, labels, a, b = speaker_trials(2)
     metric = partial(metrics.act_dcf, p_target=[0.5, 0.1])
@@ -397,6 +448,42 @@ def test_bootstrap_of_arrays_and_of_infinite_values():
     result = metrics.bootstrap(metrics.cllr, scores, labels, a, b, n_resamples=200)
     assert np.isfinite(result.low)
     assert result.high == INF
+
+
+def drawn_ratios(rng, n_speakers, scale=1.0, offset=0.0):
+    """Trials between all pairs of three recordings of each speaker; with scale 1 and offset 0 ratios are calibrated."""
+    speaker = np.repeat(np.arange(n_speakers), 3)
+    x = rng.normal(size=n_speakers)[speaker] + 0.5 * rng.normal(size=len(speaker))
+    one, two = np.triu_indices(len(x), 1)
+    both = np.stack((x[one], x[two]), axis=1)
+    same = multivariate_normal([0, 0], [[1.25, 1], [1, 1.25]]).logpdf(both)
+    llr = same - norm(0, np.sqrt(1.25)).logpdf(both).sum(axis=1)
+    return scale * llr + offset, speaker[one] == speaker[two], speaker[one], speaker[two]
+
+
+@pytest.mark.parametrize("n_resamples", [1, 2, 20])
+def test_every_interval_holds_its_estimate(n_resamples):
+    rng = np.random.default_rng(0)
+    for case in range(60):
+        data = drawn_ratios(rng, 2 + case % 9, *((1.0, 0.0), (1.5, 1.0), (0.1, -1.0))[case % 3])
+        metric = (partial(metrics.measure, p_target=[0.05, 0.5]), metrics.calibration_loss)[case % 2]
+        result = metrics.bootstrap(metric, *data, n_resamples=n_resamples, seed=case)
+        assert np.all((result.low >= 0) & (result.low <= result.estimate) & (result.estimate <= result.high))
+    scores, labels, a, b = data
+    scores[np.flatnonzero(labels)[0]] = -INF
+    result = metrics.bootstrap(metrics.calibration_loss, scores, labels, a, b, n_resamples=n_resamples)
+    assert result.estimate == result.high == INF
+    assert result.low >= 0
+
+
+def test_the_interval_of_the_loss_of_calibrated_ratios_starts_near_zero():
+    """By quantiles of the resampled values none of these did: they repeat the bias of the fit to few trials."""
+    rng = np.random.default_rng(1)
+    results = [metrics.bootstrap(metrics.calibration_loss, *drawn_ratios(rng, 8), n_resamples=60) for _ in range(15)]
+    assert np.mean([result.low < 0.01 for result in results]) > 0.8
+    assert np.mean([np.sort(result.values)[1] < 0.01 for result in results]) < 0.1
+    alone = [metrics.bootstrap(metrics.min_cllr, *drawn_ratios(rng, 4), n_resamples=60).high for _ in range(20)]
+    assert max(alone) <= 1
 
 
 def test_bootstrap_progress_goes_to_a_terminal_only(monkeypatch, capsys):

@@ -78,8 +78,16 @@ def match_scores(trials: Trials, systems: Mapping[str, Scores], *, allow_missing
     return Matched(scored, columns, missing, unused, len(trials) - len(kept))
 
 
-def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missing: bool = False) -> Matched:
+def match_files(
+    trials: str | Path,
+    scores: Sequence[str | Path],
+    *,
+    columns: Mapping[str, str] | None = None,
+    allow_missing: bool = False,
+) -> Matched:
     """Read a key and score files and match them; a system has the shortest name that tells its file from the others.
+
+    `columns` names columns of tables, as for `read_trials` and `read_scores`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,15 +97,17 @@ def match_files(trials: str | Path, scores: Sequence[str | Path], *, allow_missi
     >>> matched.target.tolist(), matched.systems["dev"].tolist()
     ([True, False], [2.5, -1.5])
     """
-    paths = [Path(path) for path in scores]
-    choices = [p.stem for p in paths], [p.name for p in paths], [str(p) for p in paths]
+    plain = [Path(path).name.removesuffix(".gz") for path in scores]
+    choices = [Path(name).stem for name in plain], plain, [str(path) for path in scores]
     names = next((names for names in choices if len(set(names)) == len(names)), None)
     if names is None:
         raise DuopldaError("the same score file is given twice; give each system once")
-    key = read_trials(trials)
+    key = read_trials(trials, columns=columns)
     with error_prefix(str(trials)):
         truth_of(key)
-    matched = match_scores(key, {str(path): read_scores(path) for path in paths}, allow_missing=allow_missing)
+    matched = match_scores(
+        key, {str(path): read_scores(path, columns=columns) for path in scores}, allow_missing=allow_missing
+    )
     return replace(matched, systems=dict(zip(names, matched.systems.values(), strict=True)))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from duoplda.data.labels import codes
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import BootstrapResult, Floats, Indices, Weights, refuse_rows
+from duoplda.evaluation.metrics import BootstrapResult, Floats, Indices, Weights, interval, refuse_rows
 
 __all__ = ["BCubed", "b_cubed", "coverage", "nmi", "partition_metrics", "purity"]
 
@@ -110,8 +110,8 @@ def partition_metrics(
     simulated cases, with it in 92 to 97 %.)
     Likewise a cluster counts for its speakers by their parts of it, sum_c n_ck / n_c clusters for speaker k.
 
-    The interval runs between the (1 -+ confidence) / 2 quantiles of the resampled values. The number of speakers
-    has none, and nothing has one with `n_resamples` = 0 (`low` and `high` are None).
+    The interval runs between the (1 -+ confidence) / 2 quantiles of the resampled values, and to the estimate. The
+    number of speakers has none, and nothing has one with `n_resamples` = 0 (`low` and `high` are None).
 
     >>> measures = partition_metrics([1, 1, 2, 2, 3], ["ann", "ann", "bob", "bob", "bob"], n_resamples=50)
     >>> measures["clusters"].estimate, measures["speakers"].estimate, round(measures["b_cubed_f"].estimate, 3)
@@ -125,12 +125,10 @@ def partition_metrics(
     draws = [np.bincount(rng.integers(S, size=S), minlength=S) @ sums for _ in range(n_resamples)]
     estimate = _measures(sums.sum(axis=0))
     values = _measures(np.reshape(draws, (n_resamples, sums.shape[1])))
-    cut = int(round((1 - confidence) / 2 * n_resamples, 9))  # as many values lie below low as above high
-    results = {}
-    for name, point, column in zip(MEASURES, estimate.tolist(), values.T, strict=True):
-        ranked = np.sort(column)
-        low, high = (float(ranked[cut]), float(ranked[-1 - cut])) if n_resamples else (None, None)
-        results[name] = BootstrapResult(point, low, high, column)
+    empty = [None] * len(MEASURES)
+    low, high = (ends.tolist() for ends in interval(estimate, values, confidence)) if n_resamples else (empty, empty)
+    columns = zip(MEASURES, estimate.tolist(), low, high, values.T, strict=True)
+    results = {name: BootstrapResult(*measured) for name, *measured in columns}
     results["clusters"] = results["clusters"]._replace(estimate=round(estimate[-1]))
     return results | {"speakers": BootstrapResult(S, None, None, np.empty(0))}
 
