@@ -17,9 +17,10 @@ from duoplda.data.recordings import Relabelled
 from duoplda.datasets import draw, make_recordings, sample
 from duoplda.estimators.adaptation import METHODS
 from duoplda.estimators.preprocessing import through
+from duoplda.model.adaptation import usual_shares
 from duoplda.model.parameters import checked
 from duoplda.observer import Observer
-from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, PartitionTrial, best_partition
+from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS
 from test_statistics import assert_equal_statistics
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -251,11 +252,16 @@ def test_known_covariances_are_recovered_better_than_by_centring(plda, backend, 
     for what, source in (("plda", plda), ("backend", backend)):
         new, centred = adapted(what, known, asked), adapted(what, known, "centre")
         assert_sound(new)
-        assert cllr(raw(new)) < 0.9 * min(cllr(raw(centred)), cllr(raw(source)))
+        # Where nothing is known, ten recordings count as one speaker, so that few people's do no harm: less is gained.
+        gain = 0.95 if method == "total" else 0.9
+        assert cllr(raw(new)) < gain * min(cllr(raw(centred)), cllr(raw(source)))
         assert cllr(new) < 0.97 * min(cllr(centred), cllr(source))
-        assert ("scale" in new.adapted_["calibration"]) == (method in ("labels", "clusters"))
-        if method == "labels":
-            assert cllr(new) < 0.97 * cllr(raw(new))
+
+
+def test_a_calibration_that_nothing_tells_of_is_not_kept_without_a_word(adapted):
+    story = adapted("backend", "nothing").adapted_
+    assert story["calibration"] == {"reason": "that of the source stays"}
+    assert any("calibration may not hold here" in note for note in story["notes"])
 
 
 def test_what_kaldi_does_helps_less(adapted):
@@ -269,35 +275,36 @@ def test_what_kaldi_does_helps_less(adapted):
 # -- a target like the source
 
 
-@pytest.mark.parametrize(("noise", "share", "like_source"), [(1.0, 0.0, True), (1.15, 0.2, True), (1.2, 0.3, False)])
-def test_a_target_with_a_little_more_noise_is_like_the_source(plda, noise, share, like_source):
-    """Speakers who are left out want at most a quarter of its noise, and its mean is near: only the mean moves."""
-    X, speaker, session, _ = drawn(replace(SOURCE, W=SOURCE.W / noise), 30, 3, (2, 4), (2, 4))
+CHANGES = {
+    "none": {},
+    "speaker": {"V": factor(np.diag(np.geomspace(0.2, 12, D)))},
+    "session": {"U": factor(np.diag(np.geomspace(6, 0.1, D)))},
+    "noise": {"W": SOURCE.W / 3},
+}
+
+
+@pytest.mark.parametrize("level", CHANGES)
+def test_the_level_that_has_changed_moves(plda, level):
+    """Speakers who are left out choose it, whatever the mean and the noise are."""
+    X, speaker, session, _ = drawn(replace(SOURCE, **CHANGES[level]), 30, 3, (2, 4), (2, 4))
     story = plda.adapt(X, speaker, session).adapted_
-    assert story["chosen"]["noise"] == share
-    assert any("like the source" in note for note in story["notes"]) == like_source
-    assert (max(story["shares"].values()) == 0) == like_source
-    far = plda.adapt(X + 3, speaker, session).adapted_  # whatever the noise is, the mean is elsewhere
-    assert max(far["shares"].values()) > 0
+    moved = {name for name in ("speaker", "session", "noise") if story["chosen"][name]}
+    assert {name for name, share in story["shares"].items() if share} == moved
+    assert (level in moved) == bool(moved) == (level != "none")
+    if level == "none":
+        assert story["chosen"]["gain"] == 0
+        assert "no level that moves makes held-out speakers more likely" in story["notes"][0]
+    else:
+        assert story["chosen"]["gain"] > story["chosen"]["error"] > 0
 
 
 def test_sessions_of_unknown_speakers_move_what_is_above_the_noise_half_as_far(plda):
-    """Each session counts as a speaker, so that those left out tell of the noise alone."""
+    """Each session counts as a speaker."""
     X, _, session = ADAPT
-    chosen = plda.adapt(Statistics.from_arrays(X, None, session, n_folds=16)).adapted_["chosen"]
-    assert chosen["noise"] > 0
-    assert chosen["both"] == chosen["noise"] / 2
-
-
-def test_the_partition_of_lowest_cost_wins_unless_it_leaves_many_more_sessions_alone():
-    obvious_pairs, half, whole, costly = (
-        PartitionTrial(*trial) for trial in ((0.01, 0.3, 40), (0.1, 0.74, 30), (0.2, 0.8, 12), (0.3, 1.0, 10))
-    )
-    without_cost = PartitionTrial(None, 1.0, 7)
-    assert best_partition([obvious_pairs, half, whole, costly]) == 2
-    assert best_partition([obvious_pairs, half, whole]) == 1
-    assert best_partition([obvious_pairs, without_cost]) == 0
-    assert best_partition([without_cost, without_cost._replace(n_clusters=9)]) == 1
+    story = plda.adapt(Statistics.from_arrays(X, None, session, n_folds=16)).adapted_
+    assert story["chosen"]["noise"] == 1
+    assert 0 < story["shares"]["both"] <= 0.25
+    assert story["shares"]["noise"] == 0.5
 
 
 # -- clusters
@@ -354,13 +361,12 @@ def test_clusters_that_are_the_speakers(well, cleared):
     for name in names:
         assert found[name]["sessions"].tolist() == sorted(truth), name
         assert found[name]["speakers"].tolist() == [truth[s] for s in sorted(truth)], name
-    labelled = cleared("speakers")
-    assert adapted.adapted_["target"]["clusters"] == labelled.adapted_["target"]["speakers"] == SPEAKERS
+    story = adapted.adapted_
+    assert story["target"]["clusters"] == cleared("speakers").adapted_["target"]["speakers"] == SPEAKERS
+    weights = tuple(story["shares"].values())
+    labelled = well.adapt(X, speaker, session, method="labels", weights=weights, centre=story["centre"])
     assert_same_model(adapted, labelled)
-    np.testing.assert_allclose(trials(adapted)[0], trials(labelled)[0], rtol=1e-7, atol=1e-7)
-    for key in ("shares", "chosen"):
-        assert adapted.adapted_[key] == pytest.approx(labelled.adapted_[key], rel=1e-9)
-    assert adapted.adapted_["calibration"]["cost"] == pytest.approx(labelled.adapted_["calibration"]["cost"], rel=1e-6)
+    np.testing.assert_allclose(trials(raw(adapted))[0], trials(raw(labelled))[0], rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["labels", "clusters", "sessions", "total", "kaldi"])
@@ -534,7 +540,7 @@ def test_some_clusters_do_not_calibrate(well):
     assert "6 clusters are too few to calibrate with (at least 8)" in adapted.adapted_["notes"]
     assert_sound(adapted)
     X, _, session = clear(8, 12)
-    assert "scale" in well.adapt(X, session=session).adapted_["calibration"]
+    assert not any("too few to calibrate" in note for note in well.adapt(X, session=session).adapted_["notes"])
 
 
 def test_all_speakers_in_one_fold(well):
@@ -569,12 +575,13 @@ def test_a_target_like_the_source_changes_next_to_nothing(home, given):
     adapted = backend.adapt(X, speaker if given == "labels" else None, session, **options)
     story = adapted.adapted_
     assert story["method"] == given
-    assert story["chosen"]["noise"] <= 0.15
-    assert all(share <= story["chosen"][level] for level, share in story["shares"].items())
+    assert not any(story["chosen"][level] for level in ("speaker", "session", "noise"))
+    assert not any(story["shares"].values())
     assert adapted.calibration_ is backend.calibration_ is not None
     assert story["calibration"]["reason"] == "that of the source stays"
     if given != "sessions":
-        assert f"held-out {'speakers' if given == 'labels' else 'clusters'} choose a share of" in story["notes"][0]
+        who = "speakers" if given == "labels" else "clusters"
+        assert f"no level that moves makes held-out {who} more likely" in story["notes"][0]
     for a, b in zip(covariances(model_of(adapted)), covariances(model_of(backend)), strict=True):
         assert np.linalg.norm(a - b) < 0.12 * np.linalg.norm(b)
     fresh = drawn(HOME, 60, 22, (4, 4), (2, 2))[:3]
@@ -593,12 +600,11 @@ def test_a_plain_model_and_recordings_without_copies(plda):
         assert_sound(adapted)
         story = adapted.adapted_
         assert story["shares"].keys() == {"speaker", "session", "noise"}
-        assert story["shares"]["noise"] == story["shares"]["session"] == 0.5
-        assert "scale" in story["calibration"]
+        assert story["shares"]["noise"] == story["shares"]["session"] >= 0.5
         assert cllr(adapted) < 0.9 * cllr(source.adapt(*given, method="centre"))
     home = drawn(SOURCE, 40, 23)
     same = plain.adapt(*home[:2])
-    assert same.adapted_["chosen"] == {"noise": 0.0, "both": 0.0}
+    assert not any(same.adapted_["shares"].values())
     np.testing.assert_array_equal(model_of(same).V, model_of(plain).V)
     one = plain.adapt(*ADAPT, method="labels", weights=(0, 0, 1), centre=0)  # the noise alone, by its own weight
     assert not np.allclose(model_of(one).W, model_of(plain).W)
@@ -708,8 +714,8 @@ def test_statistics_without_folds(plda, by_labels):
     adapted = plda.adapt(stats)
     assert any("without folds" in note for note in adapted.adapted_["notes"])
     assert "scale" not in adapted.adapted_["calibration"]
-    assert "scale" in by_labels.adapted_["calibration"]
-    assert_same_model(adapted, by_labels)
+    assert adapted.adapted_["shares"] == usual_shares(stats)._asdict()  # of all levels
+    assert adapted.adapted_["centre"] == by_labels.adapted_["centre"]
     alone = Statistics.from_arrays(ADAPT[0], None, ADAPT[2])
     with pytest.raises(DuopldaError, match="gather statistics with n_folds=16, or give weights"):
         plda.adapt(alone)
@@ -842,7 +848,8 @@ def test_tensors(well):
                 assert_same_model(found, wanted, 1e-7)
                 assert found.adapted_["shares"] == pytest.approx(wanted.adapted_["shares"])
             assert_same_model(source.adapt(X, *given, device="cpu"), wanted, 1e-7)
-    assert_same_model(well.adapt(there, *codes), well.adapt(X, speaker, session), 1e-7)
+    names = [code.numpy() for code in codes]  # names decide who is left out together
+    assert_same_model(well.adapt(there, *codes), well.adapt(X, *names), 1e-7)
 
 
 # -- what is kept
@@ -952,12 +959,13 @@ def test_german_from_english(of_so762):
 
 @pytest.mark.filterwarnings("ignore::duoplda.DomainWarning")
 @pytest.mark.parametrize(("which", "known"), [(0, "sessions"), (1, "speakers")])
-def test_more_of_the_same_changes_nothing(of_so762, which, known):
-    """So762 adapted to half of its public speakers: the EER of the others stays within .05 points."""
+def test_more_of_the_same_is_never_worse(of_so762, which, known):
+    """So762 adapted to half of its public speakers: trials between the others are at least as good, to .05 points."""
     public, parts = halves("so762")
     trials, own = load("so762_trials_public"), parts[which]
     before = errors(of_so762, public, trials, ~own)
     X, speaker, session = (public[name][own] for name in ("embeddings", "speaker", "session_id"))
     adapted = of_so762.adapt(X, speaker if known == "speakers" else None, session)
-    assert adapted.adapted_["chosen"]["noise"] <= 0.15
-    assert errors(adapted, public, trials, ~own) == pytest.approx(before, abs=0.05)
+    eer, bits = errors(adapted, public, trials, ~own)
+    assert eer < before[0] + 0.05
+    assert bits < before[1] + 0.003

@@ -17,7 +17,7 @@ from duoplda.datasets import draw
 from duoplda.model import adaptation as ad
 from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
 from duoplda.model.parameters import checked
-from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, bounded
+from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, bounded, moves
 from duoplda.selection.cost import best_offset, cost
 from test_statistics import assert_equal_statistics
 
@@ -215,13 +215,50 @@ def test_numbers_of_speakers_and_usual_shares():
     assert ad.effective_speakers(equal) == pytest.approx(3)
 
 
+def test_levels_that_move_have_the_odds_of_the_usual_shares():
+    _, _, data = case("two-source", 3)
+    stats = statistics(data)
+    usual = ad.usual_shares(stats)
+    assert ad.Move(True, True, True).shares(stats) == pytest.approx(usual)
+    assert ad.Move(False, True, False).shares(stats) == pytest.approx((0, usual.session, 0))
+    for share, more in zip(usual, ad.Move(True, True, True, odds=4.0).shares(stats), strict=True):
+        assert more / (1 - more) == pytest.approx(4 * share / (1 - share))
+    sessions = ad.Move(True, True, True).session_shares(stats)
+    assert sessions == pytest.approx((usual.noise, min(usual.speaker, 0.5) / 2))  # half as far above the noise
+
+
+def test_levels_that_are_not_told_apart_move_together():
+    N = np.arange(24)
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    told = {
+        "all": (N // 6, N // 2, {"000", "100", "010", "001", "110", "101", "011", "111"}),
+        "no copies": (N // 6, N, {"000", "100", "011", "111"}),
+        "one session for each speaker": (N // 3, N // 3, {"000", "110", "001", "111"}),
+        "neither": (N, N, {"000", "111"}),
+    }
+    for what, (speaker, session, wanted) in told.items():
+        found = moves(Target.of(statistics(oracle.Data(X, speaker, session, 0 * N))))
+        assert found[0] == (False, False, False, 1.0)
+        assert {"".join(str(int(level)) for level in move[:3]) for move in found} == wanted, what
+
+
 def test_how_far_the_mean_goes():
-    p, levels, _ = case("two-source")
-    B, S, N = covariances(p)
-    size = np.trace(np.linalg.solve(B + S + N[0], B))
-    assert ad.centring(levels, 2 * size, 7) == pytest.approx(1 - 1.4 / (7 * 2))
-    assert ad.centring(levels, 0.1 * size, 7) == 0.0 == ad.centring(levels, 0.0, 7)
-    assert ad.centring(levels, 1e9, 1) > 0.999
+    assert ad.centring(2.0, 0.1) == pytest.approx(1 - 1.4 * 0.05)
+    assert ad.centring(1.0, 1.0) == 0.0 == ad.centring(0.0, 1.0)
+    assert ad.centring(1e9, 1.0) > 0.999
+
+
+def test_how_far_the_mean_of_a_few_speakers_scatters():
+    """The weighted squares of their deviations estimate it without bias, however many recordings each has."""
+    rng = np.random.default_rng(4)
+    speaker = np.repeat(np.arange(6), [1, 2, 3, 4, 8, 2])
+    estimates, means = [], []
+    for _ in range(3000):
+        X = 5 + rng.normal(size=(6, 1))[speaker] * 2 + 0.1 * rng.normal(size=(len(speaker), 1))
+        deviations, weights = ad.scatter_of_mean(Statistics.from_arrays(X, speaker))
+        estimates.append(weights @ (deviations**2)[:, 0])
+        means.append(X.mean())
+    assert np.mean(estimates) == pytest.approx(np.var(means), rel=0.1)
 
 
 # -- how the covariances move
@@ -432,7 +469,7 @@ def test_always_positive_definite(shape, sizes, shares, what, known, seed):
     elif what == "recordings all alike":
         X[:] = X[0]
     elif what in ("tiny", "huge"):
-        X *= 1e-6 if what == "tiny" else 1e6
+        X *= 1e-4 if what == "tiny" else 1e4  # beyond a million either way the target is refused
     levels = Levels(model_of(source), np.full(K, 1 / K))
     target = Target.of(fitted(levels, replace(data, X=X), known))
     models = [

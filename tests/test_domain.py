@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import warnings
 from copy import copy
 from pathlib import Path
@@ -13,10 +14,11 @@ from sklearn.base import clone
 from cli_cases import done, duoplda, lines, make_folder, scoring
 from duoplda import PLDA, Backend, DomainWarning, DuopldaError, Recordings, enroll_recordings, score
 from duoplda.datasets import make_recordings
+from duoplda.diarization import Segments, diarize
 from duoplda.estimators import domain
 from duoplda.estimators.domain import Seen
 from duoplda.estimators.preprocessing import Center
-from duoplda.io import read_container, write_container, write_embeddings, write_map
+from duoplda.io import Coded, read_container, write_container, write_embeddings, write_map
 from duoplda.trials.sides import Sides
 from test_scoring import Parts
 
@@ -75,9 +77,25 @@ def direct(chain, X, channel=None):
     W, priors = np.reshape(p.noise_precision_, (-1, p.n_features_in_, p.n_features_in_)), p.channel_priors_
     T = p.speaker_loadings_ @ p.speaker_loadings_.T + p.session_loadings_ @ p.session_loadings_.T
     T = T + sum(prior * np.linalg.inv(own) for prior, own in zip(priors, W, strict=True))
+    T = T + np.cov(p.channel_means_.T, aweights=priors, bias=True)
     mu = sum(prior * mean for prior, mean in zip(priors, p.channel_means_, strict=True))
     mean = sum(rows) / len(rows) - mu
     return float(mean @ np.linalg.inv(T) @ mean), rows.shape[1]
+
+
+def usual(chain, n_speakers, n_sessions, n_recordings):
+    """The limit, from covariances that are set up one by one, and draws in the place of the gamma distribution."""
+    p = chain.plda_
+    W, priors = np.reshape(p.noise_precision_, (-1, p.n_features_in_, p.n_features_in_)), p.channel_priors_
+    B, S = p.speaker_loadings_ @ p.speaker_loadings_.T, p.session_loadings_ @ p.session_loadings_.T
+    N = sum(prior * np.linalg.inv(own) for prior, own in zip(priors, W, strict=True))
+    T = B + S + N + np.cov(p.channel_means_.T, aweights=priors, bias=True)
+    B = B * (1 + n_speakers / chain.counts_.get("speakers", np.inf))  # the mean of the training data scatters, too
+    C = np.cov(p.channel_means_.T, aweights=priors, bias=True)  # all recordings may be of one kind
+    A = np.linalg.solve(T, B / n_speakers + S / n_sessions + N / n_recordings + C)
+    scatter = np.linalg.eigvals(A).real.clip(0)
+    draws = np.random.default_rng(0).normal(0.06**0.5, np.sqrt(scatter), (20000, len(A)))  # about a mean at .06 d
+    return np.quantile((draws**2).sum(axis=1), 0.99)
 
 
 def silent(function, *args, **options):
@@ -110,7 +128,8 @@ def test_it_is_the_distance_of_the_mean(chains, name, library):
         found = domain.measure(chain, sides.seen, len(sides))
         np.testing.assert_allclose(found.distance, D, rtol=1e-10)
         assert found[2:] == (d, N, 30)
-        np.testing.assert_allclose(found.limit, d * (0.06 + 0.5 / 30 + 1 / N), rtol=1e-14)
+        # With kinds, one direction in which they differ outweighs the others: a gamma distribution is less skewed.
+        np.testing.assert_allclose(found.limit, usual(chain, 30, N, N), rtol=0.15 if "kinds" in name else 0.03)
         assert found.within is (shift == 0)
         whole, ids = domain.look(chain, Recordings.from_arrays(X + shift, ids=IDS))
         assert ids.tolist() == IDS.tolist()
@@ -144,7 +163,8 @@ def test_recordings_that_are_wanted(chain):
 
 def test_numbers_too_large_to_add_up_are_not_judged(chain):
     """Lengths are normalised without overflow; the sum is not finite, and nothing is said of it."""
-    sides = chain.enroll(np.concatenate([X, np.full((2, 20), 1e308)]), np.arange(N + 2))
+    many = 2000
+    sides = chain.enroll(np.concatenate([X, np.full((many, 20), 1e305)]), np.arange(N + many))
     assert sides.seen is None
     silent(chain.llr, sides, sides)
 
@@ -169,8 +189,10 @@ def test_sides_know_what_came_in(tmp_path, chain):
     a.save(tmp_path / "voices")
     assert_seen(chain.load_sides(tmp_path / "voices").seen, X, mean)
     plain = chain.plda_.enroll(chain.transform(X[:5]), range(5))
-    assert plain.seen is None
-    assert a.add(plain).seen is None  # what is not known in part is not known
+    assert plain.seen.inside
+    plain.save(tmp_path / "plain")
+    assert chain.load_sides(tmp_path / "plain").seen.inside
+    assert a.add(plain).seen is None  # sums of other vectors
 
 
 def test_sides_of_other_chains_do_not_mix(chains):
@@ -211,7 +233,7 @@ def test_files_of_old_and_damaged_files(tmp_path, chain):
 
 
 def calls(chain, a, b, rows):
-    """All that warns. (Far recordings are all like one another: unless told, few speakers would be found.)"""
+    """All that warns, where clusters are told how many there are: far recordings are like one another."""
     return {
         "llr": lambda: chain.llr(a, b),
         "pairs": lambda: chain.llr(a, b, [[0, 0]]),
@@ -231,7 +253,7 @@ def test_it_warns_once_in_another_domain(chains, name):
     for what in ["llr", "cluster"] if name != "whitening" else calls(None, None, None, None):
         for shift in (0.0, 0.7):
             chain = copy(chains[name])
-            if name == "VBx" and shift:
+            if name in ("VBx", "LDA alone", "LDA") and shift:
                 shift = 1.5
             a, b = (chain.enroll(X + shift, who, channel=kinds) for who in (TEST.speaker, tests))
             call = calls(chain, a, b, X + shift)[what]
@@ -246,9 +268,14 @@ def test_it_warns_once_in_another_domain(chains, name):
 def test_the_message_names_number_limit_and_remedy(chain):
     sides, tests = chain.enroll(X[:60] + 1, TEST.speaker[:60]), chain.enroll(X[60:] + 1, np.arange(N - 60))
     said = warned(chain.llr, sides, tests)
-    D, n = direct(chain, X + 1)[0], len(sides)
-    assert f"a squared distance of {D:.3g} from it, up to {20 * (0.06 + 0.5 / n + 1 / N):.3g} is usual" in said
-    assert f"for {n} speakers and {N} recordings" in said
+    D = direct(chain, X + 1)[0]
+    numbers = re.search(
+        r"a squared distance of (.+) from it, up to (.+) is usual for (.+) recordings of about (.+) speak", said
+    )
+    distance, limit, recordings, speakers = map(float, numbers.groups())
+    assert (distance, recordings) == (float(f"{D:.3g}"), N)
+    assert 1 <= speakers <= len(sides) + len(tests)
+    assert usual(chain, speakers + 1, N, N) < limit < usual(chain, max(1, speakers - 1), N, N) * 1.03
     assert "`duoplda adapt` or Backend.adapt" in said
     assert "\n" not in said
 
@@ -258,28 +285,84 @@ def test_one_object_on_both_sides_is_counted_once(chain):
     assert f"{N} recordings" in warned(chain.llr, sides, sides)
 
 
-def test_two_models_are_too_few_and_two_clusters_are_not(chain):
-    """Recordings that are far off fall into one cluster."""
-    rows = np.flatnonzero(np.isin(TEST.speaker, np.unique(TEST.speaker)[:3]))
-    sides, tests = chain.enroll(X[rows] + 5, TEST.speaker[rows]), chain.enroll(X + 5, np.arange(N))
+def test_few_models_are_checked_too(chain):
+    """Recordings that are far off fall into one cluster, which makes the limit wide, and not infinite."""
+    sides, tests = chain.enroll(X[:20] + 5, TEST.speaker[:20]), chain.enroll(X + 5, np.arange(N))
     two = sides.select([0, 1])
-    silent(chain.llr, two, tests)
-    silent(lambda: list(score(chain, two, X + 5)))
+    warned(copy(chain).llr, two, tests)
+    warned(lambda: list(score(copy(chain), two, X + 5)))
     warned(copy(chain).cluster, X + 5, n_speakers=1)
-    warned(chain.llr, sides, tests)
+    warned(copy(chain).cluster, X + 5, within_session=True)
 
 
-def test_what_is_not_checked(tmp_path, chain, chains):
-    """Cosines, a PLDA without a back-end, recordings of one file."""
+@pytest.mark.parametrize(("n_speakers", "recordings"), [(1, 20), (2, 50)])
+def test_models_are_not_speakers(chain, n_speakers, recordings):
+    """Where each recording of a few speakers is a model, a limit for as many speakers as models is too narrow."""
+    naive = {"sides": 0, "rows": 0, "score": 0, "cluster": 0}
+    alarms = dict.fromkeys(naive, 0)
+    for seed in range(6):
+        rows = make_recordings(n_speakers, recordings, 1, model=TRAIN.model, seed=seed).X + FAR
+        sides = chain.enroll(rows, np.arange(len(rows)))
+        for name, call in {
+            "sides": lambda c, s=sides: c.llr(s, s),
+            "rows": lambda c, r=rows: c.llr(r[:2], r),
+            "score": lambda c, s=sides, r=rows: list(score(c, s, r)),
+            "cluster": lambda c, r=rows: c.cluster(r),
+        }.items():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                call(copy(chain))
+            alarms[name] += len(caught)
+            naive[name] += not domain.measure(chain, sides.seen, len(rows)).within
+    assert max(alarms.values()) <= 1
+    assert min(naive.values()) >= 2
+
+
+def test_a_shift_of_five_speakers_is_noticed(chain):
+    """At .7 standard deviations in each direction, where each recording is a model."""
+    T = np.cov(TRAIN.X.T)
+    direction = np.random.default_rng(0).choice([-1, 1], 20)
+    shift = direction * np.sqrt(0.5 * 20 / (direction @ np.linalg.solve(T, direction)))
+    for seed in range(4):
+        rows = make_recordings(5, 10, 1, model=TRAIN.model, seed=seed).X + FAR + shift
+        warned(copy(chain).cluster, rows)
+        sides = chain.enroll(rows, np.arange(len(rows)))
+        warned(copy(chain).llr, sides, sides)
+
+
+def test_a_plda_alone(chains):
+    """It is compared with its own mean and covariance."""
+    who = TEST.speaker, IDS
+    for shift in (0, 5):
+        for call in (
+            lambda p, r: p.llr(p.enroll(r, TEST.speaker), p.enroll(r, np.arange(N))),
+            lambda p, r: list(score(p, enroll_recordings(p, Recordings.from_arrays(r, ids=IDS), *who), r)),
+            lambda p, r: p.cluster(r, min_speakers=3),
+        ):
+            plda = copy(chains["from a PLDA"].plda_)
+            (warned if shift else silent)(call, plda, X + shift)
+            silent(call, plda, X + shift)  # once is enough
+
+
+def test_windows_of_files(chain):
+    """A file is a session of a few speakers, whose windows are no independent recordings."""
+    rng = np.random.default_rng(0)
+    n = 60
+    start = np.tile(np.arange(30) / 4, 2)
+    windows = Segments(np.arange(n).astype(str), Coded.of(np.repeat(["a", "b"], 30)), start, start + 1.5)
+    who = np.repeat([0, 1, 2, 1], 15)
+    one_day = make_recordings(3, 1, 40, model=TRAIN.model, seed=5)
+    rows = np.concatenate([one_day.X[one_day.speaker == f"spk{s}"][i : i + 15] for i, s in enumerate(who[::15])]) + FAR
+    silent(diarize, chain, rows, windows)
+    warned(diarize, copy(chain), rows + 2, windows)
+    warned(diarize, copy(chain.plda_), chain.transform(rows + rng.choice([-1, 1], 20) * 3) * 1.5 + 2, windows)
+
+
+def test_what_is_not_checked(chain):
+    """Cosines, and sides of which another chain has seen the recordings."""
     data, who = Recordings.from_arrays(X + 5, ids=IDS), (TEST.speaker, IDS)
     cosines = enroll_recordings(chain, data, *who, cosine=True)
     silent(lambda: list(score(chain, cosines, data, cosine=True)))
-    silent(chain.cluster, X + 5, within_session=True)
-    plda = chains["PLDA"].plda_
-    sides = plda.enroll(X + 5, TEST.speaker)
-    silent(plda.llr, sides, sides)
-    silent(lambda: list(score(plda, enroll_recordings(plda, data, *who), data)))
-    silent(plda.cluster, X + 5)
     own = chain.enroll(X + 5, TEST.speaker)
     silent(chain.plda_.llr, own, own)
     warned(chain.llr, own, own)
@@ -412,7 +495,7 @@ def test_speakers_of_a_file_are_remembered(tmp_path, folder):
     assert said == ""
     tests = {test for _, test, *_ in lines(folder / "trials")}
     more = ["--enrolled", tmp_path / "voices", "--trials", folder / "trials", "--out", tmp_path / "scores", "--quiet"]
-    assert f"6 speakers and {len(tests) + 12} recordings. Ratios may mislead" in done("score", *files, *more).stderr
+    assert f" is usual for {len(tests) + 12} recordings of " in done("score", *files, *more).stderr
 
 
 def test_info_on_data(tmp_path, folder):
@@ -420,18 +503,22 @@ def test_info_on_data(tmp_path, folder):
     n, chain = len(speaker), Backend.load(folder / "model.safetensors")
     for data, far in (("x.npz", False), ("far.npz", True)):
         with np.load(folder / data) as arrays:
-            D, d = direct(chain, arrays["embeddings"].astype(np.float64))
+            D, _ = direct(chain, arrays["embeddings"].astype(np.float64))
         text = done("info", model, "--embeddings", folder / data, "--speakers", folder / "utt2spk").stdout
         (line,) = (line for line in text.splitlines() if line.startswith("domain: "))
         said, rest = line.removeprefix("domain: squared distance ").split(", ", 1)
         np.testing.assert_allclose(float(said), D, rtol=1e-3, atol=1e-12)
-        assert rest.startswith(f"limit {d * (0.06 + 0.5 / 40 + 1 / n):.4g} for {n} recordings of 40 speakers: ")
+        limit = usual(chain, n**2 / (np.unique([*speaker.values()], return_counts=True)[1] ** 2).sum(), n, n)
+        said, rest = rest.removeprefix("limit ").split(" ", 1)
+        np.testing.assert_allclose(float(said), limit, rtol=0.03)
+        assert rest.startswith(f"for {n} recordings of 40 speakers: ")
         assert line.endswith("beyond it: ratios may mislead, see `duoplda adapt`") is far
         assert ("within it" in line) is not far
         found = json.loads(done("info", model, "--embeddings", folder / data, "--json").stdout)["domain"]
         np.testing.assert_allclose(found["distance"], D, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found["limit"], d * (0.06 + 1.5 / n), rtol=1e-12)
-        assert (found["n_recordings"], found["n_speakers"], found["within"]) == (n, n, not far)
+        assert found["limit"] >= usual(chain, n, n, n) * 0.97
+        assert (found["n_recordings"], found["within"]) == (n, not far)
+        assert found["n_speakers"] < n if far else found["n_speakers"] == n
     assert "domain" not in json.loads(done("info", model, "--json").stdout)
     write_map(tmp_path / "others", ["nobody"], ["x"])
     failed = duoplda("info", model, "--embeddings", folder / "x.npz", "--speakers", tmp_path / "others")
@@ -440,7 +527,7 @@ def test_info_on_data(tmp_path, folder):
     assert duoplda("info", model, "--speakers", folder / "utt2spk").exit_code == 2
 
 
-def test_the_report_has_a_line(tmp_path, folder):
+def test_the_report_has_a_badge(tmp_path, folder):
     done(*scoring(folder), *[folder / w if (folder / w).exists() else w for w in FILES["score"]],
          "--out", tmp_path / "scores", "--quiet")  # fmt: skip
     files = ["--scores", tmp_path / "scores", "--trials", folder / "trials", "--bootstrap", "0"]
@@ -452,10 +539,10 @@ def test_the_report_has_a_line(tmp_path, folder):
         out = tmp_path / f"{data}.html"
         done("report", *files, "--embeddings", folder / data, "--out", out, "--quiet")
         with np.load(folder / data) as arrays:
-            D, d = direct(chain, arrays["embeddings"][np.isin(arrays["ids"], used)].astype(np.float64))
-        limit = d * (0.06 + 0.5 / 6 + 1 / len(used))
+            D, _ = direct(chain, arrays["embeddings"][np.isin(arrays["ids"], used)].astype(np.float64))
         page = out.read_text()
-        assert f"<dd>{D:.4g}, limit {limit:.4g} for {len(used)} recordings: " in page
+        limit = re.search(rf"\(squared distance {D:.4g}, limit (.+) for {len(used)} recordings\)", page).group(1)
+        assert (float(limit) < D) is far
         assert ("see duoplda adapt" in page) is far
     write_embeddings(tmp_path / "others.npz", ["nobody"], np.zeros((1, 12)))
     failed = duoplda("report", *files, "--embeddings", tmp_path / "others.npz", "--out", tmp_path / "no.html")

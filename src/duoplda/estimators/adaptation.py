@@ -14,9 +14,9 @@ all sessions while they are clustered are `ny + nx` numbers each; elsewhere noth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -31,16 +31,16 @@ from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.preprocessing import Center, through
 from duoplda.estimators.sessions import SessionSides
-from duoplda.evaluation.calibration import AffineCalibration
+from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model import adaptation as levels_of
 from duoplda.model import anova
-from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
+from duoplda.model.adaptation import Levels, Move, SessionShares, Shares, Target, labelled
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT, Observer
 from duoplda.selection import adaptation as selection
-from duoplda.selection.decision import TrialOptions
+from duoplda.selection.decision import TrialOptions, know_occasions
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
@@ -58,10 +58,14 @@ METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each t
     "centre": (),
     "kaldi": (2, 3),
 }
-NOTHING_OF_TARGET = SessionShares(0.0, 0.0)
+# Where nothing is known, so many recordings are taken to be of one speaker: their mean is partly the speakers' own, and
+# they tell how speakers differ as few speakers do. With 1 in the place of 10, 28 of the 39 cells with 3 to 10 speakers
+# of the table in docs/adaptation.md were worse than no adaptation.
+RECORDINGS_OF_A_SPEAKER = 10
 FEWEST_CLUSTERS = 4  # to adapt covariances to: fewer tell next to nothing of how speakers differ
 ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
+ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
 FOLDS = 16  # into which a pass divides speakers by their names; several of them make a fold of those left out
 
 
@@ -72,13 +76,21 @@ class Chain:
     plda_: PLDA
     steps_: Steps = field(default_factory=dict)
     domain_memory: domain.DomainMemory = field(default_factory=domain.DomainMemory)
+    counts_: dict[str, int] = field(default_factory=dict)
 
     def enroll(
-        self, X: Array, ids: ArrayLike, session: Any = None, channel: Any = None, *, device: Any = None
+        self,
+        X: Array,
+        ids: ArrayLike,
+        session: Any = None,
+        channel: Any = None,
+        occasion: Any = None,
+        *,
+        device: Any = None,
     ) -> Sides:
         """Sets of recordings as sides of the PLDA."""
         Z = through(self.steps_, on_device(X, device), channel)
-        return self.plda_.enroll(Z, ids, session, channel, device=device)
+        return self.plda_.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +102,11 @@ class Adapted:
     centre: float  # how far the mean went
     shares: Mapping[str, float] = field(default_factory=dict)  # of the target, by level
     calibration: selection.HeldOutCalibration | None = None
+    chosen: Mapping[str, float] = field(default_factory=dict)  # what those left out chose, and by what gain
+    notes: tuple[str, ...] = ()
+    n_clusters: int = 0
+    kappa: float | None = None  # what sessions of one occasion have in common, where trials across occasions told
+    cost: float = 1.0  # of trials between those left out; 1: they tell nothing, or there are none
 
 
 def adapt(
@@ -99,6 +116,7 @@ def adapt(
     session: ArrayLike | None = None,
     channel: ArrayLike | None = None,
     *,
+    occasion: ArrayLike | None = None,
     method: str = "auto",
     weights: ArrayLike | None = None,
     centre: float | None = None,
@@ -114,12 +132,14 @@ def adapt(
         raise DuopldaError(f"method={method!r} must be one of {', '.join(METHODS)}")
     if centre is not None and not (isinstance(centre, Real) and 0 <= float(centre) <= 1):
         raise DuopldaError(f"centre={centre!r} must be None, or a number from 0 to 1")
+    if not (isinstance(prior, Real) and 0 < float(prior) < 1):
+        raise DuopldaError(f"prior={prior!r} must be a number between 0 and 1")
     if isinstance(X, Statistics):
         if X.is_open:
             raise DuopldaError("the statistics have open sessions: join all shards, and close them")
         if source.steps_:
             raise DuopldaError("statistics are of the PLDA's space: adapt the PLDA, or give recordings to the back-end")
-    target = X if isinstance(X, Statistics) else as_recordings(X, speaker, session, channel)
+    target = X if isinstance(X, Statistics) else as_recordings(X, speaker, session, channel, occasion)
     numbers: tuple[float, ...] = ()  # a rule finds the weights
     if weights is not None:
         try:
@@ -154,8 +174,7 @@ class Adaptation:
         self.known = self.target.known
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
         self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
-        # By the clusters of all sessions: two models may find the same ones.
-        self.tried: dict[bytes, tuple[selection.PartitionTrial, Adapted]] = {}
+        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
     def run(self) -> Chain:
@@ -221,13 +240,15 @@ class Adaptation:
         if len(constant) and n > 1:
             remedy = "are these vectors of the same extractor?"
             raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
+        self.raw = raw
         if domain.whitens(self.source):
             seen = domain.Seen(n, n * (mean - first.mean_))
         else:
-            behind = self.statistics(steps) if steps else raw
-            seen = domain.Seen(n, n * (_mean(behind) - to_numpy(plda.mean_)))
-        self.raw = raw
+            seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
         self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
+        if not self.domain.distance < 1e30:  # 1e15 standard deviations away, doubles do not tell recordings apart
+            cause = f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's"
+            raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
         counts = {"recordings": n}
         if self.known != "nothing":
             counts["sessions"] = int(raw.n_sessions)
@@ -235,10 +256,17 @@ class Adaptation:
             counts["speakers"] = len(raw.speaker_ids)
         self.story |= {"target": counts, "distance": self.domain.distance}
 
-    def _centring(self, n_speakers: float | None) -> tuple[float, Steps]:
+    def _measured(self, recordings: Recordings | None = None) -> Statistics:
+        """Of the target (or of its recordings with other labels) in the space in which distances are measured."""
+        steps = {} if domain.whitens(self.source) else self.source.steps_
+        return self.statistics(steps, 0, recordings) if steps or recordings is not None else self.raw
+
+    def _centring(self, n_speakers: float | None, stats: Statistics | None = None) -> tuple[float, Steps]:
         """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far.
 
         Without a number of speakers, the mean goes all the way to the target's. A `centre` that was given decides.
+        `stats` are those of the speakers (or clusters) in the space of distances, where these are known: how far they
+        are from each other tells how far their mean may be from that of all speakers.
         """
         if self.centre is not None:
             k = self.centre
@@ -246,7 +274,15 @@ class Adaptation:
             k = 1.0
         else:
             self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-            k = levels_of.centring(self.levels, self.domain.distance, n_speakers)
+            if stats is None:
+                levels = self.levels
+                T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
+                scatter = float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
+            else:
+                deviations, weights = levels_of.scatter_of_mean(stats)
+                squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
+                scatter = float(weights @ squares)
+            k = levels_of.centring(self.domain.distance, scatter)
         steps: Steps = {}
         for name, step in self.source.steps_.items():
             if isinstance(step, Center) and k:
@@ -261,94 +297,76 @@ class Adaptation:
         if speakers < 3:
             remedy = "give more of them, or leave out their labels"
             raise DuopldaError(f"{speakers} labelled speakers are too few to adapt to (at least 3): {remedy}")
-        k, steps = self._centring(levels_of.effective_speakers(self.raw))
-        stats = self.statistics(steps, FOLDS)
-        if not self.weights:
-            _, like_source = self._choose_shares(stats, k)
-            if like_source:
-                return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET)
-        return self._to_speakers("labels", stats, steps, k, enough=5)
+        k, steps = self._centring(levels_of.effective_speakers(self.raw), self._measured())
+        return self._to_speakers("labels", self.statistics(steps, FOLDS), steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
-        """By given weights, or by those that held-out sessions choose; of recordings, clusters are held out."""
+        """By given weights, or by what held-out sessions choose; of recordings, clusters are held out."""
         if not self.weights and not isinstance(self.target, Statistics):
             return self._by_clusters()
         k, steps = self._centring(self.raw.n_sessions)
         stats = self.statistics(steps, FOLDS)
-        if self.weights:
-            return self._to_sessions(stats, steps, k, SessionShares(*self.weights))
-        if not selection.have_folds(stats):
+        if not self.weights and not selection.have_folds(stats):
             remedy = "gather statistics with n_folds=16, or give weights"
             raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
-        shares, like_source = self._choose_shares(stats, k)
-        return self._to_sessions(stats, steps, k, NOTHING_OF_TARGET if like_source else shares)
+        return self._to_sessions(stats, steps, k)
 
     def _by_clusters(self) -> Adapted:
-        """Partitions by the source, by the shares that clusters choose, and by what came of the best one, compete.
+        """Partitions by the source, by the source with other shares, and by what came of the best one, compete.
 
+        The source itself is among them: it stays where no move of levels makes clusters that are left out more likely.
         With method="sessions" clusters choose the shares, and no more than that.
         """
         # The source finds the first clusters, with its mean moved as if each session were of another speaker.
-        k, steps = self._centring(self.raw.n_sessions)
-        source = self._to_sessions(self.statistics(steps), steps, k, NOTHING_OF_TARGET)
+        source = self._to_mean(*self._centring(self.raw.n_sessions))
         first = self._partition("source", TRUSTS[0], source)
         n = len(first.sizes)
+        k, steps = self._centring(levels_of.effective_number(first.sizes), self._measured(first) if n > 1 else None)
         if n < FEWEST_CLUSTERS:
             self._note(f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}: only the mean is adapted", warn=True)
-            self.story["target"]["clusters"] = n
-            return self._to_mean(*self._centring(max(n, 1)))
-        k, steps = self._centring(levels_of.effective_number(first.sizes))
-        stats = self.statistics(steps, FOLDS, first)
-        shares, like_source = self._choose_shares(stats, k)
-        shared = self._to_sessions(stats, steps, k, NOTHING_OF_TARGET if like_source else shares)
+            return replace(self._to_mean(k, steps), n_clusters=n)
+        shared = self._to_sessions(self.statistics(steps, FOLDS, first), steps, k)
         if self.method == "sessions":
             return shared
-        if like_source:
-            self.story["target"]["clusters"] = n
-            return shared
-        candidates = [*self._candidates("source", source), *self._candidates("shares", shared)]
-        if not candidates:
-            self._note("no partition has enough clusters: only the mean is adapted", warn=True)
-            return self._to_mean(k, steps)
-        best_trial = candidates[selection.best_partition([trial for trial, _ in candidates])]
-        candidates = [best_trial, *self._candidates("adapted", best_trial[1])]
-        trial, best = candidates[selection.best_partition([trial for trial, _ in candidates])]
-        self.story["target"]["clusters"] = trial.n_clusters
-        if best.calibration is None:
-            self._note(f"{trial.n_clusters} clusters are too few to calibrate with (at least {ENOUGH_CLUSTERS})")
-        return best
+        candidates = [*self._candidates("source", source, k, steps), *self._candidates("shares", shared, k, steps)]
+        best = min(candidates, key=lambda adapted: adapted.cost)
+        return min(best, *self._candidates("adapted", best, k, steps), key=lambda adapted: adapted.cost)
 
     def _by_centre(self) -> Adapted:
-        known = self.known == "speakers"
-        return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw) if known else self.raw.n_sessions))
+        if self.known == "speakers":
+            return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw), self._measured()))
+        return self._to_mean(*self._centring(self.raw.n_sessions))
 
     def _by_total(self) -> Adapted:
-        """All levels move halfway, unless the target's mean is one that recordings like the source have."""
+        """All levels move, at most halfway, unless the target's mean is one that recordings like the source have."""
+        n_speakers = max(1, round(self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
         if not self.weights and self.centre is None:
-            usual = domain.limit(self.domain.n_dimensions, self.domain.n_recordings, self.domain.n_recordings)
+            # Not the limit of the warning, which knows the model: this is what the drawn shifts were measured with.
+            usual = self.domain.n_dimensions * (0.06 + 0.5 / n_speakers + 1 / self.domain.n_recordings)
             if self.domain.distance <= usual:
                 self._note(
                     f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's, and "
                     f"up to {usual:.3g} is usual: the target is taken to be like the source, and nothing is changed"
                 )
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
-        stats, steps, k = self._wholly_centred()
-        n = stats.n_recordings
-        share = self.weights[0] if self.weights else min(levels_of.LARGEST_SHARE, n / (n + stats.d))
+        if self.source.plda_.calibration_ is not None:
+            self._note("without speakers or sessions nothing calibrates: the source's calibration may not hold here")
+        stats, steps, k = self._centred(None if self.weights else n_speakers)
+        share = self.weights[0] if self.weights else min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n_speakers))
         return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
 
     def _by_kaldi(self) -> Adapted:
-        stats, steps, k = self._wholly_centred()
+        stats, steps, k = self._centred(None)
         shares = dict(zip(("within", "between", "mean_diff"), self.weights or (0.3, 0.7, 1.0), strict=False))
         return Adapted(levels_of.kaldi(self.levels, Target.of(stats), **shares), steps, k, shares)
 
     # -- what the methods share
 
-    def _wholly_centred(self) -> tuple[Statistics, Steps, float]:
-        """The target behind steps that are wholly centred on it, unless it was said how far."""
+    def _centred(self, n_speakers: int | None) -> tuple[Statistics, Steps, float]:
+        """The target behind steps that are centred on it, as far as so many speakers allow; None: wholly."""
         if self.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k, steps = self._centring(None)
+        k, steps = self._centring(n_speakers)
         return self.levels.fitting(self.statistics(steps)), steps, k
 
     def _to_mean(self, k: float, steps: Steps) -> Adapted:
@@ -356,58 +374,130 @@ class Adaptation:
         target = Target.of(self.levels.fitting(self.statistics(steps)))
         return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
 
-    def _to_sessions(self, stats: Statistics, steps: Steps, k: float, shares: SessionShares) -> Adapted:
-        """Adapt to sessions whose speakers are not known."""
-        target = Target.of(self.levels.fitting(stats))
-        return Adapted(levels_of.between(self.levels, target, shares, k), steps, k, shares._asdict())
+    def _to_sessions(self, stats: Statistics, steps: Steps, k: float) -> Adapted:
+        """Adapt to sessions whose speakers are not known: the noise moves, and the two levels above it together."""
+        whole = self.levels.fitting(stats)
+        target = Target.of(whole)
+        if self.weights:
+            shares = SessionShares(*self.weights)
+            return Adapted(levels_of.between(self.levels, target, shares, k), steps, k, shares._asdict())
+
+        def adapted(target: Target, part: Statistics, move: Move) -> Model:
+            return levels_of.between(self.levels, target, move.session_shares(part), k)
+
+        candidates = [move for move in selection.moves(target) if move.speaker == move.session]
+        gain = self._choose_levels("sessions", stats, candidates, adapted)
+        shares = gain.move.session_shares(whole)
+        return Adapted(adapted(target, whole, gain.move), steps, k, shares._asdict(), chosen=_told(gain))
 
     def _to_speakers(self, name: str, stats: Statistics, steps: Steps, k: float, enough: int) -> Adapted:
-        """Adapt to speakers, or to clusters that stand for them; `enough` of them calibrate the ratios."""
-        plda = self.source.plda_
-        weights = Shares(*self.weights) if self.weights else None
+        """Adapt to speakers, or to clusters that stand for them; `enough` of them calibrate the ratios.
 
-        def adapted(part: Statistics) -> Model:
-            fitting = self.levels.fitting(part)
-            return levels_of.labelled(self.levels, Target.of(fitting), weights or levels_of.usual_shares(fitting), k)
+        Those left out choose the levels that move, by their likelihood, and how far these go, by the cost of trials.
+        """
+        levels = self.levels
+        whole = levels.fitting(stats)
 
-        shares = weights or levels_of.usual_shares(self.levels.fitting(stats))
+        def adapted(rule: Callable[[Statistics], Shares], part: Statistics) -> Model:
+            fitting = levels.fitting(part)
+            return labelled(levels, Target.of(fitting), rule(fitting), k)
+
+        if self.weights:
+            shares = Shares(*self.weights)
+            way = partial(adapted, lambda part: shares)
+            if not (k or any(shares)):
+                self._note("the target counts for nothing: the source stays as it is")
+                return Adapted(levels.model, steps, k, shares._asdict())
+            calibrations = self._calibrations(name, stats, steps, [way]) if len(stats.speaker_ids) >= enough else []
+            calibration = calibrations[0] if calibrations else None
+            kappa = self._kappa(stats, steps, way)
+            return Adapted(way(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
+        candidates = selection.moves(Target.of(whole))
+        gain = self._choose_levels(
+            name, stats, candidates, lambda target, part, move: labelled(levels, target, move.shares(part), k)
+        )
+        moves = candidates[:1]  # the source
+        if any(gain.move[:3]):
+            # Clusters may be wrong: by them, nothing goes further than usual.
+            moves += [gain.move._replace(odds=odds) for odds in (ODDS if name == "labels" else ODDS[:1])]
+        ways = [partial(adapted, move.shares) for move in moves]
+        n = len(stats.speaker_ids)
+        clusters_compete = name != "labels"
+        tried = self._calibrations(name, stats, steps, ways) if n >= 5 and (len(moves) > 1 or clusters_compete) else []
+        best = selection.best_way(tried) if tried else min(1, len(moves) - 1)
+        notes = list[str]()
         calibration = None
-        if not (k or any(shares)):
-            self._note("the target counts for nothing: the source stays as it is")
-        elif len(stats.speaker_ids) >= enough and selection.have_folds(stats):
-            kept = self.observer.stage(f"calibration {name}")
-            if kept is None:
-                trials = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
-                transform = partial(through, steps)
-                calibration = selection.calibrate(self.levels, stats, adapted, transform, plda.scales_, trials)
-                self.observer.stage_done(f"calibration {name}", {"calibration": np.array(calibration or (), float)})
-            elif kept["calibration"].size:
-                calibration = selection.HeldOutCalibration(*kept["calibration"].tolist())
-        return Adapted(adapted(stats), steps, k, shares._asdict(), calibration)
+        if not best:
+            reason = "likely" if len(moves) == 1 else "easy to tell apart"
+            who = "clusters" if clusters_compete else "speakers"
+            notes.append(f"no level that moves makes held-out {who} more {reason}: covariances and calibration stay")
+        elif tried and n >= enough:
+            saved = tried[best].cost_before - tried[best].cost
+            if selection.saves_enough(tried[best], n):
+                calibration = tried[best]
+            else:
+                notes.append(f"a calibration by held-out trials would save {saved:.3f} bits: that of the source stays")
+        elif clusters_compete:
+            notes.append(f"{n} clusters are too few to calibrate with (at least {enough})")
+        adaptation = Adapted(ways[best](stats), steps, k, moves[best].shares(whole)._asdict(), calibration)
+        cost = (tried[best].cost if best else tried[best].cost_before) if tried else 1.0
+        kappa = None if clusters_compete else self._kappa(stats, steps, ways[best])  # clusters tear occasions apart
+        chosen = {**_told(gain), "odds": moves[best].odds}
+        return replace(adaptation, chosen=chosen, notes=tuple(notes), cost=cost, kappa=kappa)
 
-    def _choose_shares(self, stats: Statistics, k: float) -> tuple[SessionShares, bool]:
-        """The shares that those left out choose, and whether the target is like the source."""
+    def _calibrations(
+        self, name: str, stats: Statistics, steps: Steps, ways: Sequence[Callable[[Statistics], Model]]
+    ) -> list[selection.HeldOutCalibration]:
+        """By trials of those left out, for ways to adapt; none where no trials can be made."""
+        if not selection.have_folds(stats):
+            return []
+        kept = self.observer.stage(f"calibration {name}")
+        if kept is None:
+            plda = self.source.plda_
+            trials = self._trial_options()
+            transform = partial(through, steps)
+            calibrations = selection.calibrate(
+                self.levels, stats, ways, transform, plda.scales_, trials, plda.calibration_
+            )
+            kept = {"calibrations": np.array(calibrations, float).reshape(-1)}
+            self.observer.stage_done(f"calibration {name}", kept)
+        return [selection.HeldOutCalibration(*row) for row in kept["calibrations"].reshape(-1, 4).tolist()]
+
+    def _kappa(self, stats: Statistics, steps: Steps, way: Callable[[Statistics], Model]) -> float | None:
+        """What sessions of one occasion have in common, for one way to adapt; None where nothing tells."""
+        if not selection.have_folds(stats) or not know_occasions([fold.sample for fold in stats.folds]):
+            return None
+        kept = self.observer.stage("occasions")
+        if kept is None:
+            scales = self.source.plda_.scales_
+            kappa = selection.kappa_of_occasions(
+                self.levels, stats, way, partial(through, steps), scales, self._trial_options()
+            )
+            kept = {"kappa": np.array([] if kappa is None else [kappa])}
+            self.observer.stage_done("occasions", kept)
+        return float(kept["kappa"][0]) if len(kept["kappa"]) else None
+
+    def _trial_options(self) -> TrialOptions:
+        plda = self.source.plda_
+        return TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+
+    def _choose_levels(
+        self,
+        name: str,
+        stats: Statistics,
+        candidates: Sequence[Move],
+        adapted: Callable[[Target, Statistics, Move], Model],
+    ) -> selection.Gain:
+        """The levels that those left out choose; all of them, where nobody can be left out."""
         if not selection.have_folds(stats):
             self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
-            return NOTHING_OF_TARGET, False
-        kept = self.observer.stage("shares")
+            return selection.Gain(candidates[-1], 0.0, 0.0)
+        kept = self.observer.stage(f"levels {name}")
         if kept is None:
-            kept = {"shares": np.array(selection.choose_shares(self.levels, stats, k))}
-            self.observer.stage_done("shares", kept)
-        shares = SessionShares(*kept["shares"].tolist())
-        self.story["chosen"] = shares._asdict()
-        n_speakers = max(1, int(levels_of.effective_speakers(stats)))
-        distance = self.domain.distance
-        usual = domain.limit(self.domain.n_dimensions, n_speakers, self.domain.n_recordings)
-        like_source = shares.noise <= selection.LIKE_SOURCE and distance <= usual
-        if like_source:
-            who = "speakers" if self.method == "labels" else "clusters"
-            self._note(
-                f"held-out {who} choose a share of {shares.noise:g} of the noise (up to {selection.LIKE_SOURCE:g}), "
-                f"and the distance of {distance:.3g} is usual (up to {usual:.3g}): the target is taken to be like the "
-                "source, whose covariances and calibration stay"
-            )
-        return shares, like_source
+            gain = selection.choose_levels(self.levels, stats, candidates, adapted)
+            kept = {"move": np.array(gain.move, float), "gain": np.array(gain[1:])}
+            self.observer.stage_done(f"levels {name}", kept)
+        return selection.Gain(Move(*map(bool, kept["move"][:3].tolist())), *kept["gain"].tolist())
 
     # -- clusters that stand for speakers
 
@@ -434,27 +524,27 @@ class Adaptation:
         self.partitions[name, trust] = Relabelled(self.target, kept["sessions"], kept["speakers"])
         return self.partitions[name, trust]
 
-    def _candidates(self, name: str, model: Adapted) -> list[tuple[selection.PartitionTrial, Adapted]]:
-        """Adaptations to the partitions that a model finds, as far as these have enough clusters."""
+    def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
+        """Adaptations to the partitions that a model finds.
+
+        The cost of a partition is that of trials between its clusters, each scored by a model that is adapted to the
+        others, as far as its sessions have company: those that are alone in their cluster tell nothing.
+        """
         candidates = []
         for trust in TRUSTS:
             clusters = self._partition(name, trust, model)
             sizes = clusters.sizes
-            k, steps = self._centring(levels_of.effective_number(sizes))
-            told = {"by": name, "trust": trust, "clusters": len(sizes)}
-            self.story.setdefault("partitions", []).append(told)
-            if len(sizes) < FEWEST_CLUSTERS:
-                continue
             key = clusters.speakers.tobytes()
             if key not in self.tried:
                 stats = self.statistics(steps, FOLDS, clusters)
                 adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
-                cost = None if adapted.calibration is None else adapted.calibration.cost
                 covered = float(sizes[sizes > 1].sum() / sizes.sum())
-                self.tried[key] = selection.PartitionTrial(cost, covered, len(sizes)), adapted
-            candidates.append(self.tried[key])
-            if self.tried[key][0].cost is not None:
-                told["cost"] = self.tried[key][0].cost
+                cost = 1 - covered * (1 - adapted.cost)
+                self.tried[key] = replace(adapted, n_clusters=len(sizes), cost=cost)
+            adapted = self.tried[key]
+            told = {"by": name, "trust": trust, "clusters": len(sizes), "cost": adapted.cost}
+            self.story.setdefault("partitions", []).append(told)
+            candidates.append(adapted)
         return candidates
 
     # -- the end
@@ -479,9 +569,20 @@ class Adaptation:
         reasons["shares"] = "as given" if self.weights else rules.get(self.method, "as the method has it")
         self.story["centre"] = adapted.centre
         self.story["shares"] = {name: float(share) for name, share in adapted.shares.items()}
+        self.story["notes"] += adapted.notes
+        if adapted.chosen:
+            self.story["chosen"] = dict(adapted.chosen)
+        if adapted.n_clusters:
+            self.story["target"]["clusters"] = adapted.n_clusters
+        if adapted.kappa is not None:
+            plda.occasion_correlation_ = adapted.kappa
+            self._note(f"sessions of one occasion have a correlation of {adapted.kappa:g}, by trials across occasions")
         if adapted.calibration is not None:
-            scale, offset, cost = adapted.calibration
-            plda.calibration_ = AffineCalibration.of(scale, offset)
+            scale, offset, cost, _ = adapted.calibration
+            if isinstance(source.calibration_, StructureCalibration):
+                plda.calibration_ = source.calibration_.rescaled(scale, offset)
+            else:
+                plda.calibration_ = AffineCalibration.of(scale, offset)
             plda.cost_ = cost
             what = "clusters" if "clusters" in self.story["target"] else "speakers"
             reason = f"from trials between {what} that were left out of the adaptation in turn"
@@ -493,6 +594,12 @@ class Adaptation:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
         return Chain(plda, adapted.steps)
+
+
+def _told(gain: selection.Gain) -> dict[str, float]:
+    """What those left out chose, in numbers: 1 for levels that move, and the mean gain in nats with its error."""
+    chosen: dict[str, float] = {level: int(getattr(gain.move, level)) for level in ("speaker", "session", "noise")}
+    return {**chosen, "gain": gain.mean, "error": gain.error}
 
 
 def _mean(stats: Statistics) -> NDArray[np.float64]:

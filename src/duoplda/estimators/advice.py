@@ -6,6 +6,7 @@ how many factors there are, and whether speakers and trials can be held out, dep
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from textwrap import TextWrapper
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from duoplda.arrays import to_numpy
 from duoplda.data import Labels, Recordings
+from duoplda.data.copies import sessions_in_names
 from duoplda.data.labels import Ints, encode
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.errors import DuopldaError, printable, some
@@ -90,6 +92,16 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class ProposedSessions:
+    """Sessions that the ids of recordings seem to name, where nobody has named any."""
+
+    form: str  # what ids look like, such as "copies" or "speaker/session/utterance"
+    sessions: int  # how many there would be
+    example: tuple[str, ...]  # recordings of one of them
+    names: tuple[str, ...]  # the session of each recording
+
+
+@dataclass(frozen=True)
 class Advice:
     """What labels allow, what training will choose, and what to do. `print` shows it as a page.
 
@@ -109,6 +121,7 @@ class Advice:
     chosen : the same in words, with the reasons
     cautions : what to look at before training
     leaves : those of the chart of docs/choosing.md to which the labels lead
+    proposed : sessions that the ids of the recordings seem to name, where none are given; or None
 
     Example
     -------
@@ -130,10 +143,14 @@ class Advice:
     chosen: tuple[str, ...]
     cautions: tuple[str, ...]
     leaves: tuple[Leaf, ...]
+    proposed: ProposedSessions | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as numbers, texts, lists and dictionaries."""
-        return asdict(self)
+        """The same as numbers, texts, lists and dictionaries; without the name of the session of each recording."""
+        values = asdict(self)
+        if self.proposed is not None:
+            del values["proposed"]["names"]
+        return values
 
     def __str__(self) -> str:
         return printable("\n".join(_page(self)), keep="\n")
@@ -144,6 +161,7 @@ def advise(
     session: ArrayLike | None = None,
     channel: ArrayLike | None = None,
     *,
+    ids: ArrayLike | None = None,
     dimensions: int | None = None,
 ) -> Advice:
     """What the labels of recordings allow, what `Backend()` and `duoplda train` will choose, and what to do.
@@ -151,6 +169,7 @@ def advise(
     Parameters
     ----------
     speaker, session, channel : (N,) labels as for `Backend.fit`; or `Recordings` or `Labels` in place of the first
+    ids : (N,) names of the recordings: where no sessions are given, they may name them
     dimensions : of the recordings, where they are known: some limits depend on them
 
     Examples
@@ -162,6 +181,9 @@ def advise(
     ('two-source', 'trials', ['C', 'E', 'F', 'G', 'L'])
     >>> advise(speaker).model
     'plain'
+    >>> copies = [name for i in range(len(X) // 2) for name in (f"utt{i}", f"utt{i}-noise")]
+    >>> advise(np.repeat(speaker, 2)[: len(copies)], ids=copies).proposed.example
+    ('utt0', 'utt0-noise')
     """
     if isinstance(speaker, (Recordings, Labels)):
         if session is not None or channel is not None:
@@ -173,13 +195,31 @@ def advise(
         raise DuopldaError(f"dimensions={dimensions!r} must be a whole number from 1 on, or None")
     if not labels.n_recordings:
         raise DuopldaError("there are no labels: give those of the training data")
-    return LabelSurvey(labels, None if dimensions is None else int(dimensions)).advice()
+    proposed = None
+    if ids is not None and labels.session_ids is None:
+        proposed = _propose(list(map(str, np.asarray(ids).tolist())), labels)
+    return LabelSurvey(labels, None if dimensions is None else int(dimensions), proposed).advice()
+
+
+def _propose(ids: list[str], labels: Labels) -> ProposedSessions | None:
+    """The sessions that ids seem to name."""
+    if len(ids) != labels.n_recordings:
+        raise DuopldaError(f"{len(ids)} ids for {labels.n_recordings} recordings: give one for each")
+    speaker = np.asarray(labels.speaker_ids)[to_numpy(labels.speaker)]
+    found = sessions_in_names(ids, list(map(str, speaker.tolist())))
+    if found is None:
+        return None
+    form, names = found
+    largest, _ = Counter(names).most_common(1)[0]
+    members = [name for name, session in zip(ids, names, strict=True) if session == largest]
+    return ProposedSessions(form, len({*names}), tuple(members[:3]), tuple(names))
 
 
 class LabelSurvey:
     """Labels, and what training would see of them."""
 
-    def __init__(self, labels: Labels, d: int | None):
+    def __init__(self, labels: Labels, d: int | None, proposed: ProposedSessions | None):
+        self.proposed = proposed
         self.sessions_named = labels.session_ids is not None
         self.labels = labels.filled
         labels = self.labels
@@ -230,6 +270,7 @@ class LabelSurvey:
             (refusal,) if refusal else self.chosen(chosen_by),
             self.cautions(),
             tuple(Leaf(letter, *LEAVES[letter]) for letter in self.letters()),
+            self.proposed,
         )
 
     def chooser(self) -> str:
@@ -326,7 +367,14 @@ class LabelSurvey:
         H = self.n_sessions
         N = self.n_recordings
         cautions = []
-        if not self.sessions_named and N > M:
+        if self.proposed is not None:
+            like = "those of copies" if self.proposed.form == "copies" else self.proposed.form
+            cautions.append(
+                f"no sessions are given, and ids look like {like}: that would be {self.proposed.sessions:,} sessions, "
+                f"one of them of {', '.join(self.proposed.example)}. If that is right, give them; otherwise each "
+                "recording counts as a session, and the ratios will be badly calibrated"
+            )
+        elif not self.sessions_named and N > M:
             cautions.append(
                 "no sessions are given, so that each recording counts as a session. If some are copies of one "
                 "conversation, or its channels, name the sessions: otherwise the ratios will be badly calibrated"

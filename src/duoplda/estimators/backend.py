@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -20,10 +20,12 @@ from duoplda.errors import DuopldaError
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.plda import PLDA, ScoresTrials
 from duoplda.estimators.preprocessing import LDA, Center, Covariances, LengthNorm, Whiten, folded, through, unfolded
+from duoplda.estimators.scorers import cllr_scorer
 from duoplda.io import DiagonalModel, ForeignModel, Transform
 from duoplda.io.common import PathLike
 from duoplda.model.collapse import Loss, collapse
 from duoplda.model.em import State
+from duoplda.model.occasions import independent_count
 from duoplda.model.parameters import Model
 from duoplda.model.statistics import Statistics
 from duoplda.model.summary import channel_noise, level_covariances, variance_shares
@@ -72,14 +74,6 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "plda_")
 
-    @cached_property
-    def domain_memory(self) -> domain.DomainMemory:
-        """Whether this object has warned of recordings unlike its training data; copies of it warn for themselves."""
-        return domain.DomainMemory()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "domain_memory"}
-
     # -- training
 
     def fit(
@@ -89,6 +83,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         *,
+        occasion: ArrayLike | None = None,
         device: Device = None,
         state: State | None = None,
         observer: Observer = SILENT,
@@ -101,10 +96,10 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
         Parameters
         ----------
-        X, y, session, channel, device, observer : as for `PLDA.fit`
+        X, y, session, channel, occasion, device, observer : as for `PLDA.fit`
         state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
         """
-        recordings = self._recordings(X, y, session, channel)
+        recordings = self._recordings(X, y, session, channel, occasion)
         plda = self._plda()
         without: list[Steps] = []  # the steps as they are without each fold
         if not self.length_norm and not plda.learns_channels:
@@ -197,6 +192,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         *,
+        occasion: ArrayLike | None = None,
         method: str = "auto",
         weights: ArrayLike | None = None,
         centre: float | None = None,
@@ -210,6 +206,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         ----------
         X : (N, d) recordings of the target, or `Recordings`, which bring their own labels
         speaker, session, channel : (N,) their speakers, sessions and kinds of channels, as far as they are known
+        occasion : (N,) the day, the call or the file of each, if these are known. Trials between labelled speakers are
+            then across occasions, and tell what sessions of one occasion have in common (`occasion_correlation_`).
         method : "auto": by what is known: "labels", "clusters" or "total".
             "labels": speakers are known (at least 3): each level of the model moves towards the target's.
             "clusters": sessions are known: they are put into clusters, which count as speakers.
@@ -247,6 +245,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             speaker,
             session,
             channel,
+            occasion=occasion,
             method=method,
             weights=weights,
             centre=centre,
@@ -275,8 +274,25 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None, *, device: Device = None) -> Array:
         """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda"), if given."""
+        return through(self.steps_, on_device(self._rows(X, channel=channel), device), channel)
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        sample_weight: None = None,
+    ) -> float:
+        """Minus the Cllr of trials between recordings of other speakers, in bits: 0 is perfect, -1 is of no use.
+
+        More is better, as scikit-learn has it. What trials are made is told by `duoplda.metrics.held_out_trials`, and
+        `duoplda.metrics` has scorers by other metrics. Chains with different steps can be compared, unlike by the
+        likelihood (`PLDA.score`). `sample_weight` must be None, as for `PLDA.score`.
+        """
+        checks.no_weights(sample_weight)
         check_is_fitted(self)
-        return through(self.steps_, on_device(checks.rows(self, X), device), channel)
+        return cllr_scorer(self, X, y, session=session, channel=channel)
 
     def enroll(
         self,
@@ -284,6 +300,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         ids: ArrayLike,
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
+        occasion: ArrayLike | None = None,
         *,
         device: Device = None,
     ) -> Sides:
@@ -292,10 +309,9 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         The sides also keep the sum of all vectors: `llr`, `llr_blocks`, `top` and `cluster` give a `DomainWarning`,
         once, where recordings are far from the training data (see `duoplda.estimators.domain`).
         """
-        check_is_fitted(self)
-        rows = on_device(checks.rows(self, X), device)
+        rows = on_device(self._rows(X, ids=ids, session=session, channel=channel, occasion=occasion), device)
         transformed = through(self.steps_, rows, channel)
-        enrolled = self.plda_.enroll(transformed, ids, session, channel)
+        enrolled = self.plda_.enroll(transformed, ids, session, channel, occasion)
         enrolled.seen = domain.see(self, rows, transformed, channel)
         return enrolled
 
@@ -324,6 +340,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             fit["log_likelihood_per_recording"] = trace[-1] / (self.counts_.get("recordings") or float("nan"))
         amount = plda.shrinkage_._asdict() if hasattr(plda, "shrinkage_") else {}
         parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
+        kappa = plda.occasion_correlation_
+        worth = float(independent_count(12, kappa or 0.0))
         return {
             "steps": [*self.steps_, "plda", *(["calibration"] if self.calibration_ is not None else [])],
             "n_features_in": int(self.n_features_in_),
@@ -338,6 +356,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             "shrinkage": {k: float(v) for k, v in amount.items() if k != "channel" or len(plda.channels_) > 1},
             "scales": {k: float(v) for k, v in plda.scales_._asdict().items()},
             "cost": plda.cost_,
+            "occasions": None if kappa is None else {"correlation": kappa, "sessions": 12, "count_as": worth},
             "model_costs": dict(plda.model_costs_),
             "channel_costs": dict(plda.channel_costs_),
             "calibration": type(self.calibration_).__name__ if self.calibration_ is not None else None,
@@ -400,8 +419,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     # -- files
 
-    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
-        """Write everything to one safetensors file, whole or not at all.
+    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
+        """Write everything to one safetensors file, whole or not at all; `force` replaces an existing file.
 
         `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
         """

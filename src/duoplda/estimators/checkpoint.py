@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
 from duoplda.data import Recordings
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, printable
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.io import read_container, write_container
@@ -34,6 +35,33 @@ def _say_nothing(message: str) -> None:
 def _hash(value: object) -> str:
     """A hash of what JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, arrays: Arrays, header: dict[str, Any]) -> None:
+    """Write a checkpoint with a checksum over all that it holds."""
+    write_container(path, RESUME_FILE, arrays, {**header, "checksum": _checksum(arrays, header)}, force=True)
+
+
+def _read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Read a checkpoint, if it is what was written: work that went on from anything else would end in another model."""
+    arrays, header = read_container(path, (RESUME_FILE,))
+    content = {name: value for name, value in header.items() if name not in ("format", "version", "checksum")}
+    if header.get("checksum") != _checksum(arrays, content):
+        raise _damaged(path, "its checksum is not that of its content")
+    return arrays, content
+
+
+def _damaged(path: Path, cause: object) -> DuopldaError:
+    return DuopldaError(printable(f"{path} is damaged: remove it, and start anew ({cause})"))
+
+
+def _checksum(arrays: Arrays, header: dict[str, Any]) -> str:
+    """The SHA-256 of arrays and a header."""
+    digest = hashlib.sha256(_hash(header).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 class Checkpoint(Observer):
@@ -67,9 +95,9 @@ class Checkpoint(Observer):
         self.written = False
         self._next_time = 0.0
         self._unwritten: State | None = None
-        self._read: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._unused: tuple[Arrays, dict[str, Any]] | None = None  # what the file holds, until training begins
         if resume and path.exists():
-            self._read = read_container(path, (RESUME_FILE,))
+            self._unused = _read(path)
         elif resume:
             note(f"{path} is not there: training starts from the beginning")
 
@@ -78,17 +106,17 @@ class Checkpoint(Observer):
 
     def training_begins(self) -> State | None:
         super().training_begins()
-        if self._read is None:
+        if self._unused is None:
             return None
-        arrays, header = self._read
-        self._read = None
+        arrays, header = self._unused
+        self._unused = None
         if header.get("key") != self._key():
             remedy = "repeat those, or remove it and train anew"
             raise DuopldaError(f"{self.path} is of a training with other data or options: {remedy}")
         try:
             state = State.from_arrays(arrays, header["kinds"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DuopldaError(f"{self.path} is damaged ({error}): remove it and train anew") from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise _damaged(self.path, error) from None
         self.note(f"going on after iteration {len(state.trace) - 1}")
         return state
 
@@ -105,7 +133,7 @@ class Checkpoint(Observer):
         """Write the last state, if it has not been written."""
         if self._unwritten is not None:
             header = {"key": self._key(), "kinds": self._unwritten.model.kinds.tolist()}
-            write_container(self.path, RESUME_FILE, self._unwritten.arrays(), header, force=True)
+            _write(self.path, self._unwritten.arrays(), header)
             self._unwritten = None
             self.written = True
 
@@ -174,7 +202,7 @@ class StageCheckpoint(Observer):
             note(f"{path} is not there: the adaptation starts from the beginning")
 
     def _open(self) -> None:
-        arrays, header = read_container(self.path, (RESUME_FILE,))
+        arrays, header = _read(self.path)
         if header.get("adaptation") != self.options:
             raise self._refusal("another model, or other labels or options")
         try:
@@ -182,7 +210,7 @@ class StageCheckpoint(Observer):
             for stage, names in header["stages"].items():
                 self.results[stage] = {name: unpacked(arrays[f"{stage}: {name}"]) for name in names}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DuopldaError(f"{self.path} is damaged ({error}): remove it and adapt anew") from None
+            raise _damaged(self.path, error) from None
 
     def _refusal(self, what: str) -> DuopldaError:
         return DuopldaError(f"{self.path} is of {what}: repeat the command that wrote it, or remove it and adapt anew")
@@ -209,7 +237,7 @@ class StageCheckpoint(Observer):
             arrays |= {f"{stage}: {key}": packed(array) for key, array in by_name.items()}
         stages = {stage: list(by_name) for stage, by_name in self.results.items()}
         header = {"adaptation": self.options, "data": self._data(), "stages": stages}
-        write_container(self.path, RESUME_FILE, arrays, header, force=True)
+        _write(self.path, arrays, header)
         self.written = True
 
 

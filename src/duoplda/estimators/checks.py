@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from duoplda.arrays import Array, check_rows, namespace, to_numpy
+from duoplda.arrays import Array, check_index, check_rows, namespace, to_numpy
 from duoplda.data import Recordings, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.simpler import MODELS
@@ -40,23 +40,26 @@ class NeedsSpeakers:
         y: ArrayLike | None,
         session: ArrayLike | None,
         channel: ArrayLike | None,
+        occasion: ArrayLike | None,
     ) -> Recordings:
         """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
         if isinstance(X, Recordings):
             vars(self).pop("feature_names_in_", None)
         else:
             self._check_speakers(y)
-            X = rows(self, X, reset=True)
-        return as_recordings(X, y, session, channel)
+            X = rows(self, X, reset=True, y=y, session=session, channel=channel, occasion=occasion)
+        return as_recordings(X, y, session, channel, occasion)
 
 
-def rows(estimator: BaseEstimator, X: ArrayLike, reset: bool = False) -> Array:
+def rows(estimator: BaseEstimator, X: ArrayLike, reset: bool = False, **labels: ArrayLike | None) -> Array:
     """Check that `X` is a matrix (N, d) of real numbers, in any array library, and return it there.
 
     With `reset` the estimator notes the width and the names of the columns; without it they must be those it knows.
+    `labels` of the rows by name: where they have an index, it is that of `X`.
     """
+    check_index(X=X, **labels)
     if namespace(X) is np:
-        X = to_numpy(X) if isinstance(X, np.ma.MaskedArray) else X
+        X = to_numpy(X) if isinstance(X, (np.ma.MaskedArray, np.matrix)) else X
         try:
             matrix = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
         except ValueError as error:
@@ -86,6 +89,12 @@ def no_repeats(ids: NDArray[Any]) -> None:
     repeated = names[n > 1].tolist()
     if repeated:
         raise DuopldaError(f"{len(repeated)} ids of recordings occur more than once: {some(repeated)}")
+
+
+def no_weights(sample_weight: None) -> None:
+    """Refuse weights, an argument that a `Pipeline` of scikit-learn sends along with every score, given or not."""
+    if sample_weight is not None:
+        raise DuopldaError("sample_weight must be None: recordings of a speaker cannot be weighted one by one")
 
 
 def width(estimator: BaseEstimator, d: int) -> None:
@@ -157,6 +166,8 @@ def plda_parameters(plda: PLDA) -> None:
         raise DuopldaError(f"criterion={plda.criterion!r} must be 'decision' or 'likelihood'")
     if not (plda.model is None or (isinstance(plda.model, str) and plda.model in ("auto", *MODELS))):
         raise DuopldaError(f"model={plda.model!r} must be None, 'auto', {', '.join(map(repr, MODELS))}")
+    if not isinstance(plda.calibration, str) or plda.calibration not in ("affine", "structure"):
+        raise DuopldaError(f"calibration={plda.calibration!r} must be 'affine' or 'structure'")
     enrolment(plda.enrolment)
     priors(plda.priors)
     seed(plda.random_state)

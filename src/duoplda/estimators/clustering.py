@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import check_index, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.copies import suggests_copies
 from duoplda.data.labels import Ints
@@ -103,9 +103,8 @@ def cluster_recordings(
 ) -> Clustering:
     """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides.
 
-    What is clustered is compared with the training data of a back-end (`domain.check`). Clusters then count as
-    speakers, be they ever so few, as recordings that are far off fall into one. Recordings within one session are not
-    compared: they share a room and a line, for which the limit does not allow.
+    What is clustered is compared with the training data (`domain.check`). Clusters then count as speakers. Recordings
+    within one session share a room and a line: they count as one session.
     """
     known = options.get("known")
     if within_session and (session is not None or known is not None or isinstance(X, Sides)):
@@ -115,7 +114,8 @@ def cluster_recordings(
             raise DuopldaError("sides have their sessions already: leave out session and channel")
         _check_sides(chain, X, known)
         clusters = cluster(X, **options)
-        domain.check(chain, X.seen, len(clusters), fewest=1)
+        speaker = np.repeat(clusters.labels, X.counts @ X.types.sum(axis=1))
+        domain.check(domain.measured(chain), X.seen, domain.Spread.of(speaker))
         return clusters
     if known is None:
         model = unscaled(of_one_session(chain) if within_session else chain)
@@ -137,8 +137,9 @@ def cluster_recordings(
     for name in ("must_link", "cannot_link"):
         options[name] = _pairs_of_sessions(options.get(name), ids, row, name)
     clusters = cluster(sides.unnamed(names), **options)
-    if not within_session:
-        domain.check(chain, seen, len(clusters), fewest=1)
+    one = np.zeros(len(row), np.int64)
+    spread = domain.Spread.of(clusters.labels[row], one if within_session else row)
+    domain.check(domain.measured(chain), seen, spread)
     return replace(clusters, ids=ids, labels=clusters.labels[row], item=clusters.item[row])
 
 
@@ -185,6 +186,7 @@ def _sessions_of_rows(
     chain: Any, X: ArrayLike, session: SessionNames, channel: SessionNames, device: Any
 ) -> tuple[Sides, NDArray[Any], Ints]:
     """Sessions as sides, their names, and the side of each row of X."""
+    check_index(X=X, session=session, channel=channel)
     n = X.shape[0] if hasattr(X, "shape") else len(X)  # type: ignore[arg-type]
     if not n:
         raise DuopldaError("there is nothing to cluster: give at least one recording")

@@ -1,29 +1,38 @@
 """How far recordings lie from those that a chain was trained on, and a warning where that is too far for its ratios.
 
-    D = |mean of (x - m) M|^2,    too far: D > d (.06 + .5 / n_speakers + 1 / n_recordings)
+    D = |mean of (x - m) M|^2
 
 m is the mean of the training data and M (k, d) the matrices of the chain up to whitening, so that the total variance is
-d. With `center_by_channel`, m is the mean of the recording's kind. The limit allows for what the mean of so many
-speakers and recordings varies by itself. A chain that does not whiten before it normalises lengths (a PLDA alone, LDA
-alone, the chain of VBx), and an adapted model, are measured in the space of the PLDA, in terms of the total covariance
-of the model:
+d. With `center_by_channel`, m is the mean of the recording's kind. A chain that does not whiten before it normalises
+lengths (a PLDA alone, LDA alone, the chain of VBx), and an adapted model, are measured in the space of the PLDA, in
+terms of the total covariance of the model:
 
-    D = (mean of z - mu)' T^-1 (mean of z - mu),    T = VV' + UU' + sum_k p_k W_k^-1,    mu = sum_k p_k mu_k
+    D = (mean of z - mu)' T^-1 (mean of z - mu),    T = B + S + N + C,    mu = sum_k p_k mu_k,
+    B = VV',    S = UU',    N = sum_k p_k W_k^-1,    C = sum_k p_k (mu_k - mu)(mu_k - mu)'
 
-Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carry.
+Under the model the mean scatters by A = B / n_speakers + S / n_sessions + N / n_recordings + C, as all may be of one
+kind. Here 1 / n is the sum of the squared shares of the recordings that each speaker (session, recording) has; as the
+mean of the training data scatters, too, that of the training speakers is added to 1 / n_speakers. Where the mean of all
+recordings of a domain is at a squared distance of .06 d, D is a sum of squares with mean .06 d + tr(T^-1 A) and
+variance 2 tr(T^-1 A T^-1 A) + .24 tr(T^-1 A), about a gamma distribution. Too far is beyond its quantile of .99.
+
+Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carry. Who speaks is rarely known; models
+are not speakers, as each recording of a few speakers may be a model. So clusters of a sample of the sides count as
+speakers. Clusters of recordings that are far off are too few, which makes the limit wider than it should be.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
+from scipy.stats import gamma
 
 from duoplda.arrays import Array, namespace, take, to_numpy
 from duoplda.data import Recordings
@@ -33,20 +42,73 @@ from duoplda.estimators import checks
 from duoplda.estimators.preprocessing import LDA, Center, Whiten, through
 from duoplda.model.parameters import Model
 from duoplda.model.summary import level_covariances
+from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Seen, Sides, seen_together
 
-__all__ = ["Domain", "Seen", "check", "check_sides", "distance", "limit", "look", "measure", "see"]
+__all__ = [
+    "Domain",
+    "Seen",
+    "Spread",
+    "check",
+    "check_sides",
+    "distance",
+    "limit",
+    "look",
+    "measure",
+    "see",
+    "spread_of",
+]
 
 Floats = NDArray[np.float64]
 
 
+MAX_SIDES = 150  # whose clusters are counted: some tenths of a second, and the mean of 150 speakers hardly varies
+
+
+@dataclass(frozen=True, eq=False)
+class WhiteLevels:
+    """What the covariances B, S, N and C of a model are in terms of T."""
+
+    model: Model
+    factor: Floats  # (d, d) of Cholesky, of T
+    traces: Floats  # (4,) of T^-1 B, ...
+    products: Floats  # (4, 4) traces of T^-1 B T^-1 S, ...
+
+
 @dataclass(eq=False)
 class DomainMemory:
-    """What a chain remembers: whether it has warned, since once is enough, and the last Cholesky factor of T."""
+    """What a chain remembers: whether it has warned, since once is enough, and the levels of its last model."""
 
     warned: bool = False
-    model: Model | None = None  # whose factor it is
-    factor: Floats | None = None
+    levels: WhiteLevels | None = None
+
+
+class Spread(NamedTuple):
+    """How many speakers, sessions and recordings a mean is of, as many as would make it vary as much if all had equally
+    many recordings.
+
+    >>> Spread.of([0, 0, 0, 1], [0, 0, 1, 2])
+    Spread(n_speakers=1.6, n_sessions=2.6666666666666665, n_recordings=4.0)
+    """
+
+    n_speakers: float
+    n_sessions: float
+    n_recordings: float
+
+    @staticmethod
+    def of(speaker: ArrayLike, session: ArrayLike | None = None) -> Spread:
+        """Of recordings whose speakers are known, and their sessions; without these each is a session of its own."""
+        n = len(np.asarray(speaker))
+        return Spread(_equal(_sizes(speaker)), float(n) if session is None else _equal(_sizes(session)), float(n))
+
+
+def _sizes(labels: ArrayLike) -> Floats:
+    return np.unique(np.asarray(labels), return_counts=True)[1].astype(float)
+
+
+def _equal(sizes: NDArray[Any]) -> float:
+    """How many parts of one size have the sum of squared shares that parts of these sizes have."""
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
 class MeasuredChain(Protocol):
@@ -61,8 +123,27 @@ class MeasuredChain(Protocol):
         """The fitted steps before it, by name."""
 
     @property
+    def counts_(self) -> dict[str, int]:
+        """The numbers of speakers and more that it was trained on, as far as they are known."""
+
+    @property
     def domain_memory(self) -> DomainMemory:
         """What this very chain remembers; copies and files of it start anew."""
+
+
+@dataclass(frozen=True)
+class PldaAlone:
+    """A PLDA as a chain without steps."""
+
+    plda_: Any
+    steps_: dict[str, Any]
+    domain_memory: DomainMemory
+    counts_: dict[str, int] = field(default_factory=dict)
+
+
+def measured(model: Any) -> MeasuredChain:
+    """A back-end as it is; a PLDA alone as a chain without steps, which remembers what the PLDA does."""
+    return model if hasattr(model, "steps_") else PldaAlone(model, {}, model.domain_memory)
 
 
 class Domain(NamedTuple):
@@ -84,13 +165,43 @@ class Domain(NamedTuple):
         return not self.distance > self.limit
 
 
-def limit(d: int, n_speakers: int, n_recordings: int) -> float:
-    """The largest distance that does not count as another domain: d (.06 + .5 / n_speakers + 1 / n_recordings).
+def limit(chain: MeasuredChain, spread: Spread) -> float:
+    """The largest distance that does not count as another domain, for the mean of recordings with this spread.
 
-    >>> limit(200, 10, 100)
-    24.0
+    >>> from duoplda import Backend, PLDA
+    >>> chain = Backend.from_plda(PLDA.from_parameters([0.0, 0.0], np.eye(2), None, np.eye(2)))
+    >>> [round(limit(chain, Spread(n, n, n)), 2) for n in (1, 10, 1000)]
+    [9.75, 1.37, 0.18]
     """
-    return d * (0.06 + 0.5 / n_speakers + 1 / n_recordings)
+    # What recordings at home may differ by, such as those of one channel of five. With .045, 5 to 8 % of draws of five
+    # speakers and one channel of so762 were false alarms, and 2 % with .06.
+    tolerance = 0.06
+    levels = _levels(chain)
+    share = 1 / np.array([*spread, 1.0])
+    n_trained = chain.counts_.get("speakers", 0)
+    if n_trained:  # the mean of the training data scatters as well
+        share[0] += 1 / n_trained
+    scatter = float(levels.traces @ share)
+    mean = scatter + tolerance * len(levels.factor)
+    variance = 2 * float(share @ levels.products @ share) + 4 * tolerance * scatter
+    return float(gamma.ppf(0.99, mean**2 / variance, scale=variance / mean))
+
+
+def _levels(chain: MeasuredChain) -> WhiteLevels:
+    """Of the chain's PLDA; they are kept, as each call of `llr` asks for them."""
+    plda = chain.plda_
+    memory = chain.domain_memory
+    if memory.levels is None or memory.levels.model is not plda.model_:
+        parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
+        apart = (to_numpy(plda.channel_means_) - to_numpy(plda.mean_)) * np.sqrt(to_numpy(plda.channel_priors_))[
+            :, None
+        ]
+        covariances = [*level_covariances(*parts), apart.T @ apart]
+        L = np.linalg.cholesky(sum(covariances))
+        white = [solve_triangular(L, solve_triangular(L, C, lower=True).T, lower=True) for C in covariances]
+        products = np.array([[np.vdot(a, b) for b in white] for a in white])
+        memory.levels = WhiteLevels(plda.model_, L, np.array([np.trace(a) for a in white]), products)
+    return memory.levels
 
 
 # -- what is summed up
@@ -104,10 +215,11 @@ def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLi
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> see(chain, np.array([[2.0], [5.0]]))
-    Seen(n=2, sum=array([5.]))
+    Seen(n=2, sum=array([5.]), inside=True)
     """
     n = X.shape[0]
-    if whitens(chain):
+    inside = not whitens(chain)
+    if not inside:
         rows = X
         center = next(iter(chain.steps_.values()))
         shift = n * center.mean_
@@ -120,7 +232,7 @@ def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLi
         shift = n * to_numpy(chain.plda_.mean_)
     with np.errstate(over="ignore", invalid="ignore"):
         total = to_numpy(namespace(rows).sum(rows, axis=0, dtype=namespace(rows).float64)) - shift
-    return Seen(n, total) if np.isfinite(total).all() else None
+    return Seen(n, total, inside) if np.isfinite(total).all() else None
 
 
 def look(
@@ -133,7 +245,7 @@ def look(
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> look(chain, Recordings.from_arrays([[2.0], [5.0]], ids=["a", "b"]), ["b", "c"])
-    (Seen(n=1, sum=array([4.])), array(['b'], dtype='<U1'))
+    (Seen(n=1, sum=array([4.]), inside=True), array(['b'], dtype='<U1'))
     """
     total = Seen()
     ids = list[NDArray[Any]]()
@@ -211,75 +323,119 @@ def distance(chain: MeasuredChain, seen: Seen) -> float:
     if matrices is not None:
         for M in matrices:
             mean = mean @ M
+        with np.errstate(over="ignore"):  # then the distance is infinite
+            return float(mean @ mean)
+    mean = solve_triangular(_levels(chain).factor, mean, lower=True)
+    with np.errstate(over="ignore"):  # infinitely far
         return float(mean @ mean)
-    plda = chain.plda_
-    memory = chain.domain_memory
-    if memory.factor is None or memory.model is not plda.model_:  # the factor is kept: each call of `llr` asks for it
-        parts = plda.speaker_loadings_, plda.session_loadings_, plda.noise_precision_, plda.channel_priors_
-        memory.factor = np.linalg.cholesky(sum(level_covariances(*parts)))
-        memory.model = plda.model_
-    mean = solve_triangular(memory.factor, mean, lower=True)
-    return float(mean @ mean)
 
 
-def measure(chain: MeasuredChain, seen: Seen, n_speakers: int) -> Domain:
+def measure(chain: MeasuredChain, seen: Seen, spread: Spread | int) -> Domain:
     """The distance of recordings that were summed up with this fitted `Backend`, and its limit.
 
-    It looks at the mean alone: recordings whose covariances are not those of the training data go unnoticed.
+    `spread` may be a number of speakers, with equally many recordings each in as many sessions. It looks at the mean
+    alone: recordings whose covariances are not those of the training data go unnoticed.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
-    >>> measured = measure(chain, see(chain, np.array([[2.0], [5.0]])), n_speakers=2)
+    >>> measured = measure(chain, see(chain, np.array([[5.0], [5.0]])), 2)
     >>> round(measured.distance, 3), round(measured.limit, 3), measured.within
-    (3.125, 0.81, False)
+    (8.0, 3.692, False)
     """
-    matrices = _matrices(chain)
-    d = int(chain.plda_.n_features_in_ if matrices is None else matrices[-1].shape[1])
-    return Domain(distance(chain, seen), limit(d, n_speakers, seen.n), d, seen.n, n_speakers)
+    if not isinstance(spread, Spread):
+        spread = Spread(spread, seen.n, seen.n)
+    d = len(_levels(chain).factor)
+    return Domain(distance(chain, seen), limit(chain, spread), d, seen.n, round(spread.n_speakers))
 
 
-def check(chain: Any, seen: Seen | None, n_speakers: int, stacklevel: int = 4, fewest: int = 3) -> None:
-    """Warn, once for each chain, if recordings are too far from its training data; silent below `fewest` speakers.
+def spread_of(sides: Sequence[Sides]) -> Spread:
+    """The spread of all recordings of some sides, where clusters of at most `MAX_SIDES` of them count as speakers.
 
-    The mean of one or two speakers is mostly these speakers, of which nothing can be said. A PLDA outside a `Backend`
-    is not checked (its `domain_memory` is None), and neither are sides of which it is not known what they have seen.
-    `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences the warning.
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[10.0]], None, [[1.0]])
+    >>> spread_of([plda.enroll([[9.0], [9.1], [-8.0], [-8.1]], range(4))])
+    Spread(n_speakers=2.0, n_sessions=4.0, n_recordings=4.0)
+    """
+    sessions = _sessions(sides)
+    n_recordings = sum(float(side.counts.sum(axis=0) @ side.types.sum(axis=1)) for side in sides)
+    total = sum(len(side) for side in sides)
+    chosen = np.sort(np.random.default_rng(0).permutation(total)[:MAX_SIDES])
+    sample: Sides | None = None
+    start = 0
+    for side in sides:
+        rows = chosen[(chosen >= start) & (chosen < start + len(side))]
+        part = side.select(rows - start).unnamed(rows)
+        sample = part if sample is None else sample.add(part)
+        start += len(side)
+    assert sample is not None
+    sample = sample.select(sample.counts.any(axis=1))
+    size = sample.counts @ sample.types.sum(axis=1)
+    speakers = np.bincount(cluster(sample).labels, size)
+    return Spread(_equal(speakers), _equal(sessions), n_recordings)
+
+
+def _sessions(sides: Sequence[Sides]) -> Floats:
+    """(h,) the numbers of recordings of all sessions."""
+    sizes = [np.repeat(side.types.sum(axis=1), side.counts.sum(axis=0)) for side in sides]
+    return np.concatenate(sizes).astype(float)
+
+
+def check(chain: Any, seen: Seen | None, spread: Spread | Sequence[Sides], stacklevel: int = 4) -> None:
+    """Warn, once for each chain, if recordings are too far from its training data.
+
+    Where it is not known who speaks, `spread` are the sides of all recordings, or of a sample of them: their clusters
+    are counted if the distance is too large for as many speakers as there are sides. Nothing is said of sides of which
+    it is not known what they have seen. `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences
+    the warning.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     for n_speakers in (2, 3, 3):
-    ...         check(chain, see(chain, np.array([[4.0], [5.0], [6.0]])), n_speakers)
+    ...     for n_speakers in (1, 3, 3):
+    ...         check(chain, see(chain, np.array([[4.0], [5.0], [3.0]])), Spread(n_speakers, 3, 3))
     >>> [w.category.__name__ for w in caught]
     ['DomainWarning']
     """
     memory = chain.domain_memory
-    if seen is None or not seen.n or n_speakers < fewest or memory is None or memory.warned:
+    if seen is None or not seen.n or memory.warned or seen.inside is whitens(chain):
         return
-    if len(seen.sum) != (_n_features_in(chain) if whitens(chain) else chain.plda_.n_features_in_):
+    if len(seen.sum) != (chain.plda_.n_features_in_ if seen.inside else _n_features_in(chain)):
         return  # another chain, with other steps, has seen them
-    measured = measure(chain, seen, n_speakers)
-    if measured.within:
+    if not isinstance(spread, Spread):
+        most = Spread(sum(len(side) for side in spread), _equal(_sessions(spread)), seen.n)
+        if measure(chain, seen, most).within:
+            return
+        spread = spread_of(spread)._replace(n_recordings=seen.n)
+    found = measure(chain, seen, spread)
+    if found.within:
         return
     memory.warned = True
-    counts = f"{measured.n_speakers:,} speakers and {measured.n_recordings:,} recordings"
+    speakers = "one speaker" if found.n_speakers == 1 else f"about {found.n_speakers:,} speakers"
+    counts = "one recording" if seen.n == 1 else f"{seen.n:,} recordings of {speakers}"
     warnings.warn(
         f"these recordings are not like those that the model was trained on: their mean is at a squared distance of "
-        f"{measured.distance:.3g} from it, up to {measured.limit:.3g} is usual for {counts}. Ratios may mislead: adapt "
+        f"{found.distance:.3g} from it, up to {found.limit:.3g} is usual for {counts}. Ratios may mislead: adapt "
         "the model to such recordings with `duoplda adapt` or Backend.adapt",
         DomainWarning,
         stacklevel=stacklevel,
     )
 
 
-def check_sides(chain: Any, enrolled: Sides, tests: Sides) -> None:
+def check_sides(chain: Any, enrolled: Sides, tests: Sides, *, may_be_copies: bool = False) -> None:
     """`check` for all recordings of both sides of trials.
+
+    Where nothing is known of the recordings, those of one speaker may all be copies of one of them.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> sides = chain.enroll([[0.0], [2.0], [1.5], [0.5]], ["a", "b", "c", "d"])
     >>> check_sides(chain, sides, sides)  # no warning: their mean is that of the model
     """
+    both = [enrolled] if tests is enrolled else [enrolled, tests]
     seen = enrolled.seen if tests is enrolled else seen_together(enrolled.seen, tests.seen)
-    check(chain, seen, len(enrolled), 5)
+    spread: Spread | list[Sides] = both
+    if may_be_copies and seen is not None and seen.n:
+        n = spread_of(both).n_speakers
+        spread = Spread(n, n, n)
+    check(chain, seen, spread, 5)

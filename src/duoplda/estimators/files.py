@@ -6,6 +6,8 @@ parameters, names and counts. A file that does not fit together is refused with 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -24,8 +26,9 @@ from duoplda.errors import DuopldaError, printable
 from duoplda.estimators.preprocessing import LDA, Center, LengthNorm, Whiten
 from duoplda.evaluation import calibration as cal
 from duoplda.io import read_container, write_container
-from duoplda.model.parameters import Model, checked
+from duoplda.model.parameters import LARGEST, Model, checked
 from duoplda.model.shrinkage import Scales, Shrinkage
+from duoplda.trials import sides
 
 if TYPE_CHECKING:
     from duoplda.estimators.backend import Backend
@@ -81,6 +84,8 @@ def write(path: Path, model: PLDA | Backend, provenance: Mapping[str, Any] | Non
         "model_costs": plda.model_costs_,
         "channel_costs": list(plda.channel_costs_.items()),
     }
+    if plda.occasion_correlation_ is not None:
+        header["occasion_correlation"] = float(plda.occasion_correlation_)
     if plda.adapted_ is not None:
         header["adapted"] = plda.adapted_
     if hasattr(plda, "shrinkage_"):
@@ -121,7 +126,9 @@ def plain(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def numbers(calibration: Any) -> dict[str, float]:
-    """The single numbers of a calibration, if there is one."""
+    """The single numbers of a calibration, if there is one, or what tells those of one by structure."""
+    if isinstance(calibration, cal.StructureCalibration):
+        return calibration.summary()
     state = {} if calibration is None else calibration.get_state()
     return {name.rstrip("_"): float(value) for name, value in state.items() if np.ndim(value) == 0}
 
@@ -136,6 +143,24 @@ def versions() -> dict[str, str]:
     """The versions of the software that makes a model."""
     packages = {name: version(name) for name in ("duoplda", "numpy", "scipy", "scikit-learn")}
     return {**packages, "python": platform.python_version()}
+
+
+def fingerprint(backend: Backend) -> str:
+    """A hash of all that decides what statistics recordings get: the steps, and the parameters that serve ratios.
+
+    >>> from duoplda import Backend, PLDA
+    >>> a, b = (Backend.from_plda(PLDA.from_parameters([mean], [[1.0]], None, [[1.0]])) for mean in (0.0, 1.0))
+    >>> fingerprint(a) == fingerprint(b)
+    False
+    """
+    digest = hashlib.sha256(sides.fingerprint(backend.ratio_model_).encode())
+    for name, step in backend.steps_.items():
+        learnt = [to_numpy(getattr(step, attribute)) for attribute in LEARNT_BY_STEP[type(step)]]
+        digest.update(json.dumps([name, plain(step), [array.shape for array in learnt]]).encode())
+        for array in learnt:
+            numeric = array.dtype.kind in "biuf"
+            digest.update(array.astype("<f8").tobytes() if numeric else json.dumps(array.tolist()).encode())
+    return digest.hexdigest()
 
 
 # -- reading
@@ -155,7 +180,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
     mean, V, U, W, priors = (arrays[f"plda.{name}"] for name in PLDA_ARRAYS)
     channels = np.array(header["channels"])
     model = checked(mean, V, U, W.reshape(len(channels), *W.shape[-2:]), channels)
-    if priors.shape != channels.shape or not (priors > 0).all():
+    if priors.shape != channels.shape or not (priors > 0).all() or abs(priors.sum() - 1) > 1e-6:
         raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items()}
     plda = _plda_attributes(arrays, header) | {"channel_priors_": priors}
@@ -176,11 +201,16 @@ def _plda_attributes(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "provenance_": dict(header["provenance"]),
         "scales_": Scales(*map(float, header["scales"])),
-        "cost_": header["cost"],
+        "cost_": None if header["cost"] is None else float(header["cost"]),
         "model_costs_": {str(name): float(cost) for name, cost in header["model_costs"].items()},
         "channel_costs_": {int(K): float(cost) for K, cost in header["channel_costs"]},
         "calibration_": None,
     }
+    if "occasion_correlation" in header:
+        kappa = header["occasion_correlation"]
+        if not (isinstance(kappa, float) and 0 <= kappa <= 1):
+            raise DuopldaError(f"the correlation of occasions is {kappa!r}, not a number from 0 to 1")
+        attributes["occasion_correlation_"] = kappa
     if not all(0 < scale < float("inf") for scale in attributes["scales_"]):
         raise DuopldaError(f"scales {tuple(attributes['scales_'])} must be positive")
     if "calibration" in header:
@@ -195,7 +225,8 @@ def _plda_attributes(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
         if trace.ndim != 1:
             raise DuopldaError(f"log_likelihoods has shape {trace.shape}")
         attributes |= {"log_likelihoods_": trace, "n_iter_": len(trace) - 1}
-        attributes |= {f"{name}_": header["fit"][name] for name in ("converged", "n_evaluations")}
+        converged, n_evaluations = (header["fit"][name] for name in ("converged", "n_evaluations"))
+        attributes |= {"converged_": bool(converged), "n_evaluations_": int(n_evaluations)}
     return attributes
 
 
@@ -209,8 +240,8 @@ def _adaptation(story: Any) -> dict[str, Any]:
         texts += told["reasons"].values()
         groups = told["target"], told["shares"], told.get("chosen", {})
         values = [told["distance"], told["centre"], *(value for group in groups for value in group.values())]
-        values += [tried[name] for tried in partitions for name in ("trust", "clusters")]
-        values += [part.get(name, 0) for part in (calibration, *partitions) for name in ("scale", "offset", "cost")]
+        values += [tried[name] for tried in partitions for name in ("trust", "clusters", "cost")]
+        values += [calibration.get(name, 0) for name in ("scale", "offset", "cost")]
         real = all(type(value) in (int, float) and abs(value) < 1e100 for value in values)
         if not real or not all(isinstance(text, str) for text in texts):
             raise DuopldaError("what it says of its adaptation makes no sense")
@@ -227,8 +258,8 @@ def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]
         step.n_features_in_ = d
         for attribute in LEARNT_BY_STEP[STEPS[name]]:
             value = np.array(saved[attribute]) if attribute in saved else arrays[f"{name}.{attribute}"]
-            if attribute != "channels_" and not np.isfinite(value).all():
-                raise DuopldaError(f"{name}.{attribute} is not finite")
+            if attribute != "channels_" and not (np.abs(value) <= LARGEST).all():
+                raise DuopldaError(f"{name}.{attribute} has numbers that are not finite, or above {LARGEST:g}")
             setattr(step, attribute, value)
         if isinstance(step, Center):
             shapes = step.mean_.shape, step.channel_means_.shape

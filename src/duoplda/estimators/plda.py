@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any, Self
 
@@ -24,9 +25,10 @@ from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
-from duoplda.evaluation.calibration import CALIBRATIONS, AffineCalibration
+from duoplda.evaluation.calibration import CALIBRATIONS, StructureCalibration
 from duoplda.io.common import PathLike
 from duoplda.model import em, parameters, posteriors
+from duoplda.model.occasions import USUAL_KAPPA
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
 from duoplda.model.statistics import Statistics
@@ -37,9 +39,10 @@ from duoplda.selection.decision import TrialOptions
 from duoplda.selection.held_out import Choice
 from duoplda.selection.training import Training
 from duoplda.trials import sides
-from duoplda.trials.blocks import Scorer
+from duoplda.trials.blocks import Scorer, listed_pairs
 from duoplda.trials.clustering import Clustering
 from duoplda.trials.sides import Sides
+from duoplda.trials.structure import Structure, Structures, of_sides
 
 Ids = NDArray[Any]
 Blocks = Iterator[tuple[slice, Array]]
@@ -76,25 +79,54 @@ class ModelParameter:
 class ScoresTrials(ABC):
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
+    n_features_in_: int
     calibration_: Any = None
     adapted_: Any = None
-    domain_memory: Any = None  # of a back-end; a PLDA alone does not know the mean of its training data
+
+    @cached_property
+    def domain_memory(self) -> domain.DomainMemory:
+        """Whether this object has warned of recordings unlike its training data; copies of it warn for themselves."""
+        return domain.DomainMemory()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        return {name: value for name, value in state.items() if name != "domain_memory"}
 
     @property
     @abstractmethod
     def ratio_model_(self) -> Model:
         """The parameters that serve ratios."""
 
+    @abstractmethod
+    def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
+        """What the estimator makes of each recording by itself."""
+
+    @abstractmethod
+    def enroll(
+        self,
+        X: ArrayLike,
+        ids: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        occasion: ArrayLike | None = None,
+        *,
+        device: Device = None,
+    ) -> Sides:
+        """Sum up sets of recordings as sides of trials."""
+
     def llr(
         self,
-        enrolled: Sides,
-        tests: Sides,
+        enrolled: Sides | ArrayLike,
+        tests: Sides | ArrayLike,
         pairs: ArrayLike | None = None,
         calibrated: bool = True,
         *,
         approximate: bool = False,
     ) -> Array:
         """ln P(both | same speaker) - ln P(both | different speakers) for all sides, (len(enrolled), len(tests)).
+
+        A side comes from `enroll`, or is a matrix of recordings (n, d): each row is then a side by itself, a recording
+        in a session of its own. For sets of recordings, or sessions that both sides share, use `enroll`.
 
         With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. What `calibrate`
         learnt is applied, unless `calibrated` is False.
@@ -104,17 +136,21 @@ class ScoresTrials(ABC):
         products, whatever the counts. Its ratios are exact where all sessions have the same number of recordings;
         otherwise they may be several nats away, without a bound. It refuses sides that share a session. Use it to
         rank many candidates, not for ratios that are reported.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> plda.llr([[-1.0], [2.0]], [[-1.1], [0.0], [2.2]]).round(2).tolist()
+        [[0.33, 0.06, -1.08], [-1.02, -0.19, 0.87]]
         """
-        self._check_trials(enrolled, tests)
-        scorer = Scorer(enrolled)
+        enrolled, tests = self._sides(enrolled, tests)
+        scorer = self.scorer(enrolled, calibrated)
         if approximate:
             return self._calibrated(scorer.guesses(tests, pairs), calibrated)
         return self._calibrated(scorer.columns(tests) if pairs is None else scorer.pairs(tests, pairs), calibrated)
 
     def llr_blocks(
         self,
-        enrolled: Sides,
-        tests: Sides,
+        enrolled: Sides | ArrayLike,
+        tests: Sides | ArrayLike,
         *,
         cells: int | None = None,
         host: bool = False,
@@ -129,11 +165,13 @@ class ScoresTrials(ABC):
         >>> [(part, block.shape) for part, block in plda.llr_blocks(sides, sides, cells=6)]
         [(slice(0, 2, None), (3, 2)), (slice(2, 3, None), (3, 1))]
         """
-        self._check_trials(enrolled, tests)
-        blocks = Scorer(enrolled).blocks(tests, cells, host)
+        enrolled, tests = self._sides(enrolled, tests)
+        blocks = self.scorer(enrolled, calibrated).blocks(tests, cells, host)
         return ((part, self._calibrated(block, calibrated)) for part, block in blocks)
 
-    def top(self, enrolled: Sides, tests: Sides, k: int, calibrated: bool = True) -> tuple[Array, Array]:
+    def top(
+        self, enrolled: Sides | ArrayLike, tests: Sides | ArrayLike, k: int, calibrated: bool = True
+    ) -> tuple[Array, Array]:
         """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
         The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
@@ -144,8 +182,8 @@ class ScoresTrials(ABC):
         >>> sides.ids[rows].tolist()
         [['a', 'b'], ['b', 'a'], ['c', 'b']]
         """
-        self._check_trials(enrolled, tests)
-        rows, ratios = Scorer(enrolled).top(tests, k)
+        enrolled, tests = self._sides(enrolled, tests)
+        rows, ratios = self.scorer(enrolled, calibrated).top(tests, k)
         return rows, self._calibrated(ratios, calibrated)
 
     def cluster(
@@ -154,7 +192,7 @@ class ScoresTrials(ABC):
         session: ArrayLike | Mapping[str, Any] | None = None,
         channel: ArrayLike | Mapping[str, Any] | None = None,
         *,
-        prior: float = 0.02,
+        prior: float | None = None,
         n_speakers: int | None = None,
         min_speakers: int | None = None,
         max_speakers: int | None = None,
@@ -175,10 +213,12 @@ class ScoresTrials(ABC):
 
         Parameters
         ----------
-        X : recordings (n, d), or `Recordings`, or enrolled sides, each of which then is of one speaker
+        X : recordings (n, d), or `Recordings`, or enrolled sides, each of which then is of one speaker; sessions of one
+            occasion of a side count for less there, too
         session, channel : (n,) as for `enroll`; for `Recordings`, mappings by id. The recordings of a session are of
             one speaker, and count as one.
-        prior : the probability that two random sessions are of one speaker
+        prior : the probability that two random sessions are of one speaker. None: it is learned from the recordings,
+            so that as many speakers are found as the prior expects (`Clustering.prior` has what was learned).
         n_speakers, min_speakers, max_speakers : how many speakers there are, if that is known
         must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) of one speaker, or of two
         known : enrolled speakers. A cluster may be one of them, or somebody else; all ratios then come from
@@ -218,29 +258,111 @@ class ScoresTrials(ABC):
             refine=refine,
         )
 
-    def _check_trials(self, enrolled: Sides, tests: Sides) -> None:
-        """Refuse sides that do not fit, and warn of recordings that are far from the training data."""
-        self.check_sides(enrolled, tests)
-        domain.check_sides(self, enrolled, tests)
+    def predict(self, X: ArrayLike) -> Array:
+        """What a service that knows `predict` alone can ask of the model, such as one of mlflow.
+
+        Two recordings side by side in each row, `X` (n, 2 d) or (n, 2, d), give the (n,) ratios of these pairs, each
+        in a session of its own, as `llr` gives them; single recordings (n, d) give what `transform` gives.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> plda.predict([[-1.0, -1.1], [-1.0, 2.2]]).round(2).tolist()
+        [0.33, -1.08]
+        """
+        check_is_fitted(self)
+        d = self.n_features_in_
+        rows = X if hasattr(X, "shape") else np.asarray(X)
+        if tuple(rows.shape[1:]) not in ((2 * d,), (2, d)):
+            return self.transform(X)
+        both = to_numpy(rows) if namespace(rows) is np else rows
+        both = namespace(both).reshape(both, (-1, 2, d))
+        index = np.arange(both.shape[0])
+        with warnings.catch_warnings():  # columns of pairs have other names than those of recordings
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            return self.llr(both[:, 0, :], both[:, 1, :], np.stack([index, index], axis=1))
+
+    def _sides(self, enrolled: Sides | ArrayLike, tests: Sides | ArrayLike) -> tuple[Sides, Sides]:
+        """Both sides of trials, with a side for each row of a matrix.
+
+        Sides that do not fit are refused, and recordings that are far from the training data give a warning.
+        """
+        sides = []
+        for name, side in (("enrolled", enrolled), ("tests", tests)):
+            if isinstance(side, Recordings):
+                raise DuopldaError(f"{name} are Recordings, which may not fit into memory: use duoplda.score for them")
+            if not isinstance(side, Sides):
+                try:
+                    side = self.enroll(side, np.arange(self._rows(side).shape[0]))
+                except (DuopldaError, TypeError) as error:
+                    raise DuopldaError(f"{name}: {error}") from None
+            sides.append(side)
+        self.check_sides(*sides)
+        domain.check_sides(domain.measured(self), *sides, may_be_copies=not isinstance(enrolled, Sides))
+        return sides[0], sides[1]
+
+    def _rows(self, X: ArrayLike, **labels: Any) -> Array:
+        check_is_fitted(self)
+        return checks.rows(self, X, **labels)
+
+    def scorer(self, enrolled: Sides, calibrated: bool = True) -> Scorer:
+        """Ratios of enrolled sides and any tests, calibrated here only where that takes the structure of the trials."""
+        known = calibrated and isinstance(self.calibration_, StructureCalibration)
+        return Scorer(enrolled, calibration=self.calibration_ if known else None)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
-        if not calibrated or self.calibration_ is None:
+        """Ratios of a `scorer`, calibrated by their values alone where the scorer leaves that to be done."""
+        if not calibrated or self.calibration_ is None or isinstance(self.calibration_, StructureCalibration):
             return ratios
         return self.calibration_.apply(ratios)
 
-    def calibrate(self, scores: ArrayLike, labels: ArrayLike, method: str = "affine", **options: Any) -> Self:
+    def structure(
+        self, enrolled: Sides | ArrayLike, tests: Sides | ArrayLike, pairs: ArrayLike | None = None
+    ) -> Structure:
+        """What is known of trials before their vectors are: `expected` and `alike`, of the shape that `llr` gives.
+
+        `expected` is the ratio in nats that the model expects of a target trial, the mutual information of the two
+        sides; `alike` is the share of pairs of recordings, one of each side, of one kind of channels. Sides that share
+        a session are taken as if they did not.
+
+        >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
+        >>> few, many = plda.enroll([[0.3]], ["one"]), plda.enroll([[0.1], [0.2], [0.4]], ["three"] * 3)
+        >>> [plda.structure(few, side).expected.round(3).tolist() for side in (few, many)]
+        [[[0.144]], [[0.235]]]
+        """
+        enrolled, tests = self._sides(enrolled, tests)
+        if pairs is None:
+            return of_sides(enrolled, tests)
+        i, j = listed_pairs(pairs, (len(enrolled), len(tests))).T
+        return Structures(enrolled).of_pairs(tests, i, j)
+
+    def calibrate(
+        self,
+        scores: ArrayLike,
+        labels: ArrayLike,
+        method: str = "affine",
+        *,
+        structure: Structure | None = None,
+        **options: Any,
+    ) -> Self:
         """Learn a calibration of the ratios from uncalibrated scores of trials, in the place of the one that was there.
 
         Parameters
         ----------
         scores : (n,) ratios of trials, without calibration
         labels : (n,) whether each is a target
-        method : "affine", a scale and an offset; "pav", a rising step function, which needs many more trials
+        method : "affine", a scale and an offset; "pav", a rising step function, which needs many more trials;
+            "structure", a scale and an offset for each structure, which needs trials of several structures
+        structure : of the trials, for that method: what the method `structure` gives
         options : those of the calibration (`duoplda.calibration`)
         """
         check_is_fitted(self)
+        if (method == "structure") != (structure is not None):
+            raise DuopldaError("method='structure' needs the structure of the trials, and no other method takes it")
+        if structure is not None:
+            fitted = StructureCalibration(**options)
+            self.calibration_ = fitted.fit(scores, labels, expected=structure.expected, alike=structure.alike)
+            return self
         if method not in ("affine", "pav"):
-            raise DuopldaError(f"method={method!r} must be one of affine, pav")
+            raise DuopldaError(f"method={method!r} must be one of affine, pav, structure")
         self.calibration_ = CALIBRATIONS[method](**options).fit(scores, labels)
         return self
 
@@ -301,6 +423,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         What enrolments will look like in use: sessions, and recordings of each (None: all that there are), for the
         held-out trials. None: a mixture, from one recording to all recordings of three sessions.
     priors : prior probabilities of a target at which decisions will be made, for the held-out trials
+    calibration : {"affine", "structure"}
+        What held-out trials learn to make of the ratios: one scale and one offset, or a scale and an offset for each
+        structure of trials (`duoplda.calibration.StructureCalibration`), where that saves held-out speakers more than
+        its standard error.
     n_channels : int, None or "auto"
         Learn this number of kinds of channels where they are not labelled. The model is then trained on a bounded
         sample (256 MiB, at most 64 sessions of a speaker and 16 recordings of a session; see `duoplda.model.sample`),
@@ -333,9 +459,12 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
         What was chosen or given; for every choice that was tried, the log-likelihood per recording of held-out
         speakers, or the cost of their trials.
-    scales_ : Scales   calibration_ : AffineCalibration or None   cost_ : float or None
+    scales_ : Scales   calibration_ : a calibration or None   cost_ : float or None
         What held-out trials chose: factors of VV' and UU' in the model that serves ratios (`model_`, likelihoods and
         posteriors are without them), the calibration that `llr` applies, and the cost that is left (1: no information).
+    occasion_correlation_ : float or None
+        kappa, what sessions of one occasion have in common beside the speaker, as a share of what differs from session
+        to session: what held-out trials across occasions chose, where these were named. It can be assigned.
     model_costs_ : dict
         Where `model="auto"`: the cost of held-out trials (or minus the likelihood, if that chose) of each model, the
         chosen one first.
@@ -373,6 +502,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     criterion: str = "decision"
     enrolment: Sequence[tuple[int, int | None]] | None = None
     priors: float | Sequence[float] = (0.5, 0.01)
+    calibration: str = "affine"
     n_channels: int | str | None = None
     n_folds: int = 5
     init: str = "moments"
@@ -383,6 +513,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     noise_floor: float = 0.0
     random_state: int | np.random.RandomState | None = None
     callback: Callable[[int, float, Model], object] | None = None
+    occasion_correlation_ = None
 
     # -- training
 
@@ -393,6 +524,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         *,
+        occasion: ArrayLike | None = None,
         device: Device = None,
         observer: Observer = SILENT,
     ) -> Self:
@@ -402,10 +534,12 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         ----------
         X : (N, d) recordings, or a `Recordings`, which brings its own labels
         y, session, channel : (N,) the speaker, the session (None: each recording is one) and the kind of channel
+        occasion : (N,) the day, the call or the file that sessions are of, if these are known. Trials across occasions
+            then tell what their sessions have in common, where held-out trials choose (`shrinkage="auto"`).
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
         observer : is told how far training is (`duoplda.observer`)
         """
-        stats = self.statistics(self._recordings(X, y, session, channel), device=device)
+        stats = self.statistics(self._recordings(X, y, session, channel, occasion), device=device)
         self.n_features_in_ = stats.d
         return self._fit(stats, None, observer)
 
@@ -474,7 +608,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         trials = None
         if self.criterion == "decision":
             enrolment = checks.enrolment(self.enrolment)
-            trials = TrialOptions(enrolment, checks.priors(self.priors), infer_kinds=self.learns_channels)
+            by_structure = self.calibration == "structure"
+            trials = TrialOptions(enrolment, checks.priors(self.priors), by_structure, self.learns_channels)
         return Training(
             n_speaker_factors=self.n_speaker_factors,
             n_session_factors=self.n_session_factors,
@@ -497,9 +632,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back
         self.channel_priors_ = put(priors, model.mu)
         if choice is not None:
-            self.shrinkage_, self.scales_, affine, self.cost_ = choice
+            self.shrinkage_, self.scales_, self.calibration_, self.cost_, self.occasion_correlation_ = choice
             self.adapted_ = None
-            self.calibration_ = None if affine is None else AffineCalibration.of(*affine)
         return self
 
     @property
@@ -519,6 +653,14 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle.
+        state = super().__getstate__()
+        return state | {k: list(state[k].items()) for k in ("shrinkage_path_",) if k in state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state | {k: dict(state[k]) for k in ("shrinkage_path_",) if k in state})
 
     @property
     def mean_(self) -> Array:
@@ -554,6 +696,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         plda.n_features_in_ = model.d
         plda.scales_ = Scales()
         plda.calibration_ = None
+        plda.occasion_correlation_ = None
         plda.cost_ = None
         plda.model_costs_ = {}
         plda.channel_costs_ = {}
@@ -568,6 +711,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
         *,
+        occasion: ArrayLike | None = None,
         method: str = "auto",
         weights: ArrayLike | None = None,
         centre: float | None = None,
@@ -593,6 +737,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             speaker,
             session,
             channel,
+            occasion=occasion,
             method=method,
             weights=weights,
             centre=centre,
@@ -624,13 +769,16 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         channel: ArrayLike | None = None,
         sample_weight: None = None,
     ) -> float:
-        """Mean log marginal likelihood per recording, in nats.
+        """Mean log marginal likelihood per recording, in nats; more is better, as for other densities of scikit-learn.
+
+        It compares models of the very same recordings, such as numbers of factors. Densities after different steps (of
+        LDA to other dimensions, with or without whitening) do not compare: choose those by the decisions that they
+        lead to (`Backend.score`, `duoplda.metrics.cllr_scorer`).
 
         `sample_weight` must be None: recordings of a speaker depend on each other, and cannot be weighted one by one.
         It is here because a `Pipeline` of scikit-learn routes an argument of this name to every `score`.
         """
-        if sample_weight is not None:
-            raise DuopldaError("sample_weight must be None: recordings of a speaker cannot be weighted one by one")
+        checks.no_weights(sample_weight)
         model, rows, labels = self._labelled(X, y, session, channel)
         values = posteriors.log_likelihoods(model, rows, labels)
         return float(namespace(values).sum(values)) / rows.shape[0]
@@ -668,7 +816,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """(N, ny) E[y | phi] of each recording by itself."""
-        rows = self._rows(X)
+        rows = self._rows(X, channel=channel)
         kind = self._kind(rows, channel)
         return _finite(rows, posteriors.transform(self.model_.like(rows), to_float(rows, namespace(rows)), kind))
 
@@ -710,6 +858,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         ids: ArrayLike,
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
+        occasion: ArrayLike | None = None,
         *,
         device: Device = None,
     ) -> Sides:
@@ -719,15 +868,24 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         trial share a session, which `llr` then takes into account. Where the kind of channel is not given, or not known
         to the model, it is inferred from the recording.
 
+        With `occasion` (N,), the day, the call or the file of each recording, m sessions of one occasion of a side
+        count as m / (1 + (m - 1) kappa), as they share more than the speaker. kappa is `occasion_correlation_`, or .1
+        where nothing was learned. A trial between two sides of one occasion is scored as if it were between two.
+
         The sides are on the device of the recordings. With `device`, a device of torch such as "cuda", recordings of
         the host are streamed there, and need not fit into its memory.
         """
-        rows = self._rows(X)
+        rows = self._rows(X, ids=ids, session=session, channel=channel, occasion=occasion)
         like = rows if device is None or namespace(rows) is not np else on_device(np.zeros(1), device)
-        enrolled = sides.enroll(self.ratio_model_.like(like), rows, ids, session, self._kind(rows, channel))
+        kappa = USUAL_KAPPA if self.occasion_correlation_ is None else self.occasion_correlation_
+        if not (isinstance(kappa, Real) and 0 <= float(kappa) <= 1):
+            raise DuopldaError(f"occasion_correlation_={kappa!r} must be None, or a number from 0 to 1")
+        model = self.ratio_model_.like(like)
+        enrolled = sides.enroll(model, rows, ids, session, self._kind(rows, channel), occasion, float(kappa))
         with np.errstate(over="ignore"):
             xp = namespace(enrolled.gamma)
             _finite(rows, *(xp.sum(a * a, axis=1) for a in (enrolled.gamma, enrolled.z)))
+        enrolled.seen = domain.see(domain.measured(self), rows)
         return enrolled
 
     @staticmethod
@@ -741,8 +899,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     # -- files
 
-    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = True) -> None:
-        """Write the model to a safetensors file, whole or not at all; `provenance` says where it comes from."""
+    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
+        """Write the model to a safetensors file, whole or not at all; `force` replaces an existing file.
+
+        `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
+        """
         check_is_fitted(self)
         files.write(path, self, provenance, force)
 
@@ -769,10 +930,6 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def _n_features_out(self) -> int:
         return self.model_.ny
 
-    def _rows(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        return checks.rows(self, X)
-
     def _kind(self, X: Array, channel: ArrayLike | None) -> NDArray[np.int64]:
         """The kind of each recording: as labelled where the model knows the label, else the most probable."""
         n = X.shape[0]
@@ -789,7 +946,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         self, X: ArrayLike, speaker: ArrayLike | None, session: ArrayLike | None, channel: ArrayLike | None
     ) -> tuple[Model, Array, lab.Labels]:
         self._check_speakers(speaker)
-        rows = self._rows(X)
+        rows = self._rows(X, speaker=speaker, session=session, channel=channel)
         labels = lab.encode(speaker, session, None, rows.shape[0]).filled
         kind = self._kind(rows, channel)
         return self.model_.like(rows), rows, replace(labels, kinds=self.model_.kinds, kind=kind)

@@ -37,6 +37,7 @@ from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks
 from duoplda.io import Transform
 from duoplda.model import anova
+from duoplda.model.accumulate import LARGEST_SUM
 from duoplda.model.statistics import Statistics
 
 __all__ = ["LDA", "Center", "LengthNorm", "Whiten"]
@@ -212,10 +213,10 @@ class Covariances:
 class _Step(TransformerMixin, BaseEstimator, ABC):
     """What the transformers share."""
 
-    def _rows(self, X: ArrayLike, reset: bool = False) -> Array:
+    def _rows(self, X: ArrayLike, reset: bool = False, **labels: ArrayLike | None) -> Array:
         if not reset:
             check_is_fitted(self)
-        X = checks.rows(self, X, reset)
+        X = checks.rows(self, X, reset, **labels)
         check_finite(X)
         return to_float(X, namespace(X))
 
@@ -250,7 +251,14 @@ class _Linear(_Step):
     matrix_: Floats
 
     def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
-        return X @ put(self.matrix_, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = X @ put(self.matrix_, X)
+        xp = namespace(product)
+        infinite = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(product), axis=1)))
+        if len(infinite):
+            where = f"{len(infinite)} of {len(X)} rows: {some(infinite)}"
+            raise DuopldaError(f"values too large to be multiplied in {where}. On what scale are they?")
+        return product
 
 
 @dataclass(eq=False, repr=False)
@@ -275,7 +283,7 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None, channel: ArrayLike | None = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        rows = to_numpy(self._rows(X, reset=True))
+        rows = to_numpy(self._rows(X, reset=True, channel=channel))
         channel = self._channel(channel)
         if channel is None:
             return self.set_mean(rows.mean(axis=0))
@@ -298,7 +306,7 @@ class Center(OneToOneFeatureMixin, _Step):
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """(N, d) recordings less the mean."""
-        rows = self._rows(X)
+        rows = self._rows(X, channel=channel)
         return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows, channel)
 
     def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
@@ -334,7 +342,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None, channel: ArrayLike | None = None) -> Self:
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
-        rows = self._rows(X, reset=True)
+        rows = self._rows(X, reset=True, channel=channel)
         one_speaker = np.zeros(rows.shape[0])
         return self._learn(Covariances.of(Statistics.from_arrays(rows, one_speaker, None, self._channel(channel))))
 
@@ -342,8 +350,9 @@ class Whiten(OneToOneFeatureMixin, _Linear):
     def _learn(self, covariances: Covariances) -> Self:
         s, E = np.linalg.eigh(symmetric(covariances.total(self.by_channel)))
         least = self.floor * s.mean()
-        if not s.mean() > 0:
-            raise DuopldaError("recordings do not vary at all (one sample, or copies of one): nothing can be whitened")
+        if not s.mean() * LARGEST_SUM > 1:
+            cause = f"recordings do not vary at all (one sample, or copies of one), or too little ({s.mean():.3g})"
+            raise DuopldaError(f"{cause}: nothing can be whitened")
         if low := int((s < least).sum()):
             warnings.warn(
                 f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening: "
@@ -397,7 +406,7 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
     ) -> Self:
         """Learn from recordings `X` (N, d), their speakers `y`, sessions and kinds of channels (N,)."""
         self._check_speakers(y)
-        rows = self._rows(X, reset=True)
+        rows = self._rows(X, reset=True, y=y, session=session, channel=channel)
         return self._learn(Covariances.of(Statistics.from_arrays(rows, y, session, channel)))
 
     @reproducible()

@@ -9,7 +9,7 @@ like the training data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -39,7 +39,10 @@ Absent = Callable[[NDArray[Any]], object]  # is called with the ids of recording
 
 def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
     """A chain as it is, or one around a PLDA alone; for cosine scoring, one whose sides are sums of vectors."""
-    chain = model if isinstance(model, Backend) else Backend.from_plda(model)
+    chain = model
+    if not isinstance(model, Backend):
+        chain = Backend.from_plda(model)
+        chain.domain_memory = model.domain_memory  # once is enough for this one, too
     if not cosine:
         return chain
     d = chain.plda_.n_features_in_
@@ -110,6 +113,7 @@ class Job:
     device: Device
     pairs: ListedTrials | None  # recordings of models, or listed trials
     wanted: NDArray[Any] | None  # the ids of the recordings that are used, sorted; None: all are
+    occasion: ById = field(default=None, kw_only=True)
     watch: bool = field(default=False, kw_only=True)  # whether recordings are compared with the training data
 
     def __getstate__(self) -> dict[str, Any]:
@@ -190,8 +194,8 @@ class EnrollJob(Job):
                 members = ids[rows]
                 models = self.names[self.pairs.model[pairs]]
                 Z = take(Z, rows)
-            sessions = known_labels(self.session, members)
-            sides = enroll_sides(self.chain.plda_, Z, models, sessions, known_labels(self.channel, members))
+            labels = [known_labels(known, members) for known in (self.session, self.channel, self.occasion)]
+            sides = enroll_sides(self.chain.plda_, Z, models, *labels)
             sides.seen = seen  # a recording counts once, in however many models it is
             yield ids, sides
 
@@ -226,6 +230,7 @@ def enroll_recordings(
     *,
     session: ById = None,
     channel: ById = None,
+    occasion: ById = None,
     device: Device = None,
     cosine: bool = False,
     absent: Absent = _refuse,
@@ -240,6 +245,8 @@ def enroll_recordings(
         of its own, under its own id
     session, channel : mappings from the ids of recordings. A recording that is not in `session` is a session of its
         own; where one is not in `channel`, its kind of channel is inferred.
+    occasion : the same for days, calls or files: sessions of one occasion count for less (`PLDA.enroll`), except for
+        cosine scoring. A session of a recording that is not in it is alone in its occasion.
     device : a device of torch, such as "cuda", where the models then are
     cosine : enroll for cosine scoring; such models serve nothing else
     absent : called with the ids of recordings that were not found; if it is left out, they are an error
@@ -263,9 +270,10 @@ def enroll_recordings(
     if (ids is None) != (members is None):
         raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
     chain = chain_of(model, cosine)
-    watch = isinstance(model, Backend) and not cosine  # only likelihood ratios of a back-end are about training data
+    watch = not cosine  # only likelihood ratios are about training data
+    more: dict[str, Any] = {"occasion": None if cosine else occasion, "watch": watch}
     if ids is None or members is None:
-        job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), watch=watch)
+        job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), **more)
         parts = list(recordings.map(job))
         if not parts:
             raise DuopldaError("there is no recording to enroll")
@@ -278,7 +286,7 @@ def enroll_recordings(
     names, code = lab.codes(ids, "model")
     pairs = ListedTrials.of(code, members)
     out = None
-    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, watch=watch)
+    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, **more)
     for part in _complete(recordings.map(job), pairs.ids, absent):
         out = (Sides.empty(part.model, names) if out is None else out).add(part)
     if out is None:
@@ -305,6 +313,7 @@ class ScoreBlock:
     scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
     rows: Ints | None = None  # with `top` (n, k) the models; of listed trials (m,) their places in the list
     seen: Seen | None = None  # the sum of a chunk's recordings, with the first of its blocks
+    sample: Sides | None = None  # some of them, with the first block, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,11 +334,12 @@ class ScoreJob(Job):
     @cached_property
     def scorer(self) -> Scorer:
         if self.cohort is None:
-            return Scorer(self.enrolled, self.cosine)
+            return Scorer(self.enrolled, True) if self.cosine else self.chain.scorer(self.enrolled, self.calibrated)
         return NormalizedScorer(self.enrolled, self.cohort, self.cosine)
 
     def __call__(self, part: Recordings) -> Iterator[ScoreBlock]:
-        calibration = self.chain.calibration_ if self.calibrated and self.cohort is None else None
+        by_value = self.calibrated and self.cohort is None and self.scorer.calibration is None
+        calibration = self.chain.calibration_ if by_value else None
         for ids, Z, seen in self.chunks(part):
             X = put(Z, self.enrolled.gamma)
             sessions = known_labels(self.session, ids)
@@ -339,13 +349,15 @@ class ScoreJob(Job):
                 tests = tests.select(np.argsort(tests.ids))
             if self.cohort is not None:
                 self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
+            sample = tests.select(np.arange(0, len(tests), -(-len(tests) // domain.MAX_SIDES))) if self.watch else None
             try:
                 for columns, values, rows in self._blocks(tests, ids):
                     scores = to_numpy(values)
                     if calibration is not None:
                         scores = calibration.transform(scores)
-                    yield ScoreBlock(ids[columns], scores, rows, seen)
+                    yield ScoreBlock(ids[columns], scores, rows, seen, sample)
                     seen = None
+                    sample = None
             except NoSpread as error:
                 raise error.renamed(ids) from None
 
@@ -412,8 +424,8 @@ def score(
     absent : called at the end with the ids of `trials` or `wanted` that were not found; if it is left out, they are an
         error
 
-    After the last block, a back-end gives a `DomainWarning` if the recordings, those of the models included, are far
-    from its training data (see `duoplda.estimators.domain`): the scores are then no likelihood ratios to rely on.
+    After the last block, there is a `DomainWarning` if the recordings, those of the models included, are far
+    from the training data (see `duoplda.estimators.domain`): the scores are then no likelihood ratios to rely on.
 
     Examples
     --------
@@ -450,7 +462,7 @@ def score(
         others.refuse_shared("models", enrolled.ids, enrolled.session)
         others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    watch = isinstance(model, Backend) and not cosine
+    watch = not cosine
     how = enrolled, cosine, top, calibrated, others, named
     job = ScoreJob(chain, session, channel, device, pairs, used, *how, watch=watch)  # type: ignore[arg-type]
     blocks = source.map(job)
@@ -470,11 +482,47 @@ def _by_id(source: ArrayRecordings, labels: ById | ArrayLike, name: str) -> ById
 def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:
     """The blocks; after the last one, a warning if what was enrolled and tested is far from the training data."""
     seen = enrolled.seen
+    samples: list[Sides] = []
+    every = 1  # how many chunks of tests there are for each that is sampled: memory stays bounded
+    chunks = 0
     for block in blocks:
         if block.seen is not None:
             seen = seen_together(seen, block.seen)
+        if block.sample is not None:
+            if chunks % every == 0:
+                samples.append(block.sample)
+            chunks += 1
+            if len(samples) == 32:
+                samples = samples[::2]
+                every *= 2
         yield block
-    domain.check(chain, seen, len(enrolled), 3)
+    domain.check(chain, seen, [enrolled, *samples], 3)
+
+
+def measure_recordings(
+    chain: Backend, recordings: Recordings, wanted: Sequence[Any] | None = None, speaker: ById = None
+) -> domain.Domain | None:
+    """How far recordings are from the training data, and the limit; None: there are none that can be summed up.
+
+    Where it is not known who speaks, clusters of a sample of the recordings count as speakers.
+
+    >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
+    >>> recordings = Recordings.from_arrays([[9.0], [9.1], [9.2]], ids=["a", "b", "c"])
+    >>> measure_recordings(chain, recordings).n_speakers
+    1
+    """
+    seen, names = domain.look(chain, recordings, wanted)
+    if not seen.n:
+        return None
+    if speaker is not None:
+        speakers = [speaker[name] for name in names.tolist()]
+        return domain.measure(chain, seen, domain.Spread.of(speakers))._replace(n_speakers=len({*speakers}))
+    measured = domain.measure(chain, seen, len(names))
+    if measured.within:
+        return measured
+    sample = names[np.random.default_rng(0).permutation(len(names))[: domain.MAX_SIDES]]
+    spread = domain.spread_of([enroll_recordings(chain, recordings, sample, sample)])
+    return domain.measure(chain, seen, spread._replace(n_sessions=seen.n, n_recordings=seen.n))
 
 
 def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ class Enrolls(Protocol):
         ids: ArrayLike,
         session: ArrayLike | None = None,
         channel: ArrayLike | None = None,
+        occasion: ArrayLike | None = None,
         *,
         device: Device = None,
     ) -> Sides:
@@ -48,6 +50,7 @@ def enroll_sides(
     ids: NDArray[Any],
     session: NDArray[Any] | None,
     channel: NDArray[Any] | None,
+    occasion: NDArray[Any] | None = None,
     device: Device = None,
 ) -> Sides:
     """Recordings `X` (n, d) as sides with these ids (n,), where some or all sessions may be unknown.
@@ -57,6 +60,7 @@ def enroll_sides(
     session : (n,) names of sessions, None where one is not known: that recording is a session of its own, without a
         name. Recordings of one side and one session count as one session, also when sides are added later.
     channel : (n,) kinds of channels, None where one is not known: it is then inferred
+    occasion : (n,) the day, the call or the file of each, None where it is not known: its session is then alone
 
     Examples
     --------
@@ -67,17 +71,29 @@ def enroll_sides(
     >>> int(sides.counts.sum()), sides.session.tolist()
     (3, ['s'])
     """
-    named = np.zeros(len(ids), bool) if session is None else np.array([name is not None for name in session])
     parts = []
-    for rows, names in ((np.flatnonzero(named), session), (np.flatnonzero(~named), None)):
+    of_each = [(None,) if labels is None else (labels, None) for labels in (session, occasion)]
+    for with_session, with_occasion in product(*of_each):
+        rows = np.flatnonzero(_known(session, with_session, len(ids)) & _known(occasion, with_occasion, len(ids)))
         if len(rows):
             vectors = X if len(rows) == len(ids) else take(X, rows)
-            # Only an array of objects may have held None; others stay as they are, of bytes for one.
-            sessions = None if names is None else names[rows]
-            sessions = sessions.tolist() if sessions is not None and sessions.dtype == object else sessions
             kinds = None if channel is None else channel[rows]
-            parts.append(model.enroll(vectors, ids[rows], sessions, kinds, device=device))
+            labels = _of_rows(with_session, rows), kinds, _of_rows(with_occasion, rows)
+            parts.append(model.enroll(vectors, ids[rows], *labels, device=device))
     return reduce(Sides.add, parts)
+
+
+def _known(labels: NDArray[Any] | None, wanted: NDArray[Any] | None, n: int) -> NDArray[np.bool_]:
+    """Which of n recordings have one of the labels, or where none is `wanted`, have none."""
+    known = np.zeros(n, bool) if labels is None else np.array([name is not None for name in labels])
+    return known if wanted is not None else ~known
+
+
+def _of_rows(labels: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
+    """Labels of some rows. Only an array of objects may have held None; others stay as they are, of bytes for one."""
+    if labels is None:
+        return None
+    return labels[rows].tolist() if labels.dtype == object else labels[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,4 +137,4 @@ class SessionSides:
                 if labels.session_ids is not None:
                     session = labels.session_ids[to_numpy(labels.session)[chunk.index]]
                 names = ids if session is None else session
-            yield ids, names, enroll_sides(self.model, chunk.X, names, session, channel, self.device)
+            yield ids, names, enroll_sides(self.model, chunk.X, names, session, channel, device=self.device)

@@ -1,4 +1,4 @@
-"""What is chosen by speakers who are left out of an adaptation: shares of the target, a calibration, a partition.
+"""What is chosen by speakers who are left out of an adaptation: levels that move, a calibration, a partition.
 
 Speakers of the target (or clusters of its sessions that stand for speakers) are divided into folds. Each fold in turn
 is left out: the model that is adapted to the others says how likely the fold is, or scores trials between its speakers.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from duoplda.arrays import Array
-from duoplda.model.adaptation import Levels, SessionShares, Target, between, like
+from duoplda.evaluation.calibration import StructureCalibration
+from duoplda.model.adaptation import Levels, Move, Target, like
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
@@ -24,7 +26,7 @@ from duoplda.model.statistics import Statistics
 from duoplda.selection.cost import best_offset
 from duoplda.selection.cost import calibrate as lowest_cost
 from duoplda.selection.cost import cost as decision_cost
-from duoplda.selection.decision import HeldOutTrials, TrialOptions
+from duoplda.selection.decision import HeldOutTrials, TrialOptions, learn_kappa
 
 Floats = NDArray[np.float64]
 
@@ -32,9 +34,6 @@ Floats = NDArray[np.float64]
 # not become larger, or be shifted by more than 4 nats, on their word alone.
 SCALE_LIMITS = (0.1, 1.0)
 OFFSET_LIMIT = 4.0
-# The share of the noise up to which a target is taken to be like the source. Held-out speakers chose .1 and .2 on a
-# corpus like the source (so762), .4 and .5 elsewhere (cvau, amnist).
-LIKE_SOURCE = 0.25
 
 
 def have_folds(stats: Statistics) -> bool:
@@ -53,138 +52,215 @@ def _left_out(stats: Statistics, turn: int = 0) -> Iterator[tuple[Statistics, St
         yield fold, Statistics.sum([other for j, other in enumerate(bare) if j != i])
 
 
-# -- shares of the target
+# -- which levels move, and how far
 
 
-def choose_shares(levels: Levels, stats: Statistics, k: float) -> SessionShares:
-    """The shares of the target under which speakers (or clusters) that are left out are the most likely.
+class Gain(NamedTuple):
+    """A move of levels, and by how much it makes speakers who were left out more likely than the source does."""
 
-    Where each session is a speaker, held-out sessions tell of the noise alone: the other share is half as large. Where
-    the noise is not told apart, all levels move with the total covariance, by one share. The statistics have folds.
+    move: Move
+    mean: float  # nats a speaker
+    error: float  # its standard error
+
+
+def moves(target: Target) -> list[Move]:
+    """What can be moved; levels that the target does not tell apart move together. The first is the source.
+
+    >>> one_level = Target(np.zeros((1, 1)), np.ones(1), np.eye(1), noise=None)
+    >>> [tuple(map(int, move[:3])) for move in moves(one_level)]
+    [(0, 0, 0), (1, 1, 1)]
     """
-    noise_shares = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-    both_shares = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
-    parts = []
-    for fold, others in _left_out(stats):
-        e_step = EStep(levels.fitting(replace(fold, sample=None)))
-        parts.append((e_step, Target.of(levels.fitting(others))))
-    values: dict[SessionShares, float] = {}
+    speaker_apart = target.speaker is not None
+    noise_apart = target.noise is not None and (not speaker_apart or target.session is not None)
+    found = []
+    for speaker, session, noise in product((False, True), repeat=3):
+        together = (speaker_apart or speaker == session) and (noise_apart or session == noise)
+        if together:
+            found.append(Move(speaker, session, noise))
+    return found
 
-    def value(shares: SessionShares) -> float:
-        if shares not in values:
-            values[shares] = 0.0
-            for e_step, target in parts:
-                model = like(between(levels, target, shares, k), e_step.stats, levels.priors)
-                values[shares] += e_step.ln_likelihood(model)
-        return values[shares]
 
-    if any(target.noise is None or target.both is None for _, target in parts):
-        return max((SessionShares(share, share) for share in noise_shares), key=value)
-    if stats.n_sessions == stats.n_speakers:
-        return max((SessionShares(share, share / 2) for share in noise_shares), key=value)
-    best = SessionShares(0.2, 0.1)
-    before = None
-    while best != before:
-        before = best
-        best = max((best._replace(noise=share) for share in noise_shares), key=value)
-        best = max((best._replace(both=share) for share in both_shares), key=value)
-    return best
+def choose_levels(
+    levels: Levels, stats: Statistics, candidates: Sequence[Move], adapted: Callable[[Target, Statistics, Move], Model]
+) -> Gain:
+    """The levels whose move makes speakers (or clusters) who are left out more likely than the source does.
+
+    Parameters
+    ----------
+    stats : with folds
+    candidates : the first of them moves nothing
+    adapted : gives a model that is adapted to a target, of which statistics are at hand, by moving some levels
+
+    All candidates are adapted to four fifths of the speakers. That with the highest mean gain over the source is taken
+    if this gain exceeds its standard error over speakers; otherwise the source stays.
+    """
+    folds = [replace(fold, sample=None) for fold in stats.folds if len(fold.speaker_ids)]
+    sizes = np.array([len(fold.speaker_ids) for fold in folds])
+    n_groups = min(5, len(folds))
+    ln = np.zeros((len(candidates), len(folds)))
+    for group in range(n_groups):
+        others = levels.fitting(Statistics.sum([fold for i, fold in enumerate(folds) if i % n_groups != group]))
+        target = Target.of(others)
+        models = [adapted(target, others, move) for move in candidates]
+        for i in range(group, len(folds), n_groups):
+            e_step = EStep(levels.fitting(folds[i]))
+            ln[:, i] = [e_step.ln_likelihood(like(model, e_step.stats, levels.priors)) for model in models]
+    gains = []
+    for move, row in zip(candidates, ln, strict=True):
+        gains.append(Gain(move, *_mean_by_speaker(row - ln[0], sizes)))
+    best = max(gains, key=lambda gain: gain.mean)
+    return best if best.mean > best.error else gains[0]
+
+
+def _mean_by_speaker(values: Floats, sizes: NDArray[Any]) -> tuple[float, float]:
+    """The mean over speakers of what sums over folds (F,) of so many speakers tell, and its standard error."""
+    mean = values.sum() / sizes.sum()
+    deviation = values - mean * sizes
+    F = len(sizes)
+    return float(mean), float(np.sqrt(F / (F - 1) * (deviation @ deviation)) / sizes.sum())
 
 
 # -- a calibration by trials
 
 
 class HeldOutCalibration(NamedTuple):
-    """Scale and offset of the ratios, from trials of speakers that were left out, and what these trials then cost."""
+    """Scale and offset of the ratios, from trials of speakers that were left out, and what these trials then cost.
+
+    Where the source's calibration knows the structure of trials, they are of the ratios that it has calibrated.
+    """
 
     scale: float
     offset: float
     cost: float
+    cost_before: float  # with the calibration of the source
+
+
+def saves_enough(calibration: HeldOutCalibration, n_speakers: int) -> bool:
+    """Whether a calibration saves what chance would not: a third of a bit over all speakers together.
+
+    Two numbers that are fitted to trials of a few speakers save something always, and may cost more on others.
+
+    >>> calibration = HeldOutCalibration(0.8, 0.0, cost=0.38, cost_before=0.4)
+    >>> saves_enough(calibration, 5), saves_enough(calibration, 50)
+    (False, True)
+    """
+    return n_speakers * (calibration.cost_before - calibration.cost) >= 1 / 3
+
+
+def best_way(tried: Sequence[HeldOutCalibration]) -> int:
+    """The place of the way to adapt whose trials cost least; the first is the source, which keeps its calibration.
+
+    >>> source = HeldOutCalibration(0.5, 0.0, cost=0.5, cost_before=0.6)
+    >>> near = HeldOutCalibration(0.8, 0.0, cost=0.4, cost_before=0.45)
+    >>> best_way([source, near, near._replace(cost=0.38)]), best_way([source, near._replace(cost=0.61)])
+    (2, 0)
+    """
+    # Going twice as far must be worth 1 % of the cost: of ways that are equally good, that nearer the source.
+    costs = [tried[0].cost_before, *(way.cost * 1.01**i for i, way in enumerate(tried[1:]))]
+    return int(np.argmin(costs))
 
 
 def calibrate(
     levels: Levels,
     stats: Statistics,
-    adapted: Callable[[Statistics], Model],
+    ways: Sequence[Callable[[Statistics], Model]],
     transform: Callable[[NDArray[Any], NDArray[Any] | None], Array],
     scales: Scales,
     options: TrialOptions,
-) -> HeldOutCalibration | None:
-    """The calibration of a model that is adapted to `stats`, from trials of speakers who were left out.
+    before: Any,
+) -> list[HeldOutCalibration]:
+    """The calibration of a model that is adapted to `stats` in each of some ways, from trials of those left out.
 
     Parameters
     ----------
-    adapted : gives a model that is adapted to some of the statistics
+    ways : each gives a model that is adapted to some of the statistics
     transform : takes recordings, and their kinds of channels or None, to the space of the PLDA
     scales : those of the ratios
     options : how trials are made, and what they cost
+    before : the calibration of the source, or None. Where it knows the structure of trials, what it makes of structures
+        stays: learned are a scale and an offset of the ratios that it has calibrated.
 
     Speakers are divided into folds in four ways, whose trials are pooled: with one way, the calibration of a dozen
-    speakers hangs on who is in which fold. None: no trials can be made.
+    speakers hangs on who is in which fold. An empty list: no trials can be made.
     """
+    pooled: list[list[tuple[Floats, Floats, Floats]]] = [[] for _ in ways]
+    by_structure = isinstance(before, StructureCalibration)
+    # Limits are of the scale of raw ratios.
+    limits = tuple(np.array(SCALE_LIMITS) / (np.exp(before.log_scales_[0]) if by_structure else 1.0))
+    reference = np.asarray if before is None or by_structure else before.apply
+    for held_out, models in _turns(levels, stats, ways, transform, scales, options):
+        scores = held_out.scores(*(way.__getitem__ for way in models))
+        for part, way, (tar, non) in zip(pooled, models, scores, strict=True):
+            if by_structure:
+                of_tar, of_non = held_out.structure(way.__getitem__)
+                tar, non = before.transform(tar, *of_tar), before.transform(non, *of_non)
+            part.append((tar, non, held_out.weight))
+    if not pooled[0]:
+        return []
+    calibrations = []
+    for part in pooled:
+        tar, non, weight = (np.concatenate(values) for values in zip(*part, strict=True))
+        cost_before = decision_cost(reference(tar), reference(non), 1.0, 0.0, options.priors, weight)
+        calibrations.append(HeldOutCalibration(*bounded(tar, non, options.priors, weight, limits), cost_before))
+    return calibrations
+
+
+def kappa_of_occasions(
+    levels: Levels,
+    stats: Statistics,
+    way: Callable[[Statistics], Model],
+    transform: Callable[[NDArray[Any], NDArray[Any] | None], Array],
+    scales: Scales,
+    options: TrialOptions,
+) -> float | None:
+    """What sessions of one occasion have in common, by trials across occasions of those left out; see `calibrate`."""
+    turns = _turns(levels, stats, [way], transform, scales, options, across=True)
+    return learn_kappa(((held_out, models.__getitem__) for held_out, (models,) in turns), options.priors)
+
+
+def _turns(
+    levels: Levels,
+    stats: Statistics,
+    ways: Sequence[Callable[[Statistics], Model]],
+    transform: Callable[[NDArray[Any], NDArray[Any] | None], Array],
+    scales: Scales,
+    options: TrialOptions,
+    across: bool = False,
+) -> Iterator[tuple[HeldOutTrials, list[list[Model]]]]:
+    """The trials of each division into folds, and for each way the models that have not seen these."""
     infer = levels.model.K > 1 and levels.fitting(stats).K == 1
     options = replace(options, infer_kinds=infer)
     stats = stats.map_samples(lambda X, kind, fold: transform(X, None if infer else kind))
-    pooled = []
     for turn in range(4):
         samples = []
-        models = []
+        models: list[list[Model]] = [[] for _ in ways]
         counts = []
         for fold, others in _left_out(stats, turn):
             N = levels.fitting(others).N
             N = N if len(N) == levels.model.K else levels.priors
             samples.append(fold.sample)
-            models.append(scaled(adapted(others), scales))
             counts.append(N)
-        held_out = HeldOutTrials(samples, models, counts, options)
+            for way, adapted in zip(models, ways, strict=True):
+                way.append(scaled(adapted(others), scales))
+        held_out = HeldOutTrials(samples, models[0], counts, options, across=across)
         if held_out.folds:
-            pooled.append((*held_out.scores(models.__getitem__)[0], held_out.weight))
-    if not pooled:
-        return None
-    tar, non, weight = (np.concatenate(part) for part in zip(*pooled, strict=True))
-    return bounded(tar, non, options.priors, weight)
+            yield held_out, models
 
 
-def bounded(tar: Floats, non: Floats, priors: Sequence[float], weight: Floats) -> HeldOutCalibration:
-    """The calibration of lowest cost among those whose scale and offset are within limits.
+def bounded(
+    tar: Floats, non: Floats, priors: Sequence[float], weight: Floats, limits: tuple[float, float] = SCALE_LIMITS
+) -> tuple[float, float, float]:
+    """Scale and offset of the calibration of lowest cost among those that are within limits, and that cost.
 
     The cost is convex: where the best scale is beyond a limit, the best one within is that limit, and so is the offset.
     """
     _, (scale, offset) = lowest_cost(tar, non, priors, weight)
-    if not SCALE_LIMITS[0] <= scale <= SCALE_LIMITS[1]:
-        scale = float(np.clip(scale, *SCALE_LIMITS))
+    if not limits[0] <= scale <= limits[1]:
+        scale = float(np.clip(scale, *limits))
         offset = best_offset(scale * tar, scale * non, priors, weight)
     cost = partial(decision_cost, tar, non, priors=priors, weight=weight)
     if abs(offset) > OFFSET_LIMIT:
         offset = float(np.clip(offset, -OFFSET_LIMIT, OFFSET_LIMIT))
-        between_limits = minimize_scalar(lambda scale: cost(scale, offset), bounds=SCALE_LIMITS, method="bounded").x
-        scale = min((*SCALE_LIMITS, float(between_limits)), key=lambda scale: cost(scale, offset))
-    return HeldOutCalibration(float(scale), float(offset), cost(scale, offset))
-
-
-# -- partitions that compete
-
-
-class PartitionTrial(NamedTuple):
-    """What came of an adaptation to the clusters of a partition."""
-
-    cost: float | None  # of held-out trials; None: too few clusters to make any
-    covered: float  # the share of sessions that are not alone in their cluster
-    n_clusters: int
-
-
-def best_partition(tried: Sequence[PartitionTrial]) -> int:
-    """The place of the partition whose held-out trials cost least; of that with most clusters, if none has a cost.
-
-    Clusters of none but obvious pairs would cost little. So a partition competes only if it leaves not many more
-    sessions alone than the others do: if it covers at least three quarters of what the best-covering one covers.
-
-    >>> obvious_pairs = PartitionTrial(0.05, covered=0.3, n_clusters=40)
-    >>> best_partition([obvious_pairs, PartitionTrial(0.2, 0.9, 12), PartitionTrial(0.3, 1.0, 10)])
-    1
-    """
-    with_cost = [i for i, trial in enumerate(tried) if trial.cost is not None]
-    if not with_cost:
-        return max(range(len(tried)), key=lambda i: tried[i].n_clusters)
-    most = max(tried[i].covered for i in with_cost)
-    return min((i for i in with_cost if tried[i].covered >= 0.75 * most), key=lambda i: tried[i].cost or 0.0)
+        between_limits = minimize_scalar(lambda scale: cost(scale, offset), bounds=limits, method="bounded").x
+        scale = min((*limits, float(between_limits)), key=lambda scale: cost(scale, offset))
+    return float(scale), float(offset), cost(scale, offset)

@@ -23,7 +23,7 @@ from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT
 from duoplda.selection.decision import HeldOutCost
 from duoplda.selection.held_out import USUAL_SHRINKAGE, HeldOutLikelihood, guess_shrinkage, hold_out
-from duoplda.selection.training import Training
+from duoplda.selection.training import Training, gains_more_than_chance
 
 Transform = Callable[[NDArray[np.float64], NDArray[np.str_]], Array]  # of rows and their kinds
 
@@ -55,10 +55,7 @@ def learn(
             kind = learner.kinds(K)
             by_speaker = learner.costs(kind)
             costs[K] = float(by_speaker.sum())
-            # One kind more has to gain more than chance would give it: a standard error over the held-out speakers.
-            # Without this rule the last digits of the data decided where kinds bring next to nothing.
-            gains = lowest - by_speaker
-            if gains.sum() <= np.sqrt(len(gains)) * gains.std():
+            if not gains_more_than_chance(lowest, by_speaker):
                 break
             best = kind
             lowest = by_speaker
@@ -104,7 +101,7 @@ class _Learner:
             criterion = HeldOutCost(folds, guess_shrinkage(stats), replace(self.trials, infer_kinds=True))
             if criterion.trials.folds:
                 return criterion.cost_by_speaker(_usually_shrunk)
-        return np.array([HeldOutLikelihood(folds, USUAL_SHRINKAGE).cost(_usually_shrunk)])
+        return HeldOutLikelihood(folds, USUAL_SHRINKAGE).cost_by_speaker(_usually_shrunk)
 
     def _statistics(self, kind: lab.Ints, n_folds: int = 0) -> Statistics:
         labels = replace(self.labels, kinds=np.arange(int(kind.max()) + 1), kind=kind)

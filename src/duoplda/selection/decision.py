@@ -12,8 +12,10 @@ scaled model serves ratios only; (a, b) is its calibration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +23,23 @@ from scipy.special import expit, logit
 
 from duoplda.arrays import in_order, put, reproducible, take, to_numpy
 from duoplda.data.labels import Ints, codes_among
+from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
+from duoplda.model.occasions import USUAL_KAPPA
 from duoplda.model.parameters import Model
 from duoplda.model.posteriors import kind_log_posterior
-from duoplda.model.sample import Sample
+from duoplda.model.sample import FOLD_SAMPLE, Sample
 from duoplda.model.shrinkage import Scales, Shrinkage, scaled
 from duoplda.observer import SILENT, Observer
 from duoplda.selection.cost import DEFAULT_PRIORS, Floats, calibrate, trial_losses
 from duoplda.selection.held_out import Change, Choice, Criterion, HeldOutFold
 from duoplda.selection.search import Scores, Search
+from duoplda.selection.structure import StructuredTrials, by_structure
 from duoplda.selection.trials import DEFAULT_ENROLMENT, Enrolment, FoldTrials, make_trials, select_nontargets
+from duoplda.trials.structure import Structure
 from duoplda.trials.sums import ListedCells, ModelRatios, SideSums
+
+KAPPAS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5)  # of which the best is taken: the cost is flat around it
+ENOUGH_SPEAKERS = 5  # of two occasions, to learn kappa from
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class TrialOptions:
 
     enrolment: Enrolment = DEFAULT_ENROLMENT
     priors: tuple[float, ...] = DEFAULT_PRIORS  # of a target
+    by_structure: bool = False  # the calibration may depend on the structure of trials, where that pays
     infer_kinds: bool = False  # kinds of channels are those that the fold's model infers, not those of the labels
 
 
@@ -48,8 +58,14 @@ class ScoredFold:
 
     index: int  # of the fold
     trials: FoldTrials
+    summed: Callable[[float], ModelRatios]  # for a kappa of sessions of one occasion
     pairs: ModelRatios
     listed: list[ListedCells]
+
+    def counted(self, kappa: float) -> ScoredFold:
+        """The same trials with another kappa."""
+        pairs = self.summed(kappa)
+        return replace(self, pairs=pairs, listed=pairs.cells(self.trials.cells.astype(np.int64)))
 
 
 class HeldOutTrials:
@@ -61,6 +77,8 @@ class HeldOutTrials:
     models : the model of each fold; it tells the kinds of channels, and infers them where that is asked for
     counts : (K,) recordings of each kind that the model of each fold has seen
     first : the models under which the highest-scoring non-targets are found; `first_scores` are those under them
+    across : trials across occasions, and sets with sessions of one of them, which count by the usual kappa; otherwise
+        occasions are of no account
 
     Folds in which no trials can be made are left out; `folds` is empty if that is so for all of them.
     """
@@ -72,13 +90,18 @@ class HeldOutTrials:
         counts: Sequence[NDArray[np.float64]],
         options: TrialOptions,
         first: Callable[[int], Model] | None = None,
+        *,
+        across: bool = False,
     ):
         max_nontargets = 150_000  # of all folds together: more of them change the cost by less than its noise
+        kappa = USUAL_KAPPA if across else 0.0
         self.flops = 1e12 if all(model.d <= 256 for model in models) else 0.0  # 0: threads are not worth it
         self.folds: list[ScoredFold] = []
         self.n_speakers = 0
         first_scores = []
         for i, (sample, model, N) in enumerate(zip(samples, models, counts, strict=True)):
+            if sample is not None and not across:
+                sample = sample.trimmed(FOLD_SAMPLE)  # as if nobody knew of occasions
             if sample is not None and model.K > 1 and not options.infer_kinds:
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 # Of a kind that this fold has alone, its model knows nothing.
@@ -91,13 +114,53 @@ class HeldOutTrials:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
             sample = sample.rows(used)
-            pairs = _summed(trials, sample, place.reshape(-1), model, N, options.infer_kinds)
+            summed = _sums(trials, sample, place.reshape(-1), model, N, options.infer_kinds)
+            pairs = summed(kappa)
             scores = to_numpy(pairs.matrix(model if first is None else first(i))).reshape(-1)[trials.cells]
             trials, kept_scores = select_nontargets(trials, scores, max_nontargets // len(samples))
-            self.folds.append(ScoredFold(i, trials, pairs, pairs.cells(trials.cells.astype(np.int64))))
+            self.folds.append(ScoredFold(i, trials, summed, pairs, pairs.cells(trials.cells.astype(np.int64))))
             first_scores.append(kept_scores)
             self.n_speakers += len(np.unique(sample.speaker))
         self.first_scores = self._split(first_scores)
+
+    def structure(self, model_of: Callable[[int], Model]) -> tuple[Structure, Structure]:
+        """What is known of targets and of non-targets before their vectors are; the function gives a fold's model."""
+        parts = []
+        for fold in self.folds:
+            table, side, test = fold.pairs.structure(model_of(fold.index))
+            i, j = fold.trials.pairs.T
+            parts.append([values[side[i], test[j]] for values in table])
+        expected, alike = (self._split(list(values)) for values in zip(*parts, strict=True))
+        return Structure(expected[0], alike[0]), Structure(expected[1], alike[1])
+
+    def structured(self, model_of: Callable[[int], Model]) -> StructuredTrials:
+        """The trials, scored by a model for each fold, with their structure."""
+        (scores,) = self.scores(model_of)
+        structure = Structure(*(np.concatenate(values) for values in zip(*self.structure(model_of), strict=True)))
+        target = np.repeat([True, False], [len(values) for values in scores])
+        weight = np.concatenate([np.ones(len(scores[0])), self.weight])
+        fold = np.concatenate([[fold.index] * fold.trials.n_targets for fold in self.folds])
+        others = np.concatenate([[fold.index] * len(fold.trials.weight) for fold in self.folds])
+        folds = np.concatenate([fold, others])
+        speakers = np.concatenate(self.speakers)
+        return StructuredTrials(np.concatenate(scores), target, weight, structure, folds, speakers)
+
+    @property
+    def speakers(self) -> tuple[Ints, Ints]:
+        """The enrolled speaker of each target and of each non-target, as numbers over all folds."""
+        parts = []
+        n = 0
+        for fold in self.folds:
+            speaker = n + fold.trials.speaker[fold.trials.pairs[:, 0]]
+            parts.append(np.split(speaker, [fold.trials.n_targets]))
+            n += int(fold.trials.speaker.max()) + 1
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def counted(self, kappa: float) -> HeldOutTrials:
+        """The same trials with another kappa of the sessions of one occasion."""
+        out = copy(self)
+        out.folds = [fold.counted(kappa) for fold in self.folds]
+        return out
 
     @property
     def weight(self) -> Floats:
@@ -124,10 +187,10 @@ class HeldOutTrials:
         return np.concatenate([none, *(p[0] for p in parts)]), np.concatenate([none, *(p[1] for p in parts)])
 
 
-def _summed(
+def _sums(
     trials: FoldTrials, sample: Sample, place: Ints, model: Model, N: NDArray[np.float64], infer_kinds: bool
-) -> ModelRatios:
-    """The recordings of both sides, added up for any model; `place` of each row and test is in the sample."""
+) -> Callable[[float], ModelRatios]:
+    """A function of kappa that adds up the recordings of both sides; `place` of each row and test is in the sample."""
     X = put(sample.X.astype(np.float64, copy=False), model.V)
     kind = np.zeros(len(sample), np.int64)
     if model.K > 1:
@@ -136,8 +199,12 @@ def _summed(
         else:
             kind = codes_among(sample.kind, model.kinds, len(sample))
     row, test = np.split(place, [len(trials.row)])
-    enrolled = SideSums(take(X, row), trials.side, trials.session, kind[row], model.K)
-    return ModelRatios(enrolled, SideSums(take(X, test), np.arange(len(test)), None, kind[test], model.K))
+    tests = SideSums(take(X, test), np.arange(len(test)), None, kind[test], model.K)
+
+    def summed(kappa: float) -> ModelRatios:
+        return ModelRatios(SideSums(take(X, row), trials.side, trials.session, kind[row], model.K, kappa), tests)
+
+    return summed
 
 
 class HeldOutCost(Criterion):
@@ -148,11 +215,13 @@ class HeldOutCost(Criterion):
         self.shrinkers = [fold.shrinker for fold in folds]
         self.start = start
         self.priors = options.priors
+        self.may_depend_on_structure = options.by_structure
         self.observer = observer
-        samples = [fold.sample for fold in folds]
+        self.samples = [fold.sample for fold in folds]
         models = [shrinker.model for shrinker in self.shrinkers]
         counts = [shrinker.N for shrinker in self.shrinkers]
-        self.trials = HeldOutTrials(samples, models, counts, options, lambda i: self.shrinkers[i](start))
+        self._trials_of = partial(HeldOutTrials, self.samples, models, counts, options)
+        self.trials = self._trials_of(lambda i: self.shrinkers[i](start))
 
     def scores(self, *changes: Change) -> list[Scores]:
         """Scores of targets and of non-targets under the changed models of the folds."""
@@ -175,16 +244,7 @@ class HeldOutCost(Criterion):
             trial_losses(scale * targets + offset, True, self.priors) / len(targets),
             trial_losses(scale * nontargets + offset, False, self.priors) * weight / weight.sum(),
         ]
-        by_speaker = []
-        starts = [0, 0]
-        for fold in self.trials.folds:
-            trials = fold.trials
-            speaker = trials.speaker[trials.pairs[:, 0]]
-            ends = [starts[0] + trials.n_targets, starts[1] + len(trials.weight)]
-            shares = np.concatenate([loss[a:b] for loss, a, b in zip(losses, starts, ends, strict=True)])
-            by_speaker.append(np.bincount(speaker, shares, minlength=int(trials.speaker.max()) + 1))
-            starts = ends
-        return np.concatenate(by_speaker)
+        return np.bincount(np.concatenate(self.trials.speakers), np.concatenate(losses)).astype(np.float64)
 
     @reproducible()
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
@@ -194,8 +254,9 @@ class HeldOutCost(Criterion):
         start = np.array([*(float(logit(getattr(self.start, name))) for name in free), *[0.0] * n_scales])
         # Logits beyond 6 are amounts of 0 or 1 to two digits; a factor of e^2.5 = 12 is no longer the trained model.
         limits = np.array([6.0] * n + [2.5] * n_scales)
-        # Scales that few speakers choose are mostly noise. 1e-4 for 150 speakers lowers the cost of new ones most.
-        penalty = 0.015 / self.trials.n_speakers
+        # What few speakers choose is mostly noise, the scales most of all: a tenth of their penalty left them at 4 and
+        # more for 10 drawn speakers. More than this is worse where each session has one recording.
+        penalty = np.array([0.015] * n + [0.15] * n_scales) / self.trials.n_speakers
 
         def snap(theta: Floats) -> Floats:
             return np.concatenate([logit(np.round(expit(theta[:n]), 3)), np.log(np.round(np.exp(theta[n:]), 3))])
@@ -213,8 +274,58 @@ class HeldOutCost(Criterion):
 
         search = Search(scores, limits, self.priors, penalty, self.trials.weight, self.observer, snap)
         best, cost, (scale, offset) = search(start, self.trials.first_scores)
+        calibration: AffineCalibration | StructureCalibration = AffineCalibration.of(float(scale), float(offset))
         for theta, value in [*search.tried, (best, cost)]:
             a, scales = amounts(theta, 3)
             self.path.pop((*a, *scales), None)  # the last is what was chosen
             self.path[(*a, *scales)] = value
-        return Choice(*amounts(best, 3), (float(scale), float(offset)), cost)
+        if self.may_depend_on_structure:
+            best_change = change(best)
+            trials = self.trials.structured(lambda i: best_change(self.shrinkers[i]))
+            calibration, cost = by_structure(trials, self.priors) or (calibration, cost)
+        shrunk, scales = amounts(best, 3)
+        kappa = self._kappa(lambda shrinker: scaled(shrinker(shrunk), scales))
+        return Choice(shrunk, scales, calibration, cost, kappa)
+
+    def _kappa(self, change: Change) -> float | None:
+        """What sessions of one occasion have in common, by trials across occasions; None where none can be made."""
+        if not know_occasions(self.samples):
+            return None
+        models = [change(shrinker) for shrinker in self.shrinkers]
+        return learn_kappa([(self._trials_of(models.__getitem__, across=True), models.__getitem__)], self.priors)
+
+
+# -- what sessions of one occasion have in common
+
+
+def know_occasions(samples: Sequence[Sample | None]) -> bool:
+    """Whether enough speakers of the samples have sessions of two occasions."""
+    count = 0
+    for sample in samples:
+        if sample is not None and sample.occasion is not None and len(sample):
+            pairs = np.unique(np.stack([sample.speaker, sample.occasion]), axis=1)
+            count += int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
+    return count >= ENOUGH_SPEAKERS
+
+
+@reproducible()
+def learn_kappa(
+    trials: Iterable[tuple[HeldOutTrials, Callable[[int], Model]]], priors: Sequence[float]
+) -> float | None:
+    """The kappa at which trials across occasions cost least after calibration; None: there are no trials.
+
+    Trials come with the models that score them.
+    """
+    pooled: list[list[tuple[Floats, ...]]] = [[] for _ in KAPPAS]
+    for held_out, model_of in trials:
+        for part, kappa in zip(pooled, KAPPAS, strict=True):
+            counted = held_out.counted(kappa)
+            (scores,) = counted.scores(model_of)
+            part.append((*scores, counted.weight if counted.folds else np.zeros(0)))
+    costs = {}
+    for kappa, part in zip(KAPPAS, pooled, strict=True):
+        targets, nontargets, weight = (np.concatenate([np.zeros(0), *values]) for values in zip(*part, strict=True))
+        if not len(targets) or not len(nontargets):
+            return None
+        costs[kappa] = calibrate(targets, nontargets, priors, weight)[0]
+    return min(costs, key=costs.__getitem__)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda.arrays import reproducible
+from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
 from duoplda.model.sample import Sample
@@ -29,8 +31,9 @@ class Choice(NamedTuple):
 
     shrinkage: Shrinkage
     scales: Scales = Scales()
-    calibration: tuple[float, float] | None = None  # scale and offset of the ratios, where trials chose
+    calibration: AffineCalibration | StructureCalibration | None = None  # of the ratios, where trials chose
     cost: float | None = None  # of held-out trials, where they chose; a system without information costs 1
+    kappa: float | None = None  # what sessions of one occasion have in common, where trials across occasions chose
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,10 @@ class Criterion(ABC):
     @abstractmethod
     def cost(self, change: Change) -> float:
         """The cost of changed models; lower is better."""
+
+    def cost_by_speaker(self, change: Change) -> NDArray[np.float64]:
+        """The cost as the share of each speaker, or where it cannot be shared out, as a single number."""
+        return np.array([self.cost(change)])
 
     @abstractmethod
     def shrinkage(self, free: tuple[str, ...]) -> Choice:

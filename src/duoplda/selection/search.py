@@ -13,7 +13,7 @@ Scores = tuple[Floats, Floats]  # of targets and of non-targets
 
 @dataclass(eq=False)
 class Search:
-    """Gauss-Newton steps down the cost, penalised by the squared distance from the start.
+    """Gauss-Newton steps down the cost, penalised by the squared distance of each parameter from the start.
 
     Scores are about linear in the parameters, s + J delta. With eta = a delta the cost of a (s + J delta) + b is that
     of a logistic regression on (s, 1, J), which is convex. J comes from differences, and each further point corrects
@@ -24,7 +24,7 @@ class Search:
     scores: Callable[[list[Floats]], list[Scores]]  # at several points
     limits: Floats  # how far each parameter may go from 0
     priors: Sequence[float]
-    penalty: float
+    penalty: Floats  # of each parameter, by the square of its distance from the start
     weight: Floats | None = None  # of the non-targets
     observer: Observer = SILENT
     snap: Callable[[Floats], Floats] = lambda theta: theta  # to a point near by where the search may end
@@ -39,8 +39,8 @@ class Search:
         self.tried = [(start, cost)]
         self._descend()
         # Where the first steps gain much, derivatives have changed on the way, and are taken once more. What counts as
-        # much is 30 times the penalty of a parameter that moves by 1.
-        if self.tried[0][1] - self.value >= 30.0 * self.penalty:
+        # much is 30 times the least penalty of a parameter that moves by 1.
+        if self.tried[0][1] - self.value >= 30.0 * self.penalty.min():
             self._descend()
         return self.best, self.cost, self.affine
 
@@ -61,7 +61,7 @@ class Search:
             self.observer.search(len(self.tried), cost)
             for J, new, old in zip(slope, scores, self.best_scores, strict=True):
                 J += np.outer(step / (step @ step), new - old - step @ J)
-            value = cost + self.penalty * float(((theta - self.start) ** 2).sum())
+            value = cost + float(self.penalty @ (theta - self.start) ** 2)
             if value < self.value:
                 self.best = theta
                 self.best_scores = scores
@@ -88,7 +88,7 @@ class Search:
             np.concatenate([s[None], np.ones_like(s)[None], J]) for s, J in zip(self.best_scores, slope, strict=True)
         ]
         pull = 2 * self.penalty / scale**2
-        ridge = np.diag([1e-9, 1e-12, *[pull] * len(self.best)])
+        ridge = np.diag([1e-9, 1e-12, *pull])
         away = np.concatenate([[0, 0], scale * (self.best - self.start)])
 
         def expand(v: Floats) -> Expansion:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ EnrolmentSet = tuple[int, list[int]]  # the form of enrolment, and recordings of
 
 # From one recording to all recordings of three sessions: nobody has said what enrolments will look like.
 DEFAULT_ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
+# Beside these, where occasions are known: what their sessions have in common shows in large sets.
+LARGE_ENROLMENT: Enrolment = ((6, None), (12, None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +53,10 @@ def make_trials(
 ) -> FoldTrials | None:
     """Trials of the speakers of a sample; None where there are no targets, or no non-targets.
 
-    Half of the sessions of a speaker enrol, and the other half test. All is bounded, whatever the number of speakers,
-    so that scoring takes seconds: with many speakers, each brings some of its sets and tests only, in turn.
+    Half of the sessions of a speaker enrol, and the other half test. Where occasions are known, trials are across
+    these: sets have sessions of one occasion each, and recordings of the others are their targets. All is bounded,
+    whatever the number of speakers, so that scoring takes seconds: with many speakers, each brings some of its sets and
+    tests only, in turn.
 
     Parameters
     ----------
@@ -64,6 +68,8 @@ def make_trials(
     """
     if sample is None or not len(sample):
         return None
+    if sample.occasion is not None and enrolment == DEFAULT_ENROLMENT:
+        enrolment += LARGE_ENROLMENT
     kind = np.unique(sample.kind, return_inverse=True)[1].reshape(-1)
     kinds = kind.tolist()
     K = int(kind.max()) + 1
@@ -78,12 +84,11 @@ def make_trials(
     for speaker, rows in enumerate(speakers):
         edges = [0, *(np.flatnonzero(np.diff(sample.session[rows])) + 1).tolist(), len(rows)]
         by_session = [rows[a:b].tolist() for a, b in pairwise(edges)]  # in order of hashes
-        half = len(by_session) // 2
-        possible = _enrolment_sets(by_session[:half], kinds, K, enrolment) if half else []
+        enrolled, others = _enrolled_and_tested(sample, rows, by_session)
+        possible = _in_turn([_enrolment_sets(sessions, kinds, K, enrolment) for sessions in enrolled])
         chosen = [possible[(speaker * share + i) % len(possible)] for i in range(min(share, len(possible)))]
         sets += chosen
         set_speaker += [speaker] * len(chosen)
-        others = rows[edges[half] :]
         others = others[np.argsort(sample.recording[others])][: min(share, max_tests)]
         tests.append(others)
         test_speaker += [speaker] * len(others)
@@ -91,8 +96,12 @@ def make_trials(
         return None
     kept = _of_common_patterns(sets, kinds, session.tolist(), max(1, max_patterns // len(enrolment)))
     rows_of = [sets[i][1] for i in kept]
+    test = np.concatenate(tests)
     same = np.array(set_speaker)[kept][:, None] == np.array(test_speaker)[None, :]
-    targets, nontargets = (np.flatnonzero(which).astype(np.int32) for which in (same, ~same))
+    other = ~same
+    if sample.occasion is not None:
+        same &= sample.occasion[[rows[0] for rows in rows_of]][:, None] != sample.occasion[test]
+    targets, nontargets = (np.flatnonzero(which).astype(np.int32) for which in (same, other))
     if not len(targets) or not len(nontargets):
         return None
     row = np.array([row for rows in rows_of for row in rows])
@@ -100,7 +109,25 @@ def make_trials(
     cells = np.concatenate([targets, nontargets])
     weight = np.ones(len(nontargets))
     speaker_of = np.array(set_speaker)[kept]
-    return FoldTrials(row, side, session[row], np.concatenate(tests), cells, len(targets), weight, speaker_of)
+    return FoldTrials(row, side, session[row], test, cells, len(targets), weight, speaker_of)
+
+
+def _enrolled_and_tested(sample: Sample, rows: Ints, by_session: list[list[int]]) -> tuple[list[list[list[int]]], Ints]:
+    """The sessions of a speaker that enrol, in groups of those that may be in one set, and recordings that test."""
+    if sample.occasion is None:
+        half = len(by_session) // 2
+        enrolled = sum(map(len, by_session[:half]))
+        return [by_session[:half]] if half else [], rows[enrolled:]
+    by_occasion: dict[int, list[list[int]]] = {}
+    for session in by_session:
+        by_occasion.setdefault(int(sample.occasion[session[0]]), []).append(session)
+    groups = [by_occasion[name] for name in sorted(by_occasion)]
+    return groups if len(groups) > 1 else [], rows
+
+
+def _in_turn(groups: list[list[EnrolmentSet]]) -> list[EnrolmentSet]:
+    """The first sets of all groups, then the second ones, and so on."""
+    return [chosen for turn in zip_longest(*groups) for chosen in turn if chosen is not None]
 
 
 def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[FoldTrials, Floats]:
