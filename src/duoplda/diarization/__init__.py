@@ -5,19 +5,24 @@ and joins windows to turns; `der` measures turns against a reference. RTTM, UEM 
 here. No other room but the reports and the commands needs this one.
 """
 
+from duoplda.diarization.chunks import diarize_chunks
 from duoplda.diarization.diarizer import Diarizer, diarize
 from duoplda.diarization.error_rate import DiarizationErrors, der
 from duoplda.diarization.first_labels import centroid_labels, cosine_labels, ratio_labels, threshold_between
 from duoplda.diarization.linking import link_speakers
+from duoplda.diarization.online import Online, OnlineLabel
 from duoplda.diarization.rttm import Regions, Turns, is_rttm, read_rttm, read_uem, write_rttm
-from duoplda.diarization.segments import Segments, read_segments
+from duoplda.diarization.segments import Segments, read_regions, read_segments, write_segments
 from duoplda.diarization.vbhmm import Diarized, latent, posterior, smoothed, vb_hmm
-from duoplda.diarization.windows import as_turns, new_share
+from duoplda.diarization.windows import Diarization, as_turns, new_share
 
 __all__ = [
+    "Diarization",
     "DiarizationErrors",
     "Diarized",
     "Diarizer",
+    "Online",
+    "OnlineLabel",
     "Regions",
     "Segments",
     "Turns",
@@ -26,12 +31,14 @@ __all__ = [
     "cosine_labels",
     "der",
     "diarize",
+    "diarize_chunks",
     "is_rttm",
     "latent",
     "link_speakers",
     "new_share",
     "posterior",
     "ratio_labels",
+    "read_regions",
     "read_rttm",
     "read_segments",
     "read_uem",
@@ -39,4 +46,5 @@ __all__ = [
     "threshold_between",
     "vb_hmm",
     "write_rttm",
+    "write_segments",
 ]

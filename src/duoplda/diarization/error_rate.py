@@ -28,6 +28,7 @@ from duoplda.errors import DuopldaError, MissingIds, error_prefix, printable, so
 
 Speech = tuple[Ints, Floats, Floats]  # speaker, start and end of intervals in which one speaker speaks
 
+ROUNDING = 1e-9  # seconds; start + duration + collar is exact to some 1e-11 in a day, and no turn is so short
 MAX_CELLS = 1 << 26  # of the matrices of one file, speakers by speakers or by stretches of time: 0.5 GB each
 
 
@@ -50,9 +51,12 @@ class DiarizationErrors(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The DER; where nobody speaks in the reference, 0 without and infinite with false alarms."""
+        """The DER; where nobody speaks in the reference it is infinite with false alarms, else NaN: nothing is scored.
+
+        Other scorers differ: pyannote.metrics and dscore give 100 % and 0 %, and md-eval has no line for the file.
+        """
         errors = self.miss + self.false_alarm + self.confusion
-        return errors / self.total if self.total else (float("inf") if errors else 0.0)
+        return errors / self.total if self.total else float("inf" if errors else "nan")
 
 
 def der(
@@ -139,7 +143,8 @@ def _file_errors(
         scored &= _covered(times, *area)
     if skip_overlap:
         scored &= r < 2
-    seconds = np.where(scored, np.diff(times), 0.0)
+    seconds = np.diff(times)
+    seconds[~scored | (seconds < ROUNDING)] = 0.0
     if R.shape[0] * H.shape[0] > MAX_CELLS:
         raise DuopldaError(f"{R.shape[0]:,} and {H.shape[0]:,} speakers are too many to be mapped to each other")
     together = (R.multiply(seconds) @ H.T).toarray()
@@ -151,7 +156,6 @@ def _file_errors(
 
 def _united(turns: Turns) -> Speech:
     """Unite the overlapping turns of each speaker; turns without duration are left out, and turns that touch stay."""
-    touch = 1e-9  # seconds; an overlap of less comes from the rounding of start + duration
     spoken = turns[turns.end > turns.start]
     who = np.unique(spoken.speaker.codes, return_inverse=True)[1]
     order = np.lexsort((spoken.start, who))
@@ -161,7 +165,7 @@ def _united(turns: Turns) -> Speech:
         return who, start, start
     ends, rank = np.unique(spoken.end[order], return_inverse=True)
     reach = ends[np.maximum.accumulate(who * len(ends) + rank) % len(ends)]  # the latest end so far of this speaker
-    first = np.concatenate(([True], (who[1:] != who[:-1]) | (start[1:] >= reach[:-1] - touch)))
+    first = np.concatenate(([True], (who[1:] != who[:-1]) | (start[1:] >= reach[:-1] - ROUNDING)))
     return who[first], start[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(who) - 1)]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import check_rows, to_numpy
+from duoplda.arrays import check_rows, spd_inverse, to_numpy
 from duoplda.data import labels as lab
+from duoplda.diarization.vbhmm import Floats
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
@@ -58,17 +59,8 @@ def link_speakers(
     plda = chain_of(model).plda_
     rows = to_numpy(check_rows(Z)[0]).astype(np.float64)
     n = len(rows)
-    K = len(plda.channels_)
     names, side = lab.codes(local, "speaker", n)
-    kind = to_numpy(plda.channel_posterior(rows)).argmax(axis=1) if K > 1 else np.zeros(n, np.int64)
-    # A cell is a local speaker on one kind of channel: kinds have noise of their own, so their means stay apart.
-    cells, cell, size = np.unique(side * K + kind, return_inverse=True, return_counts=True)
-    mean = np.zeros((len(cells), rows.shape[1]))
-    np.add.at(mean, cell, rows)
-    times = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
-    vectors = np.repeat(mean / size[:, None], times, axis=0)
-    speaker = np.repeat(names[cells // K], times)
-    channel = np.repeat(plda.channels_[cells % K], times)
+    vectors, speaker, channel = one_session_each(plda, rows, names[side], discount)
     pairs = None
     if file is not None:
         home = np.empty(len(names), np.int64)
@@ -77,6 +69,26 @@ def link_speakers(
     voices = _without_sessions(plda) if segments_are == "sessions" else unscaled(plda)
     linked = voices.cluster(voices.enroll(vectors, speaker, speaker, channel), prior=prior, cannot_link=pairs)
     return linked.names[linked.labels][np.searchsorted(linked.ids, names)][side]
+
+
+def one_session_each(
+    plda: PLDA, rows: Floats, speaker: NDArray[Any], discount: ArrayLike
+) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+    """Recordings, their speakers and their kinds of channels, which stand for (n, k) segments that overlap.
+
+    Of the n segments of a speaker rho n count: there are that many recordings (rounded, at least one), at their mean.
+    """
+    n = len(rows)
+    K = len(plda.channels_)
+    names, side = lab.codes(speaker, "speaker", n)
+    kind = to_numpy(plda.channel_posterior(rows)).argmax(axis=1) if K > 1 else np.zeros(n, np.int64)
+    # A cell is a local speaker on one kind of channel: kinds have noise of their own, so their means stay apart.
+    cells, cell, size = np.unique(side * K + kind, return_inverse=True, return_counts=True)
+    mean = np.zeros((len(cells), rows.shape[1]))
+    np.add.at(mean, cell, rows)
+    times = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
+    channel = np.repeat(plda.channels_[cells % K], times)
+    return np.repeat(mean / size[:, None], times, axis=0), np.repeat(names[cells // K], times), channel
 
 
 def pairs_within(people: Sequence[Hashable], files: Sequence[Hashable]) -> list[tuple[Hashable, Hashable]]:
@@ -94,7 +106,7 @@ def pairs_within(people: Sequence[Hashable], files: Sequence[Hashable]) -> list[
 def _without_sessions(plda: PLDA) -> PLDA:
     """The model for segments that are sessions: UU' becomes a part of the noise of each segment."""
     U = to_numpy(plda.session_loadings_)
-    W = np.linalg.inv(U @ U.T + np.linalg.inv(to_numpy(plda.noise_precision_)))
+    W = spd_inverse(U @ U.T + spd_inverse(to_numpy(plda.noise_precision_))[0])[0]
     W = (W + np.swapaxes(W, -1, -2)) / 2
     kinds = {"channels": plda.channels_, "channel_priors": plda.channel_priors_} if len(plda.channels_) > 1 else {}
     mean = plda.channel_means_ if kinds else plda.mean_

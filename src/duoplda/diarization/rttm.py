@@ -17,7 +17,7 @@ import numpy as np
 
 from duoplda.errors import UNPRINTABLE, DuopldaError, some
 from duoplda.io import Coded, atomic_path
-from duoplda.io.common import PathLike, bad, content, open_lines, shown
+from duoplda.io.common import PathLike, bad, content, held, open_lines, shown
 from duoplda.io.ids import MAX_ID, check_ids
 from duoplda.io.text import first_line
 
@@ -119,6 +119,7 @@ def is_rttm(path: PathLike) -> bool:
     ...     is_rttm(folder + "/utt2spk")
     False
     """
+    path = held(path)
     if content(path):
         return False
     fields = first_line(path).encode().split()
@@ -138,6 +139,7 @@ def read_rttm(path: PathLike) -> Turns:
     ...     read_rttm(folder + "/a.rttm").end
     array([2.75])
     """
+    path = held(path)
     files: NamesSeen = {}
     speakers: NamesSeen = {}
     channels: dict[bytes, bytes] = {}
@@ -175,6 +177,7 @@ def read_uem(path: PathLike) -> Regions:
     ...     read_uem(folder + "/a.uem").end
     array([60.])
     """
+    path = held(path)
     files: NamesSeen = {}
     channels: dict[bytes, bytes] = {}
     rows = []

@@ -1,17 +1,24 @@
-"""Segments of recordings: Kaldi's `segments` and the `.seg` of VBx, lines `segment file start end`."""
+"""Segments of recordings: Kaldi's `segments` and the `.seg` of VBx, lines `segment file start end`.
+
+Where there is no such list, the ids of embeddings may say it (`segments_of_ids`), and RTTM, `.lab` files or lists of
+`file start end` which parts of files are speech, or overlapped speech (`read_regions`).
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from duoplda.data.labels import Ints
-from duoplda.diarization.rttm import MAX_SECONDS, Regions
-from duoplda.errors import DuopldaError
-from duoplda.io import Coded
-from duoplda.io.common import PathLike, bad, shown
-from duoplda.io.text import line_of, read_list
+from duoplda.diarization.rttm import MAX_SECONDS, Regions, is_rttm, read_rttm
+from duoplda.errors import DuopldaError, some
+from duoplda.io import Coded, atomic_path
+from duoplda.io.common import PathLike, bad, held, shown
+from duoplda.io.ids import check_ids
+from duoplda.io.text import first_line, line_of, read_list, write_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,7 @@ def read_segments(path: PathLike) -> Segments:
     >>> segments.ids.tolist(), segments.file.values.tolist(), (segments.end - segments.start).tolist()
     (['f-1', 'f-2'], ['f', 'f'], [1.5, 1.0])
     """
+    path = held(path)
     ids, file, start, end = read_list(path, fields=(4,), numbers=(2, 3))
     wrong = ~((start >= 0) & (start < end) & (end <= MAX_SECONDS))
     if wrong.any():
@@ -79,3 +87,102 @@ def read_segments(path: PathLike) -> Segments:
         place = line_of(path, int(np.flatnonzero(ids.codes == code)[1]))
         raise bad(path, place, f"segment {shown(str(ids.names[code]))} has a line already", "ids must differ")
     return Segments(ids.values, file, start, end)
+
+
+def write_segments(path: PathLike, segments: Segments, *, force: bool = False) -> None:
+    """Write segments as Kaldi does: lines `segment file start end`, whole or not at all.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_segments(folder + "/x", Segments(np.array(["w"]), Coded.of(["f"]), np.array([0.5]), np.array([2.0])))
+    ...     read_segments(folder + "/x").end.tolist()
+    [2.0]
+    """
+    for names in (segments.ids, segments.file.names):
+        check_ids(path, np.ascontiguousarray(names), token=True)
+    with atomic_path(path, force=force) as temporary:
+        write_columns(temporary, "", [[Coded.of(segments.ids), segments.file, segments.start, segments.end]])
+
+
+def segments_of_ids(ids: np.ndarray) -> Segments:
+    """The segments whose ids say `file-start-end`; between these may be `_` too.
+
+    Times with a point are seconds, and whole numbers hundredths of a second, as in the ids of Kaldi.
+
+    >>> segments = segments_of_ids(np.array(["mon-0000150-0000300", "tue_0.00_1.50"]))
+    >>> segments.file.values.tolist(), segments.start.tolist(), segments.end.tolist()
+    (['mon', 'tue'], [1.5, 0.0], [3.0, 1.5])
+    """
+    time = r"\d{1,12}(?:\.\d{1,9})?"
+    parts = [re.fullmatch(rf"(.+)[-_]({time})[-_]({time})", name) for name in ids.tolist()]
+    times = [[float(t) / (1 if "." in t else 100) for t in m.groups()[1:]] if m else [0.0, 0.0] for m in parts]
+    wrong = [name for name, (start, end) in zip(ids.tolist(), times, strict=True) if not start < end <= MAX_SECONDS]
+    if wrong:
+        cause = f"{len(wrong)} ids of embeddings do not say `file-start-end`: {some(wrong)}"
+        raise DuopldaError(f"{cause}; give a list of segments, with lines `segment file start end`")
+    start, end = np.array(times).reshape(-1, 2).T
+    return Segments(ids, Coded.of([m[1] for m in parts if m]), start, end)
+
+
+def read_regions(path: PathLike) -> Regions:
+    """Read stretches of files: the turns of RTTM, lines `file start end`, or a `.lab` of one file, `start end label`.
+
+    The file of a `.lab` is called as the list is, without its suffix.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "mon.lab").write_text("0.5 8.25 sp\\n")
+    ...     regions = read_regions(folder + "/mon.lab")
+    >>> regions.file.values.tolist(), regions.start.tolist(), regions.end.tolist()
+    (['mon'], [0.5], [8.25])
+    """
+    path = held(path)
+    if is_rttm(path):
+        turns = read_rttm(path)
+        return Regions(turns.file, turns.start, turns.end)
+    fields = first_line(path).split()
+    try:
+        lab = len(fields) == 3 and float(fields[1]) > float(fields[0]) >= 0
+    except ValueError:
+        lab = False
+    if lab:
+        start, end, _ = read_list(path, fields=(3,), numbers=(0, 1))
+        file = Coded.of([Path(str(path)).stem] * len(start))
+    else:
+        file, start, end = read_list(path, fields=(3,), numbers=(1, 2))
+    wrong = ~((start >= 0) & (start < end) & (end <= MAX_SECONDS))
+    if wrong.any():
+        row = int(wrong.argmax())
+        cause = f"goes from {start[row]:g} to {end[row]:g}"
+        raise bad(path, line_of(path, row), cause, "lines are `file start end` in seconds, 0 <= start < end")
+    return Regions(file, start, end)
+
+
+def lists_segments(path: PathLike) -> bool:
+    """Whether a list has segments with ids of their own, and not only regions of files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "segments").write_text("f-1 f 0.0 1.5\\n")
+    ...     lists_segments(folder + "/segments")
+    True
+    """
+    return not is_rttm(path) and len(first_line(held(path)).split()) != 3
+
+
+def within(segments: Segments, regions: Regions) -> np.ndarray:
+    """(n,) whether the middle of each segment lies in a region of its file.
+
+    >>> segments = Segments(np.array(["a", "b"]), Coded.of(["f", "f"]), np.array([0.0, 5.0]), np.array([2.0, 7.0]))
+    >>> within(segments, Regions.of(["f"], [0.5], [3.0])).tolist()
+    [True, False]
+    """
+    inside = np.zeros(len(segments), bool)
+    regions_of = rows_by_name(regions.file)
+    for name, rows in rows_by_name(segments.file).items():
+        mine = regions_of.get(name, np.zeros(0, np.int64))
+        middle = (segments.start[rows] + segments.end[rows]) / 2
+        opened = np.searchsorted(np.sort(regions.start[mine]), middle, "right")
+        closed = np.searchsorted(np.sort(regions.end[mine]), middle, "right")
+        inside[rows] = opened > closed
+    return inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,40 @@ from duoplda.diarization.rttm import Turns
 from duoplda.diarization.segments import Segments, rows_by_name
 from duoplda.diarization.vbhmm import Floats, Ints
 from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.io import Coded
 
-OnMissing = Callable[[str, NDArray[Any]], object]  # gets what is missing, in words, and the ids
+PAUSE = 1e-6  # seconds; times in files are rounded to the microsecond, so a shorter gap is none
+OnMissing = Callable[[NDArray[Any]], object]  # gets the ids of what is missing
+
+
+@dataclass(frozen=True, eq=False)
+class Diarization(Turns):
+    """The turns that `diarize` found, and how sure it is of their speakers.
+
+    The posterior of a turn is the mean over its windows of the probability that its speaker speaks in them. It is a
+    probability within the model: where the model is wrong for the recording, it is too sure.
+
+    >>> diarization = Diarization(
+    ...     Coded.of(["f"]), [0.0], [2.5], Coded.of(["ann"]), np.array([0.8]), Coded.of(["bob"]), np.array([0.2])
+    ... )
+    >>> diarization.end.tolist(), diarization.posterior.tolist(), diarization.second.values.tolist()
+    ([2.5], [0.8], ['bob'])
+    """
+
+    posterior: np.ndarray  # (n,) of the speaker of each turn
+    second: Coded  # the most probable other speaker of the file; "" where there is none
+    second_posterior: np.ndarray  # (n,), 0 where there is none
+    voice: Coded | None = None  # the known voice that the speaker most probably is; None: nobody is known
+    voice_posterior: np.ndarray | None = None  # (n,)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Diarization:
+        """Return some of the turns."""
+        turns = super().__getitem__(rows)
+        confidence = self.posterior[rows], self.second[rows], self.second_posterior[rows]
+        voice = None if self.voice is None else self.voice[rows]
+        voice_posterior = None if self.voice_posterior is None else self.voice_posterior[rows]
+        columns = turns.file, turns.start, turns.duration, turns.speaker
+        return Diarization(*columns, *confidence, voice, voice_posterior)
 
 
 def new_share(start: ArrayLike, end: ArrayLike) -> float:
@@ -31,6 +64,22 @@ def new_share(start: ArrayLike, end: ArrayLike) -> float:
     end = np.asarray(end, np.float64)[order]
     covered_until = np.maximum.accumulate(np.append(start[:1], end[:-1]))
     return float(np.clip(end - np.maximum(start, covered_until), 0, None).sum() / (end - start).sum())
+
+
+def runs(start: Floats, end: Floats, size: int) -> Ints:
+    """(T,) the run of each window, 0, 1, ...: `size` windows that follow each other without a pause, or what is left.
+
+    >>> runs(np.array([0.0, 1.0, 2.0, 9.0]), np.array([2.0, 3.0, 4.0, 11.0]), 2).tolist()
+    [0, 0, 1, 2]
+    """
+    begins = np.append(True, start[1:] - end[:-1] > PAUSE)
+    place = np.arange(len(start)) - np.maximum.accumulate(np.where(begins, np.arange(len(start)), 0))
+    return np.cumsum(place % size == 0) - 1
+
+
+def turn_starts(start: Floats, end: Floats, speaker: NDArray[Any]) -> Ints:
+    """The rows at which turns begin, of windows in the order of time."""
+    return np.append(0, np.flatnonzero((start[1:] - end[:-1] > PAUSE) | (speaker[1:] != speaker[:-1])) + 1)
 
 
 def rows_by_file(segments: Segments) -> Iterator[tuple[str, Ints]]:
@@ -70,12 +119,56 @@ def as_turns(segments: Segments, speaker: ArrayLike) -> Turns:
     return Turns.of(files, start, end - start, who)
 
 
+def with_confidence(
+    segments: Segments,
+    speaker: NDArray[Any],
+    posteriors: dict[str, tuple[NDArray[Any], Floats]],
+    voices: dict[str, tuple[str, float]] | None = None,
+) -> Diarization:
+    """The turns of segments, with the posteriors of their speakers.
+
+    Parameters
+    ----------
+    segments, speaker : as for `as_turns`
+    posteriors : file -> names (S,) of its speakers, of which some may be the same, and the probabilities (T, S) of its
+        windows in the order of time
+    voices : name of a speaker -> the known voice that is most probably theirs, and its probability
+
+    Example
+    -------
+    >>> segments = Segments(np.array(["a", "b"]), Coded.of(["f", "f"]), np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+    >>> gamma = {"f": (np.array(["ann", "bob"]), np.array([[0.9, 0.1], [0.7, 0.3]]))}
+    >>> with_confidence(segments, np.array(["ann", "ann"]), gamma).posterior.round(6).tolist()
+    [0.8]
+    """
+    turns = as_turns(segments, speaker)
+    sure: list[Floats] = []
+    second: list[str] = []
+    doubt: list[Floats] = []
+    for file, rows in rows_by_file(segments):
+        names, column = np.unique(posteriors[file][0], return_inverse=True)
+        gamma = posteriors[file][1] @ np.eye(len(names))[column]  # (T, people)
+        first = turn_starts(segments.start[rows], segments.end[rows], speaker[rows])
+        mean = np.add.reduceat(gamma, first, axis=0) / np.diff(np.append(first, len(rows)))[:, None]
+        turn = np.arange(len(first))
+        who = np.searchsorted(names, speaker[rows[first]])
+        sure.append(mean[turn, who])
+        mean[turn, who] = -1  # so that somebody else is the second, if there is anybody
+        other = mean.argmax(axis=1)
+        second += names[other].tolist() if len(names) > 1 else [""] * len(first)
+        doubt.append(np.maximum(mean[turn, other], 0))
+    confidence = np.concatenate(sure), Coded.of(second), np.concatenate(doubt)
+    if voices is None:
+        return Diarization(turns.file, turns.start, turns.duration, turns.speaker, *confidence)
+    voice, probability = zip(*(voices[name] for name in turns.speaker.values.tolist()), strict=True)
+    known = Coded.of(voice), np.array(probability)
+    return Diarization(turns.file, turns.start, turns.duration, turns.speaker, *confidence, *known)
+
+
 def _joined(start: Floats, end: Floats, speaker: NDArray[Any]) -> tuple[Floats, Floats, NDArray[Any]]:
     """Start, end and speaker of the turns of one file's windows, which are in the order of time."""
-    pause = 1e-6  # seconds; times in files are rounded to the microsecond, so a shorter gap is none
-    new = np.flatnonzero((start[1:] - end[:-1] > pause) | (speaker[1:] != speaker[:-1])) + 1
-    first = np.append(0, new)
-    last = np.append(new - 1, len(start) - 1)
+    first = turn_starts(start, end, speaker)
+    last = np.append(first[1:] - 1, len(start) - 1)
     start = start[first]
     end = end[last]
     both = np.flatnonzero(start[1:] < end[:-1])
@@ -84,7 +177,10 @@ def _joined(start: Floats, end: Floats, speaker: NDArray[Any]) -> tuple[Floats, 
 
 
 def embeddings_of(
-    recordings: ArrayLike | Recordings, segments: Segments, absent: OnMissing | None = None
+    recordings: ArrayLike | Recordings,
+    segments: Segments,
+    absent: OnMissing | None = None,
+    unlisted: OnMissing | None = None,
 ) -> tuple[Array, Ints]:
     """(n, d) the embeddings of segments, and the rows of those that have one; see `diarize` for the arguments."""
     n = len(segments)
@@ -94,15 +190,15 @@ def embeddings_of(
             raise DuopldaError(f"{len(X)} embeddings for {n} segments: give one for each segment, or Recordings")
         check_finite(X)
         return X, np.arange(n)
-    vectors, present, unlisted = _collected(recordings, segments.ids)
-    for what, ids in (
-        ("segments have no embedding", segments.ids[~present]),
-        ("embeddings have no segment", unlisted),
+    vectors, present, others = _collected(recordings, segments.ids)
+    for what, ids, left_out in (
+        ("segments have no embedding", segments.ids[~present], absent),
+        ("embeddings have no segment", others, unlisted),
     ):
-        if len(ids) and absent is None:
+        if len(ids) and left_out is None:
             raise MissingIds(f"{len(ids)} {what}: {some(ids)}")
-        if len(ids) and absent is not None:
-            absent(what, ids)
+        if len(ids) and left_out is not None:
+            left_out(ids)
     if vectors is None or not present.any():
         raise DuopldaError("no segment has an embedding: the ids of the two must be the same")
     bad = present & ~np.isfinite(vectors).all(axis=1)

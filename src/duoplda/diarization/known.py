@@ -1,0 +1,197 @@
+"""Known voices: which of the enrolled each speaker is, or somebody else.
+
+A local speaker s of a file is summed up as a side of trials (n, gamma) of N sessions, its windows, and so is an
+enrolled voice. Neither are independent: what all windows of one sitting share beside the voice is a part kappa of their
+noise. With the share rho of a window that is new, a side counts as
+
+    m = rho N / (1 + (rho N - 1) kappa) of its N sessions,    kappa = .2,
+
+which multiplies n and gamma by m / N. All speakers of a file also share the room and the line, which enrolment did not
+have. What S speakers have in common is taken for that, as far as S voices leave it to be. With G_c the precision that
+one session of type c adds to that of a voice, and g its mean, each speaker alone says
+y_s = (sum_c n_sc G_c)^-1 gamma_s, and what is compared is
+
+    gamma_s - sum_c n_sc G_c o,    o = (4 / g) / (4 / g + 1 / S) mean over the speakers of the file of y_s
+
+Where a file has one speaker only, voice and room cannot be told apart: nothing is subtracted, and the speaker counts as
+a quarter of a session at most, m / (1 + 4 m).
+
+People who are linked across files are the sums of their local speakers, as occasions are independent. The ratios of
+these sums, calibrated, give the probability of each voice and of somebody else (`duoplda.trials.identification`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from duoplda.arrays import to_numpy
+from duoplda.data import labels as lab
+from duoplda.diarization.vbhmm import Floats, Ints
+from duoplda.errors import DuopldaError
+from duoplda.estimators.backend import Backend
+from duoplda.evaluation.calibration import StructureCalibration
+from duoplda.model.occasions import independent_count
+from duoplda.trials.evidence import DiagonalEvidence, guessed_evidence, guessed_joins
+from duoplda.trials.identification import decide_together, identify_together
+from duoplda.trials.sides import Sides
+from duoplda.trials.structure import of_sides
+
+KAPPA = (
+    0.2  # of the noise of windows, what those of one speaker in one file share; see the figures of docs/diarization.md
+)
+ROOM = 4.0  # the variance of what a file has in common beside the voices, as a multiple of the noise of a session
+EXACT_RATIOS = 100  # voices for each speaker whose ratios are exact where those of all others are guesses
+
+
+class Names(NamedTuple):
+    """Who people are: for each of them the most probable voice, its probability, and whether it is decided to be them.
+
+    `voice` (n,) names, `posterior` (n,) their probabilities, `named` (n,) whether this is decided, which costs least
+    above .5; `voices` (K,) are the names of all voices.
+    """
+
+    voices: NDArray[np.str_]
+    voice: NDArray[np.object_]
+    posterior: Floats
+    named: NDArray[np.bool_]
+
+    def names(self, others: NDArray[np.str_]) -> NDArray[np.str_]:
+        """(n,) the voices of those who are named, and the other names (n,) of those who are not.
+
+        Nobody gets the name of a voice without being it: where a voice has one of the other names, that gets a dash.
+        """
+        taken = {*self.voices.tolist()}
+        names = []
+        for voice, named, other in zip(self.voice.tolist(), self.named.tolist(), others.tolist(), strict=True):
+            while not named and other in taken:
+                other += "-"
+            names.append(voice if named else other)
+        return np.array(names)
+
+
+def known_voices(
+    chain: Backend,
+    heard: Sides,
+    known: Sides,
+    file: ArrayLike | None,
+    *,
+    discount: ArrayLike = 1.0,
+    person: ArrayLike | None = None,
+    prior: float = 0.5,
+    apart: bool = False,
+) -> Names:
+    """Who of the known voices some people are.
+
+    Parameters
+    ----------
+    chain : the model that enrolled all sides
+    heard : (n,) local speakers, whose sessions are their windows, or one session of all of their windows
+    known : the enrolled voices
+    file : (n,) the files of local speakers; None: they share none, and nothing is subtracted
+    discount : rho, how much a session of a local speaker counts: a number or (n,)
+    person : (n,) 0, 1, ..., the people that local speakers are linked to; None: each is one
+    prior : the probability that a person is one of the voices
+    apart : whether two people of one file are never one voice; with `person`, two people of all
+
+    Example
+    -------
+    >>> from duoplda import PLDA
+    >>> chain = Backend.from_plda(PLDA.from_parameters([0.0, 0.0], 3 * np.eye(2), None, np.eye(2)))
+    >>> known = chain.enroll([[6.0, 0.0], [0.0, 6.0]], ["ann", "bob"])
+    >>> heard = chain.enroll([[6.2, 0.5], [-4.0, -5.0]], ["f-1", "f-2"])
+    >>> names = known_voices(chain, heard, known, ["f", "g"])
+    >>> names.names(np.array(["f-1", "f-2"])).tolist()
+    ['ann', 'f-2']
+    """
+    chain.check_sides(heard, known)
+    if not 0 < prior < 1:
+        raise DuopldaError(f"known_prior={prior!r} must be a probability between 0 and 1")
+    n = len(heard)
+    people = np.arange(n) if person is None else np.asarray(person)
+    S = int(people.max()) + 1
+    voices = known.ids.astype(str)
+    names = Names(voices, np.full(S, "", object), np.zeros(S), np.zeros(S, bool))
+    if not len(voices):
+        return names
+    home = np.arange(n) if file is None else lab.codes(file, "file", n)[1]
+    ratios = _ratios(heard, known, home, np.broadcast_to(discount, n), people, shared=file is not None)
+    if isinstance(chain.calibration_, StructureCalibration):
+        # What is expected of a person is the mean over its local speakers, as if their windows were not discounted.
+        mean = np.equal.outer(np.arange(S), people) / np.bincount(people, minlength=S)[:, None]
+        ratios = chain.calibration_.transform(ratios, *(mean @ values for values in of_sides(heard, known)))
+    elif chain.calibration_ is not None:
+        ratios = to_numpy(chain.calibration_.apply(ratios))
+    # Those who must not be one voice: of one file, or all whom linking has kept apart.
+    together = home if person is None else np.zeros(S, np.int64)
+    for rows in _groups(together if apart else np.arange(S)):
+        probabilities = identify_together(ratios[rows], prior)  # of one speaker, this is `identify`
+        for row, posterior, decision in zip(rows, probabilities.voices, decide_together(probabilities), strict=True):
+            best = int(posterior.argmax()) if decision.voice is None else decision.voice
+            names.voice[row] = str(voices[best])
+            names.posterior[row] = posterior[best]
+            names.named[row] = decision.voice is not None
+    return names
+
+
+def _groups(codes: Ints) -> list[Ints]:
+    """The rows of each of the codes 0, 1, ..."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(codes))[:-1])
+
+
+def _ratios(heard: Sides, known: Sides, home: Ints, discount: Floats, people: Ints, *, shared: bool) -> Floats:
+    """(people, K) ln likelihood ratios, without calibration."""
+    evidence = DiagonalEvidence.of(heard, known)
+    enrolled = _weighted(evidence, known, independent_count(known.counts.sum(axis=1), KAPPA))
+    m = independent_count(discount * heard.counts.sum(axis=1), KAPPA)
+    if shared:
+        m = np.where(np.bincount(home)[home] == 1, m / (1 + ROOM * m), m)
+    counts, gamma = _weighted(evidence, heard, m)
+    gamma = gamma - _in_common(evidence, counts, gamma, home)
+    n = people.max() + 1
+    together = np.zeros((n, counts.shape[1])), np.zeros((n, gamma.shape[1]))
+    for total, part in zip(together, (counts, gamma), strict=True):
+        np.add.at(total, people, part)
+    return np.stack([_ratios_of(evidence, *enrolled, *side) for side in zip(*together, strict=True)])
+
+
+def _weighted(evidence: DiagonalEvidence, sides: Sides, m: Floats) -> tuple[Floats, Floats]:
+    """Counts (n, C) and gamma (n, ny), in the basis of the evidence, of sides that count for m sessions each."""
+    weight = (m / np.maximum(sides.counts.sum(axis=1), 1))[:, None]
+    return evidence.counts(sides) * weight, to_numpy(sides.gamma) @ evidence.basis * weight
+
+
+def _in_common(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, home: Ints) -> Floats:
+    """(n, ny) what the mean of the speakers of a file adds to the gamma of each; 0 in a file with one speaker.
+
+    For the mean alone the matrices of types are taken for diagonal, as they nearly are in the basis of the evidence.
+    """
+    informative = evidence.mean > 1e-9 * evidence.mean.max(initial=0.0)
+    lam = np.where(informative, counts @ evidence.diagonals, 1.0)
+    said = np.where(informative, gamma / np.where(lam > 0, lam, 1.0), 0.0)
+    n = np.bincount(home)
+    mean = np.zeros((len(n), gamma.shape[1]))
+    np.add.at(mean, home, said)
+    mean /= n[:, None]
+    # The mean of n voices has the variance 1 / n, and what a file has in common ROOM / g, if g is that of a session.
+    room = ROOM / np.where(informative, evidence.mean, 1.0)
+    mean *= np.where(n[:, None] > 1, room / (room + 1 / n[:, None]), 0.0)
+    shift = np.empty_like(gamma)
+    for row, f in enumerate(home.tolist()):
+        shift[row] = np.tensordot(counts[row], evidence.G, axes=1) @ mean[f]
+    return shift
+
+
+def _ratios_of(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, n: Floats, g: Floats) -> Floats:
+    """(K,) ratios of all voices and a side with counts n (C,) and gamma g (ny,); they are exact for the best voices."""
+    lam = counts @ evidence.diagonals
+    ratios = guessed_joins(gamma, lam, g[None], n @ evidence.diagonals)[0] - guessed_evidence(gamma, lam)
+    ratios -= guessed_evidence(g, n @ evidence.diagonals)
+    if not evidence.is_diagonal:
+        best = np.argsort(-ratios, kind="stable")[:EXACT_RATIOS]
+        joined = evidence.exact(counts[best] + n, gamma[best] + g)
+        ratios[best] = joined - evidence.exact(counts[best], gamma[best]) - evidence.exact(n[None], g[None])
+    return ratios
