@@ -1,0 +1,157 @@
+"""Recordings in the body of a request: JSON, `.npy` or `.npz`, as the matrix and the labels that the registry takes.
+
+    JSON      {"embeddings": [[...], ...], "session": "monday"}, or the list of lists alone
+    .npy      the matrix (n, d)
+    .npz      `embeddings` (n, d), and `session` where recordings are of several
+
+`session` is one name for all, or one for each recording.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.errors import DuopldaError
+from duoplda.io.ids import MAX_ID
+from duoplda.io.received import TooLarge, received_arrays
+from duoplda.service.limits import Limits
+from duoplda.service.problems import Problem
+
+JSON = "application/json"
+ARRAYS = ("application/x-npy", "application/x-npz", "application/octet-stream")
+MEDIA_TYPES = (JSON, *ARRAYS)
+VECTORS = ("embeddings", "embedding", "xvectors", "X")  # what the matrix may be called
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Labels = str | list[str] | None
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a body holds."""
+
+    X: NDArray[np.floating]  # (n, d)
+    session: Labels = None  # of all recordings, or of each
+    kind: Labels = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How bodies are read: what they may hold, and the dimension of the model's vectors."""
+
+    limits: Limits
+    dimension: int
+
+    def recordings(self, media_type: str, body: bytes) -> Received:
+        """Read recordings with their sessions and kinds."""
+        fields = self._fields(media_type, body)
+        matrices = [name for name in VECTORS if name in fields] or [name for name in fields if name == ""]
+        if not matrices:
+            raise Problem(
+                422, f"the body has no array `embeddings`; it has {', '.join(map(repr, fields)) or 'nothing'}"
+            )
+        X = self._matrix(matrices[0], fields[matrices[0]])
+        if len(X) > self.limits.max_rows:
+            raise self._too_many()
+        session, kind = (_labels(name, fields.get(name), len(X)) for name in ("session", "kind"))
+        return Received(X, session, kind)
+
+    def speakers(self, media_type: str, body: bytes) -> dict[str, NDArray[np.floating]]:
+        """Read the recordings of several local speakers: one matrix for each, by name."""
+        fields = self._fields(media_type, body)
+        inner = fields.get("speakers")
+        fields = inner if isinstance(inner, dict) else fields
+        if not fields or "" in fields:
+            raise Problem(422, 'name each speaker: {"speakers": {"A": [[...], ...], "B": ...}}, or a .npz of matrices')
+        speakers = {label: self._matrix(label, value) for label, value in fields.items()}
+        if sum(map(len, speakers.values())) > self.limits.max_rows:
+            raise self._too_many()
+        return speakers
+
+    def _fields(self, media_type: str, body: bytes) -> dict[str, object]:
+        """What the body holds, by name; "" is what has none."""
+        kind = media_type.partition(";")[0].strip().lower()
+        if kind in ARRAYS:
+            # Double precision for each, and as much again for labels and headers.
+            return dict(received_arrays(body, 16 * self.limits.max_rows * self.dimension + (1 << 16)))
+        if kind != JSON:
+            raise Problem(415, f"the body is {kind or 'of no type'}, not one of {', '.join(MEDIA_TYPES)}")
+        value = self._json(body)
+        return dict(value) if isinstance(value, dict) else {"": value}
+
+    def _json(self, body: bytes) -> Json:
+        """Parse JSON of as many lists and values as the limits allow."""
+        rows = self.limits.max_rows
+        if body.count(b"[") + body.count(b"{") > 2 * rows + 10 or body.count(b",") > rows * (self.dimension + 2):
+            raise self._too_many()
+        try:
+            return json.loads(body, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError, too
+            raise Problem(400, f"the body is not JSON: {error}"[:200]) from None
+
+    def _matrix(self, name: str, value: object) -> NDArray[np.floating]:
+        """A matrix of recordings, from lists or from an array; one vector is one recording."""
+        what = f"`{name}`" if name else "the body"
+        X = value if isinstance(value, np.ndarray) else _from_lists(what, value)
+        if X.dtype.kind != "f" or X.dtype.itemsize not in (2, 4, 8):
+            raise DuopldaError(f"{what} holds {X.dtype}, not 16-, 32- or 64-bit floats")
+        X = X[None] if X.ndim == 1 else X
+        if X.ndim != 2 or not len(X):
+            raise DuopldaError(f"{what} has shape {X.shape}: recordings are a matrix, one row for each")
+        if X.shape[1] != self.dimension:
+            raise DuopldaError(f"{what} has vectors of {X.shape[1]} dimensions, and the model {self.dimension}")
+        finite = np.isfinite(X).all(1)
+        if not finite.all():
+            raise DuopldaError(f"{what}: recording {int(finite.argmin())} has NaN or infinite values")
+        return X.astype(X.dtype.newbyteorder("="))
+
+    def _too_many(self) -> TooLarge:
+        return TooLarge(f"more than {self.limits.max_rows} recordings; send fewer at a time")
+
+
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _from_lists(what: str, value: object) -> NDArray[np.float64]:
+    """A vector or a matrix of JSON's lists of numbers."""
+    if not isinstance(value, list) or not value:
+        raise DuopldaError(f"{what} is not a list of recordings, each a list of numbers")
+    rows = value if isinstance(value[0], list) else [value]
+    for number, row in enumerate(rows):
+        if not isinstance(row, list) or not all(type(x) is float or type(x) is int for x in row):
+            raise DuopldaError(f"{what}: recording {number} is not a list of numbers")
+        if len(row) != len(rows[0]):
+            raise DuopldaError(f"{what}: recording {number} has {len(row)} numbers, and the first {len(rows[0])}")
+    try:
+        return np.array(rows, dtype=np.float64)
+    except OverflowError:
+        raise DuopldaError(f"{what} has a number beyond double precision") from None
+
+
+def _labels(name: str, value: object, n: int) -> Labels:
+    """One label, or one for each of n recordings."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "USiu" or value.shape not in ((), (n,)) or value.dtype.itemsize > 4 * MAX_ID:
+            raise DuopldaError(f"`{name}` holds {value.dtype} of shape {value.shape}: one text for each recording")
+        value = value.tolist()
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return _text(name, value)
+    if len(value) != n:
+        raise DuopldaError(f"`{name}` has {len(value)} labels for {n} recordings")
+    return [_text(name, item) for item in value]
+
+
+def _text(name: str, value: object) -> str:
+    """A label as text."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise DuopldaError(f"`{name}` is text, or a list of texts")
+    return str(value)

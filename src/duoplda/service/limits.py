@@ -1,0 +1,32 @@
+"""How much the service takes: of one request, and of many at a time."""
+
+from dataclasses import dataclass, fields
+
+from duoplda.errors import DuopldaError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that no request passes, whatever it says.
+
+    >>> Limits(max_rows=0)
+    Traceback (most recent call last):
+    duoplda.errors.DuopldaError: `max_rows` must be a whole number from 1 on, not 0
+    """
+
+    max_body: int = 8  # megabytes of a body
+    max_rows: int = 2000  # recordings of a request
+    max_requests: int = 32  # at a time; what comes on top is answered 429 at once
+    timeout: int = 30  # seconds for a request: to come in, and to be answered
+    threads: int = 4  # requests that are worked on at a time; the others of `max_requests` wait for their turn
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or value < 1:
+                raise DuopldaError(f"`{field.name}` must be a whole number from 1 on, not {value!r}")
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of a body."""
+        return self.max_body << 20

@@ -1,0 +1,89 @@
+"""What is written down: structured logs on standard error, and the audit log. No vector is in either.
+
+A line is a JSON object. The log of requests has no names of voices; the audit log has, as it says who did what to whom.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from duoplda.errors import printable
+from duoplda.io.common import PathLike, system_error
+
+Fields = dict[str, str | int | float | bool | None]
+
+
+class JsonLines(logging.Formatter):
+    """Records as JSON objects: time, level, event, and the fields that the record was given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever is in the message."""
+        fields: Fields = {"time": _now(), "level": record.levelname.lower(), "event": record.getMessage()}
+        fields |= getattr(record, "fields", {})
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return _line(fields)
+
+
+def open_log() -> logging.Logger:
+    """The log of this process on standard error, and that of the server below it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("duoplda.service", "uvicorn", "py.warnings"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO if name == "duoplda.service" else logging.WARNING)
+        logger.propagate = False
+    logging.captureWarnings(True)
+    return logging.getLogger("duoplda.service")
+
+
+class Audit:
+    """Who did what to which voice, and when: one line each, in a file that only grows, or else in the log."""
+
+    def __init__(self, path: PathLike | None, log: logging.Logger):
+        self.path = path
+        self.log = log
+        self.lock = threading.Lock()
+        self.file: int | None = None
+        if path is not None:
+            try:
+                self.file = os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise system_error(path, error) from error
+
+    def write(self, fields: Fields) -> None:
+        """Write one line, whole; OSError where the disk refuses it."""
+        if self.file is None:
+            self.log.info("audit", extra={"fields": fields})
+            return
+        line = (_line({"time": _now(), **fields}) + "\n").encode()
+        with self.lock:
+            written = os.write(self.file, line)
+            if written < len(line):
+                raise OSError(f"the audit log {self.path} took {written} of {len(line)} bytes")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            if self.file is not None:
+                os.close(self.file)
+            self.file = None
+
+
+def _line(fields: Fields) -> str:
+    """A JSON object on one line, with nothing that could steer a terminal."""
+    return json.dumps({name: printable(v) if isinstance(v, str) else v for name, v in fields.items()})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,54 @@
+"""Errors as problem details (RFC 9457), in the words of the library."""
+
+from __future__ import annotations
+
+import json
+import re
+from http import HTTPStatus
+
+from duoplda.errors import DuopldaError, MissingIds, printable
+from duoplda.io.received import TooLarge
+from duoplda.voices.store import StoreError
+
+PROBLEM_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """An answer other than success: its status, what is wrong, and headers that say what to do."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+    def body(self, request_id: str) -> bytes:
+        """The answer's body; the request's id is that of the log."""
+        content = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "instance": f"urn:uuid:{request_id}",
+        }
+        return json.dumps(content).encode()
+
+
+def problem_of(error: Exception) -> Problem:
+    """Say what an error is to the caller; what is not the caller's mistake is ours, and its words stay in the log."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, TooLarge):
+        return Problem(413, _words(error))
+    if isinstance(error, StoreError):
+        return Problem(503, _words(error), {"retry-after": "5"})
+    if isinstance(error, MissingIds):
+        return Problem(404, _words(error))
+    if isinstance(error, DuopldaError):
+        return Problem(422, _words(error))
+    return Problem(500, "the service failed; its log says why, under the id that is given as instance")
+
+
+def _words(error: DuopldaError) -> str:
+    """The library's message on one line; names of options lose their backticks."""
+    return printable(" ".join(re.sub(r"`(\w+)`", r"\1", str(error)).split()))

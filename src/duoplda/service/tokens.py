@@ -1,0 +1,91 @@
+"""Who may do what: the token file.
+
+A line is `NAME SCOPE TOKEN`, with spaces between; empty lines and those that begin with # are passed over:
+
+    # name    scope  token
+    reception read   9cFq0n4JX2u0H0cvW3Jm0Xy1t8Rk5ZsQ
+    office    write  Yw7dK1m2eVQe6mB0p8rT4uN3zLhC5xAa
+
+`read` may look and identify, `write` may change voices as well. Tokens are kept and compared as their SHA-256, each
+with all, in a time that does not depend on what was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from duoplda.errors import DuopldaError
+from duoplda.io.common import PathLike, bad, open_binary
+
+SCOPES = ("read", "write")
+SHORTEST_TOKEN = 32  # characters: 128 bits even where they are hexadecimal digits
+
+
+@dataclass(frozen=True)
+class Token:
+    """One line of the file."""
+
+    name: str  # who the audit log says it was
+    scope: str
+    digest: bytes  # SHA-256 of the token
+
+    @property
+    def may_write(self) -> bool:
+        """Whether it lets voices be changed."""
+        return self.scope == "write"
+
+
+def read_tokens(path: PathLike) -> tuple[Token, ...]:
+    """Read a token file, which other people must not be able to read, nor anybody but its owner to write."""
+    with open_binary(path) as f:
+        mode = os.fstat(f.fileno()).st_mode
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            cause = f"may be read or changed by others (mode {stat.S_IMODE(mode):o})"
+            raise bad(path, "", cause, "allow its owner alone: chmod 600")
+        lines = f.read(1 << 20).decode("utf-8", "replace").splitlines()
+    tokens = tuple(_tokens(path, lines))
+    if not tokens:
+        raise bad(path, "", "has no token", "write a line `NAME read|write TOKEN`")
+    return tokens
+
+
+def _tokens(path: PathLike, lines: list[str]) -> Iterator[Token]:
+    """Yield the tokens of a file; messages do not show them."""
+    names = set[str]()
+    for number, line in enumerate(lines, 1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        place = f"line {number}"
+        if len(fields) != 3 or fields[1] not in SCOPES:
+            raise bad(path, place, "is not `NAME read|write TOKEN`")
+        name, scope, token = fields
+        if not re.fullmatch(r"[\w.@-]{1,64}", name) or name in names:
+            raise bad(path, place, "the name is there twice, or is more than letters, digits, `.`, `@`, `-` and `_`")
+        if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},512}}", token):
+            remedy = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            raise bad(path, place, f"the token has less than {SHORTEST_TOKEN} characters, or some beyond ASCII", remedy)
+        names.add(name)
+        yield Token(name, scope, hashlib.sha256(token.encode()).digest())
+
+
+def token_of(header: bytes | None, tokens: tuple[Token, ...]) -> Token | None:
+    """Find the token of an Authorization header; None where it is none of them."""
+    scheme, _, sent = (header or b"").partition(b" ")
+    digest = hashlib.sha256(sent.strip()).digest()
+    same = [token for token in tokens if hmac.compare_digest(token.digest, digest)]
+    return same[0] if same and scheme.lower() == b"bearer" else None
+
+
+def check_reach(loopback: bool, host: str, tokens: tuple[Token, ...]) -> None:
+    """Refuse to listen where others can reach the service and no token is asked for."""
+    if not loopback and not tokens:
+        raise DuopldaError(
+            f"{host} can be reached from other machines: give a `token_file`, or listen on 127.0.0.1 alone"
+        )

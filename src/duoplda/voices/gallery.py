@@ -1,0 +1,80 @@
+"""The voices of a registry in memory, ready to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.arrays import to_numpy
+from duoplda.errors import MissingIds
+from duoplda.estimators.backend import Backend
+from duoplda.trials.ranking import ranking_of
+from duoplda.trials.sides import Sides
+
+Floats = NDArray[np.float64]
+
+# With more voices, ratios are computed in single precision, and those of the highest in double
+EXACT_UP_TO = 20_000
+
+
+class Gallery:
+    """Voices by number, of which some may change or go, and their ratios with tests."""
+
+    def __init__(self, chain: Backend):
+        self.chain = chain
+        self.sides = Sides.empty(chain.ratio_model_, np.zeros(0, np.int64))
+        self.names: list[str] = []
+        self.rows: dict[str, int] = {}
+        self.scorer = chain.scorer(self.sides)
+
+    def put(self, numbers: Sequence[int], names: Sequence[str], sides: Sides) -> None:
+        """Add voices, or put what they now are in the place of what they were."""
+        self.sides.put(sides)
+        rows = self.sides.rows(np.asarray(numbers, np.int64)).tolist()
+        for row in rows:  # first all old names: two voices may have changed theirs with each other
+            if row < len(self.names):
+                self.rows.pop(self.names[row], None)
+        self.names += [""] * (len(self.sides) - len(self.names))
+        for row, name in zip(rows, names, strict=True):
+            self.names[row] = name
+            self.rows[name] = row
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Remove voices, of which some may not be there."""
+        given = np.array([*dict.fromkeys(numbers)], np.int64)
+        rows = self.sides.rows(given)
+        if (rows >= 0).any():
+            gone = {*rows[rows >= 0].tolist()}
+            self.sides.remove(given[rows >= 0])
+            self.names = [name for row, name in enumerate(self.names) if row not in gone]
+            self.rows = {name: row for row, name in enumerate(self.names)}
+
+    def row(self, name: str) -> int:
+        row = self.rows.get(name)
+        if row is None:
+            raise MissingIds(f"there is no voice {name!r}")
+        return row
+
+    def ratios(self, tests: Sides, k: int) -> Floats:
+        """(tests, voices) calibrated ln likelihood ratios.
+
+        Where there are very many voices, those of the `k` highest of each test are exact, and the others are off by
+        hundredths of a nat.
+        """
+        many = len(self.sides) > EXACT_UP_TO and self.scorer.calibration is None  # a ranking is of raw ratios
+        ranking = ranking_of(self.sides) if many else None
+        if ranking is None:
+            return self._calibrated(to_numpy(self.scorer.columns(tests)).T)
+        out = ranking.guesses(tests).astype(np.float64)
+        np.put_along_axis(out, *ranking.top(tests, min(k, len(self.sides))), axis=1)
+        return self._calibrated(out)
+
+    def ratio(self, row: int, tests: Sides) -> float:
+        """The same of one voice and one test."""
+        return float(self._calibrated(to_numpy(self.scorer.pairs(tests, np.array([[row, 0]]))))[0])
+
+    def _calibrated(self, ratios: Floats) -> Floats:
+        calibration = self.chain.calibration_ if self.scorer.calibration is None else None
+        return ratios if calibration is None else to_numpy(calibration.apply(ratios))

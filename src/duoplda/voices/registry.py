@@ -1,0 +1,616 @@
+"""The registry: enrolling and forgetting voices, and asking who it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import ArrayLike, NDArray
+
+from duoplda.data.labels import Ints
+from duoplda.errors import DuopldaError, MissingIds, some
+from duoplda.estimators import domain
+from duoplda.estimators.backend import Backend
+from duoplda.estimators.files import fingerprint
+from duoplda.estimators.plda import PLDA
+from duoplda.estimators.scoring import chain_of
+from duoplda.io.common import PathLike
+from duoplda.trials.identification import (
+    Costs,
+    Probabilities,
+    decide_together,
+    identify,
+    identify_together,
+    voice_priors,
+)
+from duoplda.trials.sides import Seen, Sides
+from duoplda.voices.answers import Candidate, Identification, Verification, Voice
+from duoplda.voices.exports import Export, write_export
+from duoplda.voices.gallery import Gallery
+from duoplda.voices.given import Addition, Labels, checked_name, kinds_of, matrix, numbered, sessions_of
+from duoplda.voices.rows import (
+    add_session,
+    counted_voices,
+    described,
+    drop_sessions,
+    find_voice,
+    forget,
+    insert,
+    keep_embeddings,
+    kept_embeddings,
+    now,
+    number_of,
+    replace_sums,
+    session_of,
+    sessions_by_name,
+    sums_of,
+    touch,
+    unpacked_sums,
+    voice_of,
+)
+from duoplda.voices.store import EMBEDDINGS, FORMAT, REGISTRY, REMOVED, SESSIONS, VOICES, Store
+from duoplda.voices.sums import StoredSums
+
+KEEP = ("statistics", "embeddings")
+ROWS_OF_A_QUERY = 500  # of a query: databases limit how many values one may have
+
+Model = Backend | PLDA
+
+
+class Registry:
+    """Known voices in one SQLite file, or in tables of a PostgreSQL server.
+
+    `Registry.create` makes one and `Registry.open` opens it; both can be used by a `with` statement. A registry holds
+    the sufficient statistics of each session, under one model. With `keep="embeddings"` it holds the recordings' own
+    vectors, too, from which `migrate` makes the statistics under another model.
+
+    One registry may serve several threads, and several programs may open the same one: changes come one after another,
+    each is whole or not at all and on the disk before its call returns, and the next question sees it in all programs.
+    What is removed is gone from the file, too: the free space that it leaves is written anew.
+
+    >>> import tempfile
+    >>> from duoplda import PLDA
+    >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
+    >>> with tempfile.TemporaryDirectory() as folder, Registry.create(folder + "/voices.db", plda) as registry:
+    ...     for name, rows in {"ann": [[4.0], [4.4]], "bob": [[-3.0]]}.items():
+    ...         _ = registry.add(name, rows)
+    ...     answer = registry.identify([[4.1]])
+    ...     [voice.name for voice in registry.voices()], answer.decision, answer.name, round(answer.someone_else, 2)
+    (['ann', 'bob'], 'accept', 'ann', 0.25)
+    """
+
+    def __init__(self, store: Store, chain: Backend | None, by: str | None = None):
+        self._store = store
+        self._chain = chain
+        self._by = by
+        self._lock = threading.RLock()
+        self._gallery: Gallery | None = None
+        self._version = -1
+
+    # -- opening
+
+    @classmethod
+    def create(cls, location: PathLike, model: Model, keep: str = "statistics", *, by: str | None = None) -> Self:
+        """Make a registry that is not there yet, and open it.
+
+        Parameters
+        ----------
+        location : the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://user@host/name)
+        model : the fitted `Backend` or `PLDA` by which voices are enrolled and compared
+        keep : "statistics", or "embeddings": the vectors of the recordings, too
+        by : who makes changes, unless these say so themselves
+        """
+        if keep not in KEEP:
+            raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
+        return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by)
+
+    @classmethod
+    def open(cls, location: PathLike, model: Model | None = None, by: str | None = None) -> Self:
+        """Open a registry with the model that enrolled its voices; another model is refused.
+
+        Without a model voices can be listed, renamed, removed and exported, and nobody can be enrolled or identified.
+        """
+        registry = cls(Store(location, new=False), None if model is None else chain_of(model), by)
+        try:
+            with registry._store.reading() as connection:
+                row = connection.execute(sa.select(REGISTRY)).one_or_none()
+                if row is None or row.format != FORMAT:
+                    what = "no registry" if row is None else f"a registry of format {row.format}"
+                    raise DuopldaError(f"{registry._store.name}: it is {what}, this duoplda reads format {FORMAT}")
+                registry._check_model(row)
+        except BaseException:
+            registry.close()
+            raise
+        return registry
+
+    def close(self) -> None:
+        """Close all connections; the registry can no longer be used."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Registry {self._store.name}>"
+
+    @property
+    def keep(self) -> str:
+        """What is kept of recordings: "statistics" or "embeddings"."""
+        return str(self._row().keep)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the model that enrolled the voices."""
+        return str(self._row().fingerprint)
+
+    def _row(self) -> sa.Row[Any]:
+        with self._store.reading() as connection:
+            return connection.execute(sa.select(REGISTRY)).one()
+
+    # -- who is there
+
+    def __len__(self) -> int:
+        with self._store.reading() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).select_from(VOICES)).scalar_one())
+
+    def voices(self, search: str | None = None) -> list[Voice]:
+        """All voices by name, or those whose name has a text in it, in capitals or not."""
+        with self._store.reading() as connection:
+            rows = connection.execute(counted_voices()).all()
+        wanted = (search or "").casefold()
+        found = (voice_of(row) for row in rows if wanted in row.name.casefold())
+        return sorted(found, key=lambda voice: voice.name)  # as databases sort in ways of their own
+
+    def sides(self) -> Sides:
+        """All voices as sides of trials under their names, such as `known` of `PLDA.cluster`."""
+        chain = self._model
+        with self._store.reading() as connection:
+            self._check_model(connection.execute(sa.select(REGISTRY)).one())
+            names = {
+                int(number): str(name) for number, name in connection.execute(sa.select(VOICES.c.id, VOICES.c.name))
+            }
+            out = Sides.empty(chain.ratio_model_, np.zeros(0, "U1"))
+            for numbers, owner, sums in self._sums_of_voices(connection, names, every=True):
+                out.add(sums.sides(chain.ratio_model_, [names[number] for number in numbers], owner))
+        return out
+
+    def voice(self, name: str) -> Voice:
+        """One voice, with its sessions in the order in which they were added."""
+        with self._store.reading() as connection:
+            number = number_of(connection, name)
+            row = connection.execute(counted_voices().where(VOICES.c.id == number)).one()
+            sessions = sa.select(SESSIONS).where(SESSIONS.c.voice == number).order_by(SESSIONS.c.id)
+            return voice_of(row, tuple(map(session_of, connection.execute(sessions))))
+
+    # -- changes
+
+    def add(
+        self,
+        name: str,
+        X: ArrayLike,
+        session: Labels = None,
+        kind: Labels = None,
+        by: str | None = None,
+        *,
+        join: bool = False,
+    ) -> Voice:
+        """Enrol a voice, or add recordings to it, and return it.
+
+        Parameters
+        ----------
+        name : of the voice
+        X : (n, d) recordings, or one of them, (d,)
+        session : one name for all recordings, or (n,) names. None: each recording is a session of its own, and gets a
+            number. Names count within a voice.
+        kind : one kind of channel for all recordings, or (n,) kinds. None: it is inferred.
+        by : who adds them
+        join : add recordings to sessions that the voice has already, as further recordings of these. Otherwise such a
+            session is an error: what is sent twice must not count twice.
+        """
+        self.add_all({name: X}, {name: session}, {name: kind}, by, join=join)
+        return self.voice(name)
+
+    def add_all(
+        self,
+        voices: Mapping[str, ArrayLike],
+        session: Mapping[str, Labels] | None = None,
+        kind: Mapping[str, Labels] | None = None,
+        by: str | None = None,
+        *,
+        join: bool = False,
+    ) -> None:
+        """Enrol several voices, or add to them, as `add` does: all of them or, where one is wrong, none.
+
+        Parameters
+        ----------
+        voices : the recordings of each by name
+        session, kind : those of its recordings, by name
+        by, join : as for `add`
+        """
+        additions = [
+            Addition.of(name, X, (session or {}).get(name), (kind or {}).get(name)) for name, X in voices.items()
+        ]
+        if len({addition.name for addition in additions}) < len(additions):
+            raise DuopldaError("a name occurs twice, in composed and in decomposed letters: give it once")
+        sums = self._sums_of_additions(additions)
+        with self._store.changing() as (connection, registry):
+            self._check_model(registry)
+            for addition, new in zip(additions, sums, strict=True):
+                self._enrol(connection, registry, addition, new, by or self._by, join)
+
+    def _sums_of_additions(self, additions: Sequence[Addition]) -> list[StoredSums]:
+        """The sums of the sessions of each, all computed at once."""
+        if not additions:
+            return []
+        if len({addition.X.shape[1] for addition in additions}) > 1:
+            raise DuopldaError("the recordings of some voices have more dimensions than those of others")
+        first = np.cumsum([0, *(int(addition.session.max()) + 1 for addition in additions)])
+        session = [addition.session + start for addition, start in zip(additions, first[:-1], strict=True)]
+        kinds = None
+        if any(addition.kinds is not None for addition in additions):
+            unknown = (
+                np.full(len(a.X), None, object) if a.kinds is None else a.kinds.astype(object) for a in additions
+            )
+            kinds = np.concatenate([*unknown])
+        X = np.concatenate([addition.X for addition in additions])
+        sums = StoredSums.of(self._model, X, np.concatenate(session), kinds)
+        return [sums[start:stop] for start, stop in pairwise(first.tolist())]
+
+    def _enrol(
+        self,
+        connection: sa.Connection,
+        registry: sa.Row[Any],
+        addition: Addition,
+        sums: StoredSums,
+        by: str | None,
+        join: bool,
+    ) -> None:
+        """Add the sessions of one voice, who is new or not."""
+        name = addition.name
+        number = find_voice(connection, name)
+        if number is None:
+            number = insert(connection, VOICES, name=name, created=now(), changed=now(), version=0)
+        there = sessions_by_name(connection, number)
+        names = addition.sessions or numbered(len(sums), there)
+        known = [label for label in names if label in there]
+        if known and not join:
+            remedy = "give sessions other names, or `join` them"
+            raise DuopldaError(f"{name!r} has {len(known)} of these sessions already: {some(known)}: {remedy}")
+        for i, label in enumerate(names):
+            if label in there:
+                session_id = there[label]
+                before = sums_of(connection, self._model.ratio_model_, [session_id])
+                replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
+            else:
+                session_id = add_session(connection, number, label, sums[[i]], by)
+            if registry.keep == "embeddings":
+                keep_embeddings(connection, session_id, *addition.part(i))
+        touch(connection, number, registry.version, by)
+
+    def rename(self, old: str, new: str, by: str | None = None) -> Voice:
+        """Give a voice another name, which no other voice has. The old one is gone from the file."""
+        new = checked_name(new)
+        with self._store.changing() as (connection, registry):
+            number = number_of(connection, old)
+            other = find_voice(connection, new)
+            if other not in (None, number):
+                raise DuopldaError(f"there is a voice {new!r} already: `merge` makes one of two")
+            connection.execute(sa.update(VOICES).where(VOICES.c.id == number).values(name=new))
+            touch(connection, number, registry.version, by or self._by)
+        self._store.wipe()
+        return self.voice(new)
+
+    def merge(self, name: str, into: str, by: str | None = None) -> Voice:
+        """Give all sessions of one voice to another, and remove the first. Sessions of one name become one session."""
+        with self._store.changing() as (connection, registry):
+            number = number_of(connection, name)
+            target = number_of(connection, into)
+            if number == target:
+                raise DuopldaError(f"{name!r} and {into!r} are one voice: give two")
+            there = sessions_by_name(connection, target)
+            for label, session_id in sessions_by_name(connection, number).items():
+                if label in there:
+                    self._check_model(registry)
+                    model = self._model.ratio_model_
+                    first, second = (sums_of(connection, model, [which]) for which in (there[label], session_id))
+                    replace_sums(connection, there[label], first.joined(second, model))
+                    moved = sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id)
+                    connection.execute(moved.values(session=there[label]))
+                    connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session_id))
+                else:
+                    connection.execute(sa.update(SESSIONS).where(SESSIONS.c.id == session_id).values(voice=target))
+            forget(connection, number, registry.version, by or self._by)
+            touch(connection, target, registry.version, by or self._by)
+        self._store.wipe()
+        return self.voice(into)
+
+    def remove_session(self, name: str, session: str, by: str | None = None) -> Voice:
+        """Remove one session of a voice, which then is what it would be without it."""
+        with self._store.changing() as (connection, registry):
+            number = number_of(connection, name)
+            there = sessions_by_name(connection, number)
+            if session not in there:
+                raise MissingIds(f"{name!r} has no session {session!r}: it has {some(there)}")
+            if len(there) == 1:
+                raise DuopldaError(f"{session!r} is the only session of {name!r}: remove the voice")
+            drop_sessions(connection, SESSIONS.c.id == there[session])
+            touch(connection, number, registry.version, by or self._by)
+        self._store.wipe()
+        return self.voice(name)
+
+    def remove(self, name: str | Sequence[str], by: str | None = None) -> None:
+        """Remove one or several voices. Nothing of them is left in the file."""
+        names = [name] if isinstance(name, str) else list(name)
+        with self._store.changing() as (connection, registry):
+            for one in names:
+                number = number_of(connection, one)
+                drop_sessions(connection, SESSIONS.c.voice == number)
+                forget(connection, number, registry.version, by or self._by)
+        self._store.wipe()
+
+    # -- questions
+
+    def identify(
+        self,
+        X: ArrayLike,
+        session: Labels = None,
+        k: int = 5,
+        known: float = 0.5,
+        prior: Mapping[str, float] | None = None,
+        costs: Costs = Costs(),  # noqa: B008 (it is frozen)
+        *,
+        kind: Labels = None,
+    ) -> Identification:
+        """Who it is, of all voices, or somebody else.
+
+        Parameters
+        ----------
+        X : (n, d) recordings of one person, or one recording, (d,)
+        session, kind : as for `add`. Recordings of one session are no independent evidence.
+        k : how many candidates are told
+        known : the prior probability that it is one of the voices, which have equal parts of it
+        prior : prior probabilities of voices by name, instead; voices that are not in it have equal parts of what is
+            left of `known`
+        costs : what wrong decisions cost (see `Costs`)
+        """
+        rows = matrix(X)
+        (answer,) = self._answers([(rows, session, kind)], k, known, prior, costs, identify)
+        return answer
+
+    def name_speakers(
+        self,
+        speakers: Mapping[str, ArrayLike],
+        k: int = 5,
+        known: float = 0.5,
+        prior: Mapping[str, float] | None = None,
+        costs: Costs = Costs(),  # noqa: B008 (it is frozen)
+        *,
+        session: Mapping[str, Labels] | None = None,
+        kind: Mapping[str, Labels] | None = None,
+        once: bool = True,
+    ) -> dict[str, Identification]:
+        """Who the speakers of one file are, of whom no two are one voice, unless `once` is False.
+
+        Parameters
+        ----------
+        speakers : the recordings (n, d) of each, such as embeddings of their turns, by their label in the file
+        k, known, prior, costs : as for `identify`
+        session, kind : as for `add`, by label. A speaker's recordings are of one session, unless sessions are given.
+        """
+        parts = []
+        for label, X in speakers.items():
+            rows = matrix(X)
+            parts.append((rows, (session or {}).get(label, label), (kind or {}).get(label)))
+        answers = self._answers(parts, k, known, prior, costs, identify_together if once else identify)
+        return dict(zip(speakers, answers, strict=True))
+
+    def verify(
+        self,
+        name: str,
+        X: ArrayLike,
+        session: Labels = None,
+        prior: float = 0.5,
+        costs: Costs = Costs(),  # noqa: B008 (it is frozen)
+        *,
+        kind: Labels = None,
+    ) -> Verification:
+        """Whether it is this voice, with the prior probability `prior`, or somebody else."""
+        tests = self._tests([(matrix(X), session, kind)])
+        with self._lock:
+            gallery = self._current()
+            llr = gallery.ratio(gallery.row(name), tests)
+        probabilities = identify([[llr]], prior)
+        (decision,) = decide_together(probabilities, costs)
+        warning = self._domain_warning(tests)
+        return Verification(name, llr, float(probabilities.voices[0, 0]), decision.verdict, warning)
+
+    def _answers(
+        self,
+        parts: Sequence[tuple[NDArray[Any], Labels, Labels]],
+        k: int,
+        known: float,
+        prior: Mapping[str, float] | None,
+        costs: Costs,
+        how: Callable[..., Probabilities],
+    ) -> list[Identification]:
+        if k < 1:
+            raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
+        tests = self._tests(parts)
+        with self._lock:
+            gallery = self._current()
+            names = gallery.names
+            priors = None if prior is None else _priors(prior, gallery, known)
+            ratios = gallery.ratios(tests, k)
+        probabilities = how(ratios, known, priors)
+        warning = self._domain_warning(tests)
+        out = []
+        for s, decision in enumerate(decide_together(probabilities, costs)):
+            P = probabilities.voices[s]
+            first = np.argsort(-P, kind="stable")[:k]
+            # Where probabilities underflow, ratios still tell who is nearer.
+            first = first[np.lexsort((-ratios[s, first], -P[first]))]
+            candidates = tuple(Candidate(names[i], float(ratios[s, i]), float(P[i])) for i in first.tolist())
+            name = None if decision.voice is None else names[decision.voice]
+            out.append(
+                Identification(candidates, float(probabilities.someone_else[s]), decision.verdict, name, warning)
+            )
+        return out
+
+    def _tests(self, parts: Sequence[tuple[NDArray[Any], Labels, Labels]]) -> Sides:
+        """Sets of recordings as sides of trials."""
+        if not parts:
+            raise DuopldaError("there is nobody to name: give the recordings of at least one speaker")
+        side, cell, kinds = [], [], []
+        n_cells = 0
+        for s, (rows, session, kind) in enumerate(parts):
+            _, index = sessions_of(session, len(rows))
+            side.append(np.full(len(rows), s))
+            cell.append(index + n_cells)
+            n_cells += int(index.max()) + 1
+            kinds.append(kinds_of(kind, len(rows)))
+        if any(k is None for k in kinds) and any(k is not None for k in kinds):
+            raise DuopldaError("kinds of channels are told of some speakers and not of others: tell all, or none")
+        told = None if kinds[0] is None else np.concatenate([k for k in kinds if k is not None])
+        X = np.concatenate([rows for rows, *_ in parts])
+        return self._model.enroll(X, np.concatenate(side), np.concatenate(cell), told)
+
+    def _domain_warning(self, tests: Sides) -> str | None:
+        """What is said where recordings are unlike those of the training: all may be copies of one recording."""
+        seen = tests.seen
+        if seen is None or not seen.n:
+            return None
+        measured = domain.measure(self._model, Seen(1, seen.sum / seen.n), len(tests))
+        if measured.within:
+            return None
+        return (
+            "these recordings are not like those that the model was trained on: their mean is at a squared distance "
+            f"of {measured.distance:.3g} from it, up to {measured.limit:.3g} is usual. Ratios may mislead"
+        )
+
+    # -- another model, another place
+
+    def migrate(self, model: Model) -> None:
+        """Enrol everybody anew under another model, from the embeddings, all at once."""
+        chain = chain_of(model)
+        with self._lock, self._store.changing() as (connection, registry):
+            if registry.keep != "embeddings":
+                raise DuopldaError(
+                    f"{self._store.name} keeps statistics, and no embeddings from which others could be made: enrol "
+                    'the recordings in a new registry, with keep="embeddings" if there will be further models'
+                )
+            for session_id, parts in kept_embeddings(connection):
+                rows = np.concatenate([X for X, _ in parts])
+                told = [kinds for _, kinds in parts]
+                kinds = None
+                if all(part is not None for part in told):
+                    kinds = np.array([kind for part in told if part is not None for kind in part])
+                replace_sums(connection, session_id, StoredSums.of(chain, rows, np.zeros(len(rows), np.int64), kinds))
+            connection.execute(sa.update(REGISTRY).values(**described(chain)))
+            connection.execute(sa.update(VOICES).values(version=registry.version))
+        self._chain = chain
+        self._gallery = None
+        self._version = -1
+        self._store.wipe()
+
+    def export(self, path: PathLike, *, force: bool = False) -> None:
+        """Write all voices to one safetensors file, whole or not at all, from which `import_` makes a registry."""
+        with self._store.reading() as connection:
+            write_export(path, connection, force=force)
+
+    @classmethod
+    def import_(cls, path: PathLike, location: PathLike, model: Model, *, by: str | None = None) -> Self:
+        """Make a registry of what `export` wrote, with names and dates as they were, and open it."""
+        chain = chain_of(model)
+        export = Export(path, chain.ratio_model_, fingerprint(chain))
+        row = {"keep": export.header["keep"], "created": export.header["created"]}
+        return cls._made(location, chain, row, by, export.insert)
+
+    @classmethod
+    def _made(
+        cls,
+        location: PathLike,
+        chain: Backend,
+        row: dict[str, str],
+        by: str | None,
+        fill: Callable[[sa.Connection], None] = lambda _: None,
+    ) -> Self:
+        store = Store(location, new=True)
+        try:
+            store.create({**described(chain), **row}, fill)
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, chain, by)
+
+    # -- what is in memory
+
+    @property
+    def _model(self) -> Backend:
+        if self._chain is None:
+            raise DuopldaError("the registry was opened without its model: give that to enrol or to identify")
+        return self._chain
+
+    def _check_model(self, row: sa.Row[Any]) -> None:
+        """Refuse a model that is not that of the registry."""
+        if self._chain is not None and row.fingerprint != fingerprint(self._chain):
+            remedy = "give that model, or `migrate` the registry to this one"
+            if row.keep != "embeddings":
+                remedy = "give that model, or enrol the recordings anew (embeddings were not kept)"
+            raise DuopldaError(f"{self._store.name}: its voices were enrolled by another model: {remedy}")
+
+    def _current(self) -> Gallery:
+        """The voices as they now are: what others have changed since the last question is read."""
+        chain = self._model
+        with self._store.reading() as connection:
+            registry = connection.execute(sa.select(REGISTRY)).one()
+            if self._gallery is not None and registry.version == self._version:
+                return self._gallery
+            self._check_model(registry)
+            gallery = self._gallery or Gallery(chain)
+            if self._gallery is not None:
+                gone = sa.select(REMOVED.c.voice).where(REMOVED.c.version > self._version)
+                gallery.remove(connection.execute(gone).scalars())
+            changed = sa.select(VOICES.c.id, VOICES.c.name).where(VOICES.c.version > self._version)
+            voices = {int(number): str(name) for number, name in connection.execute(changed)}
+            since = self._version
+            self._gallery = None  # an error half-way: read everything the next time
+            self._version = -1
+            for numbers, owner, sums in self._sums_of_voices(connection, voices, since < 0):
+                sides = sums.sides(chain.ratio_model_, np.array(numbers, np.int64), owner)
+                gallery.put(numbers, [voices[number] for number in numbers], sides)
+        self._version = int(registry.version)
+        self._gallery = gallery
+        return gallery
+
+    def _sums_of_voices(
+        self, connection: sa.Connection, voices: Mapping[int, str], every: bool
+    ) -> Iterator[tuple[list[int], Ints, StoredSums]]:
+        """The sums of the sessions of voices, some voices at a time, and whose they are."""
+        model = self._model.ratio_model_
+        columns = sa.select(SESSIONS).order_by(SESSIONS.c.voice, SESSIONS.c.id)
+        numbers = sorted(voices)
+        for start in range(0, len(numbers), ROWS_OF_A_QUERY):
+            some_voices = numbers[start : start + ROWS_OF_A_QUERY]
+            between = SESSIONS.c.voice.between(some_voices[0], some_voices[-1])
+            where = between if every else SESSIONS.c.voice.in_(some_voices)
+            rows = connection.execute(columns.where(where)).all()
+            owner = np.searchsorted(some_voices, [row.voice for row in rows])
+            yield some_voices, owner, unpacked_sums(connection, rows, model.K, model.ny, model.nx)
+
+
+def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:
+    """Prior probabilities of all voices: those that are given, and equal parts of what they leave of `known`."""
+    rows = [gallery.row(name) for name in prior]
+    given = np.asarray([*prior.values()], float)
+    left = max(0.0, known - float(given.sum()))
+    n_other = len(gallery.names) - len(rows)
+    out = voice_priors(len(gallery.names), left * len(gallery.names) / n_other if n_other else 0.0)
+    out[rows] = given
+    return out

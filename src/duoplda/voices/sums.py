@@ -1,0 +1,95 @@
+"""Sufficient statistics of sessions: from recordings, together as sides of trials, and as bytes of a database.
+
+A session has the type (K,) (its recordings of each kind), gamma (ny,) and z (nx,) of `duoplda.trials.sides`. A voice is
+the sum of its sessions, so that one of them can be taken away as if it had never been there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from duoplda.arrays import segment_sums, to_numpy
+from duoplda.data.labels import Ints
+from duoplda.estimators.backend import Backend
+from duoplda.model.parameters import Model
+from duoplda.trials.sides import Meeting, Sides
+from duoplda.trials.tables import Table
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSums:
+    """The statistics of some sessions."""
+
+    types: Ints  # (h, K)
+    gamma: Floats  # (h, ny)
+    z: Floats  # (h, nx)
+
+    @classmethod
+    def of(cls, chain: Backend, X: ArrayLike, session: Ints, kind: ArrayLike | None) -> StoredSums:
+        """Those of recordings (n, d) in the sessions 0 .. h - 1."""
+        sides = chain.enroll(X, session, session, kind)
+        types = sides.types[sides.session_type]
+        return cls(types, to_numpy(sides.gamma), to_numpy(sides.z))
+
+    @classmethod
+    def none(cls, model: Model) -> StoredSums:
+        return cls(np.zeros((0, model.K), np.int64), np.zeros((0, model.ny)), np.zeros((0, model.nx)))
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, rows: slice | Ints | Sequence[int]) -> StoredSums:
+        return StoredSums(self.types[rows], self.gamma[rows], self.z[rows])
+
+    def joined(self, other: StoredSums, model: Model) -> StoredSums:
+        """Each of our sessions together with one of the others, as one session."""
+        shift = Meeting(model, self.types, other.types).shift(self.z, other.z)
+        return StoredSums(self.types + other.types, self.gamma + other.gamma + shift, self.z + other.z)
+
+    def sides(self, model: Model, ids: Sequence[str] | Ints, owner: Ints) -> Sides:
+        """Voices as sides of trials: `owner` (h,), in increasing order, says whose the sessions are.
+
+        No session has a name: what is asked about is never one of the enrolled sessions.
+        """
+        types, type_ = np.unique(self.types, axis=0, return_inverse=True)
+        n = len(ids)
+        counts = np.bincount(owner * len(types) + type_.reshape(-1), minlength=n * len(types)).reshape(n, len(types))
+        gamma = np.zeros((n, model.ny))
+        if len(owner):
+            starts = np.flatnonzero(np.diff(owner, prepend=-1))
+            gamma[owner[starts]] = segment_sums(self.gamma, starts)
+        nobody = np.zeros(0, np.int64)
+        unnamed = Table(name=np.zeros(0, "U1"), side=nobody, type=nobody, z=np.zeros((0, model.nx)))
+        return Sides(model, types, Table(ids=np.asarray(ids), counts=counts, gamma=gamma), unnamed)
+
+
+# -- bytes
+
+
+def packed(array: NDArray[np.generic], dtype: str) -> bytes:
+    """The numbers of an array, little end first."""
+    return np.ascontiguousarray(array, dtype).tobytes()
+
+
+def unpacked(data: bytes, dtype: str, *shape: int) -> NDArray[np.generic]:
+    """The array that `packed` packed, whose size must be that of the shape."""
+    expected = np.dtype(dtype).itemsize * int(np.prod(shape))
+    if not isinstance(data, bytes) or len(data) != expected:
+        size = len(data) if isinstance(data, bytes) else type(data).__name__
+        raise ValueError(f"{size} bytes, expected {expected}")
+    return np.frombuffer(data, dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
+
+
+def checksum(*parts: bytes) -> int:
+    """CRC-32 of some bytes: it finds rows that a disk or a program has damaged."""
+    value = 0
+    for part in parts:
+        value = zlib.crc32(part, value)
+    return value

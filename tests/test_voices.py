@@ -1,0 +1,525 @@
+"""The registry of known voices: what it answers, what it keeps, and what is left of what was removed."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sqlite3
+import threading
+import time
+from multiprocessing import reduction
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from duoplda import PLDA, Backend
+from duoplda.datasets import make_recordings
+from duoplda.errors import DuopldaError
+from duoplda.trials.identification import identify, identify_together
+from duoplda.voices import Costs, Registry
+
+D = 12
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["duoplda.voices", "duoplda.datasets"])
+
+
+def drawn(n_speakers, seed=0, model=None):
+    factors = {"n_speaker_factors": 8, "n_session_factors": 6}
+    return make_recordings(n_speakers, 4, 2, n_dimensions=D, seed=seed, model=model, **factors)
+
+
+def trained(seed=0):
+    data = drawn(60, seed)
+    return Backend(plda=PLDA(6, 5, shrinkage=None)).fit(data.X, data.speaker, session=data.session)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def people():
+    """Recordings of six people in four sessions of two recordings: their vectors, speaker and session."""
+    data = drawn(6, seed=7, model=drawn(60).model)
+    return data.X, data.speaker, data.session
+
+
+@pytest.fixture
+def registry(tmp_path, chain):
+    with Registry.create(tmp_path / "voices.db", chain) as registry:
+        yield registry
+
+
+def enrol(registry, people, sessions=3):
+    """The first sessions of each person; what is left of each is returned."""
+    X, speaker, session = people
+    left = {}
+    for i, who in enumerate(np.unique(speaker)):
+        names = np.unique(session[speaker == who])
+        first = (speaker == who) & np.isin(session, names[:sessions])
+        registry.add(f"person {i}", X[first], session[first])
+        left[f"person {i}"] = X[(speaker == who) & ~first]
+    return left
+
+
+def ratios_of(registry, tests):
+    """The ratios of all voices with each test, by name."""
+    k = len(registry)
+    return [{c.name: c.llr for c in registry.identify(X, "s", k=k).candidates} for X in tests]
+
+
+def by_name(enrolled, values):
+    return dict(zip(enrolled.ids.tolist(), values.tolist(), strict=True))
+
+
+# -- answers
+
+
+def test_answers_are_those_of_the_model_and_of_the_formula(registry, chain, people):
+    X, speaker, session = people
+    left = enrol(registry, people)
+    who = np.unique(speaker, return_inverse=True)[1]
+    kept = np.flatnonzero([s != np.sort(session[speaker == w])[-1] for s, w in zip(session, speaker, strict=True)])
+    enrolled = chain.enroll(X[kept], [f"person {i}" for i in who[kept]], session[kept])
+    tests = chain.enroll(np.concatenate([*left.values()]), np.repeat(np.arange(6), 2), np.repeat(np.arange(6), 2))
+    ratios = np.asarray(chain.llr(enrolled, tests)).T
+    for i, (name, rows) in enumerate(left.items()):
+        answer = registry.identify(rows, "one call", k=6)
+        llr = {c.name: c.llr for c in answer.candidates}
+        assert llr == pytest.approx(by_name(enrolled, ratios[i]), abs=1e-9)
+        expected = identify(ratios[i])
+        posteriors = {c.name: c.posterior for c in answer.candidates}
+        assert posteriors == pytest.approx(by_name(enrolled, expected.voices), abs=1e-12)
+        assert answer.someone_else == pytest.approx(float(expected.someone_else))
+        assert [c.posterior for c in answer.candidates] == sorted(posteriors.values(), reverse=True)
+        one = registry.verify(name, rows, "one call")
+        assert one.llr == pytest.approx(ratios[i, i], abs=1e-9)
+        assert one.posterior == pytest.approx(1 / (1 + np.exp(-one.llr)))
+    together = registry.name_speakers(left, k=6)
+    expected = identify_together(ratios)
+    for i, answer in enumerate(together.values()):
+        posteriors = {c.name: c.posterior for c in answer.candidates}
+        assert posteriors == pytest.approx(by_name(enrolled, expected.voices[i]), abs=1e-12)
+
+
+def test_a_calibration_is_applied(registry, chain, people, tmp_path):
+    from duoplda.evaluation.calibration import AffineCalibration
+
+    left = enrol(registry, people)
+    plain = registry.verify("person 0", left["person 0"]).llr
+    calibrated = Backend.from_plda(chain.plda_)
+    calibrated.steps_, calibrated.n_features_in_ = chain.steps_, chain.n_features_in_
+    calibrated.calibration_ = AffineCalibration.of(0.5, 1.0)
+    with Registry.open(tmp_path / "voices.db", calibrated) as other:  # a calibration does not change what is enrolled
+        assert other.verify("person 0", left["person 0"]).llr == pytest.approx(0.5 * plain + 1.0)
+
+
+def test_two_speakers_of_a_file_are_not_one_voice(registry, people):
+    left = enrol(registry, people)
+    speakers = {"A": left["person 1"][:1], "B": left["person 1"][1:]}
+    together = registry.name_speakers(speakers)
+    assert [a.name for a in together.values()].count("person 1") <= 1
+    apart = registry.name_speakers(speakers, once=False)
+    assert sum(a.candidates[0].posterior for a in apart.values()) > sum(
+        next(c.posterior for c in a.candidates if c.name == "person 1") for a in together.values()
+    )
+
+
+def test_priors_by_name(registry, people):
+    left = enrol(registry, people)
+    answer = registry.identify(left["person 2"], k=6, prior={"person 2": 0.0})
+    posteriors = {c.name: c.posterior for c in answer.candidates}
+    assert posteriors["person 2"] == 0.0
+    assert registry.identify(left["person 2"], known=0.0).someone_else == 1.0
+    with pytest.raises(DuopldaError, match="no voice 'nobody'"):
+        registry.identify(left["person 2"], prior={"nobody": 0.1})
+
+
+def test_an_empty_registry_knows_nobody(registry):
+    answer = registry.identify(np.zeros(D))
+    assert (answer.candidates, answer.someone_else, answer.decision, answer.name) == ((), 1.0, "nobody", None)
+
+
+def test_costs_decide(registry, people):
+    left = enrol(registry, people)
+    P = registry.identify(left["person 0"]).candidates[0].posterior
+    assert registry.identify(left["person 0"], costs=Costs(wrong_name=0.5 / (1 - P) + 1)).decision == "unsure"
+
+
+def test_recordings_of_another_domain_are_told(registry, people):
+    left = enrol(registry, people)
+    assert registry.identify(left["person 0"]).domain_warning is None
+    answer = registry.identify(left["person 0"] + 9 * left["person 0"].std())
+    assert "not like those that the model was trained on" in answer.domain_warning
+
+
+# -- changes
+
+
+def test_without_a_session_it_is_as_if_it_had_never_been(registry, people, tmp_path, chain):
+    X, speaker, session = people
+    left = enrol(registry, people, sessions=4)
+    assert all(len(rows) == 0 for rows in left.values())
+    tests = [X[:2], X[20:22]]
+    with Registry.create(tmp_path / "fewer.db", chain) as fewer:
+        enrol(fewer, people, sessions=3)
+        for i, who in enumerate(np.unique(speaker)):
+            registry.remove_session(f"person {i}", str(np.unique(session[speaker == who])[3]))
+        for ours, theirs in zip(ratios_of(registry, tests), ratios_of(fewer, tests), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+
+
+def test_merged_voices_are_one_enrolled_at_once(registry, people, tmp_path, chain):
+    X = people[0]
+    with Registry.create(tmp_path / "one.db", chain) as one:
+        one.add("ann", X[:6], ["a", "a", "b", "b", "b", "c"])
+        registry.add("ann", X[:3], ["a", "a", "b"])
+        registry.add("anne", X[3:6], ["b", "b", "c"])  # a part of b, too
+        voice = registry.merge("anne", "ann")
+        assert [(s.name, s.n_recordings) for s in voice.sessions] == [("a", 2), ("b", 3), ("c", 1)]
+        assert [v.name for v in registry.voices()] == ["ann"]
+        for ours, theirs in zip(ratios_of(registry, [X[7:8]]), ratios_of(one, [X[7:8]]), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+
+
+def test_recordings_of_a_known_session_are_joined_only_if_told(registry, people, tmp_path, chain):
+    X = people[0]
+    registry.add("ann", X[:2], "monday")
+    with pytest.raises(DuopldaError, match=r"1 of these sessions already: 'monday': .*`join`"):
+        registry.add("ann", X[2:4], "monday")
+    assert registry.voice("ann").n_recordings == 2
+    registry.add("ann", X[2:4], "monday", join=True)
+    with Registry.create(tmp_path / "one.db", chain) as one:
+        one.add("ann", X[:4], "monday")
+        assert ratios_of(registry, [X[4:5]])[0]["ann"] == pytest.approx(ratios_of(one, [X[4:5]])[0]["ann"], rel=1e-12)
+
+
+def test_lists(registry, people):
+    X = people[0]
+    registry.add("Zoë", X[:3], by="ann")
+    registry.add("bob", X[3:6], ["x", "x", "y"], by="ann")
+    assert [(v.name, v.n_sessions, v.n_recordings) for v in registry.voices()] == [("Zoë", 3, 3), ("bob", 2, 3)]
+    assert [v.name for v in registry.voices("O")] == ["Zoë", "bob"]
+    assert [v.name for v in registry.voices("ZO")] == ["Zoë"]
+    assert [(s.name, s.n_recordings, s.by) for s in registry.voice("Zoë").sessions] == [
+        ("1", 1, "ann"),
+        ("2", 1, "ann"),
+        ("3", 1, "ann"),
+    ]
+    registry.add("bob", X[6], by="cid")
+    assert [s.name for s in registry.voice("bob").sessions] == ["x", "y", "3"]
+    voice = registry.voice("bob")
+    assert voice.by == "cid"
+    assert voice.created < voice.changed
+    assert registry.rename("Zoe\u0308", "zoe").name == "zoe"  # composed and decomposed letters are the same
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda r, X: r.add("", X), "'' is not a name"),
+        (lambda r, X: r.add(" ann", X), "without spaces at the ends"),
+        (lambda r, X: r.add("a\x1b[31m", X), "do not print"),
+        (lambda r, X: r.add("n" * 501, X), "500 characters"),
+        (lambda r, X: r.add("x", X[:0]), "at least one"),
+        (lambda r, X: r.add("x", X[:, :3]), "3 features"),
+        (lambda r, X: r.add("x", np.where(np.arange(len(X))[:, None] == 1, np.nan, X)), "NaN"),
+        (lambda r, X: r.add("x", [["a", "b"]]), "must be numbers"),
+        (lambda r, X: r.add("x", X[:3], ["a", "b"]), "3 recordings and 2 names"),
+        (lambda r, X: r.add("x", X[:3], kind=["a", "b"]), "3 recordings and 2 kinds"),
+        (lambda r, X: r.rename("ann", "bob"), "there is a voice 'bob' already"),
+        (lambda r, X: r.rename("cid", "x"), "no voice 'cid'"),
+        (lambda r, X: r.merge("ann", "ann"), "are one voice"),
+        (lambda r, X: r.remove(["ann", "cid"]), "no voice 'cid'"),
+        (lambda r, X: r.remove_session("ann", "9"), "has no session '9': it has '1'"),
+        (lambda r, X: r.remove_session("ann", "1"), "is the only session"),
+        (lambda r, X: r.identify(X, k=0), "k=0"),
+        (lambda r, X: r.identify(X, known=2), "known=2"),
+        (lambda r, X: r.verify("cid", X), "no voice 'cid'"),
+        (lambda r, X: r.name_speakers({}), "nobody to name"),
+    ],
+)
+def test_mistakes_change_nothing(registry, people, call, words):
+    X = people[0]
+    registry.add("ann", X[:1])
+    registry.add("bob", X[1:2])
+    before = registry.voices()
+    with pytest.raises(DuopldaError, match=words):
+        call(registry, X[:4])
+    assert registry.voices() == before
+
+
+# -- the file
+
+
+def test_another_model_is_refused(tmp_path, registry, people, chain):
+    enrol(registry, people)
+    with pytest.raises(DuopldaError, match=r"enrolled by another model.*embeddings were not kept"):
+        Registry.open(tmp_path / "voices.db", trained(seed=1))
+    shifted = Backend.from_plda(chain.plda_)  # the same PLDA after other steps is another model, too
+    with pytest.raises(DuopldaError, match="another model"):
+        Registry.open(tmp_path / "voices.db", shifted)
+    with pytest.raises(DuopldaError, match="keeps statistics"):
+        registry.migrate(trained(seed=1))
+    with Registry.open(tmp_path / "voices.db") as bare:
+        assert len(bare.voices()) == 6
+        with pytest.raises(DuopldaError, match="without its model"):
+            bare.identify(people[0][:1])
+
+
+def test_migration_enrols_everybody_anew(tmp_path, people, chain):
+    new = trained(seed=1)
+    X = people[0]
+    path = tmp_path / "kept.db"
+    with (
+        Registry.create(path, chain, keep="embeddings") as kept,
+        Registry.open(path, chain) as reader,
+        Registry.create(tmp_path / "new.db", new) as fresh,
+    ):
+        for registry in (kept, fresh):
+            enrol(registry, people)
+            registry.add("person 0", X[6:7].astype(np.float32), "0", join=True) if registry is kept else None
+        fresh.add("person 0", X[6:7].astype(np.float32), "0", join=True)
+        reader.identify(X[:1])
+        kept.migrate(new)
+        assert ratios_of(kept, [X[7:8]])[0] == pytest.approx(ratios_of(fresh, [X[7:8]])[0], rel=1e-12, abs=1e-12)
+        with pytest.raises(DuopldaError, match="another model"):
+            reader.identify(X[:1])
+        with pytest.raises(DuopldaError, match="another model"):
+            reader.add("late", X[:1])
+    with Registry.open(path, new) as again:
+        assert len(again) == 6
+
+
+def bytes_there(folder, *needles):
+    """Which of some bytes are in any file of a folder."""
+    data = b"".join(path.read_bytes() for path in folder.iterdir())
+    return [needle in data for needle in needles]
+
+
+def test_nothing_is_left_of_who_was_removed(tmp_path, chain):
+    """Among many, so that pages were split and merged before; names, numbers and vectors."""
+    rng = np.random.default_rng(0)
+    with Registry.create(tmp_path / "voices.db", chain, keep="embeddings") as registry:
+        for i in range(40):
+            registry.add(f"Somebody Number {i}", rng.normal(size=(3, D)), by=f"clerk {i}")
+        row = rng.normal(size=(1, D))
+        registry.add("Agatha Christie", row, "secret session", by="a clerk")
+        needles = [b"Agatha Christie", b"secret session", b"a clerk", row.astype("<f8").tobytes()]
+        raw = sqlite3.connect(tmp_path / "voices.db")
+        query = "SELECT gamma, z FROM sessions WHERE name = 'secret session'"
+        needles += raw.execute(query).fetchone()
+        raw.close()
+        assert all(bytes_there(tmp_path, *needles))
+        for i in range(40, 50):
+            registry.add(f"Somebody Number {i}", rng.normal(size=(3, D)))
+        registry.remove("Agatha Christie", by="officer")
+        assert not any(bytes_there(tmp_path, *needles))
+        registry.rename("Somebody Number 3", "x")
+        registry.remove_session("Somebody Number 4", "2")
+        assert not any(bytes_there(tmp_path, b"Somebody Number 3\0", b"clerk 33333"))
+
+
+def test_damaged_rows_are_named(tmp_path, registry, people, chain):
+    enrol(registry, people)
+    raw = sqlite3.connect(tmp_path / "voices.db")
+    first, second = (row[0] for row in raw.execute("SELECT id FROM sessions ORDER BY id LIMIT 2"))
+    raw.execute("UPDATE sessions SET gamma = substr(gamma, 1, 7) WHERE id = ?", [first])
+    raw.execute("UPDATE sessions SET z = zeroblob(length(z)) WHERE id = ?", [second])
+    raw.commit()
+    raw.close()
+    with Registry.open(tmp_path / "voices.db", chain) as other:
+        for _ in range(2):
+            with pytest.raises(DuopldaError, match=r"damaged rows: session .* of 'person 0' .7 bytes.*checksum"):
+                other.identify(people[0][:1])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "no such registry"),
+        (lambda path: path.write_text("not a database, whatever its name is"), "not a database"),
+        (lambda path: sqlite3.connect(path).execute("CREATE TABLE a (b)").connection.close(), "no registry"),
+        (lambda path: path.write_bytes(b""), "no registry"),
+    ],
+)
+def test_what_is_no_registry(tmp_path, make, words, chain):
+    make(tmp_path / "voices.db")
+    with pytest.raises(DuopldaError, match=words):
+        Registry.open(tmp_path / "voices.db", chain)
+
+
+def test_creating_twice(tmp_path, registry, chain):
+    with pytest.raises(DuopldaError, match="there is a registry already"):
+        Registry.create(tmp_path / "voices.db", chain)
+    with pytest.raises(DuopldaError, match="folder that is there"):
+        Registry.create(tmp_path / "nowhere" / "voices.db", chain)
+    for address, words in (("mysql://host/x", "not in 'mysql'"), ("://", "no URL")):
+        with pytest.raises(DuopldaError, match=words):
+            Registry.create(address, chain)
+    with pytest.raises(DuopldaError, match="keep='audio'"):
+        Registry.create(tmp_path / "other.db", chain, keep="audio")
+
+
+# -- several programs
+
+
+def write(path, chain, first, count, acknowledged):
+    """Enrol voices one by one, and say so of each."""
+    pipe = acknowledged.detach()
+    with Registry.open(path, chain) as registry:
+        for i in range(first, first + count):
+            registry.add(f"voice {i}", np.full(D, float(i)))
+            registry.add("everybody", np.full(D, float(i)), f"session {i}")
+            os.write(pipe, b"%d\n" % i)
+
+
+def started(path, chain, first, count):
+    reads, writes = os.pipe()
+    arguments = (path, chain, first, count, reduction.DupFd(writes))
+    process = PROCESSES.Process(target=write, args=arguments)
+    process.start()
+    os.close(writes)
+    return process, reads
+
+
+def test_changes_of_several_programs_are_all_there(tmp_path, registry, chain):
+    registry.add("everybody", np.zeros(D), "session")
+    running = [started(tmp_path / "voices.db", chain, 100 * w, 6) for w in range(3)]
+    while any(process.is_alive() for process, _ in running):
+        registry.identify(np.ones(D))
+    for process, reads in running:
+        process.join()
+        assert process.exitcode == 0
+        os.close(reads)
+    assert len(registry) == 19
+    assert registry.voice("everybody").n_sessions == 19
+    assert len(registry.identify(np.ones(D), k=100).candidates) == 19  # read by the next question
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path, registry, chain):
+    registry.add("everybody", np.zeros(D), "session")
+    rng = np.random.default_rng(0)
+    told = 0
+    for k in range(6):
+        process, reads = started(tmp_path / "voices.db", chain, 10000 * (k + 1), 5000)
+        lines = os.read(reads, 64)  # it is at work
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        while more := os.read(reads, 1 << 16):
+            lines += more
+        os.close(reads)
+        numbers = [int(line) for line in lines.split(b"\n")[:-1]]
+        told += len(numbers)
+        names = {voice.name for voice in registry.voices()}
+        sessions = {session.name for session in registry.voice("everybody").sessions}
+        assert {f"voice {i}" for i in numbers} <= names
+        assert {f"session {i}" for i in numbers} <= sessions
+    assert told >= 6
+    raw = sqlite3.connect(tmp_path / "voices.db")
+    assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    raw.close()
+    registry.identify(np.ones(D))  # all checksums hold
+    registry.add("after", np.ones(D))
+
+
+def fill(path, chain, result):
+    """Enrol until no file may grow any more, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+    done = 0
+    try:
+        with Registry.open(path, chain) as registry:
+            for i in range(10_000):
+                registry.add(f"voice {i}", np.full(D, float(i)))
+                done += 1
+    except DuopldaError as error:
+        result.put((done, str(error)))
+    else:
+        result.put((done, ""))
+
+
+def test_a_full_disk_is_told_and_costs_nothing_that_was_there(tmp_path, registry, chain):
+    result = PROCESSES.SimpleQueue()
+    process = PROCESSES.Process(target=fill, args=(tmp_path / "voices.db", chain, result))
+    process.start()
+    done, message = result.get()
+    process.join()
+    assert "nothing of this change was written" in message
+    assert 0 < done == len(registry)
+    registry.identify(np.ones(D))
+    registry.add("after", np.ones(D))
+
+
+def test_threads_share_a_registry(registry, people):
+    left = enrol(registry, people)
+    expected = registry.identify(left["person 0"]).candidates[0].llr
+    wrong = []
+
+    def ask():
+        for _ in range(10):
+            llr = next(c.llr for c in registry.identify(left["person 0"], k=50).candidates if c.name == "person 0")
+            if abs(llr - expected) > 1e-9:
+                wrong.append(llr)
+
+    def change(t):
+        for i in range(5):
+            registry.add(f"thread {t} {i}", people[0][i])
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads += [threading.Thread(target=change, args=(t,)) for t in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(registry) == 16
+
+
+def test_removals_of_others_are_seen(tmp_path, registry, people, chain):
+    left = enrol(registry, people)
+    with Registry.open(tmp_path / "voices.db", chain) as other:
+        assert other.identify(left["person 1"], k=9).candidates[0].name == "person 1"
+        registry.remove("person 1")
+        registry.rename("person 2", "person two")
+        registry.merge("person 3", "person 4")
+        names = {c.name for c in other.identify(left["person 1"], k=9).candidates}
+        assert names == {"person 0", "person two", "person 4", "person 5"}
+        with pytest.raises(DuopldaError, match="no voice 'person 1'"):
+            other.verify("person 1", left["person 1"])
+
+
+@pytest.mark.parametrize("keep", ["statistics", "embeddings"])
+def test_an_export_is_the_same_registry_elsewhere(tmp_path, people, chain, keep):
+    X = people[0]
+    with Registry.create(tmp_path / "voices.db", chain, keep, by="ann") as registry:
+        enrol(registry, people)
+        registry.add("person 0", X[6:7].astype(np.float32), "0", join=False)
+        registry.remove("person 1")
+        registry.export(tmp_path / "export.safetensors")
+        with Registry.import_(tmp_path / "export.safetensors", tmp_path / "other.db", chain) as other:
+            assert other.keep == keep
+            assert other.voices() == registry.voices()
+            assert other.voice("person 0") == registry.voice("person 0")
+            assert ratios_of(other, [X[7:8]]) == ratios_of(registry, [X[7:8]])
+            other.add("person 9", X[:1])
+            assert len(other) == len(registry) + 1
+            other.export(tmp_path / "again.safetensors")
+            if keep == "embeddings":
+                new = trained(seed=1)
+                other.migrate(new)
+        with pytest.raises(DuopldaError, match="exists"):
+            registry.export(tmp_path / "export.safetensors")
+    with pytest.raises(DuopldaError, match="another model"):
+        Registry.import_(tmp_path / "export.safetensors", tmp_path / "third.db", trained(seed=1))
+    data = (tmp_path / "export.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(data[:-8])
+    (tmp_path / "renamed.safetensors").write_bytes(data.replace(b"person 3", b"person 2"))
+    for name in ("cut", "renamed"):
+        with pytest.raises(DuopldaError, match="damaged"):
+            Registry.import_(tmp_path / f"{name}.safetensors", tmp_path / "third.db", chain)
+    assert not (tmp_path / "third.db").exists()
