@@ -1,0 +1,118 @@
+"""Which audio is read: files, folders of them, and Kaldi's wav.scp."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from duoplda.io.common import PathLike, bad, open_lines, shown
+
+# Of a folder, files with these names are read; a file that is named, or listed, may be called anything.
+SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")
+LONGEST_LINE = 1 << 16  # bytes of a list; a longer line is taken for damage
+
+
+@dataclass(frozen=True)
+class AudioFile:
+    """A file of audio, and what it is called.
+
+    >>> AudioFile("ann/1", "audio/ann/1.wav").folder
+    'ann'
+    """
+
+    id: str
+    path: str
+
+    @property
+    def folder(self) -> str:
+        """The first part of an id with slashes in it: the folder, of files of a folder."""
+        return self.id.rpartition("/")[0].partition("/")[0]
+
+
+def list_audio(sources: PathLike | Sequence[PathLike]) -> list[AudioFile]:
+    """List files of audio, each with an id.
+
+    Parameters
+    ----------
+    sources : one or more of: a file, whose id is its name without the ending; a folder, of which all files are read
+        that end in .wav, .flac, .mp3 and the like, also in folders below it, by ids such as `ann/call1`; a list as
+        Kaldi's `wav.scp` (its name ends in .scp), lines `id file`. No command is run: a list with pipes is refused.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "ann").mkdir()
+    ...     Path(folder, "ann", "call1.wav").touch()
+    ...     [file.id for file in list_audio(folder)]
+    ['ann/call1']
+    """
+    each = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    files = [file for source in each for file in _files(source)]
+    _check_ids(files)
+    return files
+
+
+def _files(source: PathLike) -> Iterable[AudioFile]:
+    """The files of one source."""
+    if os.path.isdir(source):
+        return _of_folder(Path(source))
+    if os.fspath(source).lower().endswith(".scp"):
+        return [*_listed(source)]
+    return [AudioFile(Path(source).stem, os.fspath(source))]
+
+
+def _of_folder(folder: Path) -> list[AudioFile]:
+    """The audio of a folder, and of those below it, in the order of their names."""
+    files = []
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                whole = Path(path, name)
+                files.append(AudioFile(whole.relative_to(folder).with_suffix("").as_posix(), str(whole)))
+    if not files:
+        raise bad(folder, "", "has no audio in it", f"files that end in {' '.join(SUFFIXES)} are read")
+    return sorted(files, key=lambda file: file.id)
+
+
+def _listed(path: PathLike) -> Iterator[AudioFile]:
+    """The lines of a wav.scp."""
+    n = 0
+    with open_lines(path) as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE), b""), 1):
+            place = f"line {number}"
+            if line.isspace():
+                continue
+            n += 1
+            try:
+                fields = line.decode("utf-8").split(None, 1)
+            except UnicodeDecodeError:
+                raise bad(path, place, "is not UTF-8", "lines are `id file`") from None
+            if len(fields) != 2 or len(line) == LONGEST_LINE:
+                raise bad(path, place, "is not an id and a file", "lines are `id file`")
+            name, file = fields[0], fields[1].rstrip("\r\n \t")
+            if file.endswith("|") or file.startswith("|"):
+                remedy = "run it yourself, and list the file that it writes"
+                raise bad(path, place, f"holds a command, and commands are never run: {shown(file)}", remedy)
+            yield AudioFile(name, _beside(path, file))
+    if not n:
+        raise bad(path, "", "is empty")
+
+
+def _beside(path: PathLike, file: str) -> str:
+    """A relative name is looked for from the current folder, as Kaldi does, then from that of the list."""
+    beside = Path(path).parent / file
+    return str(beside) if not os.path.exists(file) and beside.exists() else file
+
+
+def _check_ids(files: Sequence[AudioFile]) -> None:
+    """Refuse two files of one id."""
+    first: dict[str, str] = {}
+    for file in files:
+        if file.id in first:
+            remedy = "list them with ids of their own in a wav.scp, or give the folder above them"
+            raise bad(file.path, "", f"has the id {shown(file.id)}, as {first[file.id]} has", remedy)
+        first[file.id] = file.path
