@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
     from duoplda.estimators.scoring import enroll_recordings, score
+    from duoplda.evaluation.splitting import split
     from duoplda.model.posteriors import Posterior
     from duoplda.model.statistics import Statistics
     from duoplda.trials.sides import Sides
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["PLDA", "Backend", "DomainWarning", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics"]
-__all__ += ["__version__", "advise", "enroll_recordings", "score"]
+__all__ += ["__version__", "advise", "enroll_recordings", "score", "split"]
 
 # Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
 _ROOMS = {
@@ -31,6 +32,7 @@ _ROOMS = {
     "advise": "estimators.advice",
     "enroll_recordings": "estimators.scoring",
     "score": "estimators.scoring",
+    "split": "evaluation.splitting",
 }
 
 

@@ -6,12 +6,12 @@ import sys
 def main() -> None:
     """Run the command line, or say what it needs."""
     try:
-        from duoplda.cli import app
+        from duoplda.cli import run
     except ModuleNotFoundError as error:
         if error.name != "typer":
             raise
         sys.exit("duoplda: error: the command line needs typer: pip install 'duoplda[cli]'")
-    app(prog_name="duoplda")
+    run()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,31 @@ from textwrap import indent
 
 import typer
 
-from duoplda.cli._terminal import guarded
+from duoplda.cli._terminal import guarded, result, standard_streams
 
-COMMANDS: tuple[str, ...] = ("demo", "advise", "train", "adapt", "enroll", "score", "cluster", "link", "diarize")
-COMMANDS += ("info", "convert", "evaluate", "calibrate", "report")
+# What each command does, in a line that fits a terminal of 80 columns.
+SUMMARIES = {
+    "demo": "Make data, train, score and write a report.",
+    "embed": "Make embeddings of audio, of its windows and of copies.",
+    "advise": "Say what labels can teach a model, before training.",
+    "split": "Deal speakers to training, development and evaluation.",
+    "train": "Train a model on embeddings with speakers and sessions.",
+    "adapt": "Adapt a model to recordings of another domain.",
+    "enroll": "Enroll speakers, or change a file of enrolled speakers.",
+    "score": "Score trials: log-likelihood ratios of one speaker.",
+    "voices": "List and change the known voices of a registry.",
+    "identify": "Say who recordings are, of the known voices.",
+    "cluster": "Put recordings into clusters, one for each speaker.",
+    "link": "Find the same people among speakers of several files.",
+    "diarize": "Find who speaks when in files.",
+    "serve": "Answer who is speaking, over HTTP and in a page.",
+    "info": "Print what is in a model, or who is enrolled in a file.",
+    "convert": "Convert models of other tools to ours, and ours to theirs.",
+    "evaluate": "Print how good scores, clusters or diarisation are.",
+    "calibrate": "Learn to turn scores into likelihood ratios, and apply it.",
+    "report": "Write one HTML page on scores: metrics and curves.",
+}
+COMMANDS = tuple(SUMMARIES)
 EXAMPLE = "\b\nExample:\n"  # \b keeps the lines that follow as they are
 EXIT_CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
 
@@ -21,11 +42,16 @@ app = typer.Typer(
     help="PLDA with speaker, session and channel levels: from embeddings to likelihood ratios.",
     epilog=f"{EXIT_CODES}{EXAMPLE}  duoplda demo --out demo",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+
+
+def run() -> None:
+    """Run the command that was typed, also where a standard stream is closed."""
+    with standard_streams():
+        app(prog_name="duoplda")
 
 
 @app.callback(invoke_without_command=True)
@@ -33,10 +59,12 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
     if version:
         from duoplda import __version__
 
-        print(__version__)
+        result(__version__)
         raise typer.Exit(0)
 
 
 for _name in COMMANDS:
     _module = importlib.import_module(f"duoplda.cli.{_name}")
-    app.command(_name, epilog=EXAMPLE + indent(_module.EXAMPLES, "  "))(guarded(getattr(_module, _name)))
+    app.command(_name, short_help=SUMMARIES[_name], epilog=EXAMPLE + indent(_module.EXAMPLES, "  "))(
+        guarded(getattr(_module, _name))
+    )

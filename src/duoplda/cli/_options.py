@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from duoplda.cli import _parse as parse
+
 File = Path | None
 
 
@@ -20,12 +22,28 @@ Quiet = Annotated[bool, option("Print no notes and no progress; warnings and err
 Force = Annotated[bool, option("Replace an existing output.", "--force")]
 Json = Annotated[bool, option("Print the result as JSON on standard output.", "--json")]
 AllowMissing = Annotated[bool, option("Leave out ids that are missing, and count them.", "--allow-missing")]
+Strict = Annotated[bool, option("Refuse recordings that a list gives no label; else they are left out.", "--strict")]
 Resume = Annotated[bool, option("Continue an interrupted run from OUT.resume.", "--resume")]
 
 # -- models and recordings
 
 Model = Annotated[Path, option("The model, a file that `duoplda train` wrote.")]
+Registry = Annotated[
+    str, option("Known voices: a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://...).")
+]
+KnownVoices = Annotated[
+    str | None, option("A registry of known voices (`duoplda voices`), as --speakers-known.", "--registry")
+]
 Ids = Annotated[str | None, option("Ids of the rows of npy or npz: a file, or `rows` to number them.")]
+Columns = Annotated[
+    Any,
+    option(
+        "What columns of tables are called, where it is not guessed: session=call_id,speaker=who,vector=xv; their "
+        "numbers if there is no header: id=1,speaker=2.",
+        parser=parse.columns,
+        metavar="MEANING=NAME,...",
+    ),
+]
 Sessions = Annotated[
     File,
     option("The session of each recording (utt2sess); names must differ between speakers."),
@@ -33,6 +51,10 @@ Sessions = Annotated[
 Channels = Annotated[
     File,
     option("The kind of channel of recordings (utt2channel); where it is not given it is inferred."),
+]
+Occasions = Annotated[
+    File,
+    option("The day, call or file of recordings (utt2occasion); sessions of one occasion count for less."),
 ]
 SpeakersKnown = Annotated[File, option("Speakers that `duoplda enroll` wrote; a cluster may be one of them.")]
 Enrolment = Annotated[File, option("The recordings of each model, which have the model's speaker.")]
@@ -42,10 +64,13 @@ Enrolment = Annotated[File, option("The recordings of each model, which have the
 Speakers = Annotated[File, option("The speaker of each recording (utt2spk or spk2utt).")]
 TrainingSessions = Annotated[File, option("The session of each recording (utt2sess).")]
 TrainingChannels = Annotated[File, option("The kind of channel of each recording (utt2channel).")]
+TrainingOccasions = Annotated[
+    File, option("The day, call or file of each recording (utt2occasion), if these are known.")
+]
 Labels = Annotated[
     File,
     option(
-        "One table with the columns id, speaker, session and channel, instead of lists; the path of the "
+        "One table with the columns id, speaker, session, channel and occasion, instead of lists; the path of the "
         "embeddings if they have these columns."
     ),
 ]

@@ -15,6 +15,14 @@ def number_or_word(option: str, text: str | None, words: Mapping[str, str | None
     return int(text)
 
 
+def share(text: str) -> float:
+    """A number of things (30), or a fraction of them (0.25)."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        usage(f"{text!r} must be a whole number (30) or a fraction (0.25)")
+
+
 def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     """Numbers with commas between them, if any are given."""
     if text is None:
@@ -23,6 +31,19 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         usage(f"{option} {text!r} must be numbers, several with commas: 0.5,0.2")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def columns(text: str) -> dict[str, str]:
+    """The names of columns by what they mean: session=call_id,speaker=who."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(meaning and name for meaning, _, name in pairs):
+        usage(f"--columns {text!r} must be meanings and names, several with commas: session=call_id,speaker=who")
+    return {meaning.strip(): name.strip() for meaning, _, name in pairs}
 
 
 def shrinkages(text: str) -> str | float | tuple[float, ...] | None:

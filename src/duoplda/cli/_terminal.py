@@ -14,8 +14,9 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -26,7 +27,20 @@ FAILURE = 1
 USAGE = 2
 MISSING_IDS = 3
 INTERRUPTED = 130
-EXTRAS = ("matplotlib", "rich", "torch", "pandas", "h5py", "pyarrow")  # libraries that only extras install
+EXTRAS = (
+    "matplotlib",
+    "rich",
+    "torch",
+    "pandas",
+    "h5py",
+    "pyarrow",
+    "sqlalchemy",
+    "psycopg",
+    "fastapi",
+    "pydantic",
+    "uvicorn",
+    "prometheus_client",
+)  # libraries that only extras install
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,7 +55,7 @@ class Terminal:
     def note(self, message: str) -> None:
         """Print a note, unless the command is to be quiet."""
         if not self.quiet:
-            print(printable(message, keep="\n"), file=sys.stderr, flush=True)
+            _tell(message, keep="\n")
 
     def show(self, done: int | None, message: str) -> None:
         """Show progress where there is a bar."""
@@ -64,17 +78,55 @@ def terminal(description: str, quiet: bool) -> Iterator[Terminal]:
         yield Terminal(quiet, functools.partial(bar.update, task))
 
 
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Open what is closed of standard input, output and error (`2>&-`).
+
+    Otherwise the next file that is opened would take the number of a closed stream, and get what others print. Notes
+    and errors go nowhere then; to print a result to a closed output is an error, and so is a list from a closed input.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest number that is free, which is this one. Output is opened for reading alone: whoever
+            # writes to it gets the error of a closed stream.
+            os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_WRONLY)
+            if name != "stdin":  # None says that it is closed
+                setattr(sys, name, open(number, "w"))  # noqa: SIM115
+    try:
+        with printing():  # the help and the version; commands see to theirs
+            yield
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+
+
 # -- results
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """End the command where the block cannot print to standard output: it is closed, or a disk is full."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: nothing needs to be said
+            _print_line("error", f"standard output: {error.strerror}")
+        # Python would try to write what is left at its end, and fail with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILURE) from None
 
 
 def result(message: str) -> None:
     """Print a result on standard output."""
-    print(printable(message, keep="\n\t"), flush=True)
+    with printing():
+        print(printable(message, keep="\n\t"))
 
 
 def result_json(value: object) -> None:
     """Print a result as JSON on standard output; NumPy numbers and arrays are taken, NaN becomes null."""
-    print(json.dumps(_as_json(value), indent=1), flush=True)
+    result(json.dumps(_as_json(value), indent=1))
 
 
 def _as_json(value: Any) -> Any:
@@ -126,7 +178,13 @@ def usage(message: str) -> NoReturn:
 
 
 def _print_line(kind: str, message: object) -> None:
-    print(f"duoplda: {kind}: {printable(' '.join(str(message).split()))}", file=sys.stderr, flush=True)
+    _tell(f"duoplda: {kind}: {' '.join(str(message).split())}")
+
+
+def _tell(message: str, keep: str = "") -> None:
+    """Print to standard error; where that cannot be written, the work counts, and not what is said about it."""
+    with suppress(OSError):
+        print(printable(message, keep=keep), file=sys.stderr, flush=True)
 
 
 def guarded(command: Command) -> Command:
@@ -137,8 +195,19 @@ def guarded(command: Command) -> Command:
         """A message in which names of options stand in backticks, with the options as they are typed."""
         return re.sub(r"`(\w+)`", lambda match: names.get(match[1], match[0]), str(message))
 
+    def refuse_second(options: Mapping[str, Any]) -> None:
+        """Refuse a second option that reads standard input or the same pipe, which can be read once."""
+        first: dict[str, str] = {}
+        for name, value in options.items():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, str | Path) and (str(path) == "-" or Path(path).is_fifo()):
+                    if str(path) in first:
+                        usage(f"{first[str(path)]} and {names[name]} cannot both read {path}: write one to a file")
+                    first[str(path)] = names[name]
+
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
+        refuse_second(kwargs)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
@@ -150,9 +219,6 @@ def guarded(command: Command) -> Command:
             fail(typed(error), MISSING_IDS if isinstance(error, MissingIds) else FAILURE)
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
-        except BrokenPipeError:  # the reader of standard output has gone, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(FAILURE) from None
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}" if error.filename else error)
         except MemoryError as error:
@@ -160,7 +226,7 @@ def guarded(command: Command) -> Command:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in EXTRAS:
                 raise
-            fail(f"{error}; install it with: pip install 'duoplda[cli,files,plots]'")
+            fail(f"{error}; install it with: pip install 'duoplda[cli,files,plots,voices,serve]'")
 
     return run  # type: ignore[return-value]
 

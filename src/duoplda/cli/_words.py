@@ -1,10 +1,10 @@
 """What models, adaptations and clusterings are, in words for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoplda.cli._terminal import Terminal, result_json
+from duoplda.cli._terminal import Terminal, result, result_json, table
 from duoplda.errors import printable
 
 
@@ -38,8 +38,63 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"domain: {distance} for {recordings}: {end}")
     if summary.get("adapted"):
         lines += adaptation_lines(summary["adapted"])
+    lines += [f"{name} of this model: {summary[name]}" for name in ("sha256", "fingerprint") if name in summary]
     lines += _origin_lines(summary["provenance"])
     return [printable(line) for line in lines]  # names and texts in it come from the file
+
+
+def voice_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Who is enrolled in a file, as lines for people: how many, by which model, then a line for each."""
+    enrolled = summary["enrolled"]
+    rows = [[name, *(f"{n:,}" for n in counts.values())] for name, counts in enrolled.items()]
+    sums = ", ".join(f"{sum(c[what] for c in enrolled.values()):,} {what}" for what in ("sessions", "recordings"))
+    return [
+        f"enrolled: {len(enrolled):,} speakers, {sums}",
+        f"fingerprint of the model that enrolled them: {summary['model']}",
+        f"sha256 of this file: {summary['sha256']}" if "sha256" in summary else f"kept: {summary['keep']}",
+        table([["speaker", "sessions", "recordings"], *rows]),
+    ]
+
+
+def present_voices(voices: Sequence[Mapping[str, Any]], action: str, json: bool, screen: Terminal) -> None:
+    """List voices, the sessions of one, or say how many a change was about."""
+    if json:
+        result_json({"voices": voices})
+    elif action in ("list", "show"):
+        result("\n".join(registry_lines(voices)))
+    else:
+        names = ", ".join(f"{voice['name']} ({voice['n_sessions']:,} sessions)" for voice in voices[:10])
+        more = f", ... ({len(voices):,} in all)" if len(voices) > 10 else ""
+        screen.note(f"{action}: done" + (f": {names}{more}" if voices else ""))
+
+
+def registry_lines(voices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The voices of a registry as lines; of one that came with its sessions, these."""
+    rows = [["voice", "sessions", "recordings", "changed", "by"]]
+    for voice in voices:
+        counts = [f"{voice[what]:,}" for what in ("n_sessions", "n_recordings")]
+        rows.append([voice["name"], *counts, voice["changed"][:16], voice["by"] or "-"])
+    lines = [table(rows)]
+    for voice in voices:
+        if voice["sessions"]:
+            parts = [["session", "recordings", "added", "by"]]
+            for part in voice["sessions"]:
+                parts.append([part["name"], f"{part['n_recordings']:,}", part["added"][:16], part["by"] or "-"])
+            lines += ["", table(parts)]
+    return lines
+
+
+def answer_lines(answers: Mapping[str, Mapping[str, Any]], screen: Terminal) -> list[str]:
+    """Who recordings are, a line for each; that they are unlike the training data is told once."""
+    warnings = [answer["domain_warning"] for answer in answers.values() if answer["domain_warning"]]
+    if warnings:
+        screen.note(f"{len(warnings):,} of {len(answers):,}: {warnings[0]}")
+    lines = []
+    for test, answer in answers.items():
+        decided = answer["name"] if answer["decision"] == "accept" else f"({answer['decision']})"
+        ranked = [f"{c['name']} {c['posterior']:.4f} ({c['llr']:+.2f})" for c in answer["candidates"]]
+        lines.append("\t".join([test, decided, f"somebody else {answer['someone_else']:.4f}", *ranked]))
+    return lines
 
 
 def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -57,11 +112,31 @@ def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
         scales = ", ".join(f"{name} {scale:g}" for name, scale in summary["scales"].items())
         lines.append(f"held-out trials: cost {summary['cost']:.4f} (1: no information)")
         lines.append(f"for ratios alone, covariances are scaled: {scales}")
+    if told := summary["occasions"]:
+        worth = f"so that {told['sessions']} of them count as {told['count_as']:.3g}"
+        lines.append(f"sessions of one occasion: a correlation of {told['correlation']:g}, {worth}")
     if summary["calibration"]:
         known = summary["calibration_values"]
+        if "one_kind_scale" in known:
+            lines += structure_lines(known)
+            return lines
         values = ", ".join(f"{name} {known[name]:.4g}" for name in ("scale", "offset") if name in known)
         lines.append(f"calibration: {summary['calibration']}" + (f": {values}" if values else ""))
     return lines
+
+
+def structure_lines(known: Mapping[str, float]) -> list[str]:
+    """A calibration by the structure of trials."""
+    ends = "; ".join(
+        f"scale {known[f'scale_at_{end}']:.4g}, offset {known[f'offset_at_{end}']:.4g} where {known[end]:.3g} nats are "
+        "expected of one speaker"
+        for end in ("least", "most")
+    )
+    kinds = f"scale times {known['one_kind_scale']:.4g}, offset plus {known['one_kind_offset']:.4g}"
+    return [
+        f"calibration by the structure of trials: {ends}",
+        f"  where both sides are of one kind of channels: {kinds}",
+    ]
 
 
 def adaptation_lines(story: Mapping[str, Any]) -> list[str]:
@@ -72,13 +147,13 @@ def adaptation_lines(story: Mapping[str, Any]) -> list[str]:
     who = next((what for what in ("clusters", "speakers", "sessions") if what in story["target"]), "recordings")
     moved = f"the mean went {100 * story['centre']:.1f} % of the way ({why['centre']})"
     lines.append(f"target: at a squared distance of {story['distance']:.4g} from the source; {moved}")
-    for key, what in (("chosen", f"shares that held-out {who} choose"), ("shares", "shares of the target")):
+    for key, what in (("chosen", f"levels that held-out {who} choose"), ("shares", "shares of the target")):
         if story.get(key):
             shares = ", ".join(f"{name} {share:.3g}" for name, share in story[key].items())
             lines.append(f"{what}: {shares}" + f" ({why['shares']})" * (key == "shares"))
     for tried in story.get("partitions", ()):
-        cost = f", cost of held-out trials {tried['cost']:.4f}" if "cost" in tried else ""
-        lines.append(f"partition by {tried['by']}, trust {tried['trust']:g}: {tried['clusters']:,} clusters{cost}")
+        clusters = f"{tried['clusters']:,} clusters, cost of held-out trials {tried['cost']:.4f}"
+        lines.append(f"partition by {tried['by']}, trust {tried['trust']:g}: {clusters}")
     fit = story["calibration"]
     values = "".join(f"{name} {fit[name]:.4g}, " for name in ("scale", "offset", "cost") if name in fit)
     lines.append(f"calibration after adaptation: {values}{fit['reason']}")

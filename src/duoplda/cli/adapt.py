@@ -25,8 +25,10 @@ def adapt(
     speakers: options.Speakers = None,
     sessions: options.TrainingSessions = None,
     channels: options.TrainingChannels = None,
+    occasions: options.TrainingOccasions = None,
     labels: options.Labels = None,
     ids: options.Ids = None,
+    columns: options.Columns = None,
     method: Annotated[
         AdaptationMethod,
         option("How to adapt; auto goes by what is known, kaldi does what Kaldi does."),
@@ -43,6 +45,7 @@ def adapt(
     dask: options.Dask = None,
     resume: options.Resume = False,
     allow_missing: options.AllowMissing = False,
+    strict: options.Strict = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
     json: options.Json = False,

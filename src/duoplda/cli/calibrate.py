@@ -41,6 +41,7 @@ def calibrate(
     ] = None,
     held_out: Annotated[File, option("A folder for cross-validated scores: affine.txt and quality.txt.")] = None,
     json: options.Json = False,
+    columns: options.Columns = None,
     allow_missing: options.AllowMissing = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
@@ -59,7 +60,7 @@ def calibrate(
         screen.note("\n".join(learnt_lines(learnt)))
     if held_out is not None:
         screen.note(f"{held_out}: cross-validated scores, affine.txt and quality.txt")
-    if model is not None:
+    if model is not None and out is not None:
         screen.note(f"{model}: calibration stored")
     if json:
         result_json({**learnt, "out": out, "model": model})

@@ -13,9 +13,10 @@ from duoplda.cli._terminal import Terminal, command_line, result, work_options
 EXAMPLES = """duoplda convert plda model.safetensors
 duoplda convert plda.npz model.safetensors --transform xvec_transform.npz
 duoplda convert model.safetensors folder --to pyannote
-duoplda convert model.safetensors plda.npz --to vbx"""
+duoplda convert model.safetensors plda.npz --to vbx
+duoplda convert model.safetensors plda.h5 --to hyperion"""
 
-Format = StrEnum("Format", ["kaldi", "vbx", "pyannote", "duoplda"])  # those that can be written
+Format = StrEnum("Format", ["kaldi", "vbx", "pyannote", "hyperion", "duoplda"])  # those that can be written
 
 
 def convert(
@@ -34,10 +35,11 @@ def convert(
 
     These are read: Kaldi Plda (binary, text), VBx and pyannote plda.npz, wespeaker and hyperion HDF5, and our own
     files; with --transform the pair of VBx (plda, transform.h5) or of pyannote and DiariZen (plda.npz,
-    xvec_transform.npz). These are written: kaldi, duoplda (OUT ends in .safetensors), and into the folder OUT the pairs
-    vbx and pyannote, preprocessing included; if OUT ends in .npz, it is a plda.npz without that. None of these tools
-    has a session level: it becomes noise of each recording, and a warning says how much that is. With --one-session it
-    becomes part of the speaker instead, which is right for diarisation if files were the sessions in training.
+    xvec_transform.npz). These are written: kaldi, hyperion (an SPLDA; OUT ends in .h5), duoplda (OUT ends in
+    .safetensors), and into the folder OUT the pairs vbx and pyannote, preprocessing included; if OUT ends in .npz, it
+    is a plda.npz without that. None of these tools has a session level: it becomes noise of each recording, and a
+    warning says how much that is. With --one-session it becomes part of the speaker instead, which is right for
+    diarisation if files were the sessions in training.
     """
     typed = work_options(locals())
     from duoplda.workflows import convert as workflow

@@ -23,7 +23,9 @@ def enroll(
     ] = None,
     sessions: options.Sessions = None,
     channels: options.Channels = None,
+    occasions: options.Occasions = None,
     ids: options.Ids = None,
+    columns: options.Columns = None,
     add_to: Annotated[File, option("A file of enrolled speakers to start from.")] = None,
     remove: Annotated[
         list[str] | None, option("A speaker of --add-to to leave out; repeat the option for more.")
@@ -31,6 +33,7 @@ def enroll(
     device: options.Device = "cpu",
     dask: options.Dask = None,
     allow_missing: options.AllowMissing = False,
+    strict: options.Strict = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
     json: options.Json = False,

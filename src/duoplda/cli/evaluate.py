@@ -1,5 +1,6 @@
 """`duoplda evaluate`: how good scores, clusters and diarisation are."""
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ from duoplda.cli._terminal import Terminal, result, result_json, table, work_opt
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
 duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
+duoplda evaluate --scores a.txt --scores b.txt --trials trials --speakers utt2spk --compare a b
 duoplda evaluate --clusters utt2spk.tsv --reference utt2spk
 duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
 
@@ -32,6 +34,13 @@ def evaluate(
     enroll: options.Enrolment = None,
     bootstrap: options.Resamples = 200,
     seed: options.Seed = 0,
+    compare: Annotated[
+        tuple[str, str] | None,
+        option("Two systems, by their names in the table: differences, tested over speakers.", metavar="A B"),
+    ] = None,
+    support: Annotated[
+        bool, option("Also print which ratios the trials support: bounds, and misleading evidence.", "--support")
+    ] = False,
     clusters: Annotated[
         File,
         option("Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
@@ -46,14 +55,17 @@ def evaluate(
     uem: Annotated[File, option("Score turns in these regions only: lines `file channel start end`.")] = None,
     plot: Annotated[File, option("A picture of the DET curves to write: .pdf, .png or .svg.")] = None,
     json: options.Json = False,
+    columns: options.Columns = None,
     allow_missing: options.AllowMissing = False,
+    strict: options.Strict = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Print how good scores are, or clusters, or diarisation.
 
     Of natural-log likelihood ratios (--scores, --trials): EER, minDCF, actDCF, Cllr, minCllr and calibration loss.
-    Systems are compared on the same trials; if --speakers tells who speaks on both sides, values get 95 % intervals.
+    Systems are compared on the same trials; if --speakers tells who speaks on both sides, values get 95 % intervals,
+    and --compare says whether one of two systems is better by more than these speakers' luck.
 
     Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
     clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
@@ -80,7 +92,7 @@ def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:
     heads["calibration_loss"] = "calib. loss"
     rows: list[list[str]] = []
     for system, values in evaluation["systems"].items():
-        names = [name for name in values if name not in ("file", "intervals")]
+        names = [name for name in values if name not in ("file", "intervals", "support")]
         rows = rows or [["system", *(heads.get(name, name.replace("_dcf", "DCF")) for name in names)]]
         rows.append([system, *(metric(name, values[name]) for name in names)])
         if ends := values.get("intervals"):
@@ -88,6 +100,49 @@ def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:
     result(table(rows))
     if len(rows) > 1 + len(evaluation["systems"]):
         result(f"below each value: 95 % interval, {bootstrap} resamples of the speakers")
+    present_support(
+        {system: values["support"] for system, values in evaluation["systems"].items() if "support" in values}
+    )
+    if comparison := evaluation.get("comparison"):
+        present_comparison(comparison, bootstrap, heads)
+
+
+def present_support(systems: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print which ratios the trials support, in orders of magnitude (log10)."""
+    if not systems:
+        return
+    rows = [
+        ["system", "ELUB", "invariance bounds", "devPAV", "misleading %, same speaker", "other speakers", "strongest"]
+    ]
+    for system, values in systems.items():
+        bounds = (
+            " .. ".join(order_of_magnitude(end) for end in values[name]) for name in ("elub", "invariance_bounds")
+        )
+        shares = (f"{100 * values[name]:.2f}" for name in ("of_targets", "of_nontargets"))
+        strongest = " .. ".join(order_of_magnitude(values[name]) for name in ("lowest_target", "highest_nontarget"))
+        rows.append([system, *bounds, order_of_magnitude(values["dev_pav"]), *shares, strongest])
+    result(table(rows))
+    result("log10 of ratios: beyond the bounds, these trials support no larger ones")
+
+
+def present_comparison(comparison: Mapping[str, Any], bootstrap: int, heads: Mapping[str, str]) -> None:
+    """Print the differences between two systems, and whether they are more than the luck of these speakers."""
+    first, second = comparison["systems"]
+    rows = [[f"{first} less {second}", "difference", "95 % interval", ""]]
+    for name, values in comparison.items():
+        if name == "systems":
+            continue
+        ends = [values["low"], values["high"]]
+        words = f"{first} is better" if ends[1] < 0 else f"{second} is better" if ends[0] > 0 else "not told apart"
+        head = heads.get(name, name.replace("_dcf", "DCF"))
+        rows.append([head, metric(name, values["difference"]), "..".join(metric(name, end) for end in ends), words])
+    result(table(rows))
+    result(f"paired differences, {bootstrap} resamples of the speakers; smaller is better")
+
+
+def order_of_magnitude(llr: float) -> str:
+    """A natural-log ratio as its log10."""
+    return f"{llr / math.log(10):.2f}"
 
 
 def metric(name: str, value: float) -> str:

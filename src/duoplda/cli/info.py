@@ -1,4 +1,4 @@
-"""`duoplda info`: what is in a model file, in words."""
+"""`duoplda info`: what is in a model file or a file of enrolled speakers, in words."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +8,29 @@ import typer
 from duoplda.cli import _options as options
 from duoplda.cli._options import File, option
 from duoplda.cli._terminal import result, result_json, work_options
-from duoplda.cli._words import summary_lines
+from duoplda.cli._words import summary_lines, voice_lines
 
 EXAMPLES = """duoplda info model.safetensors
 duoplda info model.safetensors --json
-duoplda info model.safetensors --embeddings eval.scp --speakers utt2spk"""
+duoplda info model.safetensors --embeddings eval.scp --speakers utt2spk
+duoplda info voices.safetensors"""
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="The model, a file that `duoplda train` wrote.")],
+    model: Annotated[
+        Path, typer.Argument(help="A model of `duoplda train`, enrolled speakers of `duoplda enroll`, or a registry.")
+    ],
     embeddings: Annotated[File, option("Recordings, which are compared with the training data of the model.")] = None,
     ids: options.Ids = None,
+    columns: options.Columns = None,
     speakers: Annotated[File, option("The speaker of each recording; the limit is higher for few speakers.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Print what is in a model: its steps, its sizes, what it was trained on, and how.
+    """Print what is in a model, or who is enrolled in a file.
+
+    Of a model: its steps, its sizes, what it was trained on, and how. Inputs have their SHA-256, as `sha256sum` prints
+    it, and the fingerprint of embeddings goes by ids and vectors alone, whatever the format of the file. Of a file of
+    enrolled speakers: how many sessions and recordings each has, and the fingerprint of the model that enrolled them.
 
     With --embeddings also how far these are from the training data: beyond the limit, ratios may mislead, and the model
     should be adapted. Without --speakers each recording counts as a speaker of its own, and the limit is too low where
@@ -34,5 +42,7 @@ def info(
     summary = workflow.info(**typed)
     if json:
         result_json(summary)
+    elif "enrolled" in summary:
+        result("\n".join(voice_lines(summary)))
     else:
         result("\n".join(summary_lines(summary)))

@@ -27,6 +27,7 @@ def report(
     enroll: options.Enrolment = None,
     bootstrap: options.Resamples = 200,
     seed: options.Seed = 0,
+    columns: options.Columns = None,
     allow_missing: options.AllowMissing = False,
     force: options.Force = False,
     quiet: options.Quiet = False,

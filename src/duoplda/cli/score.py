@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from duoplda.cli import _options as options
 from duoplda.cli._options import File, option
-from duoplda.cli._terminal import result_json, terminal, usage, work_options
+from duoplda.cli._terminal import printing, result_json, terminal, usage, work_options
 from duoplda.errors import printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def score(
     ] = None,
     sessions: options.Sessions = None,
     channels: options.Channels = None,
+    occasions: options.Occasions = None,
     ids: options.Ids = None,
+    columns: options.Columns = None,
     test_ids: Annotated[str | None, option("The same as --ids, for --test-embeddings.")] = None,
     top: Annotated[int | None, option("Give the TOP highest-scoring models of each test recording.", min=1)] = None,
     matrix: Annotated[bool, option("Score all models against all test recordings.", "--matrix")] = False,
@@ -61,6 +63,7 @@ def score(
     dask: options.Dask = None,
     domain_check: options.DomainCheck = True,
     allow_missing: options.AllowMissing = False,
+    strict: options.Strict = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
     json: options.Json = False,
@@ -88,5 +91,6 @@ def score(
 
 def print_scores(scores: "Scores") -> None:
     """Print lines `model test score` on standard output."""
-    for row in zip(scores.enroll.values, scores.test.values, scores.score.tolist(), strict=True):
-        print(*map(printable, row))
+    with printing():
+        for row in zip(scores.enroll.values, scores.test.values, scores.score.tolist(), strict=True):
+            print(*map(printable, row))

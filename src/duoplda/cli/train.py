@@ -17,6 +17,7 @@ duoplda train --embeddings x.ark --labels table.csv --preset vbx --lda 128 --out
 duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
 Criterion = StrEnum("Criterion", ["decision", "likelihood"])
+Calibration = StrEnum("Calibration", ["affine", "structure"])
 ModelType = StrEnum(
     "ModelType", [("plain", "plain"), ("two_source", "two-source"), ("kinds", "kinds"), ("auto", "auto")]
 )
@@ -32,8 +33,10 @@ def train(
     speakers: options.Speakers = None,
     sessions: options.TrainingSessions = None,
     channels: options.TrainingChannels = None,
+    occasions: options.TrainingOccasions = None,
     labels: options.Labels = None,
     ids: options.Ids = None,
+    columns: options.Columns = None,
     speaker_factors: Annotated[
         str, option("The rank of the speaker level: a number, full, or auto (held-out speakers choose).")
     ] = "full",
@@ -53,6 +56,9 @@ def train(
         option("How speakers of held-out trials are enrolled: sessions x recordings, such as 1x1,3xall."),
     ] = None,
     priors: Annotated[str, option("Priors of a target at which the cost of held-out trials is measured.")] = "0.5,0.01",
+    calibration: Annotated[
+        Calibration, option("What held-out trials learn: one scale and offset, or those of each structure of trials.")
+    ] = Calibration.affine,
     model_type: Annotated[ModelType | None, option("Which levels the model has.  [all that the labels allow]")] = None,
     sessions_are: Annotated[
         SessionsAre | None, option("What a session is in these data; diarize and link will use it.")
@@ -78,6 +84,7 @@ def train(
     dask: options.Dask = None,
     resume: options.Resume = False,
     allow_missing: options.AllowMissing = False,
+    strict: options.Strict = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
     json: options.Json = False,

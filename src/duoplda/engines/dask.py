@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import one_blas_thread
+from duoplda.arrays import one_blas_thread, to_numpy
 from duoplda.data import labels as lab
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Join, Make, Recordings, Tie, columns_of
 from duoplda.errors import DuopldaError, some
 from duoplda.io import LabelColumns, Shard, embedding_shards
 from duoplda.io.digest import Digest
-from duoplda.io.label_index import LabelIndex, Note, refuse_absent
+from duoplda.io.label_index import LabelIndex, Note, missing, unlabelled
 from duoplda.io.recordings import Progress
 
 try:
@@ -49,9 +49,9 @@ except ImportError:
 __all__ = ["ClusterRecordings", "connect", "recordings"]
 
 SessionKeys = NDArray[np.uint64] | None  # of a part, such as those that go on in other parts; None: without names
-# What the first pass over the vectors of a part tells: the digest of ids and vectors (None: there are no ids), and the
-# rows of a table of labels, if there is one, that the part has.
-Report = tuple[str | None, NDArray[np.int32] | None]
+# What a pass over the vectors of a part tells: the digest of ids and vectors and, in the first pass, which rows of a
+# table of labels it has, if there is one.
+Report = tuple[str, NDArray[np.int32] | None]
 Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
 
 
@@ -62,8 +62,10 @@ def recordings(
     speaker: str = "speaker",
     session: str | None = "session",
     channel: str | None = None,
+    occasion: str | None = None,
     vectors: str | Sequence[str] = "embedding",
-    allow_missing: bool = False,
+    allow_missing: bool | None = False,
+    strict: bool = False,
     client: Client | None = None,
     note: Note = lambda message: None,
     show: Progress = lambda done, message: None,
@@ -76,8 +78,9 @@ def recordings(
         delayed chunks, each `(X, speaker, session)`, `(X, speaker, session, channel)` or a mapping of those names, or
         (for tests of trials) `{"X": X, "ids": ids}`. Frames and chunks are made twice unless they are persisted.
     labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards; None: there are none
-    speaker, session, channel, vectors : columns of a data frame, as for `Recordings.from_frame`
-    allow_missing : go on without labelled recordings that no shard has
+    speaker, session, channel, occasion, vectors : columns of a data frame, as for `Recordings.from_frame`
+    allow_missing : go on without labelled recordings that no shard has; None: `labels` may be those of more recordings
+    strict : refuse recordings that a table gives no label, after a pass over all ids; otherwise they are left out
     client : of `dask.distributed`; None: the current one
     note, show : functions that get messages for people, and (number, message) as shards are done
 
@@ -101,6 +104,7 @@ def recordings(
         raise DuopldaError(f"no client of Dask: {remedy}") from None
     if hasattr(data, "to_delayed"):  # a dask DataFrame
         columns: dict[str, Any] = {"speaker": speaker, "session": session, "channel": channel, "vectors": vectors}
+        columns["occasion"] = occasion
         rows = data[columns_of(data, *columns.values())].to_delayed()
         names = [f"partition {i}" for i in range(len(rows))]
         return ClusterRecordings(rows, partial(Recordings.from_frame, **columns), names, **options)
@@ -114,7 +118,11 @@ def recordings(
     if labels is None or isinstance(labels, bool):
         return ClusterRecordings(data, partial(_of_shard, labelled=bool(labels)), names, **options)
     options |= {"index": LabelIndex.of(labels, note), "allow_missing": allow_missing}
-    return ClusterRecordings(data, _of_table, names, **options)
+    found = ClusterRecordings(data, _of_table, names, **options)
+    if strict:
+        lack = [name for part in found.spread(_unlabelled, found.parts) for name in part]
+        unlabelled("embeddings have no label", len(lack), lack, strict, note)
+    return found
 
 
 # -- parts, on the workers
@@ -141,6 +149,13 @@ def _of_table(source: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
     return ArrayRecordings(X, ids=ids, labels=labels)
 
 
+def _unlabelled(source: tuple[Shard, LabelIndex]) -> list[str]:
+    """The ids of a shard that a table of labels does not have."""
+    shard, index = source
+    ids = shard.ids()
+    return ids[index.find(ids) < 0].tolist()
+
+
 def _of_shard(shard: Shard, labelled: bool) -> ArrayRecordings:
     """A shard whose labels are columns of its own, or of which nothing is known but the ids of its recordings."""
     ids, X = shard.load()
@@ -149,7 +164,7 @@ def _of_shard(shard: Shard, labelled: bool) -> ArrayRecordings:
 
 def _own_labels(shard: Shard) -> Labels:
     columns = shard.labels()
-    return lab.encode(columns.speaker, columns.session, columns.channel, by_speaker=True)
+    return lab.encode(columns.speaker, columns.session, columns.channel, occasion=columns.occasion, by_speaker=True)
 
 
 def _of_chunk(chunk: Any) -> ArrayRecordings:
@@ -195,25 +210,33 @@ def _survey(name: str, source: Any, opener: Opener) -> Survey:
         return Survey(labels.n_recordings, d, len(labels.kinds), labels.known, keys)
 
 
+def _checked_digest(part: ArrayRecordings | None, earlier: str | None) -> str:
+    """The digest of the content of a part, which must be that of an earlier pass if there was one."""
+    with Digest() as digest:
+        if part is not None:
+            digest.add(np.zeros(0) if part.ids is None else part.ids, to_numpy(part.X))
+        value = digest.value()
+    if earlier not in (None, value):
+        remedy = "leave the data alone while they are used, and start again"
+        raise DuopldaError(f"has changed since the first pass over it; {remedy}")
+    return value
+
+
 def _make(
-    name: str, opener: Opener, source: Any, split: SessionKeys, make: Make, n: int, buckets: int, first: bool
+    name: str, opener: Opener, source: Any, split: SessionKeys, make: Make, n: int, buckets: int, earlier: str | None
 ) -> tuple[Any, ...]:
     """n results, loose ends (None where there are none), and a report, of one part; sessions in `split` are open."""
     with _named(name):
         part = opener(source)
+        digest = _checked_digest(part, earlier)
         if part is None:
-            return (*[None] * (n + buckets), (None, np.zeros(0, np.int32)))
+            return (*[None] * (n + buckets), (digest, np.zeros(0, np.int32)))
         if split is not None and len(split) and (labels := part.labels()).session_ids is not None:
             further = np.isin(lab.keys(labels.session_ids), split)
             part = ArrayRecordings(part.X, ids=part.ids, labels=replace(labels, open=further))
         results, loose = make(part)
-        report: Report | None = (None, None) if first else None
-        if first and part.ids is not None:
-            with Digest() as digest:
-                digest.add(part.ids, part.X)
-                rows = source[1].find(part.ids) if opener is _of_table else None
-                report = digest.value(), rows
-        return (*results, *(loose or [None] * buckets), report)
+        rows = source[1].find(part.ids) if opener is _of_table and earlier is None else None
+        return (*results, *(loose or [None] * buckets), (digest, rows))
 
 
 @one_blas_thread()
@@ -229,9 +252,13 @@ def _tie(tie: Tie, n: int, end: Any) -> tuple[Any, ...]:
     return (None,) * n if end is None else tuple(tie(end))
 
 
-def _map(name: str, opener: Opener, source: Any, function: Callable[[Recordings], Iterable[Any]]) -> list[Any]:
+def _map(
+    name: str, opener: Opener, source: Any, function: Callable[[Recordings], Iterable[Any]], earlier: str | None
+) -> list[Any]:
     with _named(name):
         part = opener(source)
+        if earlier is not None:
+            _checked_digest(part, earlier)
         if part is None:
             return []
         part.labels()  # labels that make no sense are an error, even where the function does not need them
@@ -260,13 +287,14 @@ class ClusterRecordings(Recordings):
     note: Note
     show: Progress
     index: LabelIndex | None = None
-    allow_missing: bool = False
+    allow_missing: bool | None = False
     dim: int | None = None
     cut: bool = True  # sessions may be cut, and only a first pass over the labels can tell
     joined_bytes: int = 1 << 28  # of open sessions that one task joins, about: any worker has these to spare
     digest: str | None = None  # SHA-256 over those of the parts' ids and vectors; known after one pass
 
     def __post_init__(self) -> None:
+        self.digests: Sequence[str | None] = [None] * len(self.parts)  # of the parts, after the first pass
         if not len(self.parts):
             raise DuopldaError("there are no shards")
         if self.index is not None:
@@ -328,8 +356,8 @@ class ClusterRecordings(Recordings):
         """As for all recordings; about twice as many parts as the cluster has threads are under way."""
         sent = _send(self.client, function)
         task = delayed(_map, pure=False)
-        parts = zip(self.names, self.parts, strict=True)
-        tasks = ((task(name, self.opener, part, sent), name) for name, part in parts)
+        parts = zip(self.names, self.parts, self.digests, strict=True)
+        tasks = ((task(name, self.opener, part, sent, digest), name) for name, part, digest in parts)
         for done, result in enumerate(self._under_way(tasks), 1):
             yield from result
             self.show(done, f"{done} of {len(self.parts)} shards")
@@ -365,9 +393,8 @@ class ClusterRecordings(Recordings):
         buckets = self.buckets
         sent = _send(self.client, make)
         task = delayed(_make, pure=False, nout=n + buckets + 1)
-        first = self.digest is None
-        parts = zip(self.names, self.parts, self.split, strict=True)
-        made = [task(name, self.opener, part, split, sent, n, buckets, first) for name, part, split in parts]
+        parts = zip(self.names, self.parts, self.split, self.digests, strict=True)
+        made = [task(name, self.opener, part, split, sent, n, buckets, digest) for name, part, split, digest in parts]
         loose = [self._tree([m[n + b] for m in made], join) for b in range(buckets)]
         tied = [delayed(_tie, pure=False, nout=n)(tie, n, end) for end in loose]
         totals = [self._tree([part[i] for part in (*made, *tied)], join) for i in range(n)]
@@ -404,23 +431,23 @@ class ClusterRecordings(Recordings):
                 self.show(done, f"{what}: {done} of {len(futures)} shards")
         return self.client.gather(futures)
 
-    def _check(self, reports: list[Report | None]) -> None:
+    def _check(self, reports: list[Report]) -> None:
         """After the first pass: with a table, all labelled recordings have come, each once."""
-        first_pass = [report for report in reports if report is not None]
-        if not first_pass:
+        if self.digest is not None:
             return
-        digests = "".join(str(digest) for digest, _ in first_pass)
-        self.digest = "sha256:" + hashlib.sha256(digests.encode()).hexdigest()
+        self.digests = [digest for digest, _ in reports]
+        self.digest = hashlib.sha256("".join(digest for digest, _ in reports).encode()).hexdigest()
         if self.index is None:
             return
-        rows = [np.zeros(0, np.int32) if part is None else part for _, part in first_pass]
+        rows = [np.zeros(0, np.int32) if part is None else part for _, part in reports]
         every = np.concatenate(rows)
         twice = np.flatnonzero(np.bincount(every) > 1)
         if len(twice):
             where = [name for name, part in zip(self.names, rows, strict=True) if twice[0] in part]
             ids = self.index.ids[np.isin(self.index.order, twice)]
             raise DuopldaError(f"{len(twice)} ids are in two shards ({some(where, 4)}): {some(ids)}")
-        refuse_absent(self.index.absent(every), self.allow_missing, self.note)
+        absent = self.index.absent(every) if self.allow_missing is not None else ()
+        missing("labelled recordings have no embedding", absent, bool(self.allow_missing), self.note)
 
 
 def _send(client: Client, value: Any) -> Future:

@@ -1,6 +1,6 @@
-"""One self-contained HTML page on how good scores are: tables, curves, and sliders for the prior and the costs.
+"""One self-contained HTML page on how good scores are: a verdict, tables, curves, sliders for the prior and the costs.
 
-`write_cluster_report` writes another, on clusters, which needs no script.
+`write_cluster_report` and `write_diarization_report` write others, on clusters and on turns, which need no script.
 
 The tables are plain HTML and stand without a script. The curves are drawn, and the sliders answered, by a small
 script from data inside the page. A Content-Security-Policy in the page allows nothing but that script and that style,
@@ -19,18 +19,30 @@ from numpy.typing import ArrayLike
 
 from duoplda.arrays import to_numpy
 from duoplda.data import Recordings
+from duoplda.estimators.domain import Domain
 from duoplda.io import atomic_path
 from duoplda.report import _sections as section
 from duoplda.report._clusters import close_calls, weak_clusters, weak_pairs, write_cluster_report
 from duoplda.report._data import Grid, page_data
 from duoplda.report._html import page, template, text
+from duoplda.report._turns import doubtful_turns, write_diarization_report
+from duoplda.report._verdict import verdict
 from duoplda.report.plots import variance_directions
 
 if TYPE_CHECKING:
     from duoplda.estimators.backend import Backend
     from duoplda.estimators.plda import PLDA
 
-__all__ = ["close_calls", "inferred_kinds", "weak_clusters", "weak_pairs", "write_cluster_report", "write_report"]
+__all__ = [
+    "close_calls",
+    "doubtful_turns",
+    "inferred_kinds",
+    "weak_clusters",
+    "weak_pairs",
+    "write_cluster_report",
+    "write_diarization_report",
+    "write_report",
+]
 
 
 def write_report(
@@ -42,6 +54,7 @@ def write_report(
     speakers: tuple[ArrayLike, ArrayLike] | None = None,
     conditions: Mapping[str, ArrayLike] | None = None,
     kinds: tuple[ArrayLike, ArrayLike] | None = None,
+    domain: Domain | None = None,
     title: str = "Speaker recognition report",
     data_counts: Mapping[str, Any] | None = None,
     model_summary: PLDA | Mapping[str, Any] | None = None,
@@ -57,6 +70,10 @@ def write_report(
 ) -> Path:
     """Write the report on one or several systems that scored the same trials, and return its path.
 
+    It begins with a verdict on each system: how good it is, whether its ratios are calibrated, and for which priors
+    they are of use. A system counts as calibrated if its calibration loss is at most a fifth of minCllr, or 0.02 bits,
+    apart from what so many trials lose by chance.
+
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
@@ -65,6 +82,7 @@ def write_report(
     speakers : the speaker of each side, each (n,): gives confidence intervals by resampling speakers
     conditions : name -> value for each trial (n,): a table for each
     kinds : true and inferred kind of channel of recordings, each (m,): a table of which was taken for which
+    domain : how far the recordings are from the training data (`duoplda.estimators.domain.measure`): a badge
     data_counts : name -> number or text, shown after the counts of trials
     model_summary : a fitted PLDA, or name -> number or text
     commands, hashes : what to type, and file -> hash, to make this report again
@@ -81,10 +99,14 @@ def write_report(
     scored = section.checked(systems, labels, trials, speakers, conditions or {}, point)
     resampling = {"n_resamples": bootstrap, "seed": seed, "progress": progress}
     shares = variance_directions(model_summary) if hasattr(model_summary, "speaker_loadings_") else None
-    bodies = section.of_trials(scored, data_counts or {}, worst, resampling)
+    measured = section.measure(scored, resampling)
+    bodies = section.of_trials(scored, measured, data_counts or {}, worst)
+    bodies["verdict"] = verdict(scored, measured, domain)
     bodies |= {"model": section.of_model(model_summary, shares), "repeat": section.of_repeat(commands, hashes or {})}
     bodies["kinds"] = section.of_kinds(*kinds) if kinds else ""
     data = page_data(scored.scores, scored.y, Grid.around(**point), shares)
+    for system, row in zip(data["systems"], measured.values(), strict=True):
+        system["calibrated"] = section.calibrated(row.estimate, scored.y) != "bad"
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(_page(title, scored, bodies, data).encode())
     return Path(path)
@@ -114,6 +136,7 @@ def inferred_kinds(backend: Backend, recordings: Recordings, known: Mapping[str,
 def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], data: Mapping[str, Any]) -> str:
     """The whole page, of those sections that have something to show."""
     sections = {
+        "verdict": ("Verdict", bodies["verdict"]),
         "data": ("Data", bodies["data"]),
         "metrics": ("Metrics", bodies["metrics"]),
         "decide": ("Decisions", template("decide.html")),

@@ -35,6 +35,15 @@ def bdi(value: object) -> str:
     return f"<bdi>{text(value)}</bdi>"
 
 
+def badge(kind: str, words: str) -> str:
+    """Return a few words as a badge, which a sign tells from others where colours cannot be seen.
+
+    `kind` is good, bad, or open where nothing is known.
+    """
+    sign = {"good": "\N{CHECK MARK}", "bad": "!", "open": "?"}[kind]
+    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {text(words)}</span>'
+
+
 def facts(values: Mapping[str, Any]) -> str:
     """Return a list of names and values; whole numbers get separators."""
     items = []

@@ -138,8 +138,8 @@
     }
     host.querySelector("h3").after(list);
   }
-  const systemLegend = (host, shapes) => legend(host, data.systems.map(({ name }, k) => ({
-    text: name,
+  const systemLegend = (host, shapes) => legend(host, data.systems.map(({ name, calibrated }, k) => ({
+    text: calibrated ? name : `${name} (not calibrated)`,
     draw: (icon) => {
       svg("path", { d: "M0 7H30", ...strokes(k), ...(shapes === "only" && { "stroke-dasharray": "" }) }, icon);
       if (shapes) svg("path", { class: `f${look(k)}`, d: SHAPES[look(k)], transform: "translate(15 7) scale(0.8)" }, icon);
@@ -237,9 +237,11 @@
   const signed = (v) => (Number.isFinite(v) ? v.toFixed(2) : v > 0 ? "\u221e" : "-\u221e").replace("-", "\u2212");
   const FORMS = { threshold: signed, dcf: (v) => v.toFixed(4), cost: (v) => v.toPrecision(3) };
   const COLUMNS = ["threshold", "dcf", "cost", "misses", "alarms"];
-  const cells = data.systems.map(({ name }, k) => {
+  const cells = data.systems.map(({ name, calibrated }, k) => {
     const body = byId("decisions").tBodies[0];
-    html("bdi", {}, html("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, html("tr", { class: "group" }, body)), name);
+    const head = html("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, html("tr", { class: "group" }, body));
+    html("bdi", {}, head, name);
+    if (!calibrated) head.append(" ", html("span", { class: "badge bad" }, null, "! not calibrated"));
     return Object.fromEntries([["actual", "Bayes"], ["least", "least cost"]].map(([kind, text]) => {
       const row = html("tr", {}, body);
       html("td", { class: "text" }, row, text);

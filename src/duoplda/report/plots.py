@@ -1,10 +1,12 @@
 """Pictures of scores, models and clusters: DET, Tippett, histograms, Bayes error, reliability, maps, trees.
 
-Scores are natural-log likelihood ratios, labels are True for a target trial, and `systems` maps a name to its (scores,
-labels). Every function draws into the Axes it is given, or into a new figure as wide as a column of print (3.5 in), and
-returns the Axes; `save` writes its figure. Systems differ in colour (the Okabe-Ito palette, safe for the colour-blind)
-and in line style or marker. pyplot is never touched, so nothing stays open behind one's back. What the pictures are
-made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no matplotlib; the report draws the same curves.
+Scores are natural-log likelihood ratios, and labels are True for a target trial, 1, or "target". Pictures of scores
+take `scores, labels`, or one pair of both, or, to compare systems, a dictionary from a name to such a pair (or to
+scores, if `labels` are those of all systems). Every function draws into the Axes it is given, or into a new figure as
+wide as a column of print (3.5 in), and returns the Axes; `save` writes its figure. Systems differ in colour (the
+Okabe-Ito palette, safe for the colour-blind) and in line style or marker. pyplot is never touched, so nothing stays
+open behind one's back. What the pictures are made of (`tippett_curve`, `thin`, `variance_directions`, ...) needs no
+matplotlib; the report draws the same curves.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri, xlogy
 
 from duoplda.errors import DuopldaError, error_prefix
-from duoplda.evaluation import metrics
+from duoplda.evaluation import metrics, support
 from duoplda.evaluation.calibration import PAVCalibration
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
 from duoplda.io import atomic_path
@@ -34,12 +36,13 @@ if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA
     from duoplda.trials.clustering import Clustering
 
-__all__ = ["bayes_error", "det", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
+__all__ = ["bayes_error", "det", "ece", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
 __all__ += ["cluster_map", "cluster_sizes", "dendrogram", "principal_plane"]
 
-Systems = Mapping[str, tuple[ArrayLike, ArrayLike]]
+Trials = tuple[ArrayLike, ArrayLike]  # scores and labels
+Systems = Mapping[str, Trials] | Trials | ArrayLike
 Points = Sequence[tuple[float, float, float]]  # prior of a target, cost of a miss, cost of a false alarm
 
 # Okabe and Ito's colours, the yellow darkened for white paper
@@ -99,7 +102,7 @@ def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6
     >>> x.tolist(), y.tolist()
     ([0.005, 0.6], [0.05, 0.6])
     """
-    counts = np.max([np.bincount(np.asarray(labels, dtype=np.int64), minlength=2) for _, labels in systems], axis=0)
+    counts = np.max([np.bincount(metrics.targets_among(labels), minlength=2) for _, labels in systems], axis=0)
     x, y = (np.array([np.clip(0.5 / n, 1e-7, 0.1), high]) for n in counts)
     return x, y
 
@@ -139,7 +142,13 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
     return sorted(kept)
 
 
-def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Axes | None = None) -> Axes:
+def det(
+    systems: Systems,
+    labels: ArrayLike | None = None,
+    *,
+    operating_points: Points = ((0.01, 1.0, 1.0),),
+    ax: Axes | None = None,
+) -> Axes:
     """Miss against false-alarm rate on probit axes, where Gaussian scores give straight lines.
 
     For each operating point (p_target, c_miss, c_fa) a filled marker shows what deciding by the Bayes threshold gives,
@@ -148,13 +157,15 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
     >>> ax = det({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('False-alarm rate (%)', 'Miss rate (%)')
+    >>> ax = det([-3.0, 1.0, -1.0, 3.0], ["nontarget", "nontarget", "target", "target"])  # one system needs no name
     """
-    looks = _looks(systems, _DASHES)
-    points = {name: [_decide(*systems[name], *point) for point in operating_points] for name in systems}
-    rates = [rate for both in points.values() for pair in both for point in pair for rate in point if rate < 0.98]
-    worst = max([1.2 * metrics.eer(*trials) for trials in systems.values()] + rates)
+    looks = _looks(systems, labels, _DASHES)
+    trials = [(scores, targets) for _, scores, targets, *_ in looks]
+    points = [[_decide(*pair, *point) for point in operating_points] for pair in trials]
+    rates = [rate for both in points for pair in both for point in pair for rate in point if rate < 0.98]
+    worst = max([1.2 * metrics.eer(*pair) for pair in trials] + rates)
     high = next((h for h in (0.6, 0.9) if h > worst), 0.98)
-    x_limits, y_limits = det_limits(systems.values(), high)
+    x_limits, y_limits = det_limits(trials, high)
     ax = _axes(ax, _SQUARE)
 
     def probit(p: ArrayLike) -> Floats:  # matplotlib also asks for 0 and 1, where it is infinite
@@ -166,13 +177,13 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
         ticks = det_ticks(limits, 0.065 if axis is ax.xaxis else 0.05)
         axis.set_ticks(ticks, [f"{100 * r:.12g}" for r in ticks])
         axis.set_ticks([], minor=True)
-    for name, scores, labels, color, dash in looks:
-        curve = metrics.det_curve(scores, labels)
+    for (name, scores, targets, color, dash), decisions in zip(looks, points, strict=True):
+        curve = metrics.det_curve(scores, targets)
         x, y = (np.clip(p, limits[0] / 2, 1 - 1e-3) for p, limits in ((curve.p_fa, x_limits), (curve.p_miss, y_limits)))
         kept = thin(ndtri(x), ndtri(y), 0.004, 0.004)
-        label = f"{_short(name, 30)} (EER {100 * metrics.eer(scores, labels):.2f} %)"
+        label = f"{_short(name, 30)} (EER {100 * metrics.eer(scores, targets):.2f} %)"
         ax.plot(x[kept], y[kept], color=color, ls=dash, lw=1.3, label=label)
-        for (actual, least), marker in zip(points[name], cycle(_MARKERS), strict=False):
+        for (actual, least), marker in zip(decisions, cycle(_MARKERS), strict=False):
             for (p_miss, p_fa), face in ((least, "white"), (actual, color)):
                 style: dict[str, Any] = {"mec": color, "mfc": face, "mew": 1.1, "ms": 5, "clip_on": False, "zorder": 5}
                 place = [np.clip(p_fa, *x_limits)], [np.clip(p_miss, *y_limits)]
@@ -180,19 +191,19 @@ def det(systems: Systems, operating_points: Points = ((0.01, 1.0, 1.0),), ax: Ax
     return _dress(ax, "False-alarm rate (%)", "Miss rate (%)")
 
 
-def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
+def tippett(systems: Systems, labels: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Share of the target and of the non-target trials whose LR is at least x, on a log10 axis.
 
     >>> ax = tippett({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
     >>> len(ax.lines) >= 2  # a curve for targets, and one for the others
     True
     """
-    looks = _looks(systems, _DASHES)
+    looks = _looks(systems, labels, _DASHES)
     ln10 = float(np.log(10.0))
-    low, high = (end / ln10 for end in score_range(s for s, _ in systems.values()))
+    low, high = (end / ln10 for end in score_range(look[1] for look in looks))
     ax = _axes(ax)
-    for name, scores, labels, color, dash in looks:
-        x, targets, nontargets = tippett_curve(scores, labels)
+    for name, scores, is_target, color, dash in looks:
+        x, targets, nontargets = tippett_curve(scores, is_target)
         x = np.concatenate(([low], np.clip(x / ln10, low, high), [high]))
         for share, width, label in ((targets, 1.3, _short(name)), (nontargets, 0.8, None)):
             y = np.concatenate(([1.0], share, [share[-1]]))
@@ -203,14 +214,17 @@ def tippett(systems: Systems, ax: Axes | None = None) -> Axes:
     return _dress(ax, x_label, "Share with at least this LR", xlim=(low, high), ylim=(0.0, 1.0))
 
 
-def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Density of the scores of each class; scores beyond the axis count in its outermost bins.
+def histogram(systems: Systems, labels: ArrayLike | None = None, *, bins: int = 60, ax: Axes | None = None) -> Axes:
+    """Density of the scores of each class of one system; scores beyond the axis count in its outermost bins.
 
     >>> ax = histogram([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['non-target (2)', 'target (2)']
     """
-    s, y, _ = metrics.check_trials(scores, labels, None)
+    looks = _looks(systems, labels, _DASHES)
+    if len(looks) > 1:
+        raise DuopldaError(f"a histogram shows one system, not {len(looks)}: draw one for each")
+    _, s, y, *_ = looks[0]
     low, high = score_range([s])
     edges = np.linspace(low, high, bins + 1)
     ax = _axes(ax)
@@ -221,19 +235,21 @@ def histogram(scores: ArrayLike, labels: ArrayLike, ax: Axes | None = None, bins
     return _dress(ax, "LLR (nats)", "Density", columns=2, xlim=(low, high), ylim=(0.0, None))
 
 
-def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) -> Axes:
+def bayes_error(
+    systems: Systems, labels: ArrayLike | None = None, *, limit: float = 7.0, ax: Axes | None = None
+) -> Axes:
     """Normalised Bayes error against the prior log-odds: actual (solid) and least (dashed). 1: no use at all.
 
     >>> ax = bayes_error({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
     >>> len(ax.lines) >= 2  # as it is, and the least
     True
     """
-    looks = _looks(systems, _MARKERS)
+    looks = _looks(systems, labels, _MARKERS)
     odds = np.linspace(-limit, limit, 141)
     top = 1.0
     ax = _axes(ax)
-    for name, scores, labels, color, marker in looks:
-        actual, least = metrics.bayes_error(scores, labels, odds)
+    for name, scores, targets, color, marker in looks:
+        actual, least = metrics.bayes_error(scores, targets, odds)
         style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3, "lw": 1.2}
         ax.plot(odds, actual, label=_short(name), markevery=(7, 14), **style)
         ax.plot(odds, least, ls=(0, (3, 1.5)), markevery=(0, 14), mfc="white", **style)
@@ -243,7 +259,35 @@ def bayes_error(systems: Systems, limit: float = 7.0, ax: Axes | None = None) ->
     return _dress(ax, "Prior log-odds (nats)", "Normalised Bayes error", **limits)
 
 
-def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
+def ece(systems: Systems, labels: ArrayLike | None = None, *, limit: float = 3.0, ax: Axes | None = None) -> Axes:
+    """Empirical cross-entropy against the prior: as it is (solid), after PAV (dashed), and without ratios (dotted).
+
+    Prior odds run from 10^-limit to 10^limit, as forensic science writes them. Where a solid line lies above the dotted
+    one, whoever believes the ratios knows less than somebody who never heard them.
+
+    >>> ax = ece({"mine": ([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])})
+    >>> len(ax.lines)  # as it is, by PAV, and without ratios
+    3
+    """
+    looks = _looks(systems, labels, _MARKERS)
+    orders = np.linspace(-limit, limit, 121)
+    odds = orders * np.log(10)
+    ax = _axes(ax)
+    top = 1.0
+    for name, scores, targets, color, marker in looks:
+        entropy = support.ece(scores, targets, odds)
+        least = support.ece(metrics.pav_llr(scores, targets), targets, odds)
+        style: dict[str, Any] = {"color": color, "marker": marker, "ms": 3, "lw": 1.2}
+        ax.plot(orders, entropy, label=_short(name), markevery=(6, 12), **style)
+        ax.plot(orders, least, ls=(0, (3, 1.5)), markevery=(0, 12), mfc="white", **style)
+        top = max(top, float(np.max(entropy)))
+    p = expit(odds)
+    ax.plot(orders, -(xlogy(p, p) + xlogy(1 - p, 1 - p)) / np.log(2), color="0.4", lw=0.9, ls=(0, (1, 1.5)), zorder=0)
+    limits: dict[str, Any] = {"xlim": (-limit, limit), "ylim": (0.0, min(1.05 * top, 1.5))}
+    return _dress(ax, "Prior odds (log10)", "Empirical cross-entropy (bits)", **limits)
+
+
+def reliability(systems: Systems, labels: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """The LLR that was given against the LLR it is worth; calibrated systems follow the diagonal.
 
     What it is worth is the PAV map with one added trial of each class at its ends, so that it is finite.
@@ -252,14 +296,14 @@ def reliability(systems: Systems, ax: Axes | None = None) -> Axes:
     >>> len(ax.lines) >= 2  # the diagonal, and the system
     True
     """
-    looks = _looks(systems, _DASHES)
-    limits = score_range(s for s, _ in systems.values())
+    looks = _looks(systems, labels, _DASHES)
+    limits = score_range(look[1] for look in looks)
     ax = _axes(ax, _SQUARE)
     ax.plot(limits, limits, color="0.6", lw=0.6, zorder=0)
     low = 0.0
     high = 0.0
-    for name, scores, labels, color, dash in looks:
-        pav = PAVCalibration().fit(scores.clip(*limits), labels)
+    for name, scores, targets, color, dash in looks:
+        pav = PAVCalibration().fit(scores.clip(*limits), targets)
         steps = np.stack((pav.low_, pav.high_), axis=1).ravel()
         ax.plot(steps, np.repeat(pav.llr_, 2), color=color, ls=dash, lw=1.3, label=_short(name))
         low = min(low, float(pav.llr_[0]))
@@ -514,17 +558,22 @@ def save(ax_or_figure: Axes | Figure, path: str | os.PathLike[str], *, dpi: int 
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
 
 
-def _looks(systems: Systems, styles: Iterable[Any]) -> list[tuple[str, Floats, Booleans, str, Any]]:
+def _looks(
+    systems: Systems, labels: ArrayLike | None, styles: Iterable[Any]
+) -> list[tuple[str, Floats, Booleans, str, Any]]:
     """Name, scores, labels, colour and line style (or marker) of each system, all of them checked."""
-    if not isinstance(systems, Mapping) or not systems:
-        raise DuopldaError("systems must be a dictionary: name -> (scores, labels)")
+    by_name: Mapping[str, Any] = systems if isinstance(systems, Mapping) else {"scores": systems}
+    if labels is not None:
+        by_name = {name: (scores, labels) for name, scores in by_name.items()}
+    if not by_name:
+        raise DuopldaError("there is no system: give scores and labels, or a dictionary: name -> (scores, labels)")
     looks = []
-    for (name, trials), color, style in zip(systems.items(), cycle(OKABE_ITO), cycle(styles), strict=False):
+    for (name, trials), color, style in zip(by_name.items(), cycle(OKABE_ITO), cycle(styles), strict=False):
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
-            raise DuopldaError(f"system {name!r} must be a pair (scores, labels)")
+            raise DuopldaError(f"system {name!r} must be scores and labels, of as many trials")
         with error_prefix(f"system {name!r}"):
-            scores, labels, _ = metrics.check_trials(*trials, None)
-        looks.append((name, scores, labels, color, style))
+            scores, targets, _ = metrics.check_trials(trials[0], trials[1], None)
+        looks.append((name, scores, targets, color, style))
     return looks
 
 

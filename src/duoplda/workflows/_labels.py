@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 
 import numpy as np
 
 from duoplda.errors import DuopldaError, MissingIds, OptionsError
-from duoplda.io import LabelColumns, label_columns, read_labels, read_map, read_sessions, source_files
-from duoplda.workflows._files import PathLike
-
-ById = Mapping[str, str]
+from duoplda.io import LabelColumns, label_columns, read_labels, read_sessions, source_files
+from duoplda.workflows._files import ById, Columns, PathLike, labels_by_id
 
 
 def one_table(labels: PathLike | None, **lists: PathLike | None) -> None:
@@ -27,23 +25,26 @@ def read_known_labels(
     speakers: PathLike | None,
     sessions: PathLike | None,
     channels: PathLike | None,
+    occasions: PathLike | None,
+    columns: Columns,
 ) -> LabelColumns | bool | None:
     """Labels as far as they are known. True: they are columns of the embeddings; None: there are none."""
     if speakers is not None:
-        return read_labels(speakers, sessions, channels)
+        return read_labels(speakers, sessions, channels, occasions=occasions, columns=columns)
     if sessions is not None:
-        return _sessions_alone([(read_map(sessions, "session") or {}, read_map(channels, "channel"))])
+        by_id = labels_by_id(sessions, channels, columns)
+        return _sessions_alone([(by_id["session"] or {}, by_id["channel"])])
     if labels is None:
         return None
     in_embeddings = labels == embeddings
     files = source_files(labels) if in_embeddings else [labels]
-    columns = set[str]()
+    levels = set[str]()
     # The embeddings may be of a format that has no room for labels: then the reading of the recordings says so.
     with suppress(DuopldaError) if in_embeddings else nullcontext():
-        columns = label_columns(files[0])
-    if "session" in columns and "speaker" not in columns:
-        return _sessions_alone([read_sessions(file) for file in files])
-    return True if in_embeddings else read_labels(labels)
+        levels = label_columns(files[0], columns)
+    if "session" in levels and "speaker" not in levels:
+        return _sessions_alone([read_sessions(file, columns) for file in files])
+    return True if in_embeddings else read_labels(labels, columns=columns)
 
 
 def _sessions_alone(parts: Iterable[tuple[ById | None, ById | None]]) -> LabelColumns:

@@ -7,12 +7,14 @@ from typing import Any
 
 from duoplda.evaluation.matching import Matched, match_files, speaker_sides
 from duoplda.io import read_enrollment, read_map
-from duoplda.workflows._files import Note, PathLike
+from duoplda.workflows._files import Columns, Note, PathLike
 
 
-def read_matched(scores: Sequence[PathLike], trials: PathLike, allow_missing: bool, note: Note) -> Matched:
+def read_matched(
+    scores: Sequence[PathLike], trials: PathLike, columns: Columns, allow_missing: bool, note: Note
+) -> Matched:
     """Read and match scores and trials, and say what was left out."""
-    matched = match_files(trials, scores, allow_missing=allow_missing)  # type: ignore[arg-type]
+    matched = match_files(trials, scores, columns=columns, allow_missing=allow_missing)  # type: ignore[arg-type]
     for path, absent, unused in zip(scores, matched.missing.values(), matched.unused.values(), strict=True):
         if absent:
             note(f"{path}: {absent:,} trials without a score are left out")
@@ -21,7 +23,10 @@ def read_matched(scores: Sequence[PathLike], trials: PathLike, allow_missing: bo
     return matched
 
 
-def read_speaker_sides(matched: Matched, speakers: PathLike | None, enroll: PathLike | None) -> tuple[Any, Any] | None:
+def read_speaker_sides(
+    matched: Matched, speakers: PathLike | None, enroll: PathLike | None, columns: Columns
+) -> tuple[Any, Any] | None:
     """The speakers of both sides of the trials; None where no file gives the speakers of the recordings."""
-    known = read_map(speakers, "speaker")
-    return speaker_sides(matched.trials, known, read_enrollment(enroll) if enroll else None) if known else None
+    known = read_map(speakers, "speaker", columns)
+    enrollment = read_enrollment(enroll, columns=columns) if enroll else None
+    return speaker_sides(matched.trials, known, enrollment) if known else None

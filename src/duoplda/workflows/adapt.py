@@ -11,7 +11,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
 from duoplda.io import source_files
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table, read_known_labels
 
 
@@ -23,12 +23,15 @@ def adapt(
     speakers: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
+    occasions: PathLike | None = None,
     labels: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     device: str = "cpu",
     dask: str | None = None,
     resume: bool = False,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     command: str | None = None,
     note: Note = silent,
@@ -40,18 +43,23 @@ def adapt(
     `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one. Further
     `options` are those of `Backend.adapt`.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
+    one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     if channels is not None and speakers is None and sessions is None:
         raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
+    if occasions is not None and speakers is None:
+        raise OptionsError("`occasions` are of use with `speakers`, between whom trials across occasions are made")
     in_embeddings = labels == embeddings  # as columns of theirs
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if in_embeddings else labels, model]
+    ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)
+    speakers, sessions, channels, occasions = held
+    lists = [None if ids == "rows" else ids, *held, None if in_embeddings else labels, model]
     files.check_outputs([out], force, [embeddings], lists)
     state = Path(f"{out}.resume")
-    with files.reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
+    reading: dict[str, Any] = {"columns": columns, "allow_missing": allow_missing, "strict": strict, "hashed": True}
+    with files.reader(device, dask, note, show, **reading) as (read, place):
         backend = Backend.load(model)
-        table = read_known_labels(embeddings, labels, speakers, sessions, channels)
+        table = read_known_labels(embeddings, labels, speakers, sessions, channels, occasions, columns)
         hashes = files.file_hashes(lists)
-        target: Any = read(embeddings, ids, table)
+        target: Any = read(embeddings, ids, table, backend)
         del table
         files.release_memory()
         # What tells this adaptation from others that may have left a file to resume from. Labels inside the embeddings
@@ -60,7 +68,9 @@ def adapt(
         inputs = [*hashes.values(), *((file.st_size, file.st_mtime_ns) for file in status)]
         work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "note": note}
         adapted = checkpoint.adapt(backend, target, state, observer=files.Progress(show), **work, **options)
-    origin = {"command": command, "inputs": {str(embeddings): target.digest, **hashes}, "versions": versions()}
+    hashes = {**files.file_hashes([embeddings]), **hashes}
+    origin: dict[str, Any] = {"sha256": hashes, "fingerprint": {str(embeddings): target.digest}}
+    origin = {"command": command, **origin, "versions": versions()}
     if "adaptation" in backend.provenance_:
         origin["before"] = backend.provenance_["adaptation"]
     adapted.save(out, provenance={"adaptation": origin}, force=force)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from duoplda.errors import DuopldaError, OptionsError
-from duoplda.estimators.advice import Advice
+from duoplda.estimators.advice import Advice, ProposedSessions
 from duoplda.estimators.advice import advise as advise_on
-from duoplda.io import read_embeddings, read_labels, read_recordings
+from duoplda.io import Coded, read_embeddings, read_labels, read_recordings, write_map
+from duoplda.io.common import TABLE_SUFFIXES
 from duoplda.io.label_index import encoded_labels
-from duoplda.workflows._files import Note, PathLike, silent
+from duoplda.io.labels import write_table
+from duoplda.workflows._files import Columns, Note, PathLike, silent
 from duoplda.workflows._labels import one_table
 
 
@@ -23,30 +29,49 @@ def advise(
     channels: PathLike | None = None,
     embeddings: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
+    write_sessions: PathLike | None = None,
+    force: bool = False,
     note: Note = silent,
 ) -> tuple[Advice, list[str]]:
     """What the labels of files allow, and commands to go on with; none where training would refuse.
 
     `embeddings` are looked at for their dimensions alone; `labels` may be embeddings that have labels as columns.
+    Sessions that the ids seem to name are written to `write_sessions`.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
     if labels is None and speakers is None:
         raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
     if embeddings is None and ids is not None:
         raise OptionsError("`ids` is about embeddings: give `embeddings`")
-    if embeddings is None and labels is not None and _has_vectors(Path(labels)):
+    if embeddings is None and labels is not None and _has_vectors(Path(labels), columns):
         embeddings = labels
     if labels is not None and labels == embeddings:
-        recordings = read_recordings(labels, ids=ids, own_labels=True, note=note)
-        advice = advise_on(recordings, dimensions=recordings.source.dim)
+        recordings = read_recordings(labels, ids=ids, columns=columns, own_labels=True, note=note)
+        names = recordings.source.ids()
+        advice = advise_on(recordings, ids=names, dimensions=recordings.source.dim)
     else:
-        table = read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
-        d = None if embeddings is None else read_embeddings(embeddings, ids).dim
-        advice = advise_on(encoded_labels(table, note), dimensions=d)
+        table = read_labels(speakers or labels, sessions, channels, columns=columns)  # type: ignore[arg-type]
+        d = None if embeddings is None else read_embeddings(embeddings, ids, columns=columns).dim
+        names = table.ids
+        advice = advise_on(encoded_labels(table, note), ids=names, dimensions=d)
+    if write_sessions is not None:
+        if advice.proposed is None:
+            raise DuopldaError("`write_sessions`: sessions are given, or the ids seem to name none: nothing to write")
+        _write_sessions(write_sessions, names, advice.proposed, force)
     options = {"--embeddings": embeddings or "EMBEDDINGS", "--ids": ids, "--labels": labels, "--speakers": speakers}
     options |= {"--sessions": sessions, "--channels": channels}
-    files = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+    if columns:
+        options["--columns"] = ",".join(f"{meaning}={name}" for meaning, name in columns.items())
     commands = list[list[str]]()
+    if advice.proposed is not None and Path(speakers or labels or "").is_file():
+        # A list of sessions goes with one of speakers, which a table has as well.
+        out = write_sessions or "utt2sess"
+        if write_sessions is None:
+            given = {name: options.get(name) for name in ("--labels", "--speakers", "--columns")}
+            commands.append(["duoplda", "advise", *_words(given), "--write-sessions", str(out)])
+        options |= {"--labels": None, "--speakers": speakers or labels, "--sessions": out}
+    files = _words(options)
     if any(leaf.letter == "A" for leaf in advice.leaves):  # too little for a model of its own
         commands.append(["duoplda", "adapt", "--model", "MODEL", *files, "--out", "adapted.safetensors"])
     if advice.model:
@@ -54,9 +79,22 @@ def advise(
     return advice, [shlex.join(words) for words in commands]
 
 
-def _has_vectors(path: Path) -> bool:
+def _words(options: Mapping[str, object]) -> list[str]:
+    """The options that are given, as they are typed."""
+    return [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+
+
+def _write_sessions(path: PathLike, ids: NDArray[Any], proposed: ProposedSessions, force: bool) -> None:
+    """Write lines `recording session`, or a table of them."""
+    if Path(path).suffix.lower() in TABLE_SUFFIXES:
+        write_table(path, {"id": Coded.of(ids), "session": Coded.of(proposed.names)}, force=force)
+    else:
+        write_map(path, ids, proposed.names, force=force)
+
+
+def _has_vectors(path: Path, columns: Columns) -> bool:
     """Whether a table, or a folder or pattern, is embeddings that bring their own labels."""
     if path.suffix.lower() in (".parquet", ".pq") or path.is_dir() or "*" in path.name:
         with suppress(DuopldaError):
-            return read_embeddings(path).dim > 0
+            return read_embeddings(path, columns=columns).dim > 0
     return False

@@ -17,7 +17,8 @@ from duoplda.evaluation.calibration import Fusion, QualityCalibration
 from duoplda.evaluation.matching import Matched, calibrate_scores
 from duoplda.evaluation.quality import TrialQuality, described, linked_sides, trial_quality
 from duoplda.io import Scores, Trials, check_output, read_enrollment, read_quality, read_scores, write_scores
-from duoplda.workflows._files import Note, PathLike, missing, silent
+from duoplda.io.label_index import missing
+from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 
 
@@ -37,6 +38,7 @@ def calibrate(
     enroll: PathLike | None = None,
     symmetric: bool | None = None,
     held_out: PathLike | None = None,
+    columns: Columns = None,
     allow_missing: bool = False,
     force: bool = False,
     note: Note = silent,
@@ -66,15 +68,17 @@ def calibrate(
         raise OptionsError("`quality` is a method of its own, for one file of `scores`; leave `method` out")
     if for_learning and source is not None:
         raise OptionsError("`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`")
+    scores, apply = held_lists(*scores), held_lists(*apply)  # read to learn from, and again to be calibrated
+    quality, enroll = held_lists(quality, enroll)
     inputs = [*scores, *apply, trials, source, model, quality, speakers, enroll]
     _check_folder(held_out, force, [*inputs, out])
     check_output(out, force, inputs=inputs)
-    table = None if quality is None else SideInformation(quality, enroll, allow_missing, note)
+    table = None if quality is None else SideInformation(quality, enroll, columns, allow_missing, note)
     learnt: dict[str, Any] = {}
     if source is not None:
         fitted = _load(source, quality)
     else:
-        matched = read_matched(scores, trials or "", allow_missing, note)
+        matched = read_matched(scores, trials or "", columns, allow_missing, note)
         name = str(trials if len(scores) > 1 else scores[0])
         if table is None:
             fitted, learnt = _learn(
@@ -90,7 +94,7 @@ def calibrate(
     if out is not None and as_calibration:
         fitted.save(out, force=force)
     elif out is not None:
-        systems = {str(path): read_scores(path) for path in apply or scores}
+        systems = {str(path): read_scores(path, columns=columns) for path in apply or scores}
         if table is None:
             calibrated = calibrate_scores(fitted, systems, allow_missing=allow_missing)
         else:
@@ -109,13 +113,14 @@ class SideInformation:
 
     quality: PathLike
     enroll: PathLike | None
+    columns: Columns
     allow_missing: bool
     note: Note
 
     def of(self, trials: Trials) -> tuple[NDArray[np.intp], TrialQuality]:
         """The rows of trials that the table describes, and what it says of them."""
-        table = read_quality(self.quality)
-        models = read_enrollment(self.enroll) if self.enroll else None
+        table = read_quality(self.quality, self.columns)
+        models = read_enrollment(self.enroll, columns=self.columns) if self.enroll else None
         rows = np.arange(len(trials))
         if self.allow_missing:
             known = described(trials, table, models)
@@ -160,7 +165,7 @@ def _learn_with_quality(
     y = chosen.target
     with error_prefix(name):
         fitted.fit(scores, y, quality=quality)
-        sides = read_speaker_sides(chosen, speakers, table.enroll) or linked_sides(chosen.trials)
+        sides = read_speaker_sides(chosen, speakers, table.enroll, table.columns) or linked_sides(chosen.trials)
         held = fitted.held_out(scores, y, quality=quality, speakers=sides)
         ratios = {"affine": held.affine, "quality": held.quality}
         bits = {"before": metrics.cllr(scores, y)} | {way: metrics.cllr(values, y) for way, values in ratios.items()}
@@ -209,7 +214,7 @@ def _store(model: PathLike, fitted: Any, force: bool) -> None:
         cause = "has a calibration already, which may have changed the scores given here"
         raise DuopldaError(f"{model}: {cause}; score with --raw first, and replace the calibration with `force`")
     backend.calibration_ = fitted
-    backend.save(model)
+    backend.save(model, force=True)
 
 
 def _some(trials: Trials, rows: NDArray[np.intp]) -> Trials:

@@ -16,7 +16,7 @@ from duoplda.io.labels import write_table
 from duoplda.report import weak_clusters, weak_pairs, write_cluster_report
 from duoplda.trials.clustering import Clustering
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
 
 
@@ -29,10 +29,12 @@ def cluster(
     channels: PathLike | None = None,
     labels: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     speakers: int | None = None,
     min_speakers: int | None = None,
     max_speakers: int | None = None,
     speakers_known: PathLike | None = None,
+    registry: PathLike | None = None,
     must_link: PathLike | None = None,
     cannot_link: PathLike | None = None,
     segments_are: str | None = None,
@@ -41,6 +43,7 @@ def cluster(
     device: str = "cpu",
     dask: str | None = None,
     domain_check: bool = True,
+    strict: bool = False,
     force: bool = False,
     command: str = "",
     note: Note = silent,
@@ -54,25 +57,28 @@ def cluster(
     outputs = [Path(path).resolve() for path in (out, report, merges) if path is not None]
     if len({*outputs}) < len(outputs):
         raise OptionsError("`out`, `report` and `merges` must be different files")
+    sessions, channels, labels, must_link, cannot_link = files.held_lists(
+        sessions, channels, labels, must_link, cannot_link
+    )
     lists = model, sessions, channels, labels, speakers_known, must_link, cannot_link
     files.check_outputs([out, report, merges], force, [embeddings], [ids, *lists])
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
-        options |= {"must_link": _read_pairs(must_link), "cannot_link": _read_pairs(cannot_link)}
-        known = files.labels_by_id(sessions, channels)
+    reading: dict[str, Any] = {"columns": columns, "allow_missing": None, "strict": strict, "hashed": False}
+    with files.reader(device, dask, note, show, **reading, domain_check=domain_check) as (read, place):
+        options |= {"must_link": _read_pairs(must_link, columns), "cannot_link": _read_pairs(cannot_link, columns)}
+        known = files.labels_by_id(sessions, channels, columns)
         if labels is not None:
-            known = dict(zip(("session", "channel"), read_sessions(labels), strict=True))
+            known = dict(zip(("session", "channel"), read_sessions(labels, columns), strict=True))
         chain = Backend.load(model)
         unlabelled = sessions is None and labels is None
         if unlabelled and (segments_are or chain.provenance_.get("sessions_are")):
             options["within_session"] = files.segment_level(segments_are, chain, note) == "recordings"
-        enrolled = None if speakers_known is None else chain.load_sides(speakers_known, device=place)
-        clustering = chain.cluster(read(embeddings, ids), **known, known=enrolled, **options, device=place)
+        enrolled = files.known_speakers(chain, speakers_known, registry, place)
+        source = read(embeddings, ids, files.only(known["session"]) if known["session"] else None, chain)
+        clustering = chain.cluster(source, **known, known=enrolled, **options, device=place)
     recordings = clustering.ids.astype(str)
     session = known["session"] or {}
     session_of = np.array([session.get(name, name) for name in recordings.tolist()])
-    if session and (n := sum(name not in session for name in recordings.tolist())):
-        note(f"{n:,} recordings have no session in {sessions or labels}: each is taken for a session of its own")
     second = np.array([*clustering.names.tolist(), "-"])[clustering.runner_up[clustering.item]]  # -1 is the last one
     margin = np.round(clustering.margin[clustering.item], 4)
     cluster_of = clustering.names[clustering.labels]
@@ -103,11 +109,11 @@ def summarized(clustering: Clustering, counts: dict[str, int], most: int = 5) ->
     return {**counts, **more, "weak_merges": weak, "near_pairs": near}
 
 
-def _read_pairs(path: PathLike | None) -> NDArray[np.str_] | None:
+def _read_pairs(path: PathLike | None, columns: Columns) -> NDArray[np.str_] | None:
     """(k, 2) pairs of recordings, from lines `recording recording`."""
     if path is None:
         return None
-    listed = read_trials(path)
+    listed = read_trials(path, columns=columns)
     if listed.target is not None:
         raise DuopldaError(f"{path}: these are trials with their truth; give pairs alone, lines `recording recording`")
     return np.column_stack([listed.enroll.values, listed.test.values])

@@ -12,6 +12,7 @@ from duoplda.io import (
     check_output,
     is_container,
     read_model,
+    write_hyperion,
     write_kaldi_plda,
     write_pair,
     write_vbx,
@@ -36,7 +37,7 @@ def convert(
 ) -> str:
     """Write a PLDA model in another format, and return what was converted in words; warnings say what is lost."""
     suffix = Path(out).suffix.lower()
-    to = to or {".npz": "vbx", ".safetensors": "duoplda"}.get(suffix, "kaldi")
+    to = to or {".npz": "vbx", ".safetensors": "duoplda", ".h5": "hyperion"}.get(suffix, "kaldi")
     pair = to == "pyannote" or (to == "vbx" and suffix != ".npz")
     if text and to != "kaldi":
         raise OptionsError(f"`text` is for the format kaldi, not {to}")
@@ -56,8 +57,8 @@ def convert(
     elif foreign is None:
         raise DuopldaError(f"{source}: is a model of duoplda already; name another format with `to`")
     else:
-        inputs = file_hashes([source, transform])
-        backend.save(out, provenance={"command": command, "inputs": inputs}, force=force)
+        provenance = {"command": command, "sha256": file_hashes([source, transform])}
+        backend.save(out, provenance=provenance, force=force)
     d, ny = backend.plda_.speaker_loadings_.shape
     return f"{to}, {d} dimensions, {ny} speaker factors, from {foreign.format if foreign else 'duoplda'}"
 
@@ -91,6 +92,8 @@ def _write_plda(
     raised = 0
     if to == "kaldi":
         write_kaldi_plda(out, model, text=text, force=force)
+    elif to == "hyperion":
+        write_hyperion(out, model, force=force)
     else:
         raised = write_vbx(out, model, force=force)
     _say_lost(loss, raised, note)

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from duoplda import diarization
+from duoplda.diarization.segments import lists_segments, segments_of_ids, within
 from duoplda.errors import OptionsError
-from duoplda.workflows._files import Note, PathLike, Show, check_outputs, missing, reader, segment_level, silent
+from duoplda.io import Coded
+from duoplda.io.common import TABLE_SUFFIXES, held
+from duoplda.io.label_index import unlabelled
+from duoplda.io.labels import write_table
+from duoplda.report import write_diarization_report
+from duoplda.workflows._files import (
+    Columns,
+    EmbeddedIds,
+    Note,
+    PathLike,
+    Show,
+    check_outputs,
+    file_hashes,
+    known_speakers,
+    reader,
+    segment_level,
+    silent,
+)
 from duoplda.workflows.convert import load_model
+from duoplda.workflows.embed import embedded_windows
 
 
 def diarize(
     model: PathLike,
-    embeddings: PathLike,
-    segments: PathLike,
     out: PathLike,
     *,
+    embeddings: PathLike | None = None,
+    audio: Sequence[PathLike] | None = None,
+    extractor: PathLike | None = None,
+    segments: PathLike | None = None,
+    overlap: PathLike | None = None,
     transform: PathLike | None = None,
     segments_are: str | None = None,
     hmm: bool = True,
@@ -27,35 +53,112 @@ def diarize(
     dimensions: int | None = None,
     link: bool = False,
     cannot_link_within: bool = False,
+    speakers_known: PathLike | None = None,
+    registry: PathLike | None = None,
+    confidence: PathLike | None = None,
+    report: PathLike | None = None,
+    command: str = "",
     ids: str | None = None,
+    columns: Columns = None,
     allow_missing: bool = False,
+    strict: bool = False,
+    domain_check: bool = True,
     force: bool = False,
     note: Note = silent,
     show: Show = silent,
     **options: Any,
 ) -> dict[str, Any]:
-    """Give the segments of files to speakers, write their turns, and return how many there are, in all and by file."""
+    """Give the segments of files to speakers, write their turns, and return how many there are, in all and by file.
+
+    With `audio` and `extractor`, windows of the audio are embedded first, wherever speech is.
+    """
+    if (embeddings is None) == (audio is None) or (audio is None) != (extractor is None):
+        raise OptionsError("give either `embeddings`, or `audio` and `extractor`")
+    if audio is not None and (segments is not None or ids is not None):
+        raise OptionsError("`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is")
     if not hmm and not refine:
         raise OptionsError("`hmm` is about the refinement: leave out either of the two")
     if speakers is not None and (min_speakers is not None or max_speakers is not None):
         raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
-    if cannot_link_within and not link:
-        raise OptionsError("`cannot_link_within` is for `link`")
-    check_outputs([out], force, [embeddings], [ids, model, transform, segments])
+    if cannot_link_within and not link and speakers_known is None and registry is None:
+        raise OptionsError("`cannot_link_within` is for `link`, or for known speakers")
+    if confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES:
+        raise OptionsError(f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
+    outputs = [Path(path).resolve() for path in (out, confidence, report) if path is not None]
+    if len({*outputs}) < len(outputs):
+        raise OptionsError("`out`, `confidence` and `report` must be different files")
+    lists = ids, model, transform, segments, overlap, speakers_known, extractor, *(audio or [])
+    check_outputs([out, confidence, report], force, [embeddings], lists)
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
     options["n_dimensions"] = dimensions
     options |= {"link": link, "cannot_link_within": cannot_link_within}
     options["refine"] = ("vbx" if hmm else "gmm") if refine else None
-    with reader("cpu", None, note, show) as (read, _):
+    with (
+        embedded_windows(audio, extractor, embeddings, segments, note, show) as (embeddings, segments),
+        reader("cpu", None, note, show, columns=columns, domain_check=domain_check) as (read, _),
+    ):
         chain, _ = load_model(model, transform)
         options["segments_are"] = segment_level(segments_are, chain, note)
-        absent = partial(missing, allow_missing=allow_missing, note=note)
-        windows = diarization.read_segments(segments)
-        turns = diarization.diarize(chain, read(embeddings, ids), windows, absent=absent, **options)
+        options["known"] = known_speakers(chain, speakers_known, registry)
+        embedded = EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+        absent = partial(embedded.missing, "segments have no embedding")
+
+        def unlisted(names: NDArray[Any]) -> None:
+            unlabelled("embeddings have no segment", len(names), names, strict, note)
+
+        windows = _windows(segments, embedded, unlisted)
+        options["overlap"] = None if overlap is None else diarization.read_regions(overlap)
+        numbers: dict[str, dict[int, float]] = {}
+        options["told"] = lambda file, found: numbers.update({file: found.numbers})
+        turns = diarization.diarize(
+            chain, read(embeddings, ids, model=chain), windows, absent=absent, unlisted=unlisted, **options
+        )
     diarization.write_rttm(out, turns, force=force)
-    files = {}
+    if confidence is not None:
+        write_table(confidence, confidence_of(turns), force=force)
+    if report is not None:
+        origin: dict[str, Any] = {"commands": [command] if command else [], "hashes": file_hashes([model, segments])}
+        write_diarization_report(report, turns, numbers=numbers, **origin, force=force)
+    files: dict[str, dict[str, Any]] = {}
     for code, name in enumerate(turns.file.names.tolist()):
         part = turns[turns.file.codes == code]
         n_speakers = len({*part.speaker.codes.tolist()})
         files[name] = {"speakers": n_speakers, "turns": len(part), "seconds": float(part.duration.sum())}
-    return {"speakers": len({*turns.speaker.codes.tolist()}), "turns": len(turns), "files": files}
+        files[name]["number_posterior"] = {str(k): p for k, p in numbers[name].items()}
+        files[name]["confidence"] = _rows({k: v for k, v in confidence_of(part).items() if k != "file"})
+    known = options["known"]
+    named = set() if known is None else {*known.ids.astype(str).tolist()} & {*turns.speaker.values.tolist()}
+    counts = {"speakers": len({*turns.speaker.codes.tolist()}), "known": len(named), "turns": len(turns)}
+    return {**counts, "files": files}
+
+
+def _windows(
+    segments: PathLike | None, embedded: EmbeddedIds, unlisted: Callable[[NDArray[Any]], None]
+) -> diarization.Segments:
+    """The windows of a list; or those that the ids of embeddings say, and of these the ones in regions of speech."""
+    if segments is not None and lists_segments(segments := held(segments)):
+        return diarization.read_segments(segments)
+    windows = segments_of_ids(embedded.all_ids().astype(str))
+    if segments is None:
+        return windows
+    spoken = within(windows, diarization.read_regions(segments))
+    if not spoken.all():
+        unlisted(windows.ids[~spoken])
+    return windows[spoken]
+
+
+def confidence_of(turns: diarization.Diarization) -> dict[str, Coded | NDArray[Any]]:
+    """The columns of a table: each turn, the posterior of its speaker, the second best, and the known voice."""
+    columns: dict[str, Coded | NDArray[Any]]
+    columns = {"file": turns.file, "start": turns.start.round(6), "end": turns.end.round(6), "speaker": turns.speaker}
+    columns |= {"posterior": turns.posterior.round(6), "second": turns.second}
+    columns |= {"second_posterior": turns.second_posterior.round(6)}
+    if turns.voice is not None and turns.voice_posterior is not None:
+        columns |= {"voice": turns.voice, "voice_posterior": turns.voice_posterior.round(6)}
+    return columns
+
+
+def _rows(columns: dict[str, Coded | NDArray[Any]]) -> list[dict[str, Any]]:
+    """A table as one dictionary for each row."""
+    lists = [(column.values if isinstance(column, Coded) else column).tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]

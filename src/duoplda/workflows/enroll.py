@@ -8,9 +8,21 @@ from functools import partial
 from duoplda.errors import OptionsError
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.scoring import enroll_recordings
-from duoplda.io import read_enrollment
+from duoplda.io import read_enrollment, read_map
+from duoplda.io.label_index import missing
 from duoplda.trials.sides import Sides
-from duoplda.workflows._files import Note, PathLike, Show, check_outputs, labels_by_id, missing, reader, silent
+from duoplda.workflows._files import (
+    Columns,
+    EmbeddedIds,
+    ListedColumns,
+    Note,
+    PathLike,
+    Show,
+    check_outputs,
+    labels_by_id,
+    reader,
+    silent,
+)
 
 
 def enroll(
@@ -21,12 +33,15 @@ def enroll(
     enroll: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
+    occasions: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     add_to: PathLike | None = None,
     remove: Sequence[str] = (),
     device: str = "cpu",
     dask: str | None = None,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     note: Note = silent,
     show: Show = silent,
@@ -36,22 +51,25 @@ def enroll(
         raise OptionsError("`embeddings` and `enroll` go together: vectors, and whose they are")
     if add_to is None and (remove or enroll is None):
         raise OptionsError("give `embeddings` and `enroll`, or `add_to` for a file that is to be changed")
-    check_outputs([out], force, [embeddings], [ids, model, enroll, sessions, channels, add_to])
-    with reader(device, dask, note, show) as (read, place):
+    check_outputs([out], force, [embeddings], [ids, model, enroll, sessions, channels, occasions, add_to])
+    with reader(device, dask, note, show, columns=columns) as (read, place):
         chain = Backend.load(model)
         voices = None if add_to is None else chain.load_sides(add_to, device=place)
         if voices is not None and remove:
             unknown = [name for name, row in zip(remove, voices.rows(remove), strict=True) if row < 0]
-            missing("speakers to be removed are not enrolled", unknown, allow_missing, note)
+            there = "enrolled are", voices.ids
+            missing("speakers to be removed are not enrolled", unknown, allow_missing, note, there)
             voices.remove([name for name in remove if name not in unknown])
         if embeddings is not None and enroll is not None:
-            table = read_enrollment(enroll)
-            absent = partial(
-                missing, "recordings of the enrolment have no embedding", allow_missing=allow_missing, note=note
+            table = read_enrollment(enroll, columns=columns)
+            listed = ListedColumns(enroll, table.model.names, table.recording.names, "model=2,recording=1")
+            embedded = EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+            absent = partial(embedded.missing, "recordings of the enrolment have no embedding", listed=listed)
+            labels = labels_by_id(sessions, channels, columns) | {"occasion": read_map(occasions, "occasion", columns)}
+            pairs = embedded.labelled(table.model, table.recording, labels["session"], strict)
+            new = enroll_recordings(
+                chain, read(embeddings, ids, model=chain), *pairs, **labels, device=place, absent=absent
             )
-            labels = labels_by_id(sessions, channels)
-            pairs = table.model, table.recording
-            new = enroll_recordings(chain, read(embeddings, ids), *pairs, **labels, device=place, absent=absent)
             voices = new if voices is None else voices.add(new)
     assert voices is not None
     voices.save(out, force=force)

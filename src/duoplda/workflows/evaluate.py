@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from duoplda.diarization import DiarizationErrors, der, is_rttm, read_rttm, read_uem
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError, OptionsError, some
 from duoplda.evaluation.matching import Matched
-from duoplda.evaluation.metrics import measure_systems, metric_names
+from duoplda.evaluation.metrics import Booleans, Floats, measure, measure_systems, metric_names, paired_difference
 from duoplda.evaluation.partitions import partition_metrics
+from duoplda.evaluation.support import dev_pav, elub, invariance_bounds, misleading_evidence
 from duoplda.io import check_output, read_partition
-from duoplda.workflows._files import Note, PathLike, missing, silent
+from duoplda.io.label_index import missing, unlabelled
+from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 
 
@@ -29,30 +33,38 @@ def evaluate(
     enroll: PathLike | None = None,
     bootstrap: int = 200,
     seed: int = 0,
+    compare: tuple[str, str] | None = None,
+    support: bool = False,
     clusters: PathLike | None = None,
     reference: PathLike | None = None,
     collar: float = 0.0,
     skip_overlap: bool = False,
     uem: PathLike | None = None,
     plot: PathLike | None = None,
+    columns: Columns = None,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     progress: bool = False,
     note: Note = silent,
 ) -> dict[str, Any]:
     """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold.
 
-    Returns numbers by name: of scores for each of the `systems`, of turns in all and for each of the `files`.
+    Returns numbers by name: of scores for each of the `systems`, of turns in all and for each of the `files`. With
+    `compare`, two names of systems, also the paired difference between them of each metric; with `support`, which
+    ratios the trials support.
     """
     of_turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
-    of_scores = [scores, trials, p_target, speakers, enroll, plot]
+    of_scores = [scores, trials, p_target, speakers, enroll, plot, compare, support]
     if scores and trials and not (clusters or reference or any(of_turns.values())):
         check_output(plot, force, inputs=[*scores, trials, speakers, enroll])
-        matched = read_matched(scores, trials, allow_missing, note)
-        sides = read_speaker_sides(matched, speakers, enroll) if bootstrap else None
+        matched = read_matched(scores, trials, columns, allow_missing, note)
+        sides = read_speaker_sides(matched, speakers, enroll, columns) if bootstrap else None
         priors = list(p_target) or [0.01]
         point: dict[str, Any] = {"p_target": priors, "c_miss": c_miss, "c_fa": c_fa}
         resampling: dict[str, Any] = {"n_resamples": bootstrap, "seed": seed, "progress": progress}
+        if compare is not None:
+            differences = _differences(compare, matched, sides, {"eer_method": eer, **point}, resampling)
         measured = measure_systems(matched.systems, matched.target, sides, eer_method=eer, **point, **resampling)
         if plot is not None:
             _plot(plot, matched, [(p, c_miss, c_fa) for p in priors], force, note)
@@ -63,13 +75,17 @@ def evaluate(
             if values.low is not None:
                 ends = zip(values.low, values.high, strict=True)
                 systems[name]["intervals"] = dict(zip(names, ends, strict=True))
+            if support:
+                systems[name]["support"] = _support(matched.systems[name], matched.target)
         n = len(matched.target)
         n_targets = int(matched.target.sum())
         counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": matched.n_left_out}
-        return {**counts, "eer_definition": eer, **point, "systems": systems}
+        more = {} if compare is None else {"comparison": {"systems": list(compare), **differences}}
+        return {**counts, "eer_definition": eer, **point, "systems": systems, **more}
     if clusters is None or reference is None or any(of_scores):
         what = "`scores` and `trials`, or `clusters` and `reference`"
         raise OptionsError(f"evaluate takes {what}, and the options of one of the two")
+    clusters, reference = held_lists(clusters, reference)
     turns = is_rttm(clusters)
     if turns != is_rttm(reference):
         files = (clusters, reference) if turns else (reference, clusters)
@@ -80,7 +96,34 @@ def evaluate(
         raise OptionsError(
             "`collar`, `skip_overlap` and `uem` are for turns (RTTM), and these are labels of recordings"
         )
-    return _evaluate_clusters(clusters, reference, bootstrap, seed, allow_missing, note)
+    return _evaluate_clusters(clusters, reference, columns, bootstrap, seed, allow_missing, strict, note)
+
+
+def _differences(
+    names: tuple[str, str],
+    matched: Matched,
+    sides: tuple[Any, Any] | None,
+    point: dict[str, Any],
+    resampling: dict[str, Any],
+) -> dict[str, dict[str, float]]:
+    """What the first of two systems has of each metric less what the second has, with an interval over speakers."""
+    if unknown := [name for name in names if name not in matched.systems]:
+        raise OptionsError(f"`compare` names {some(unknown)}; the systems are {some(list(matched.systems))}")
+    if sides is None:
+        raise OptionsError("`compare` needs `speakers` (and `bootstrap` above 0): differences are tested over speakers")
+    first, second = (matched.systems[name] for name in names)
+    result = paired_difference(partial(measure, **point), first, second, matched.target, *sides, **resampling)
+    ends = zip(result.estimate, result.low, result.high, strict=True)
+    return {
+        metric: {"difference": float(difference), "low": float(low), "high": float(high)}
+        for metric, (difference, low, high) in zip(metric_names(point["p_target"]), ends, strict=True)
+    }
+
+
+def _support(scores: Floats, target: Booleans) -> dict[str, Any]:
+    """Which ratios the trials support, in nats, and how often they mislead."""
+    bounds = {"elub": elub(scores, target), "invariance_bounds": invariance_bounds(scores, target)}
+    return {**bounds, "dev_pav": dev_pav(scores, target), **misleading_evidence(scores, target)._asdict()}
 
 
 def _plot(path: PathLike, matched: Matched, points: list[tuple[float, float, float]], force: bool, note: Note) -> None:
@@ -88,25 +131,33 @@ def _plot(path: PathLike, matched: Matched, points: list[tuple[float, float, flo
     from duoplda.report import plots  # Matplotlib is an extra
 
     curves = {name: (values, matched.target) for name, values in matched.systems.items()}
-    plots.save(plots.det(curves, points), path, force=force)
+    plots.save(plots.det(curves, operating_points=points), path, force=force)
     note(f"{path}: DET of {len(curves)} system{'s' * (len(curves) > 1)}")
 
 
 def _evaluate_clusters(
-    clusters: PathLike, reference: PathLike, bootstrap: int, seed: int, allow_missing: bool, note: Note
+    clusters: PathLike,
+    reference: PathLike,
+    columns: Columns,
+    bootstrap: int,
+    seed: int,
+    allow_missing: bool,
+    strict: bool,
+    note: Note,
 ) -> dict[str, Any]:
     """How well clusters of recordings agree with their speakers."""
-    cluster = read_partition(clusters)
-    speaker = read_partition(reference, "speaker")
-    without = f"recordings of {clusters} have no speaker", [name for name in cluster if name not in speaker]
-    missing(*without, allow_missing, note)
-    without = f"recordings of {reference} have no cluster", [name for name in speaker if name not in cluster]
-    missing(*without, allow_missing, note)
+    cluster = read_partition(clusters, columns=columns)
+    speaker = read_partition(reference, "speaker", columns)
+    lack = [name for name in cluster if name not in speaker]
+    unlabelled(f"recordings of {clusters} have no speaker", len(lack), lack, strict, note)
+    lack = [name for name in speaker if name not in cluster]
+    there = f"{clusters} has", cluster
+    missing(f"recordings of {reference} have no cluster", lack, allow_missing, note, there)
     ids = [name for name in cluster if name in speaker]
     if not ids:
         raise DuopldaError(f"{clusters} and {reference} have no recording in common; do their ids agree?")
-    columns = [cluster[name] for name in ids], [speaker[name] for name in ids]
-    measured = partition_metrics(*columns, n_resamples=bootstrap, seed=seed)
+    partitions = [cluster[name] for name in ids], [speaker[name] for name in ids]
+    measured = partition_metrics(*partitions, n_resamples=bootstrap, seed=seed)
     counts = {"recordings": len(ids), "missing": len({*cluster} ^ {*speaker})}
     intervals = {name: (value.low, value.high) for name, value in measured.items() if value.low is not None}
     return {**counts, **{name: value.estimate for name, value in measured.items()}, "intervals": intervals}
@@ -130,12 +181,21 @@ def _evaluate_turns(
     missing(f"files of {clusters} are not in {reference}", turns.file.names[unknown], allow_missing, note)
     turns = turns[~unknown[turns.file.codes]]
     errors = der(turns, truth, collar=collar, skip_overlap=skip_overlap, regions=regions)
-    if absent := [name for name in errors.files if name in known - {*turns.file.names.tolist()}]:
-        note(f"{len(absent)} files of {reference} have no turns in {clusters} and are missed: {', '.join(absent[:10])}")
-    if unscored := len({*truth.file.names.tolist()} - {*errors.files}):
-        note(f"{unscored} files of {reference} have no regions in {uem} and are not scored")
-    options = {"collar": collar, "skip_overlap": skip_overlap, "files_left_out": unscored + int(unknown.sum())}
-    files = {name: _error_parts(part) for name, part in errors.files.items()}
+    files = {name: _error_parts(part) for name, part in errors.files.items() if not math.isnan(part.rate)}
+    empty = [name for name in errors.files if name not in files]
+    limits = f" outside the collar of {collar:g} s" * bool(collar) + " outside overlaps" * skip_overlap
+    limits += f" in the regions of {uem}" * bool(uem)
+    if not files:
+        raise DuopldaError(f"{reference}: nothing is scored, as there is no speech{limits}")
+    if empty:
+        note(f"{len(empty)} files have no speech{limits} and are not scored: {some(empty)}")
+    truly = {*truth.file.names.tolist()}
+    if absent := [name for name in files if name in truly - {*turns.file.names.tolist()}]:
+        note(f"{len(absent)} files of {reference} have no turns in {clusters} and are missed: {some(absent)}")
+    if outside := sorted(truly - {*errors.files}):
+        note(f"{len(outside)} files of {reference} have no regions in {uem} and are not scored: {some(outside)}")
+    n_left_out = len(outside) + len(empty) + int(unknown.sum())
+    options = {"collar": collar, "skip_overlap": skip_overlap, "files_left_out": n_left_out}
     return {**options, **_error_parts(errors), "files": files}
 
 

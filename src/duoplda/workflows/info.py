@@ -1,34 +1,72 @@
-"""What is in a model file, and how far recordings are from its training data."""
+"""What is in a model file or a file of enrolled speakers, and how far recordings are from its training data."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from duoplda.errors import DuopldaError, OptionsError
-from duoplda.estimators import domain
 from duoplda.estimators.backend import Backend
-from duoplda.io import read_map, read_recordings
-from duoplda.workflows._files import PathLike
+from duoplda.estimators.scoring import measure_recordings
+from duoplda.io import read_container, read_map, read_recordings
+from duoplda.io.common import first_bytes
+from duoplda.trials.sides import fingerprint, read_enrolled
+from duoplda.workflows._files import Columns, PathLike, file_hashes
 
 
 def info(
-    model: PathLike, *, embeddings: PathLike | None = None, ids: str | None = None, speakers: PathLike | None = None
+    model: PathLike,
+    *,
+    embeddings: PathLike | None = None,
+    ids: str | None = None,
+    columns: Columns = None,
+    speakers: PathLike | None = None,
 ) -> dict[str, Any]:
     """The summary of a model; with `embeddings`, under `domain`, their distance from its training data and its limit.
 
-    Without `speakers`, the speaker of each recording, every recording counts as a speaker of its own.
+    Without `speakers`, the speaker of each recording, clusters of a sample of them count as speakers. Of a file of
+    enrolled speakers, or a registry of voices: `enrolled`, with the numbers of sessions and recordings of each, and
+    `model`, the fingerprint of the model that enrolled them (of a registry: of its steps, too). The SHA-256 of a file
+    is under `sha256`; a registry, which changes, has none.
     """
     if embeddings is None and (ids is not None or speakers is not None):
         raise OptionsError("`ids` and `speakers` are about recordings: give `embeddings`")
+    if _is_registry(model):
+        if embeddings is not None:
+            raise OptionsError(f"`embeddings` are compared with a model, and {model} is a registry of voices")
+        return {"registry": os.fspath(model), **_about_registry(model)}
+    sha256 = file_hashes([model]).get(os.fspath(model))
+    if read_container(model, ["duoplda-backend", "duoplda-sides"])[1]["format"] == "duoplda-sides":
+        if embeddings is not None:
+            raise OptionsError(f"`embeddings` are compared with a model, and {model} holds enrolled speakers")
+        enrolled = read_enrolled(model)
+        counts = zip(enrolled.sessions.tolist(), enrolled.recordings.tolist(), strict=True)
+        each = [{"sessions": sessions, "recordings": n} for sessions, n in counts]
+        voices = dict(zip(enrolled.ids.tolist(), each, strict=True))
+        return {"sha256": sha256, "model": enrolled.model, "enrolled": voices}
     chain = Backend.load(model)
-    summary = chain.summary()
+    summary = chain.summary() | {"sha256": sha256, "fingerprint": fingerprint(chain.plda_.ratio_model_)}
     if embeddings is None:
         return summary
-    known = read_map(speakers, "speaker")
-    seen, names = domain.look(chain, read_recordings(embeddings, ids=ids), None if known is None else [*known])
-    if not seen.n:
+    known = read_map(speakers, "speaker", columns)
+    recordings = read_recordings(embeddings, ids=ids, columns=columns)
+    measured = measure_recordings(chain, recordings, None if known is None else [*known], known)
+    if measured is None:
         cause = f"is in {speakers}" if speakers else "can be summed up"
         raise DuopldaError(f"{embeddings}: no recording of it {cause}")
-    n_speakers = seen.n if known is None else len({known[name] for name in names.tolist()})
-    measured = domain.measure(chain, seen, n_speakers)
     return summary | {"domain": {**measured._asdict(), "within": measured.within}}
+
+
+def _is_registry(path: PathLike) -> bool:
+    """Is this a database of SQLite?"""
+    return Path(path).is_file() and first_bytes(path).startswith(b"SQLite format 3\0")
+
+
+def _about_registry(path: PathLike) -> dict[str, Any]:
+    """Who is in a registry, what it keeps, and of which model."""
+    from duoplda.voices import Registry
+
+    with Registry.open(path) as registry:
+        counts = {v.name: {"sessions": v.n_sessions, "recordings": v.n_recordings} for v in registry.voices()}
+        return {"model": registry.fingerprint, "keep": registry.keep, "enrolled": counts}

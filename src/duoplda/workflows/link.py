@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from duoplda.diarization import Segments, Turns, read_segments, write_rttm
+from duoplda.diarization.known import known_voices
 from duoplda.diarization.linking import pairs_within
 from duoplda.diarization.local_speakers import (
     LocalSpeaker,
@@ -21,9 +23,10 @@ from duoplda.errors import DuopldaError, OptionsError, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.scoring import enroll_recordings
-from duoplda.io import read_partition, write_partition
+from duoplda.io import read_map, read_partition, write_partition
+from duoplda.io.label_index import missing, unlabelled
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows.cluster import summarized
 
 
@@ -38,14 +41,18 @@ def link(
     segments_are: str | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
+    occasions: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     discount: float = 1.0,
     speakers_known: PathLike | None = None,
+    registry: PathLike | None = None,
     cannot_link_within: bool = False,
     device: str = "cpu",
     dask: str | None = None,
     domain_check: bool = True,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     note: Note = silent,
     show: Show = silent,
@@ -61,33 +68,44 @@ def link(
         )
     if cannot_link_within and segments is None:
         raise OptionsError("`cannot_link_within` needs `segments`, which say what file a segment is of")
-    lists = *rttm, segments, local, model, sessions, channels, speakers_known
+    lists = *rttm, segments, local, model, sessions, channels, occasions, speakers_known
     files.check_outputs([out], force, [embeddings], [ids, *lists])
-    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+    reading: dict[str, Any] = {"columns": columns, "allow_missing": None, "strict": strict, "hashed": False}
+    with files.reader(device, dask, note, show, **reading, domain_check=domain_check) as (read, place):
         cuts = None if segments is None else read_segments(segments)
         if cuts is not None and discount == 1 and (overlap := overlap_of_segments(cuts)) > 1.5:
             said = f"a second of speech is in {overlap:.1f} segments, and counts as often"
             warnings.warn(f"{said}; see `discount` {1 / overlap:.2f}", UserWarning, stacklevel=2)
         turns = read_turns(rttm) if rttm else None
-        who = _local_speakers(turns, cuts, local, allow_missing, note)
+        who = _local_speakers(turns, cuts, local, columns, allow_missing, strict, note)
+        labels = files.labels_by_id(sessions, channels, columns)
+        labels["occasion"] = read_map(occasions, "occasion", columns)
+        embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+        lack = embedded.without_session(who, labels["session"], strict)
+        who = {name: person for name, person in who.items() if name not in lack}
         people = sorted({*who.values()})
         row = {person: k for k, person in enumerate(people)}
-        labels = files.labels_by_id(sessions, channels)
         chain = Backend.load(model)
         if labels["session"] is not None or files.segment_level(segments_are, chain, note) == "recordings":
             session = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
             labels["session"] = {i: " ".join([*person, session[i]]) for i, person in who.items() if i in session}
-        if speakers_known is not None:
-            options["known"] = chain.load_sides(speakers_known, device=place)
-        else:
+        known = files.known_speakers(chain, speakers_known, registry, place)
+        if known is None:
             chain = unscaled(chain)
-        absent = partial(files.missing, "segments have no embedding", allow_missing=allow_missing, note=note)
+        absent = partial(embedded.missing, "segments have no embedding")
         pairs = [row[person] for person in who.values()], [*who]
-        sides = enroll_recordings(chain, read(embeddings, ids), *pairs, **labels, device=place, absent=absent)
+        sides = enroll_recordings(
+            chain, read(embeddings, ids, files.only(who)), *pairs, **labels, device=place, absent=absent
+        )
         if cannot_link_within:
             rows = sides.ids.tolist()
             options["cannot_link"] = pairs_within(rows, [people[k][0] for k in rows])
         clustering = chain.cluster(sides, discount=discount, **options)
+        if known is not None:
+            file = None if cuts is None else [people[k][0] for k in sides.ids.tolist()]
+            person: dict[str, Any] = {"person": clustering.labels, "discount": discount, "apart": cannot_link_within}
+            voices = known_voices(chain, sides, known, file, **person)
+            clustering = replace(clustering, names=voices.names(clustering.names.astype(str)), known=voices.named)
     names = clustering.names[clustering.labels].astype(str).tolist()
     name = {people[k]: linked for k, linked in zip(clustering.ids.tolist(), names, strict=True)}
     if turns is not None and as_turns:
@@ -105,20 +123,26 @@ def link(
 
 
 def _local_speakers(
-    turns: Turns | None, segments: Segments | None, local: PathLike | None, allow_missing: bool, note: Note
+    turns: Turns | None,
+    segments: Segments | None,
+    local: PathLike | None,
+    columns: Columns,
+    allow_missing: bool,
+    strict: bool,
+    note: Note,
 ) -> dict[str, LocalSpeaker]:
     """The local speaker of each segment or recording, by turns or by a list."""
     if turns is not None and segments is not None:
         speakers = speakers_by_overlap(segments, turns)
-        if len(speakers) < len(segments):
-            note(f"{len(segments) - len(speakers):,} segments overlap no turn, and are not used")
+        lack = [name for name in segments.ids.tolist() if name not in speakers]
+        unlabelled("segments overlap no turn", len(lack), lack, strict, note)
     else:
-        names = read_partition(local or "", "speaker")
+        names = read_partition(local or "", "speaker", columns)
         file = dict.fromkeys(names, "")
         if segments is not None:  # names count within a file
             file = dict(zip(segments.ids.tolist(), segments.file.values.tolist(), strict=True))
             unknown = [recording for recording in names if recording not in file]
-            files.missing(f"recordings of {local} are not among the segments", unknown, allow_missing, note)
+            missing(f"recordings of {local} are not among the segments", unknown, allow_missing, note)
         speakers = {recording: (file[recording], name) for recording, name in names.items() if recording in file}
     if not speakers:
         raise DuopldaError("no local speaker has a segment: do the names of the files agree?")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from duoplda.data import Recordings
 from duoplda.errors import DuopldaError, OptionsError
 from duoplda.estimators import domain, scoring
 from duoplda.estimators.backend import Backend
-from duoplda.io import Trials, check_output, read_enrollment, read_map, read_recordings, source_files
+from duoplda.io import Enrollment, Trials, check_output, read_enrollment, read_map, read_recordings, source_files
 from duoplda.report import inferred_kinds, write_report
-from duoplda.workflows._files import Note, PathLike, file_hashes, silent
+from duoplda.workflows._files import Columns, Note, PathLike, file_hashes, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 from duoplda.workflows.convert import load_model
 
@@ -27,6 +28,7 @@ def report(
     enroll: PathLike | None = None,
     c_miss: float = 1.0,
     c_fa: float = 1.0,
+    columns: Columns = None,
     allow_missing: bool = False,
     command: str = "",
     note: Note = silent,
@@ -35,30 +37,35 @@ def report(
     """Write the page on scores of trials; return the numbers of systems and of trials."""
     if embeddings and not model:
         raise OptionsError("`embeddings` needs `model`: recordings are compared with what it was trained on")
+    scores = held_lists(*scores)
+    trials, speakers, enroll, channels, embeddings = held_lists(trials, speakers, enroll, channels, embeddings)
     inputs = [*scores, trials, model, speakers, enroll, channels, *(source_files(embeddings) if embeddings else [])]
     check_output(out, options.get("force", False), inputs=inputs)
     chain = load_model(model)[0] if model else None
-    matched = read_matched(scores, trials, allow_missing, note)
-    columns = matched.trials
-    conditions: dict[str, Any] = {name: column.values for name, column in columns.conditions.items()}
-    kind = read_map(channels, "channel") or {}
+    matched = read_matched(scores, trials, columns, allow_missing, note)
+    conditions: dict[str, Any] = {name: column.values for name, column in matched.trials.conditions.items()}
+    kind = read_map(channels, "channel", columns) or {}
     if kind:
-        conditions["channel of the test"] = [kind.get(name, "unknown") for name in columns.test.values.tolist()]
+        conditions["channel of the test"] = [kind.get(name, "unknown") for name in matched.trials.test.values.tolist()]
     counts: dict[str, Any] = {}
     if matched.n_left_out:
         counts["trials left out, without a score"] = matched.n_left_out
     kinds = None
+    measured = None
     if embeddings and chain is not None:
-        kinds = inferred_kinds(chain, read_recordings(embeddings), kind) if kind else None
-        counts["squared distance from the training data"] = _distance(chain, embeddings, columns, enroll)
+        recordings = read_recordings(embeddings, columns=columns)
+        kinds = inferred_kinds(chain, recordings, kind) if kind else None
+        enrollment = None if enroll is None else read_enrollment(enroll, columns=columns)
+        measured = _domain(chain, recordings, matched.trials, enrollment)
     write_report(
         out,
         matched.systems,
         matched.target,
-        trials=(columns.enroll.values, columns.test.values),
-        speakers=read_speaker_sides(matched, speakers, enroll),
+        trials=(matched.trials.enroll.values, matched.trials.test.values),
+        speakers=read_speaker_sides(matched, speakers, enroll, columns),
         conditions=conditions,
         kinds=kinds,
+        domain=measured,
         data_counts=counts,
         model_summary=chain.plda_ if chain else None,
         costs=(c_miss, c_fa),
@@ -69,14 +76,12 @@ def report(
     return len(matched.systems), len(matched.target)
 
 
-def _distance(chain: Backend, embeddings: PathLike, trials: Trials, enroll: PathLike | None) -> str:
-    """How far the recordings of trials are from the training data of a chain, in words."""
+def _domain(chain: Backend, recordings: Recordings, trials: Trials, enrollment: Enrollment | None) -> domain.Domain:
+    """How far the recordings of trials are from the training data of a chain."""
     models = trials.enroll.names
-    members = models if enroll is None else scoring.members(read_enrollment(enroll), trials)[1].values
+    members = models if enrollment is None else scoring.members(enrollment, trials)[1].values
     wanted = [*members.tolist(), *trials.test.names.tolist()]
-    seen, _ = domain.look(chain, read_recordings(embeddings), wanted)
-    if not seen.n:
+    measured = scoring.measure_recordings(chain, recordings, wanted)
+    if measured is None:
         raise DuopldaError("`embeddings` has none of the recordings of the trials: do the ids agree?")
-    measured = domain.measure(chain, seen, len(models))
-    end = "within it" if measured.within else "beyond it: ratios may mislead, see duoplda adapt"
-    return f"{measured.distance:.4g}, limit {measured.limit:.4g} for {seen.n:,} recordings: {end}"
+    return measured

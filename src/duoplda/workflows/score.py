@@ -13,17 +13,20 @@ from duoplda.errors import DuopldaError, OptionsError
 from duoplda.estimators import scoring
 from duoplda.estimators.backend import Backend
 from duoplda.io import (
+    Coded,
     ScoreMatrix,
     Scores,
+    Trials,
     is_container,
     read_enrollment,
     read_map,
     read_trials,
     write_scores,
 )
+from duoplda.io.label_index import missing, unlabelled
 from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 
 
 def score(
@@ -37,7 +40,9 @@ def score(
     trials: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
+    occasions: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     test_ids: str | None = None,
     top: int | None = None,
     matrix: bool = False,
@@ -53,6 +58,7 @@ def score(
     dask: str | None = None,
     domain_check: bool = True,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     note: Note = silent,
     show: Show = silent,
@@ -68,6 +74,10 @@ def score(
         raise OptionsError("give `trials`, or `matrix` or `top` for all pairs")
     if enrolled is not None and (enroll is not None or cosine):
         raise OptionsError("`enrolled` has models for the PLDA: leave out `enroll` and `cosine`")
+    if occasions is not None and (enrolled is not None or cosine):
+        raise OptionsError(
+            "`occasions` are of the recordings that are enrolled here: leave out `enrolled` and `cosine`"
+        )
     if trials is None and enroll is None and enrolled is None:
         raise OptionsError("without `trials`, `enroll` or `enrolled` must say which models there are")
     about_cohort = cohort_ids, cohort_sessions, cohort_speakers, normalize, cohort_top
@@ -78,42 +88,69 @@ def score(
     if of_sets and (cohort_ids is not None or cohort_sessions is not None or cosine):
         leave_out = "leave out `cohort_ids`, `cohort_sessions` and `cosine`"
         raise OptionsError(f"`cohort` is a file of enrolled sets: {leave_out}")
-    lists = model, enrolled, enroll, trials, sessions, channels, cohort_sessions, cohort_speakers
+    embeddings, ids = files.held_lists(embeddings, ids)  # read for the enrolment and for the tests
+    lists = model, enrolled, enroll, trials, sessions, channels, occasions, cohort_sessions, cohort_speakers
     files.check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
-    absent = partial(files.missing, allow_missing=allow_missing, note=note)
-    with files.reader(device, dask, note, show, domain_check=domain_check) as (read, place):
+    absent = partial(missing, allow_missing=allow_missing, note=note)
+    embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+    tested = embedded
+    if test_embeddings is not None:
+        tested = files.EmbeddedIds(test_embeddings, test_ids, columns, allow_missing, note)
+    with files.reader(device, dask, note, show, columns=columns, domain_check=domain_check) as (read, place):
         chain = Backend.load(model)
-        listed = None if trials is None else read_trials(trials)
+        listed = None if trials is None else read_trials(trials, columns=columns)
         files.release_memory()
-        options: dict[str, Any] = files.labels_by_id(sessions, channels) | {"cosine": cosine}
+        options: dict[str, Any] = files.labels_by_id(sessions, channels, columns) | {"cosine": cosine}
         members = list[str]()  # recordings of the enrolment, where they are named
+        of_trials = None
+        if listed is not None:
+            of_trials = files.ListedColumns(trials or "", listed.enroll.names, listed.test.names, "enroll=2,test=1")
         if enrolled is not None:
             voices = chain.load_sides(enrolled, device=place)
         else:
-            pairs = scoring.members(None if enroll is None else read_enrollment(enroll), listed)
+            pairs, of_enrolment = _pairs(enroll, listed, columns)
+            if of_enrolment is not None:
+                if of_trials is not None and not np.isin(of_enrolment.first, of_trials.first).any():
+                    embedded.refuse_swapped(of_enrolment)
+                    tested.refuse_swapped(of_trials)
+                    there = "enrolled are", of_enrolment.first
+                    absent("models of the trials are not enrolled", of_trials.first, there=there)
+                pairs = embedded.labelled(*pairs, options["session"], strict)
             members = sorted({*pairs[1].values.tolist()})
-            refuse = partial(absent, "recordings of the enrolment have no embedding")
-            recordings = read(embeddings, ids)
-            voices = scoring.enroll_recordings(chain, recordings, *pairs, **options, device=place, absent=refuse)
-        if listed is not None:
+            what = "recordings of the enrolment have no embedding"
+            refuse = partial(embedded.missing, what, listed=of_enrolment)
+            recordings = read(embeddings, ids, model=chain)
+            more = options | {"occasion": read_map(occasions, "occasion", columns), "absent": refuse}
+            voices = scoring.enroll_recordings(chain, recordings, *pairs, **more, device=place)
+        if listed is not None and of_trials is not None:
             rows = voices.rows(listed.enroll.names)
-            absent("models of the trials are not enrolled", listed.enroll.names[rows < 0])
+            if (rows < 0).all():
+                tested.refuse_swapped(of_trials)
+            there = "enrolled are", voices.ids
+            absent("models of the trials are not enrolled", listed.enroll.names[rows < 0], there=there)
             voices = voices.select(sorted(rows[rows >= 0])) if len(rows) < len(voices) else voices
         if cohort is not None:
-            speaker = read_map(cohort_speakers, "speaker")
+            speaker = read_map(cohort_speakers, "speaker", columns)
             if of_sets:
                 sides = chain.load_sides(cohort, device=place)
             else:
-                labels = options | ({"session": read_map(cohort_sessions, "session")} if cohort_sessions else {})
-                sides = scoring.enroll_recordings(chain, read(cohort, cohort_ids), **labels, device=place)
-                unknown = [name for name in sides.ids.tolist() if speaker is not None and name not in speaker]
-                absent("recordings of the cohort have no speaker", unknown)
+                labels = options | (
+                    {"session": read_map(cohort_sessions, "session", columns)} if cohort_sessions else {}
+                )
+                sides = scoring.enroll_recordings(chain, read(cohort, cohort_ids, model=chain), **labels, device=place)
+                known = [speaker is None or name in speaker for name in sides.ids.tolist()]
+                lack = sides.ids[np.logical_not(known)]
+                unlabelled("recordings of the cohort have no speaker", len(lack), lack, strict, note)
+                sides = sides.select(np.flatnonzero(known)) if len(lack) else sides
             Cohort(sides, speaker=speaker).refuse_shared("recordings of the enrolment", members)
             options |= {"cohort": sides, "normalize": normalize or "as1", "cohort_top": cohort_top or COHORT_TOP}
             options["speaker"] = speaker
             note("normalised scores are no likelihood ratios, until `duoplda calibrate` has made them such")
-        tests = read(test_embeddings or embeddings, test_ids if test_embeddings else ids)
-        options |= {"absent": partial(absent, "test recordings have no embedding"), "calibrated": not raw}
+        tests = read(test_embeddings or embeddings, test_ids if test_embeddings else ids, model=chain)
+        options |= {
+            "absent": partial(tested.missing, "test recordings have no embedding", listed=of_trials),
+            "calibrated": not raw,
+        }
         scores: ScoreMatrix | Iterable[Scores]
         if listed is not None and not matrix and top is None:
             scores = [scoring.score_trials(chain, voices, listed, tests, **options)]
@@ -128,6 +165,17 @@ def score(
     if cohort is None:
         return counts
     return counts | {"normalize": options["normalize"], "cohort": len(options["cohort"])}
+
+
+def _pairs(
+    enroll: PathLike | None, trials: Trials | None, columns: Columns
+) -> tuple[tuple[Coded, Coded], files.ListedColumns | None]:
+    """The recordings of the models that are scored; with all of its list, if there is one."""
+    if enroll is None:
+        return scoring.members(None, trials), None
+    enrollment = read_enrollment(enroll, columns=columns)
+    names = enrollment.model.names, enrollment.recording.names
+    return scoring.members(enrollment, trials), files.ListedColumns(enroll, *names, "model=2,recording=1")
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
 from duoplda.estimators.plda import PLDA
-from duoplda.io import read_labels
+from duoplda.io import read_extractor, read_labels
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
 
 
@@ -23,8 +24,10 @@ def train(
     speakers: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
+    occasions: PathLike | None = None,
     labels: PathLike | None = None,
     ids: str | None = None,
+    columns: Columns = None,
     preset: str | None = None,
     lda: int | None = None,
     whiten: bool | None = None,
@@ -41,6 +44,7 @@ def train(
     dask: str | None = None,
     resume: bool = False,
     allow_missing: bool = False,
+    strict: bool = False,
     force: bool = False,
     command: str | None = None,
     note: Note = silent,
@@ -52,13 +56,15 @@ def train(
     `<out>.resume` holds the state of a training that is under way, and of an interrupted one. `options` are further
     parameters of `PLDA`.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
+    one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     if labels is None and speakers is None:
         raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
     if preset is not None and not length_norm:
         raise OptionsError("`preset` normalises lengths twice: leave `length_norm` as it is")
     in_embeddings = labels == embeddings  # as columns of theirs
-    lists = [None if ids == "rows" else ids, speakers, sessions, channels, None if in_embeddings else labels]
+    ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)
+    speakers, sessions, channels, occasions = held
+    lists = [None if ids == "rows" else ids, *held, None if in_embeddings else labels]
     files.check_outputs([out], force, [embeddings], lists)
     choices: dict[str, Any] = {"model": model_type, "n_channels": learn_channels, "random_state": seed, **options}
     plda = PLDA(speaker_factors, session_factors, shrinkage=shrinkage, **choices)
@@ -68,15 +74,20 @@ def train(
     else:
         backend = Backend.preset(preset, lda=lda or 128, whiten=bool(whiten), **steps)
     state = Path(f"{out}.resume")
-    with files.reader(device, dask, note, show, allow_missing=allow_missing, hashed=True) as (read, place):
-        table = True if in_embeddings else read_labels(speakers or labels, sessions, channels)  # type: ignore[arg-type]
+    reading: dict[str, Any] = {"columns": columns, "allow_missing": allow_missing, "strict": strict, "hashed": True}
+    with files.reader(device, dask, note, show, **reading) as (read, place):
+        table: Any = in_embeddings
+        if not in_embeddings:
+            table = read_labels(speakers or labels, sessions, channels, occasions=occasions, columns=columns)
         recordings: Any = read(embeddings, ids, table)
         del table
         files.release_memory()
         progress = files.Progress(show, recordings)
         backend = checkpoint.fit(backend, recordings, state, resume=resume, device=place, observer=progress, note=note)
-    inputs = {str(embeddings): recordings.digest, **files.file_hashes(lists)}
-    backend.provenance_ = {"versions": versions(), "command": command, "inputs": inputs, "seed": seed}
+    origin = {"sha256": files.file_hashes([embeddings, *lists]), "fingerprint": {str(embeddings): recordings.digest}}
+    backend.provenance_ = {"versions": versions(), "command": command, **origin, "seed": seed}
+    if (made_by := read_extractor(embeddings)) is not None:
+        backend.provenance_["extractor"] = asdict(made_by)
     if sessions_are is not None:
         backend.provenance_["sessions_are"] = sessions_are
     backend.save(out, force=force)

@@ -1,0 +1,137 @@
+"""The verdict on scores, in words: how good they are, whether they are calibrated, for which priors they are of use."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from duoplda.estimators.domain import Domain
+from duoplda.evaluation import metrics
+from duoplda.evaluation.metrics import Booleans, BootstrapResult, Floats
+from duoplda.report._html import badge, bdi, number
+from duoplda.report._sections import PRIORS, ScoredTrials, calibrated, calibration_badge
+
+Measured = Mapping[str, BootstrapResult]
+
+
+def verdict(trials: ScoredTrials, measured: Measured, domain: Domain | None) -> str:
+    """Return the verdict on each system, and on the domain of the trials, as HTML."""
+    parts = [f'<p class="badges">{_domain_badge(domain)}</p>']
+    if len(measured) > 1:
+        parts.append(f"<p>{_lowest(measured)}</p>")
+    for name, row in measured.items():
+        mark = calibration_badge(row.estimate, trials.y)
+        sentences = [_separation(row), *_calibration(row, trials.scores[name], trials.y), _usefulness(row, trials)]
+        items = "".join(f"<li>{sentence}</li>" for sentence in sentences)
+        parts.append(f'<div class="verdict"><h3>{bdi(name)} {mark}</h3><ul>{items}</ul></div>')
+    if all(row.low is None for row in measured.values()):
+        parts.append('<p class="note">No intervals: they need the speakers of both sides, and resamples.</p>')
+    return "".join(parts)
+
+
+def _domain_badge(domain: Domain | None) -> str:
+    """Whether the recordings are like those that the model was trained on, and by how much."""
+    if domain is None:
+        return badge("open", "domain not checked") + (
+            " Whether these recordings are like those of the training is not known: "
+            "<code>duoplda report --model --embeddings</code> compares them."
+        )
+    numbers = f"squared distance {domain.distance:.4g}, limit {domain.limit:.4g} for {domain.n_recordings:,} recordings"
+    if domain.within:
+        return (
+            badge("good", "domain of the training") + f" These recordings are like those of the training ({numbers})."
+        )
+    warning = f" These recordings are unlike those of the training ({numbers}): ratios may mislead, see duoplda adapt."
+    return badge("bad", "another domain") + warning
+
+
+def _lowest(measured: Measured) -> str:
+    """Which system has the lowest Cllr, and in how many of the resamples, which are the same for all systems."""
+    names = list(measured)
+    best = int(np.argmin([row.estimate[-3] for row in measured.values()]))
+    sentence = f"The lowest Cllr is that of <strong>{bdi(names[best])}</strong>"
+    values = [row.values for row in measured.values()]
+    if len(values[0]):
+        wins = np.argmin([resamples[:, -3] for resamples in values], axis=0) == best
+        sentence += f", also in {100 * float(wins.mean()):.0f} % of the resamples of the speakers"
+    return sentence + "."
+
+
+def _separation(row: BootstrapResult) -> str:
+    """How well the scores tell speakers apart, and what the ratios are worth as they are."""
+    wrong = f"{number(100 * row.estimate[0], '{:.1f}')} in 100 trials of either kind would be decided wrongly "
+    wrong += f"by the threshold of equal error rates{_interval(row, 0, 100, '{:.1f}')}. "
+    cllr = row.estimate[-3]
+    if cllr < 1:
+        worth = f"The ratios as they are tell {number(100 * (1 - cllr), '{:.0f}')} % of what could be known "
+    else:
+        worth = "<strong>The ratios as they are mislead</strong>: whoever believes them does worse than without them "
+    return (
+        wrong
+        + worth
+        + f"(Cllr {number(cllr, '{:.3f}')} bits{_interval(row, -3, 1, '{:.3f}', ', ')}; 1 is no information)."
+    )
+
+
+def _calibration(row: BootstrapResult, scores: Floats, labels: Booleans) -> Iterator[str]:
+    """Whether ratios mean what they say; if not, in which way they are wrong, and what to do."""
+    loss = f"{number(row.estimate[-1], '{:.3f}')} bits{_interval(row, -1, 1, '{:.3f}')}"
+    kind = calibrated(row.estimate, labels)
+    if kind != "bad":
+        yield {
+            "good": f"Calibrated: the best scale for these very trials would gain {loss}.",
+            "open": f"There are too few trials to say whether the ratios are calibrated; the loss is {loss}.",
+        }[kind]
+        return
+    # What would lower Cllr most says what is wrong. The steps are coarse: half the scale, twice the scale, one nat.
+    remedies = {
+        "over-confident, their logarithms are too large": scores / 2,
+        "under-confident, their logarithms are too small": scores * 2,
+        "too high": scores - 1,
+        "too low": scores + 1,
+    }
+    costs = {wrong: metrics.cllr(changed, labels) for wrong, changed in remedies.items()}
+    way = min(costs, key=costs.__getitem__)
+    said = f": the ratios are {way}" if costs[way] < row.estimate[-3] else ""
+    yield f"<strong>Not calibrated</strong>{said}. A better scale would gain {loss}."
+    yield "Do not read these scores as likelihood ratios before <code>duoplda calibrate</code>."
+
+
+def _usefulness(row: BootstrapResult, trials: ScoredTrials) -> str:
+    """The priors at which decisions by the ratios cost less than decisions without them.
+
+    With intervals, the upper end of the cost must be below 1. Even if no trial of n was decided wrongly, an error rate
+    of 3 / n is possible (the rule of three for 95 %), so that n trials tell nothing of priors where that is too much.
+    """
+    costs = row.estimate if row.high is None else row.high
+    actual = costs[4:-3:2]
+    ratio = (1 - PRIORS) / PRIORS * (trials.point["c_fa"] / trials.point["c_miss"])
+    told = (3 / trials.y.sum() < ratio) & (ratio < (~trials.y).sum() / 3)
+    if not told.any():
+        return "There are too few trials to say for which priors they are of use."
+    useful = told & (actual < 1)
+    told_of = f"These trials can tell of priors from {_widest(told)}."
+    if not useful.any():
+        return f"<strong>Of no use at any prior</strong>: decisions without scores would cost no more. {told_of}"
+    interval = "" if row.high is None else " (all of the cost's 95 % interval)"
+    gain = f"decisions by the ratios cost less than decisions without scores{interval}"
+    return f"Of use for priors from <strong>{_widest(useful)}</strong>, where {gain}. {told_of}"
+
+
+def _widest(kept: Booleans) -> str:
+    """The widest run of the priors that are kept, in words."""
+    edges = np.flatnonzero(np.diff(np.r_[False, kept, False])).reshape(-1, 2)
+    first, end = edges[np.argmax(np.diff(edges, axis=1))]
+    return f"{_prior(PRIORS[first])} to {_prior(PRIORS[end - 1])}"
+
+
+def _prior(p: float) -> str:
+    """A prior with as many digits as tell it from 0 and from 1."""
+    return f"{p:.2g}" if p < 0.5 else f"{1 - float(f'{1 - p:.2g}'):g}"
+
+
+def _interval(row: BootstrapResult, column: int, factor: float, form: str, start: str = " (") -> str:
+    """The 95 % interval of a metric, in words; nothing where there is none."""
+    if row.low is None:
+        return ""
+    ends = " to ".join(number(factor * end[column], form) for end in (row.low, row.high))
+    return f"{start}95 % interval {ends}" + (")" if start == " (" else "")

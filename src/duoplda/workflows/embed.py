@@ -1,0 +1,306 @@
+"""Embeddings of audio: from files to embeddings, labels, quality, and where speech is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoplda.audio import (
+    KINDS,
+    AudioFile,
+    Channels,
+    Embedded,
+    EnergyDetector,
+    Extractor,
+    Pieces,
+    SileroDetector,
+    embed_audio,
+    list_audio,
+    quality_table,
+)
+from duoplda.diarization import Segments, Turns, read_segments, write_rttm, write_segments
+from duoplda.errors import DuopldaError, MissingIds, OptionsError
+from duoplda.io import (
+    Coded,
+    ExtractorName,
+    LabelColumns,
+    atomic_path,
+    check_output,
+    read_map,
+    write_embeddings,
+    write_labels,
+)
+from duoplda.io.common import TABLE_SUFFIXES
+from duoplda.io.ids import check_ids
+from duoplda.io.labels import write_table
+from duoplda.workflows._files import ById, Note, PathLike, Show, silent
+
+WINDOW = 1.5  # seconds of a window where speakers are told apart
+MOST_NAMED = 20  # files that an error names one by one
+
+
+def embed(
+    extractor: PathLike,
+    audio: Sequence[PathLike],
+    out: PathLike,
+    *,
+    labels_out: PathLike | None = None,
+    quality_out: PathLike | None = None,
+    speech_out: PathLike | None = None,
+    segments_out: PathLike | None = None,
+    speakers: PathLike | None = None,
+    sessions: PathLike | None = None,
+    segments: PathLike | None = None,
+    windows: float | None = None,
+    hop: float | None = None,
+    copies: Sequence[str] | None = None,
+    noises: PathLike | None = None,
+    silero: PathLike | None = None,
+    channel: int | None = None,
+    longest: float = 300.0,
+    seed: int = 0,
+    force: bool = False,
+    note: Note = silent,
+    show: Show = silent,
+) -> dict[str, Any]:
+    """Make embeddings of audio, write them and what else is asked for, and return what there is of everything.
+
+    Files that cannot be read are named in an error at the end, after all that could be read has been written.
+    """
+    kinds = _kinds(copies)
+    if windows is not None and segments is not None:
+        raise OptionsError("`windows` are taken where speech is, and `segments` are given: leave out either of the two")
+    for name, value, needed, given in (
+        ("hop", hop, "windows", windows),
+        ("segments_out", segments_out, "windows", windows),
+        ("noises", noises, "copies", "noise" in kinds or None),
+    ):
+        if value is not None and given is None:
+            raise OptionsError(f"`{name}` is for `{needed}`")
+    files = list_audio(audio)
+    outputs = [out, labels_out, quality_out, speech_out, segments_out]
+    lists = [segments, silero, extractor, noises, None if speakers == "folders" else speakers, sessions]
+    for table in (labels_out, quality_out):
+        if table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES:
+            raise OptionsError(f"{os.fspath(table)} is to be a table: name it .csv, .tsv or .parquet")
+    _check_outputs(outputs, force, [*lists, *audio, *(file.path for file in files)])
+    parts = None if segments is None else _by_file(read_segments(segments), files)
+    files = files if parts is None else [file for file in files if file.id in parts]
+    _check_names(out, files, parts, kinds)
+    labels = _Labels.read(files, parts, speakers, sessions)
+    pieces = Pieces(windows, hop or 0.25, parts, kinds, longest, channel, quality_out is not None)
+    detector = EnergyDetector() if silero is None else SileroDetector(silero)
+    network = Extractor(extractor)
+    results = embed_audio(network, files, pieces, detector=detector, channels=Channels(noises, seed))
+    done = _Done(len(files), note, show)
+    made_by = ExtractorName(network.name, network.sha256)
+    write_embeddings(out, done.chunks(results), force=force, extractor=made_by)
+    done.write(labels, labels_out, quality_out, speech_out, segments_out, force)
+    done.refuse_problems(out)
+    return done.counts()
+
+
+@contextmanager
+def embedded_windows(
+    audio: Sequence[PathLike] | None,
+    extractor: PathLike | None,
+    embeddings: PathLike | None,
+    segments: PathLike | None,
+    note: Note,
+    show: Show,
+) -> Iterator[tuple[PathLike, PathLike | None]]:
+    """Give the block embeddings and segments as files: those that there are, or else of windows of the audio."""
+    if embeddings is not None:
+        yield embeddings, segments
+        return
+    assert audio is not None
+    assert extractor is not None
+    with tempfile.TemporaryDirectory() as folder:
+        windows = Path(folder, "windows.npz"), Path(folder, "segments")
+        embed(extractor, audio, windows[0], segments_out=windows[1], windows=WINDOW, note=note, show=show)
+        yield windows
+
+
+@dataclass
+class _Done:
+    """What became of the files so far: all but the embeddings themselves, which are on their way to the disk."""
+
+    n_files: int
+    note: Note
+    show: Show
+    embedded: list[Embedded] = field(default_factory=list)  # without their vectors
+    problems: list[str] = field(default_factory=list)
+    n_without: int = 0
+
+    def chunks(self, results: Iterable[Embedded]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield ids and embeddings of one file after another."""
+        n = 0
+        for i, one in enumerate(results, 1):
+            self.show(i, f"{i:,} of {self.n_files:,} files")
+            for text in one.notes:
+                self.note(text)
+            self.n_without += len(one.notes)
+            self.problems += one.problems
+            self.embedded.append(one.without_vectors())
+            if len(one.ids):
+                n += len(one.ids)
+                yield np.array(one.ids), one.X
+        if not n:
+            self.refuse_problems(None)
+            raise DuopldaError(f"none of the {self.n_files:,} files has speech in it: there is nothing to write")
+
+    def refuse_problems(self, out: PathLike | None) -> None:
+        """Name the files that could not be read."""
+        if not self.problems:
+            return
+        more = f"; and {len(self.problems) - MOST_NAMED:,} more" * (len(self.problems) > MOST_NAMED)
+        rest = "" if out is None else f" (all others are in {os.fspath(out)})"
+        named = "; ".join(self.problems[:MOST_NAMED]) + more
+        raise DuopldaError(f"{len(self.problems):,} of {self.n_files:,} files gave no embedding{rest}: {named}")
+
+    def write(
+        self,
+        labels: _Labels,
+        labels_out: PathLike | None,
+        quality_out: PathLike | None,
+        speech_out: PathLike | None,
+        segments_out: PathLike | None,
+        force: bool,
+    ) -> None:
+        """Write what is asked for beside the embeddings."""
+        if labels_out is not None:
+            write_labels(labels_out, labels.table(self.embedded), force=force)
+        if quality_out is not None:
+            table = quality_table({name: q for one in self.embedded for name, q in one.qualities.items()})
+            write_table(quality_out, {"id": Coded.of(table.ids), **table.columns}, force=force)
+        if speech_out is not None:
+            _write_speech(speech_out, self.embedded, force)
+        if segments_out is not None:
+            rows = [
+                (i, one.file.id, *span) for one in self.embedded for i, span in zip(one.ids, one.spans, strict=True)
+            ]
+            ids, names, start, end = zip(*rows, strict=True)
+            times = (np.array(start, float), np.array(end, float))
+            write_segments(segments_out, Segments(np.array(ids), Coded.of(names), *times), force=force)
+
+    def counts(self) -> dict[str, Any]:
+        """How many there are, and how many seconds of speech."""
+        speech = sum(float(np.diff(one.speech, axis=1).sum()) for one in self.embedded)
+        n = sum(len(one.ids) for one in self.embedded)
+        return {"files": self.n_files, "embeddings": n, "left_out": self.n_without, "seconds_of_speech": speech}
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Speakers and sessions by the id of a piece or of its file."""
+
+    speaker: ById | None
+    session: ById
+
+    @classmethod
+    def read(
+        cls,
+        files: Sequence[AudioFile],
+        parts: dict[str, Segments] | None,
+        speakers: PathLike | None,
+        sessions: PathLike | None,
+    ) -> _Labels:
+        """Read labels, and see that each file or segment has one."""
+        owner = {file.id: file.id for file in files}
+        if parts is not None:
+            owner = {piece: name for name, segments in parts.items() for piece in segments.ids.tolist()}
+        if str(speakers) == "folders":
+            speaker: ById | None = {file.id: file.folder for file in files if file.folder}
+        else:
+            speaker = read_map(speakers, "speaker")
+        if speaker is not None:
+            speaker = _of_pieces(f"speaker in {speakers}", speaker, owner)
+        session = read_map(sessions, "session")
+        return cls(speaker, owner if session is None else _of_pieces(f"session in {sessions}", session, owner))
+
+    def table(self, embedded: Iterable[Embedded]) -> LabelColumns:
+        """The labels of all embeddings: copies have the session of their original, and the kind of their channel."""
+        rows = [
+            (name, one.file.id, piece, kind)
+            for one in embedded
+            for name, piece, kind in zip(one.ids, one.pieces, one.kinds, strict=True)
+        ]
+        ids, _, _, kinds = zip(*rows, strict=True)
+
+        def of(labels: ById) -> np.ndarray:
+            return np.array([labels.get(piece) or labels[file] for _, file, piece, _ in rows], str)
+
+        speaker = None if self.speaker is None else of(self.speaker)
+        return LabelColumns(np.array(ids), speaker, of(self.session), np.array(kinds))
+
+
+def _of_pieces(what: str, known: ById, owner: ById) -> ById:
+    """A label of each piece: its own, or that of its file."""
+    labels = {
+        piece: known[piece if piece in known else name] for piece, name in owner.items() if {piece, name} & {*known}
+    }
+    if lacking := [piece for piece in owner if piece not in labels]:
+        cause = f"{len(lacking)} recordings have no {what}: {', '.join(lacking[:10])}"
+        raise MissingIds(f"{cause}; label them, or leave them out of the audio")
+    return labels
+
+
+def _kinds(copies: Sequence[str] | None) -> tuple[str, ...]:
+    """The kinds of copies."""
+    kinds = tuple(copies or ("clean",))
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise OptionsError(f"`copies` are {', '.join(KINDS)}, not {', '.join(unknown)}")
+    if len({*kinds}) != len(kinds):
+        raise OptionsError("`copies` names a kind twice")
+    return kinds
+
+
+def _check_outputs(outputs: Sequence[PathLike | None], force: bool, inputs: Sequence[PathLike | None]) -> None:
+    """Before any work is done: outputs differ, can be written, and are none of the files that are read."""
+    given = [os.path.realpath(path) for path in outputs if path is not None]
+    if len({*given}) != len(given):
+        raise OptionsError("two outputs have one name")
+    for path in outputs:
+        check_output(path, force, inputs=inputs)
+
+
+def _by_file(segments: Segments, files: Sequence[AudioFile]) -> dict[str, Segments]:
+    """The segments of each file; all of them must be of files that are there."""
+    names = segments.file.names.tolist()
+    if lacking := sorted({*names} - {file.id for file in files}):
+        raise MissingIds(f"segments are of {len(lacking)} files that are not in the audio: {', '.join(lacking[:10])}")
+    return {name: segments[segments.file.codes == code] for code, name in enumerate(names)}
+
+
+def _check_names(
+    out: PathLike, files: Sequence[AudioFile], parts: dict[str, Segments] | None, kinds: Sequence[str]
+) -> None:
+    """Before any work is done: ids can be written, and those of copies are no others' ids."""
+    ids = [file.id for file in files]
+    if parts is not None:
+        ids = [name for segments in parts.values() for name in segments.ids.tolist()]
+    token = Path(out).suffix.lower() in (".ark", ".scp", ".npy")
+    check_ids(out, np.array(ids, str), token=token)
+    names = {*ids}
+    if taken := [name for name in ids for kind in kinds if kind != "clean" and f"{name}-{kind}" in names]:
+        raise DuopldaError(f"{taken[0]} and a copy of it would have one id; rename recordings that end in -KIND")
+
+
+def _write_speech(path: PathLike, embedded: Sequence[Embedded], force: bool) -> None:
+    """Write regions of speech: RTTM where the name says so, or else lines `file start end`."""
+    rows = [(one.file.id, start, end) for one in embedded for start, end in one.speech.tolist()]
+    if Path(path).suffix.lower() == ".rttm":
+        names, start, end = zip(*rows, strict=True)
+        durations = np.array(end) - np.array(start)
+        write_rttm(path, Turns.of(names, np.array(start), durations, ["speech"] * len(rows)), force=force)
+        return
+    with atomic_path(path, force=force) as temporary:
+        text = "".join(f"{name} {start:.3f} {end:.3f}\n" for name, start, end in rows)
+        temporary.write_text(text, encoding="utf-8")

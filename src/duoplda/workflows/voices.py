@@ -1,0 +1,196 @@
+"""Known voices: what is done to a registry, one action at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.errors import MissingIds, OptionsError
+from duoplda.estimators.backend import Backend
+from duoplda.io import read_embeddings, read_enrollment
+from duoplda.voices import Registry, Voice
+from duoplda.workflows import _files as files
+from duoplda.workflows._files import Columns, Note, PathLike, silent
+
+# Of each action: how many names it takes, at least and at most, and its options beside the registry and `by`
+ACTIONS = {
+    "add": (0, 1, {"model", "embeddings", "enroll", "sessions", "channels", "ids", "columns", "keep", "join"}),
+    "list": (0, 0, {"search"}),
+    "show": (1, 1, set[str]()),
+    "remove": (1, None, {"session"}),
+    "merge": (2, 2, {"model"}),
+    "rename": (2, 2, set[str]()),
+    "migrate": (0, 0, {"model"}),
+    "export": (0, 0, {"out", "force"}),
+    "import": (0, 0, {"model", "file"}),
+}
+NEEDED = {
+    "add": ("model", "embeddings"),
+    "migrate": ("model",),
+    "export": ("out",),
+    "import": ("model", "file"),
+}
+
+
+def voices(
+    action: str,
+    names: Sequence[str] = (),
+    *,
+    registry: PathLike,
+    model: PathLike | None = None,
+    embeddings: PathLike | None = None,
+    enroll: PathLike | None = None,
+    sessions: PathLike | None = None,
+    channels: PathLike | None = None,
+    ids: str | None = None,
+    columns: Columns = None,
+    keep: str | None = None,
+    join: bool = False,
+    session: str | None = None,
+    search: str | None = None,
+    out: PathLike | None = None,
+    file: PathLike | None = None,
+    by: str | None = None,
+    allow_missing: bool = False,
+    strict: bool = False,
+    force: bool = False,
+    note: Note = silent,
+) -> dict[str, Any]:
+    """Change a registry of known voices, or tell what is in it: the voices that it is about, under `voices`."""
+    given = {
+        "model": model,
+        "embeddings": embeddings,
+        "enroll": enroll,
+        "sessions": sessions,
+        "channels": channels,
+        "ids": ids,
+        "columns": columns,
+        "keep": keep,
+        "join": join,
+        "session": session,
+        "search": search,
+        "out": out,
+        "file": file,
+        "force": force,
+    }
+    _check_options(action, names, {name for name, value in given.items() if value not in (None, False)})
+    chain = None if model is None else Backend.load(model)
+    if action == "add":
+        assert chain is not None
+        assert embeddings is not None
+        labels = files.labels_by_id(sessions, channels, columns)
+        embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+        additions = _additions(names, enroll, embedded, labels, strict)
+        with _opened_or_made(registry, chain, keep, by, note) as there:
+            there.add_all(*additions, join=join)
+            return _told(there.voice(name) for name in additions[0])
+    if action == "import":
+        assert file is not None
+        assert chain is not None
+        with Registry.import_(file, registry, chain, by=by) as made:
+            return _told(made.voices())
+    with Registry.open(registry, None if action == "migrate" else chain, by) as there:
+        if action == "migrate":
+            assert chain is not None
+            there.migrate(chain)
+        elif action == "export":
+            assert out is not None
+            there.export(out, force=force)
+        elif action == "remove" and session is None:
+            there.remove(names)
+            return _told([])
+        elif action == "remove":
+            return _told([there.remove_session(names[0], str(session))])
+        elif action == "show":
+            return _told([there.voice(names[0])])
+        elif action in ("merge", "rename"):
+            return _told([(there.merge if action == "merge" else there.rename)(*names)])
+        return _told(there.voices(search))
+
+
+def _told(voices: Iterable[Voice]) -> dict[str, Any]:
+    """Voices as dictionaries, their dates as texts."""
+    return {"voices": [json.loads(json.dumps(asdict(voice), default=str)) for voice in voices]}
+
+
+def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
+    """Refuse options that an action does not take, and numbers of names."""
+    if action not in ACTIONS:
+        raise OptionsError(f"there is no action {action!r}: there are {', '.join(ACTIONS)}")
+    least, most, allowed = ACTIONS[action]
+    if len(names) < least or (most is not None and len(names) > most):
+        counts = "no name" if most == 0 else "at most one name" if least == 0 else f"{least} name{'s' * (least > 1)}"
+        counts += " or more" if most is None else ""
+        raise OptionsError(f"{action} takes {counts}, and {len(names)} are given")
+    for name in sorted(given - allowed):
+        raise OptionsError(f"`{name}` is not for {action}")
+    for name in NEEDED.get(action, ()):
+        if name not in given:
+            raise OptionsError(f"{action} needs `{name}`")
+    if action == "add" and (len(names) == 1) == ("enroll" in given):
+        raise OptionsError("give the name of the voice whose recordings these are, or `enroll`, which says it")
+    if action == "remove" and "session" in given and len(names) != 1:
+        raise OptionsError("`session` is of one voice: give its name alone")
+
+
+def _opened_or_made(location: PathLike, chain: Backend, keep: str | None, by: str | None, note: Note) -> Registry:
+    """The registry, which is made where there is none."""
+    if "://" in str(location) or Path(location).exists():
+        if keep is not None:
+            raise OptionsError(f"`keep` is for a new registry, and {location} is there already")
+        return Registry.open(location, chain, by)
+    note(f"a new registry: {location}")
+    return Registry.create(location, chain, keep or "statistics", by=by)
+
+
+Additions = tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]
+
+
+def _additions(
+    names: Sequence[str], enroll: PathLike | None, embedded: files.EmbeddedIds, labels: dict[str, Any], strict: bool
+) -> Additions:
+    """The recordings of each voice, their sessions and their kinds, as far as they are told."""
+    listed = None
+    if enroll is None:
+        recordings = embedded.all_ids().tolist()
+        lack = embedded.without_session(recordings, labels["session"], strict)
+        pairs = [(names[0], recording) for recording in recordings if recording not in lack]
+    else:
+        table = read_enrollment(enroll, columns=embedded.columns)
+        listed = files.ListedColumns(enroll, table.model.names, table.recording.names, "model=2,recording=1")
+        voice, recording = embedded.labelled(table.model, table.recording, labels["session"], strict)
+        pairs = [*zip(voice.values.tolist(), recording.values.tolist(), strict=True)]
+    vectors = vectors_of(embedded, {recording for _, recording in pairs})
+    absent = {recording for _, recording in pairs} - {*vectors}
+    if absent:
+        embedded.missing("recordings of voices have no embedding", sorted(absent), listed)
+    by_voice: dict[str, list[str]] = {}
+    for name, recording in dict.fromkeys(pairs):
+        if recording in vectors:
+            by_voice.setdefault(name, []).append(recording)
+    if not by_voice:
+        raise MissingIds(f"{embedded.path}: it has no recording of a voice")
+
+    def told(what: str) -> dict[str, Any] | None:
+        known = labels[what]
+        if known is None:
+            return None
+        return {name: [known.get(i) for i in recordings] for name, recordings in by_voice.items()}
+
+    X = {name: np.stack([vectors[i] for i in recordings]) for name, recordings in by_voice.items()}
+    return X, told("session"), told("channel")
+
+
+def vectors_of(embedded: files.EmbeddedIds, wanted: set[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Embeddings in memory by id, those that are wanted."""
+    out: dict[str, NDArray[Any]] = {}
+    for ids, X in read_embeddings(embedded.path, embedded.ids, columns=embedded.columns):
+        names = ids.tolist()
+        out.update((name, x.copy()) for name, x in zip(names, X, strict=True) if wanted is None or name in wanted)
+    return out
