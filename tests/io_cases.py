@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +44,18 @@ def drained(embeddings: Embeddings, rows: int) -> tuple[np.ndarray, np.ndarray]:
     chunks = list(embeddings.chunks(rows))
     assert all(len(ids) == len(X) <= rows for ids, X in chunks)
     return np.concatenate([ids for ids, _ in chunks]), np.concatenate([X for _, X in chunks])
+
+
+@contextmanager
+def pipe_of(data: bytes) -> Iterator[str]:
+    """The name of a pipe, as the shell's `<(...)` gives it, from which these bytes can be read once."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, data)  # less than a pipe holds
+        os.close(writing)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -19,8 +19,10 @@ PAGES = sorted((DOCS / "api").glob("*.rst"))
 FLAT = {
     "duoplda.evaluation.metrics": "duoplda.metrics",
     "duoplda.evaluation.partitions": "duoplda.metrics",
+    "duoplda.evaluation.support": "duoplda.metrics",
     "duoplda.evaluation.calibration": "duoplda.calibration",
     "duoplda.report.plots": "duoplda.plots",
+    "duoplda.estimators.scorers": "duoplda.metrics",
     "duoplda.estimators.preprocessing": "duoplda.preprocessing",
 }
 
@@ -61,6 +63,8 @@ def source(module: str) -> str:
 def loaded(module: str):
     if module == "duoplda.engines.dask":
         pytest.importorskip("dask")
+    if module == "duoplda.voices":
+        pytest.importorskip("sqlalchemy")
     return importlib.import_module(module)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import __main__, clustering, common, core, files, memory, peers
+from benchmarks import __main__, clustering, common, core, files, memory, peers, scale
 
 from duoplda import PLDA
 
@@ -188,3 +188,34 @@ def test_a_peer_that_cannot_be_imported_is_skipped(tmp_path, monkeypatch, capsys
     peers.main([*SIZE, "--only=SpeechBrain PLDA", f"--out={tmp_path / 'out.json'}"])
     assert "SpeechBrain PLDA: cannot be imported (No module named 'speechbrain" in capsys.readouterr().out
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == []
+
+
+@pytest.mark.parametrize("enrolled", [20, 50])
+def test_a_search_among_voices_is_measured(enrolled):
+    """In memory, and in five chunks of files."""
+    cost = scale.search(enrolled, 20 if enrolled == 20 else 10)
+    assert set(cost) == {"enrolling", "disk", "first", "further", "all", "peak"}
+    assert all(0 < value < math.inf for value in cost.values())
+
+
+def test_the_page_on_scale_has_every_size_that_the_program_measures():
+    page = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    firsts = [row[0] for row in rows]
+    assert [n for n in (*scale.TRIALS, *scale.ENROLLED) if f"{n:,}" not in firsts] == []
+    trained = [
+        (round(int(row[0].replace(",", "")), -4), int(row[1])) for row in rows if len(row) == 6 and row[0][0].isdigit()
+    ]
+    assert trained == [(n, d) for n, d in scale.TRAININGS]
+    assert all(f"| {' | '.join(head)} |" in page for head in (scale.TRAIN_HEADS, scale.SCORE_HEADS, scale.SEARCH_HEADS))
+
+
+def test_the_service_benchmark_runs(tmp_path):
+    few = ("--voices=20", "--dimensions=4", "--clients=4", "--processes=1", "--seconds=0.5")
+    printed = run("benchmarks.service", "load", *few, f"--out={tmp_path / 'out.json'}")
+    measured = json.loads((tmp_path / "out.json").read_text())["load"]
+    assert measured["requests"] > 4
+    assert measured["wrong"] == 0
+    assert "errors: none; lost: 0" in printed

@@ -84,7 +84,7 @@ def test_labels_are_let_go_when_recordings_have_been_read(tmp_path):
     data = io.read_recordings(tmp_path / "x.npz", table)
     found = checkpoint.fit(backend, data, tmp_path / "state", observer=Reader())
     assert calls == [data.digest]
-    assert calls[0].startswith("sha256:")
+    assert len(calls[0]) == 64
     with pytest.raises(DuopldaError, match="no labels"):
         data.labels()
     whole = checkpoint.fit(backend, io.read_recordings(tmp_path / "x.npz", table), tmp_path / "state")

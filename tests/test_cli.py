@@ -1,5 +1,6 @@
 """The command line, as a user meets it: help, exit codes, training, scoring."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -131,7 +132,9 @@ def test_train_is_the_backend(tmp_path):
     assert report["data"] == {"speakers": 40, "sessions": len(set(session)), "recordings": len(X)}
     assert report["training"]["converged"]
     assert report["n_dimensions"] == 8
-    assert set(report["provenance"]["inputs"]) == {str(tmp_path / n) for n in ("x.npz", "utt2spk", "utt2sess")}
+    files = [tmp_path / name for name in ("x.npz", "utt2spk", "utt2sess")]
+    assert report["provenance"]["sha256"] == {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    assert set(report["provenance"]["fingerprint"]) == {str(files[0])}
     plda = PLDA(shrinkage=(0.1, 0.1, 0.1), tol=1e-4, random_state=0)
     own = Backend(lda=8, plda=plda).fit(X, speaker, session=session)
     own.save(tmp_path / "own")
@@ -353,3 +356,13 @@ def test_info(folder):
     values = json.loads(done("info", folder / "model.safetensors", "--json").stdout)
     assert values["data"]["speakers"] == 40
     assert len(values["training"]["log_likelihoods"]) == values["training"]["n_iter"] + 1
+
+
+def test_summaries_of_commands_are_not_cut_off(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = done("--help").stdout
+    listed = said.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    assert "--install-completion" in said
+    assert "--show-completion" in said

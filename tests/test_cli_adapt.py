@@ -1,5 +1,6 @@
 """`duoplda adapt`: what it is given and refuses, interruptions, clusters of machines, and what is told of it later."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -32,7 +33,12 @@ from duoplda.selection import adaptation as selected
 from duoplda.workflows.adapt import adapt
 
 D = 12
-STAGES = ["partition source 1", "shares", "calibration source 1"]  # of clusters, in the beginning
+STAGES = [  # of clusters, in the beginning
+    "partition source 1",
+    "levels sessions",
+    "levels source 1",
+    "calibration source 1",
+]
 
 
 class Target:
@@ -71,7 +77,7 @@ def folder(tmp_path_factory):
     X = source.X + (kind == "far")[:, None] * np.random.default_rng(5).normal(size=source.X.shape)
     who = np.char.add("source-", source.speaker)  # speakers of the target have the names without this
     write_labels(at / "source.csv", LabelColumns(ids, who, source.session))
-    origin = {"command": "duoplda train --what was typed", "inputs": {"first.scp": "0123"}}
+    origin = {"command": "duoplda train --what was typed", "sha256": {"first.scp": "0123"}}
     Backend().fit(source.X, source.speaker, session=source.session).save(at / "m", provenance=origin)
     plda = PLDA(shrinkage=0.1)
     Backend(plda=plda).fit(X, source.speaker, session=source.session, channel=kind).save(at / "kinds")
@@ -122,7 +128,7 @@ SEARCHED = 1e-7  # to which a calibration is the same: Newton's steps end where 
 def alike(path, backend, tolerance=1e-9):
     """Is a model file equal to a back-end, and does it tell the same story?"""
     own = path.with_name(f"{path.name}.own")
-    backend.save(own)
+    backend.save(own, force=True)
     (a, told), (b, wanted) = (read_container(p, ["duoplda-backend"]) for p in (path, own))
     assert set(a) == set(b)
     for name in a:
@@ -189,10 +195,10 @@ def test_it_is_the_library(folder, tmp_path, way):
     assert found["model"] == str(tmp_path / "a")
     assert close({k: v for k, v in found.items() if k != "model"}, json.loads(json.dumps(own.adapted_)), 1e-9)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a.own"]
-    inputs = Backend.load(tmp_path / "a").provenance_["adaptation"]["inputs"]
-    lists = [path for path in lists(folder) if isinstance(path, Path)]
-    assert set(inputs) == {str(path) for path in (target["x.ark"], at / "m", *lists)}
-    assert inputs[str(target["x.ark"])].startswith("sha256:")
+    origin = Backend.load(tmp_path / "a").provenance_["adaptation"]
+    files = [target["x.ark"], at / "m", *(path for path in lists(folder) if isinstance(path, Path))]
+    assert origin["sha256"] == {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert set(origin["fingerprint"]) == {str(target["x.ark"])}
     if way == "clusters":
         assert len(own.adapted_["partitions"]) == 6  # else the tests below would show little
 
@@ -320,8 +326,9 @@ def test_a_cluster_gives_the_same(folder, adapted, shards, address, tmp_path, wa
         done(*command(folder, tmp_path / "b", *lists))
     here = tmp_path / "b" if way == "total" else adapted(sessions if way == "clusters" else labelled)
     alike(tmp_path / "a", Backend.load(here))
-    inputs = Backend.load(tmp_path / "a").provenance_["adaptation"]["inputs"]
-    assert inputs[str(shards)].startswith("sha256:")
+    origin = Backend.load(tmp_path / "a").provenance_["adaptation"]
+    assert set(origin["fingerprint"]) == {str(shards)}
+    assert str(shards) not in origin["sha256"]  # a pattern is no file
 
 
 # -- errors
@@ -423,6 +430,23 @@ def test_missing_ids(folder, tmp_path):
     assert "3 recordings have a session and no channel, the first: utt0000" in error
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_session_that_is_missing_altogether_changes_nothing(folder, tmp_path, place):
+    _, target = folder
+    keep = target.session != np.unique(target.session)[place]
+    write_embeddings(tmp_path / "y.ark", target.ids[keep], target.X[keep])
+    write_map(tmp_path / "utt2sess", target.ids[keep], target.session[keep])
+    models = []
+    for lists in (sessions(folder), ["--sessions", tmp_path / "utt2sess"]):
+        arguments = command(folder, tmp_path / "a", *lists, "--allow-missing", "--force")
+        arguments[4] = tmp_path / "y.ark"
+        done(*arguments)
+        models.append(Backend.load(tmp_path / "a"))
+    with_missing, without = models
+    assert with_missing.adapted_["target"] == without.adapted_["target"]
+    np.testing.assert_allclose(with_missing.plda_.noise_precision_, without.plda_.noise_precision_, rtol=1e-9)
+
+
 # -- what is said
 
 
@@ -459,21 +483,21 @@ def test_info_tells_source_and_target(folder, adapted):
     for text in (
         "trained on: 60 speakers, 240 sessions, 720 recordings",  # the source
         "command: duoplda train --what was typed",
-        "inputs: first.scp 0123",
+        "sha256: first.scp 0123",
         f"adapted to: {len(target.ids)} recordings, {len(set(target.session))} sessions, 20 speakers",
         "(method labels: the target's speakers are known",
-        "shares that held-out speakers choose: noise 0.",
+        "levels that held-out speakers choose: speaker ",
         "shares of the target: speaker 0.",
         "from trials between speakers that were left out",
         f"adaptation command: duoplda adapt --model {at / 'm'} --embeddings {target['x.ark']} --speakers",
-        f"adaptation inputs: {target['x.ark']} sha256:",
-        f"adaptation inputs: {at / 'm'} ",
+        f"adaptation fingerprint: {target['x.ark']} ",
+        f"adaptation sha256: {at / 'm'} ",
         "adaptation versions: duoplda ",
     ):
         assert text in said
     summary = json.loads(done("info", path, "--json").stdout)
     assert summary["adapted"] == json.loads(json.dumps(Backend.load(path).adapted_))
-    assert set(summary["provenance"]["adaptation"]) == {"command", "inputs", "versions"}
+    assert set(summary["provenance"]["adaptation"]) == {"command", "sha256", "fingerprint", "versions"}
     assert "adapt" not in done("info", at / "m").stdout
 
 
@@ -659,15 +683,25 @@ def test_a_resume_file_of_something_else_is_refused(folder, tmp_path, interrupte
 
 def test_a_damaged_resume_file_is_refused(tmp_path, interrupted):
     arrays, header = read_container(tmp_path / "a.resume", ["duoplda-resume"])
-    names = [name for name in arrays if name.endswith("sessions")]
-    for spoilt in (
-        {k: v for k, v in arrays.items() if k not in names},
-        {k: v + 0x110000 if k in names else v for k, v in arrays.items()},
+    names = [name for name in arrays if name.endswith((": sessions", ": speakers"))]
+    assert len(names) >= 2
+    stages = [*header["stages"]]
+    for spoilt, other_header in (
+        ({k: v for k, v in arrays.items() if k not in names}, {}),
+        ({k: v + 0x110000 if k in names else v for k, v in arrays.items()}, {}),
+        ({k: v[: len(v) // 2] if k in names else v for k, v in arrays.items()}, {}),  # half of the sessions
+        ({k: v[:0] for k, v in arrays.items()}, {}),
+        ({k: v * np.nan if v.dtype == float else v + 1 for k, v in arrays.items()}, {}),  # other shares
+        (arrays, {"stages": {stages[0]: {}}}),
+        (arrays, {"stages": []}),
+        (arrays, {"data": 5}),
+        (arrays, {"checksum": None}),
     ):
-        write_container(tmp_path / "a.resume", "duoplda-resume", spoilt, header, force=True)
-        assert "is damaged" in refused(*interrupted, "--resume")
+        write_container(tmp_path / "a.resume", "duoplda-resume", spoilt, {**header, **other_header}, force=True)
+        assert "a.resume is damaged: remove it, and start anew" in refused(*interrupted, "--resume")
     (tmp_path / "a.resume").write_bytes(b"garbage")
-    assert "damaged" in refused(*interrupted, "--resume")
+    assert "damaged" in (error := refused(*interrupted, "--resume"))
+    assert error.endswith("remove it")
     done(*interrupted)  # not asked to go on: from the beginning
     assert not (tmp_path / "a.resume").exists()
 

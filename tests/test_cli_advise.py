@@ -163,3 +163,41 @@ def test_what_is_wrong_is_said_in_one_line(folder, monkeypatch, options, code, m
     *_, line = result.stderr.splitlines()
     assert line.startswith("duoplda: error: ")
     assert message in line
+
+
+def test_sessions_that_ids_name_are_proposed_and_written(tmp_path):
+    lines = [f"{who}/{day}/{n} {who}\n" for who in ("ann", "bob", "cy") for day in ("mon", "tue") for n in (1, 2)]
+    (tmp_path / "utt2spk").write_text("".join(lines))
+    shown = said("--speakers", tmp_path / "utt2spk")
+    example = ["ann/mon/1", "ann/mon/2"]
+    assert shown["proposed"] == {"form": "speaker/session/utterance", "sessions": 6, "example": example}
+    assert "that would be 6 sessions" in " ".join(shown["cautions"])
+    first, second = (shlex.split(line) for line in shown["commands"])
+    first[first.index("utt2sess")] = str(tmp_path / "utt2sess")
+    written = done(*first[1:]).stdout
+    assert second[second.index("--sessions") + 1] == "utt2sess"
+    assert f"--sessions {tmp_path}/utt2sess" in written.splitlines()[-1]
+    found = said("--speakers", tmp_path / "utt2spk", "--sessions", tmp_path / "utt2sess")
+    assert found["counts"]["sessions"] == 6
+    assert found["proposed"] is None
+    again = ["advise", "--speakers", tmp_path / "utt2spk", "--sessions", tmp_path / "utt2sess"]
+    failed = duoplda(*again, "--write-sessions", tmp_path / "other")
+    assert failed.exit_code == 1
+    assert "nothing to write" in failed.stderr
+    done("advise", "--speakers", tmp_path / "utt2spk", "--write-sessions", tmp_path / "s.csv")
+    assert (tmp_path / "s.csv").read_text().startswith("id,session\nann/mon/1,ann/mon\n")
+
+
+def test_a_column_of_sessions_is_named_and_not_dropped(tmp_path):
+    rows = [f"{who}{day}{n},{who},{who}{day},x\n" for who in "abc" for day in "12" for n in "12"]
+    (tmp_path / "meta.csv").write_text("utt_id,spk_id,take,device\n" + "".join(rows))
+    result = done("advise", "--labels", tmp_path / "meta.csv")
+    assert "take, device are not used" in result.stderr
+    assert "--columns session=NAME" in result.stderr
+    named = done("advise", "--labels", tmp_path / "meta.csv", "--columns", "session=take")
+    assert "6 sessions, 12 recordings" in named.stdout
+    assert "--columns session=take" in named.stdout.splitlines()[-1]
+    assert "not used: device" in named.stderr
+    assert "warning" not in named.stderr
+    for typed, code in (("session", 2), ("sesion=take", 2), ("session=tak", 1)):
+        assert duoplda("advise", "--labels", tmp_path / "meta.csv", "--columns", typed).exit_code == code

@@ -68,7 +68,7 @@ def test_missing_recordings(labels):
     (folder / "fewer").write_text("\n".join(lines[:-1]) + "\n")
     (folder / "more").write_text("\n".join([*lines, "strange c1"]) + "\n")
     for name, what, who in (("fewer", "have no cluster", "r00"), ("more", "have no speaker", "strange")):
-        failed = clusters(folder, found=name)
+        failed = clusters(folder, "--strict", found=name)
         assert failed.exit_code == 3
         assert what in failed.stderr
         assert who in failed.stderr
@@ -115,7 +115,7 @@ def test_people_see_errors_of_each_file(turns):
     for line, (name, errors) in zip(lines, [*expected.files.items(), ("all", expected)], strict=True):
         assert line.split() == [name, f"{100 * errors.rate:.2f}", *(f"{s:.2f}" for s in errors[:4])]
     assert "1 files of" in shown.stderr  # g has no turns
-    assert "missed: g" in shown.stderr
+    assert "missed: 'g'" in shown.stderr
 
 
 def test_regions_and_missing_files(turns):
@@ -132,6 +132,34 @@ def test_regions_and_missing_files(turns):
     rest = truth[np.asarray(truth.file) == "f"]
     assert shown["total"] == der(rest, found).total
     assert shown["files_left_out"] == 1
+
+
+def test_where_nothing_is_scored_no_rate_is_printed(turns):
+    folder = turns[0]
+    failed = clusters(folder, "--collar", 30, **RTTM)
+    assert failed.exit_code == 1
+    assert failed.stdout == ""
+    assert "truth.rttm: nothing is scored, as there is no speech outside the collar of 30 s" in failed.stderr
+    shown = clusters(folder, "--collar", 2.25, **RTTM)  # the turns of f last 4 s, that of g 5 s
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["file", "g", "all"]
+    assert "1 files have no speech outside the collar of 2.25 s and are not scored: 'f'" in shown.stderr
+
+
+def test_a_file_that_only_the_regions_have_gets_no_row(turns):
+    folder = turns[0]
+    (folder / "uem").write_text("f 1 0 9\nsilent 1 0 9\ng 1 7 9\n")
+    shown = clusters(folder, "--uem", folder / "uem", **RTTM)
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["file", "f", "all"]
+    assert f"2 files have no speech in the regions of {folder / 'uem'}" in shown.stderr
+    assert "not scored: 'silent', 'g'" in shown.stderr
+    assert "missed" not in shown.stderr
+    counted = json.loads(clusters(folder, "--json", "--uem", folder / "uem", **RTTM).stdout)
+    assert list(counted["files"]) == ["f"]
+    assert counted["files_left_out"] == 2
+    write_rttm(folder / "more.rttm", Turns.of(["f", "silent"], [0, 1], [4, 2], ["1", "1"]))
+    shown = clusters(folder, "--uem", folder / "uem", found="more.rttm", truth="truth.rttm")
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[2] == ["silent", "inf", "0.00", "2.00", "0.00", "0.00"]  # false alarms, where nobody speaks
 
 
 def test_options_that_do_not_go_together(labels, turns):

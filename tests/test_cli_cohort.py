@@ -127,7 +127,7 @@ def test_speakers_that_are_in_the_trials_are_refused(tmp_path, folder):
     done(*common)
     speaker = read_map(folder / "utt2spk", "speaker")
     write_map(tmp_path / "utt2spk", [*speaker], [*speaker.values()])
-    result = duoplda(*common, "--cohort-speakers", tmp_path / "utt2spk", "--force")
+    result = duoplda(*common, "--cohort-speakers", tmp_path / "utt2spk", "--force", "--strict")
     assert result.exit_code == 3
     assert f"3 recordings of the cohort have no speaker: {', '.join(sorted(copies))}" in result.stderr
     more = {copy: speaker[ids[k]] for copy, k in zip(copies, mine, strict=True)}

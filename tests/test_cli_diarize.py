@@ -101,22 +101,31 @@ def test_the_number_of_speakers(folder, tmp_path, how):
     assert [f["speakers"] for f in json.loads(shown)["files"].values()] == [1, 1, 1]
 
 
+def test_the_number_of_speakers_has_a_posterior(folder, tmp_path):
+    shown = json.loads(done(*given(folder, tmp_path / "x.rttm"), *TRUE, "--json").stdout)
+    for file in shown["files"].values():
+        numbers = file["number_posterior"]
+        assert sum(numbers.values()) == pytest.approx(1)
+        assert max(numbers, key=numbers.get) == str(file["speakers"])
+
+
 def test_missing_ids(folder, tmp_path):
     table = (folder / "segments").read_text().splitlines(keepends=True)
     (tmp_path / "fewer").write_text("".join(table[1:]))
     (tmp_path / "more").write_text("".join([*table, "late mon 90 91\n"]))
-    for name, what in (
-        ("fewer", "1 embeddings have no segment: mon-000"),
-        ("more", "1 segments have no embedding: late"),
+    for name, what, strict in (
+        ("fewer", "1 embeddings have no segment: mon-000", ["--strict"]),
+        ("more", "1 segments have no embedding: late", []),
     ):
-        failed = duoplda(*given(folder, tmp_path / "x.rttm", segments=tmp_path / name))
+        failed = duoplda(*given(folder, tmp_path / "x.rttm", segments=tmp_path / name), *strict)
         assert failed.exit_code == 3
         assert what in failed.stderr
         assert not (tmp_path / "x.rttm").exists()
         said = done(
             *given(folder, tmp_path / name, segments=tmp_path / name)[:-1], tmp_path / f"{name}.rttm", "--allow-missing"
         )
-        assert what.replace(": ", ", left out: ") in said.stderr
+        left_out = what.partition(": ")[0] + ", and are left out" if strict else what.replace(": ", ", left out: ")
+        assert left_out in said.stderr
         assert len(lines(tmp_path / f"{name}.rttm"))
 
 
@@ -234,3 +243,127 @@ def test_pyannote_gives_its_clusters(name, tmp_path):
     found, theirs = read_rttm(tmp_path / "x.rttm").speaker.values, state["q_final"].argmax(axis=1)
     assert len(found) == len(theirs)
     assert len(set(zip(found, theirs, strict=True))) == len(set(found)) == len(set(theirs))
+
+
+# -- known voices
+
+
+@pytest.fixture(scope="module")
+def voices(folder, tmp_path_factory):
+    """Voices of two of the four people, from sessions of their own."""
+    rng = np.random.default_rng(7)
+    chain = Backend.load(folder / "model.safetensors")
+    plda, y = chain.plda_, np.random.default_rng(0)
+    np.linalg.qr(y.normal(size=(16, 16)))
+    y = y.normal(size=(4, 8))
+    V, U = np.asarray(plda.speaker_loadings_), np.asarray(plda.session_loadings_)
+    X = np.concatenate([V @ y[k] + rng.normal(size=(6, 8)) @ U.T + rng.normal(size=(6, 16)) for k in (0, 2)])
+    path = tmp_path_factory.mktemp("voices") / "voices.safetensors"
+    chain.enroll(X, np.repeat(["person0", "person2"], 6)).save(path)
+    return path
+
+
+@pytest.mark.parametrize("link", [[], ["--link"]])
+def test_known_voices_have_their_names(folder, voices, tmp_path, link):
+    typed = [*TRUE, *link, "--speakers-known", voices, "--confidence", tmp_path / "sure.tsv"]
+    shown = json.loads(done(*given(folder, tmp_path / "x.rttm"), *typed, "--json").stdout)
+    assert shown["known"] == 2
+    found, truth = read_rttm(tmp_path / "x.rttm"), read_rttm(folder / "truth.rttm")
+    for f, t, who in zip(truth.file.values, truth.start, truth.speaker.values, strict=True):
+        (name,) = found.speaker.values[(found.file.values == f) & (found.start <= t) & (found.end > t)]
+        assert name == who if who in ("person0", "person2") else name.startswith(("spk",) if link else f)
+    table = lines(tmp_path / "sure.tsv")
+    assert table[0][-2:] == ["voice", "voice_posterior"]
+    assert len(table) == len(found) + 1
+    turn = shown["files"]["mon"]["confidence"][0]
+    assert turn["speaker"] == turn["voice"] == "person0"
+    assert turn["voice_posterior"] > 0.5
+
+
+def test_naming_and_linking_agree(folder, voices, tmp_path):
+    """`duoplda link` of the turns of each file gives the names that `diarize --link` gives."""
+    known = ["--speakers-known", voices]
+    done(*given(folder, tmp_path / "local.rttm"), *TRUE)
+    done(*given(folder, tmp_path / "x.rttm"), *TRUE, "--link", *known)
+    files = [part for name in ("model.safetensors", "x.npz") for part in (f"--{name[0]}", folder / name)]
+    files[0], files[2] = "--model", "--embeddings"
+    done(
+        "link",
+        *files,
+        "--segments",
+        folder / "segments",
+        "--rttm",
+        tmp_path / "local.rttm",
+        *known,
+        "--out",
+        tmp_path / "y.rttm",
+    )
+    names = [[n for n in read_rttm(tmp_path / f"{k}.rttm").speaker.values if n.startswith("person")] for k in "xy"]
+    assert names[0] == names[1]
+    assert {*names[0]} == {"person0", "person2"}
+
+
+# -- inputs that people have
+
+
+def renamed_to_times(folder, at, point):
+    """The embeddings of the folder, whose ids now say `file-start-end`."""
+    ids, X = read_embeddings(folder / "x.npz").load()
+    place = {line[0]: line[1:] for line in lines(folder / "segments")}
+    form = "{}-{:.2f}-{:.2f}" if point else "{}-{:07.0f}-{:07.0f}"
+    scale = 1 if point else 100
+    names = [form.format(f, scale * float(a), scale * float(b)) for f, a, b in (place[i] for i in ids.tolist())]
+    write_embeddings(at, np.array(names), X)
+
+
+@pytest.mark.parametrize("point", [True, False])
+def test_ids_may_say_where_segments_are(folder, tmp_path, point):
+    done(*given(folder, tmp_path / "x.rttm"), *TRUE)
+    renamed_to_times(folder, tmp_path / "x.npz", point)
+    typed = ["diarize", "--model", folder / "model.safetensors", *TRUE]
+    done(*typed, "--embeddings", tmp_path / "x.npz", "--out", tmp_path / "y.rttm")
+    assert (tmp_path / "y.rttm").read_text() == (tmp_path / "x.rttm").read_text()
+    failed = duoplda(*typed, "--embeddings", folder / "x.npz", "--out", tmp_path / "z.rttm")
+    assert failed.exit_code == 1
+    assert "72 ids of embeddings do not say `file-start-end`" in failed.stderr.replace("168", "72")
+
+
+@pytest.mark.parametrize("kind", ["rttm", "lab", "list"])
+def test_regions_of_speech(folder, tmp_path, kind):
+    """Windows outside of them are left out, with a note."""
+    renamed_to_times(folder, tmp_path / "x.npz", point=True)
+    path = tmp_path / f"mon.{kind}"
+    path.write_text(
+        {"rttm": "SPEAKER mon 1 0 6 <NA> <NA> sp <NA> <NA>\n", "lab": "0 6 sp\n", "list": "mon 0 6\n"}[kind]
+    )
+    files = {"embeddings": tmp_path / "x.npz", "segments": path}
+    said = done(*given(folder, tmp_path / "x.rttm", **files), *TRUE).stderr
+    assert "embeddings have no segment, and are left out" in said
+    found = read_rttm(tmp_path / "x.rttm")
+    assert {*found.file.values} == {"mon"}
+    assert found.end.max() == 6
+    assert duoplda(*given(folder, tmp_path / "y.rttm", **files), *TRUE, "--strict").exit_code == 3
+    path.write_text(path.read_text().replace("6", "x"))
+    assert duoplda(*given(folder, tmp_path / "y.rttm", **files), *TRUE).exit_code == 1
+
+
+def test_overlapped_speech_gets_a_second_speaker(folder, tmp_path):
+    (tmp_path / "overlap").write_text("mon 5.5 6.5\ntue 0 1\nnone 0 1\n")
+    done(*given(folder, tmp_path / "x.rttm"), *TRUE)
+    done(*given(folder, tmp_path / "y.rttm"), *TRUE, "--overlap", tmp_path / "overlap")
+    one, two = (read_rttm(tmp_path / f"{k}.rttm") for k in "xy")
+    assert len(two) == len(one) + 3
+    mon = two.file.values == "mon"
+    for a, b in ((5.5, 6.0), (6.0, 6.5)):
+        at = mon & (two.start <= a) & (two.end >= b)
+        assert {*two.speaker.values[at]} == {"mon-1", "mon-2"}
+    assert two.duration.sum() == pytest.approx(one.duration.sum() + 2)
+
+
+def test_a_page_is_written(folder, tmp_path):
+    done(*given(folder, tmp_path / "x.rttm"), *TRUE, "--report", tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert page.count("<rect") == len(read_rttm(tmp_path / "x.rttm"))
+    assert "duoplda diarize" in page
+    same = duoplda(*given(folder, tmp_path / "y.rttm"), "--report", tmp_path / "y.rttm")
+    assert same.exit_code == 2

@@ -1,5 +1,6 @@
 """`duoplda enroll` and `duoplda score --enrolled`: speakers in a file, enrolled once and scored every day."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -184,3 +185,26 @@ def test_names_of_a_file_cannot_steer_the_terminal(tmp_path, folder):
     result = done(*scoring(folder), "--enrolled", tmp_path / "voices", "--top", 2)
     assert "\\x1b[31mred utt" in result.stdout
     assert "\x1b" not in result.output
+
+
+def test_info_lists_who_is_enrolled(tmp_path, folder):
+    voices = folder / "voices.safetensors"
+    sides = Backend.load(folder / "model.safetensors").load_sides(voices)
+    known = {name: {"sessions": 0, "recordings": 0} for name in sides.ids.tolist()}
+    session = dict(lines(folder / "utt2sess"))
+    for name in known:
+        recordings = [recording for model, recording in lines(folder / "enroll") if model == name]
+        known[name] = {"sessions": len({session[r] for r in recordings}), "recordings": len(recordings)}
+    shown = json.loads(done("info", voices, "--json").stdout)
+    assert shown["enrolled"] == known
+    assert shown["sha256"] == hashlib.sha256(voices.read_bytes()).hexdigest()
+    assert shown["model"] == json.loads(done("info", folder / "model.safetensors", "--json").stdout)["fingerprint"]
+    said = done("info", voices).stdout.splitlines()
+    n_sessions = sum(counts["sessions"] for counts in known.values())
+    assert said[0] == f"enrolled: 6 speakers, {n_sessions} sessions, 12 recordings"
+    assert [line.split() for line in said[-6:]] == [[name, *map(str, n.values())] for name, n in known.items()]
+    failed = duoplda("info", voices, "--embeddings", folder / "x.npz")
+    assert failed.exit_code == 2
+    assert "holds enrolled speakers" in failed.stderr
+    (tmp_path / "half").write_bytes(voices.read_bytes()[:-100])
+    assert "damaged" in duoplda("info", tmp_path / "half").stderr

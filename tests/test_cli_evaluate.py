@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from duoplda import PLDA
 from duoplda.cli import app
 from duoplda.estimators.backend import Backend
-from duoplda.evaluation import metrics
+from duoplda.evaluation import metrics, support
 from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
 from duoplda.io import Coded, Scores, read_scores, write_scores
 
@@ -104,6 +104,38 @@ def test_intervals_by_speakers(files: Files) -> None:
     assert row["intervals"]["cllr"] == pytest.approx([drawn.low, drawn.high], rel=1e-9)
     done = evaluate(files, "--speakers", files.path("utt2spk"))
     assert (done.exit_code, "12 models whose speaker" in done.stderr) == (3, True)
+
+
+def test_two_systems_are_compared_over_the_same_speakers(files: Files) -> None:
+    speakers = ("--speakers", files.path("utt2spk"), "--enroll", files.path("enroll"), "--bootstrap", 40)
+    done = evaluate(files, "--json", *speakers, "--compare", "a", "b", scores=("a.txt", "b.tsv"))
+    assert done.exit_code == 0, done.stderr
+    comparison = json.loads(done.stdout)["comparison"]
+    assert comparison["systems"] == ["a", "b"]
+    loss = comparison["cllr"]
+    assert loss["difference"] == pytest.approx(
+        metrics.cllr(files.a, files.target) - metrics.cllr(files.b, files.target)
+    )
+    assert loss["low"] <= loss["difference"] <= loss["high"] < 0
+    done = evaluate(files, *speakers, "--compare", "a", "b", scores=("a.txt", "b.tsv"))
+    assert "a less b" in done.stdout
+    assert "a is better" in done.stdout
+    done = evaluate(files, *speakers, "--compare", "a", "c", scores=("a.txt", "b.tsv"))
+    assert (done.exit_code, "--compare names 'c'; the systems are 'a', 'b'" in done.stderr) == (2, True)
+    done = evaluate(files, "--compare", "a", "b", scores=("a.txt", "b.tsv"))
+    assert (done.exit_code, "--compare needs --speakers" in done.stderr) == (2, True)
+
+
+def test_which_ratios_the_trials_support(files: Files) -> None:
+    done = evaluate(files, "--json", "--support")
+    values = json.loads(done.stdout)["systems"]["a"]["support"]
+    assert values["elub"] == pytest.approx(support.elub(files.a, files.target))
+    assert values["invariance_bounds"] == pytest.approx(support.invariance_bounds(files.a, files.target))
+    assert values["dev_pav"] == pytest.approx(support.dev_pav(files.a, files.target))
+    assert values["of_targets"] == np.mean(files.a[files.target] < 0)
+    words = evaluate(files, "--support").stdout
+    assert f"{support.elub(files.a, files.target).upper / np.log(10):.2f}" in words
+    assert "log10" in words
 
 
 def test_plot_is_written_and_kept(files: Files) -> None:
@@ -216,7 +248,10 @@ def test_calibration_in_a_model(files: Files) -> None:
     model = files.path("model.safetensors")
     PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
     given = ("calibrate", "--scores", files.path("b.tsv"), "--trials", files.path("trials"), "--model", model)
-    assert run(*given).exit_code == 0
+    done = run(*given)
+    assert done.exit_code == 0
+    assert done.stdout == f"{model}\n"
+    assert str(model) not in done.stderr  # the path is told once
     X = rng.standard_normal((4, 2))
     backend = Backend.load(model)
     sides = backend.enroll(X[:2], ["a", "b"]), backend.enroll(X[2:], ["c", "d"])
@@ -241,7 +276,7 @@ def test_damaged_calibrations(files: Files) -> None:
         path.write_bytes(data)
         done = run(*apply)
         assert (done.exit_code, done.stderr.count("\n"), str(path) in done.stderr) == (1, 1, True)
-    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(path)
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(path, force=True)
     done = run(*apply)
     assert (done.exit_code, "not a calibration" in done.stderr) == (1, True)
     assert not out.exists()

@@ -27,7 +27,7 @@ def model(tmp_path):
     with safe_open(path, framework="numpy") as file:
         header = json.loads(file.metadata()["duoplda"])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    header["provenance"] = {"command": HOSTILE, "inputs": {HOSTILE: HOSTILE}, HOSTILE: "value"}
+    header["provenance"] = {"command": HOSTILE, "sha256": {HOSTILE: HOSTILE}, HOSTILE: "value"}
     header["channels"] = [HOSTILE, "phone"]
     save_file(arrays, path, {"duoplda": json.dumps(header)})
     return path
@@ -37,7 +37,7 @@ def test_texts_of_a_model_cannot_steer_the_terminal(model):
     text = done("info", model).stdout
     lines = text.splitlines()
     assert f"command: {SHOWN}" in lines
-    assert f"inputs: {SHOWN} {SHOWN}" in lines
+    assert f"sha256: {SHOWN} {SHOWN}" in lines
     assert f"{SHOWN}: value" in lines
     assert any(line.startswith(f"kind of channel {SHOWN}: ") for line in lines)
     assert not set(text) & set("\x1b\x07\x9b\u202e")

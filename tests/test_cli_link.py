@@ -180,7 +180,7 @@ def test_segments_without_a_turn_are_not_used(tmp_path, folder):
     at, labels = folder
     said = done(*linking(at, tmp_path / "o", rttm=[0, 1])).stderr
     others = sum(file in ("f2", "f3") for file, *_ in labels.values())
-    assert f"{others} segments overlap no turn, and are not used" in said
+    assert f"{others} segments overlap no turn, and are left out" in said
     assert {*read_partition(tmp_path / "o")} == {i for i in labels if labels[i][0] in ("f0", "f1")}
 
 

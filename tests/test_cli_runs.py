@@ -2,7 +2,6 @@
 
 import shlex
 import signal
-import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +9,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cli_cases import QUICK, done, duoplda, make_folder, recordings, same_model, start, training, wait_for
+from cli_cases import DEADLINE, QUICK, done, duoplda, long_training, make_folder, same_model, start, training, wait_for
 from duoplda.datasets import make_recordings
 from duoplda.estimators.checkpoint import Checkpoint
-from duoplda.io import Coded, Trials, read_container, read_scores, write_embeddings, write_map, write_trials
+from duoplda.io import (
+    Coded,
+    Trials,
+    read_container,
+    read_scores,
+    write_container,
+    write_embeddings,
+    write_map,
+    write_trials,
+)
 from duoplda.model.em import State
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -30,7 +38,7 @@ def folder(tmp_path_factory):
 
 
 def test_killed_and_interrupted_training_goes_on(tmp_path):
-    recordings(tmp_path, n_speakers=150, d=80, seed=1)
+    long_training(tmp_path)
     out, checkpoint = tmp_path / "m", tmp_path / "m.resume"
     slow = [*training(tmp_path), "--shrinkage", "none", "--tol", "0", "--max-iter", "100000", "--out", out]
     process = start(*slow)
@@ -44,8 +52,8 @@ def test_killed_and_interrupted_training_goes_on(tmp_path):
     before = checkpoint.read_bytes()
     wait_for(lambda: checkpoint.exists() and checkpoint.read_bytes() != before, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, errors
     assert f"going on after iteration {len(first) - 1}" in errors
     assert "duoplda: error: interrupted" in errors
     assert not out.exists()
@@ -53,7 +61,7 @@ def test_killed_and_interrupted_training_goes_on(tmp_path):
     assert len(second) > len(first)
     np.testing.assert_array_equal(second[1 : len(first)], first[1:])
 
-    end = ["--shrinkage", "none", "--tol", "0", "--max-iter", str(len(second) + 9), "--quiet"]
+    end = ["--shrinkage", "none", "--tol", "0", "--max-iter", str(len(second) + 2), "--quiet"]
     done(*training(tmp_path), *end, "--out", tmp_path / "whole")
     done(*training(tmp_path), *end, "--out", out, "--resume")
     assert not checkpoint.exists()
@@ -70,6 +78,18 @@ def test_resume_needs_the_same_data_and_options(tmp_path, folder):
     assert "other data or options" in result.stderr
     (tmp_path / "m.resume").write_bytes(b"garbage")
     assert "damaged" in duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume").stderr
+    Checkpoint(tmp_path / "m.resume", {"lda": 4}, SimpleNamespace(digest="aa")).state(State(model, (-1.0,)))
+    arrays, header = read_container(tmp_path / "m.resume", ["duoplda-resume"])
+    for spoilt in (
+        {**arrays, "trace": arrays["trace"] * np.nan},
+        {**arrays, "V": arrays["V"][:, :1]},
+        {**arrays, "V": arrays["V"].reshape(-1)},
+        {k: v for k, v in arrays.items() if k != "W"},
+    ):
+        write_container(tmp_path / "m.resume", "duoplda-resume", spoilt, header, force=True)
+        result = duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume")
+        assert result.exit_code == 1
+        assert "m.resume is damaged: remove it, and start anew" in result.stderr
     result = done(*training(folder), *QUICK, "--out", tmp_path / "m")  # not asked to go on: from the beginning
     assert not (tmp_path / "m.resume").exists()
     assert same_model(tmp_path / "m", folder / "model.safetensors")
@@ -105,9 +125,7 @@ def test_killed_scoring_leaves_nothing(tmp_path, folder):
 
 def test_demo_and_its_commands_one_by_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    begin = time.monotonic()
     result = done("demo", "--out", "demo")
-    assert time.monotonic() - begin < 60
     printed = result.stdout.splitlines()
     assert printed[-1] == "demo/report.html"
     commands = [shlex.split(line)[1:] for line in printed if line.startswith("duoplda ")]

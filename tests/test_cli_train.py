@@ -12,10 +12,10 @@ from duoplda import io
 from duoplda.datasets import make_recordings
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("train")
-    X, speaker, session, _ = make_recordings(40, 4, 3, n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=0)
+def data_of(n_speakers, folder):
+    """Embeddings and lists of recordings, of which every third is noisier."""
+    factors = {"n_dimensions": 6, "n_speaker_factors": 4, "n_session_factors": 3}
+    X, speaker, session, _ = make_recordings(n_speakers, 4, 3, **factors, seed=0)
     ids = np.array([f"r{i:04d}" for i in range(len(X))])
     noisy = np.arange(len(X)) % 3 == 2
     X = X + noisy[:, None] * (2.0 + 2.0 * np.random.default_rng(1).normal(size=X.shape))
@@ -26,6 +26,13 @@ def folder(tmp_path_factory):
         "utt2channel": np.where(noisy, "far", "near"),
     }.items():
         io.write_map(folder / name, ids, values)
+    return ids, speaker
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    ids, speaker = data_of(40, folder)
     with (folder / "trials").open("w") as f:
         f.writelines(
             f"{ids[i]} {ids[j]} {'target' if speaker[i] == speaker[j] else 'nontarget'}\n"
@@ -82,10 +89,11 @@ def test_the_model_is_chosen_and_the_costs_are_told(folder):
     assert len(plain["channels"]) == 1
 
 
-def test_kinds_are_learnt_from_files(folder):
-    summary = train(folder, "--learn-channels", "auto")
+def test_kinds_are_learnt_from_files(folder, tmp_path):
+    data_of(100, tmp_path)  # of 40 speakers, the second kind gains two standard errors, the least that it must
+    summary = train(tmp_path, "--learn-channels", "auto")
     assert summary["channels"] == [0, 1]
-    said = done("info", folder / "m.safetensors").stdout
+    said = done("info", tmp_path / "m.safetensors").stdout
     assert "kinds of channels learnt: 2, by the cost of each number (1: 0." in said
     assert train(folder, "--learn-channels", "3")["channels"] == [0, 1, 2]
 

@@ -275,6 +275,47 @@ def test_hyperion(tmp_path: Path, rng: np.random.Generator, kind: str, name: str
     assert plda.session_loadings_.shape == (D, 0)
 
 
+def hyperion_llr(path: Path, A: np.ndarray, B: np.ndarray) -> float:
+    """The ratio of the sets A and B as hyperion makes it, by the book, of what its SPLDA.load reads from a file.
+
+    With L(n) = I + n V W V' and g = V W (sum of x - n mu): 2 ln LR = |g_A + g_B|^2 - |g_A|^2 - |g_B|^2 in the metrics
+    of L(n_A + n_B)^-1, L(n_A)^-1 and L(n_B)^-1, plus ln|L(n_A)| + ln|L(n_B)| - ln|L(n_A + n_B)|.
+    """
+    with h5py.File(path, "r") as f:
+        config = json.loads(str(np.asarray(f["config"]).astype("U")))
+        mu, V, W = (np.asarray(f[f"{config['name']}/{name}"]).astype(float) for name in ("mu", "V", "W"))
+    assert config["class_name"] == "SPLDA"
+    assert (config["x_dim"], config["y_dim"]) == (len(mu), len(V))
+    assert V.shape[1] == len(mu) == W.shape[0] == W.shape[1]
+
+    def terms(n: int, g: np.ndarray) -> float:
+        L = np.eye(len(V)) + n * V @ W @ V.T
+        return g @ np.linalg.solve(L, g) - np.linalg.slogdet(L)[1]
+
+    g_A, g_B = (V @ W @ (X - mu).sum(axis=0) for X in (A, B))
+    return (terms(len(A) + len(B), g_A + g_B) - terms(len(A), g_A) - terms(len(B), g_B)) / 2
+
+
+@pytest.mark.parametrize("factors", [2, D])
+def test_hyperion_is_written_as_it_reads_it(tmp_path: Path, rng: np.random.Generator, factors: int) -> None:
+    V = rng.standard_normal((D, factors))
+    plda = PLDA.from_parameters(rng.standard_normal(D), V, None, spd(rng))
+    Backend.from_plda(plda).save(tmp_path / "model.safetensors")
+    done = run(tmp_path / "model.safetensors", tmp_path / "plda.h5", "--to", "hyperion")
+    assert done.exit_code == 0, done.stderr
+    assert "nothing is lost" in done.stderr
+    X = rng.standard_normal((5, D))
+    sides = plda.enroll(X, [0, 0, 0, 1, 1])
+    expected = plda.llr(sides.select([0]), sides.select([1]))[0, 0]
+    assert hyperion_llr(tmp_path / "plda.h5", X[:3], X[3:]) == pytest.approx(expected, rel=1e-9)
+    assert our_llr(as_plda(read_model(tmp_path / "plda.h5")), X[:3], X[3]) == pytest.approx(
+        our_llr(plda, X[:3], X[3]), rel=1e-9
+    )
+    again = run(tmp_path / "model.safetensors", tmp_path / "plda.h5")  # the suffix says which format
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+
+
 def write_wespeaker(path: Path, model: DiagonalModel, **more: Any) -> None:
     arrays = {"mu": model.mean, "transform": model.transform, "psi": model.psi, "offset": -model.transform @ model.mean}
     with h5py.File(path, "w") as f:
@@ -307,7 +348,7 @@ def test_command_kaldi_to_ours_and_back(tmp_path: Path, foreign: DiagonalModel) 
     done = run(tmp_path / "plda", tmp_path / "model.safetensors")
     assert done.exit_code == 0, done.stderr
     backend = Backend.load(tmp_path / "model.safetensors")
-    assert str(tmp_path / "plda") in backend.provenance_["inputs"]
+    assert str(tmp_path / "plda") in backend.provenance_["sha256"]
     done = run(tmp_path / "model.safetensors", tmp_path / "back", "--text")
     assert done.exit_code == 0, done.stderr
     assert "nothing is lost" in done.stderr
@@ -346,7 +387,7 @@ def test_command_keeps_what_is_there(tmp_path: Path, foreign: DiagonalModel) -> 
     assert run(tmp_path / "plda", out, "--force").exit_code == 0
     assert read_vbx(out).mean.tolist() == pytest.approx(foreign.mean.tolist())
     assert run(tmp_path / "plda", tmp_path / "x.npz", "--text").exit_code == 2
-    assert run(tmp_path / "plda", tmp_path / "x", "--to", "hyperion").exit_code == 2
+    assert run(tmp_path / "plda", tmp_path / "x", "--to", "wespeaker").exit_code == 2
 
 
 def test_command_never_replaces_what_it_reads(tmp_path: Path, foreign: DiagonalModel) -> None:

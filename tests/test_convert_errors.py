@@ -90,6 +90,7 @@ WRONG: dict[str, tuple[bytes | Callable[[Path], None], str]] = {
     "no psi": (lambda p: np.savez(p.open("wb"), mu=np.zeros(2), tr=np.eye(2)), "has no array psi"),
     "pyannote's other file": (lambda p: np.savez(p.open("wb"), mean1=np.zeros(2), lda=np.eye(2)), "plda.npz beside it"),
     "HDF5 of something else": (lambda p: h5py.File(p, "w").create_dataset("a", data=1).file.close(), "without a PLDA"),
+    "precisions too small to compute with": (changed(transform=1e-60 * np.eye(2)), "largest value 1e-60"),
     "hyperion, other class": (hyperion_like(class_name="GMM", name="GMM"), "'GMM'"),
     "hyperion, no class": (hyperion_like(name="GMM"), "class_name"),
     "hyperion, no parameters": (hyperion_like(class_name="SPLDA", name="SPLDA"), "no dataset"),

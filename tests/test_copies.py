@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from duoplda.data.copies import suggests_copies
+from duoplda.data.copies import sessions_in_names, suggests_copies
 
 STEMS = [f"spk{s:02}-utt{u:03}" for s in range(12) for u in range(7)]
 
@@ -57,3 +57,32 @@ def test_copies_are_suspected_in_any_order(ids):
 )
 def test_ordinary_ids_are_not(ids):
     assert suggests_copies(ids) is None
+
+
+VOX = [(f"id1000{s}", f"{'abc'[v]}-_defghij{s}", u) for s in range(3) for v in range(2) for u in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("form", "ids", "speaker", "sessions"),
+    [
+        ("VoxCeleb", [f"{s}/{v}/{u:05}.wav" for s, v, u in VOX], [s for s, *_ in VOX], 6),
+        ("VoxCeleb", [f"wav/{s}/{v}/{u:05}.wav" for s, v, u in VOX], [s[4:] for s, *_ in VOX], 6),
+        ("VoxCeleb", [f"{s}-{v}-{u:05}-noise" for s, v, u in VOX], [s for s, *_ in VOX], 6),
+        ("speaker-session-utterance", ["84-1-0", "84-1-1", "84-2-0", "85-1-0"], ["84", "84", "84", "85"], 3),
+        ("copies", ["a", "a-noise", "b", "b-noise"], ["ann", "ann", "bob", "bob"], 2),
+    ],
+)
+def test_sessions_that_names_tell(form, ids, speaker, sessions):
+    words, names = sessions_in_names(ids, speaker)
+    assert words.startswith(form)
+    assert len({*names}) == sessions
+    assert len({*zip(names, speaker, strict=True)}) == sessions
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [["ann_utt_1", "ann_utt_2", "bob_utt_1"], ["utt1", "utt2", "utt3"], ["ann-1-1", "ann-2-1", "bob-1-1"]],
+    ids=["one session each", "no parts", "one recording each"],
+)
+def test_names_that_tell_no_sessions(ids):
+    assert sessions_in_names(ids, ["ann", "ann", "bob"]) is None

@@ -158,11 +158,12 @@ def each(at):
 def test_the_search_finds_the_lowest_point_where_scores_are_linear(seed, penalty):
     at = linear(seed)
     start = np.array([0.2, 0.0, -0.1])
+    weights = np.array([1.0, 1.0, 10.0])
 
     def value(theta):
-        return calibrate(*at(theta), PRIORS)[0] + penalty * ((theta - start) ** 2).sum()
+        return calibrate(*at(theta), PRIORS)[0] + penalty * weights @ (theta - start) ** 2
 
-    found = Search(each(at), np.full(3, 6.0), PRIORS, penalty)(start)[0]
+    found = Search(each(at), np.full(3, 6.0), PRIORS, penalty * weights)(start)[0]
     best = minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12, "maxiter": 4000})
     assert np.abs(best.x).max() < 6
     assert value(found) <= best.fun + 1e-4
@@ -177,7 +178,7 @@ def test_the_search_stays_within_its_limits(limit):
         tried.append(theta)
         return at(theta)
 
-    search = Search(each(watched), np.full(3, limit), PRIORS, 1e-6)
+    search = Search(each(watched), np.full(3, limit), PRIORS, np.full(3, 1e-6))
     found, _, _ = search(np.zeros(3))
     assert np.abs(found).max() == pytest.approx(limit)  # the lowest point lies outside
     assert np.abs(tried).max() <= limit + 1e-12
@@ -188,7 +189,7 @@ def test_the_search_stays_within_its_limits(limit):
 def test_the_search_stays_where_nothing_changes_the_scores():
     tar, non = scores()
     start = np.array([0.5, -0.5])
-    search = Search(each(lambda theta: (tar, non)), np.full(2, 6.0), PRIORS, 1e-4)
+    search = Search(each(lambda theta: (tar, non)), np.full(2, 6.0), PRIORS, np.full(2, 1e-4))
     np.testing.assert_array_equal(search(start)[0], start)
 
 
@@ -429,7 +430,7 @@ def test_what_is_chosen_is_what_the_trials_say(data, fitted):
 
 @pytest.mark.parametrize(("n", "d", "seed"), [(60, 8, 0), (45, 5, 2)])
 def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed):
-    """The cost, and 0.015 / speakers times the squared distance from the guess, in logits and logarithms."""
+    """The cost, and 0.015 / speakers times the squared distance from the guess in logits, ten times that in scales."""
     made = drawn(n, d, seed=seed)
     found = held_out_trials(Statistics.from_arrays(made.X, made.speaker, made.session, n_folds=3))
     choice = found.shrinkage(("speaker", "session", "noise"))
@@ -437,7 +438,8 @@ def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed):
 
     def value(theta):
         a, scales = Shrinkage(*expit(theta[:3]).tolist()), Scales(*np.exp(theta[3:]).tolist())
-        return found.cost(lambda shrinker: scaled(shrinker(a), scales)) + 0.015 / n * ((theta - start) ** 2).sum()
+        far = np.array([0.015, 0.015, 0.015, 0.15, 0.15]) / n @ (theta - start) ** 2
+        return found.cost(lambda shrinker: scaled(shrinker(a), scales)) + far
 
     chosen = np.append(logit(choice.shrinkage[:3]), np.log(choice.scales))
     best = minimize(value, chosen, method="Nelder-Mead", options={"xatol": 0.02, "fatol": 1e-6, "maxiter": 400})

@@ -174,7 +174,17 @@ def test_files_that_one_side_does_not_have() -> None:
     assert found.files["silent"][:4] == (0, 2, 0, 0)
     assert found.files["silent"].rate == float("inf")
     assert found[:4] == (0, 2, 0, 3)  # "two" has no regions and is not scored
-    assert der(made([]), made([("a", 0, 2)]), regions=Regions.of(["f"], [5], [6])).rate == 0
+
+
+def test_where_nothing_is_scored_there_is_no_rate() -> None:
+    truth = joined(made([("a", 0, 2)]), made([("a", 0.1, 0.6)], "short"))
+    assert np.isnan(der(made([]), truth, regions=Regions.of(["f"], [5], [6])).rate)
+    found = der(truth, truth, collar=0.3)  # .1 + .3 and .7 - .3 differ by a rounding error
+    assert found.files["short"].total == 0
+    assert np.isnan(found.files["short"].rate)
+    assert found.rate == 0
+    assert np.isnan(der(truth, truth, collar=30).rate)
+    assert np.isnan(der(truth, truth, regions=Regions.of(["f", "silent"], [0, 0], [9, 9])).files["silent"].rate)
 
 
 def test_turns_of_one_speaker_that_touch_keep_their_boundary() -> None:

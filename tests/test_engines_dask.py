@@ -1,6 +1,7 @@
 """Statistics and training on a real cluster of processes: the same as on one machine."""
 
 import os
+import shutil
 import signal
 import traceback
 from dataclasses import replace
@@ -14,13 +15,13 @@ pytest.importorskip("distributed")
 from dask import delayed
 from distributed import Client, LocalCluster
 
-from cli_cases import done, duoplda, start, wait_for
+from cli_cases import DEADLINE, done, duoplda, long_training, start, training, wait_for
 from duoplda import PLDA, Backend, Statistics
 from duoplda.datasets import make_recordings
 from duoplda.engines import dask as engine
 from duoplda.errors import DuopldaError
 from duoplda.estimators.scoring import enroll_recordings, score
-from duoplda.io import LabelColumns, embedding_shards, write_embeddings, write_labels
+from duoplda.io import LabelColumns, embedding_shards, read_embeddings, read_labels, write_embeddings, write_labels
 from test_statistics import assert_equal_statistics
 
 
@@ -144,7 +145,7 @@ def test_a_killed_worker_changes_nothing(client, data, tmp_path):
     equal(Statistics.of(engine.recordings(parts, client=client)), Statistics.from_arrays(*data))
     assert flags[0].exists()
     assert (tmp_path / "calls.killed").exists()
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=DEADLINE)
     assert set(client.scheduler_info()["workers"]) != before  # another process has taken over
 
 
@@ -187,6 +188,36 @@ def test_what_is_wrong_is_named_by_its_shard(client, data, folder, tmp_path):
     (tmp_path / "part-3.parquet").unlink()
     with pytest.raises(DuopldaError, match=r"part-3\.parquet"):
         Statistics.of(engine.recordings(shards, True, client=client))
+
+
+def names_of(part):
+    yield part.labels().n_recordings
+
+
+def test_a_shard_that_is_replaced_between_passes_is_named(client, data, folder, tmp_path):
+    """It has the same size, the same ids and the same labels: only its vectors are others."""
+    shutil.copytree(folder / "arks", tmp_path / "shards")
+    recordings = engine.recordings(tmp_path / "shards", read_labels(folder / "labels.csv"), client=client)
+    equal(Statistics.of(recordings), Statistics.of(recordings))
+    assert sum(recordings.map(names_of)) == len(data[0])
+    file = sorted((tmp_path / "shards").iterdir())[3]
+    ids, X = read_embeddings(file).load()
+    size = file.stat().st_size
+    write_embeddings(file, ids, -X, force=True)
+    assert file.stat().st_size == size
+    for work in (lambda: Statistics.of(recordings), lambda: list(recordings.map(names_of))):
+        with pytest.raises(DuopldaError, match=f"{file.name}.*has changed since the first pass over it; leave"):
+            work()
+
+
+def test_chunks_that_are_others_each_time_are_named(client, data):
+    def drawn(seed):
+        return np.random.default_rng(seed).normal(size=(20, 3)), np.arange(20) % 5
+
+    sound = [delayed(drawn)(0), delayed(drawn)(1)]
+    Backend(plda=PLDA(2, 0)).fit(engine.recordings(sound, client=client))
+    with pytest.raises(DuopldaError, match="chunk 1: has changed since the first pass"):
+        Backend(plda=PLDA(2, 0)).fit(engine.recordings([sound[0], delayed(drawn)(None)], client=client))
 
 
 def test_a_session_of_two_speakers_in_different_chunks(client, data):
@@ -242,7 +273,7 @@ def test_clusters_are_those_of_one_machine(client, data):
 def apart(*arguments):
     """Run a command in a process of its own. Most tests need none: the workers are other processes in any case."""
     process = start(*arguments)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err
 
 
@@ -423,16 +454,16 @@ def test_what_score_says_of_a_cluster(client, lists, tmp_path):
     assert not (tmp_path / "s.txt").exists()
 
 
-def test_an_interrupt_ends_the_cluster_without_noise(folder, tmp_path):
+def test_an_interrupt_ends_the_cluster_without_noise(tmp_path):
     """Ctrl-C goes to every process of the terminal; only the command has something to say."""
+    long_training(tmp_path, "x.parquet")
     out = tmp_path / "m.safetensors"
-    command = ["train", "--embeddings", folder / "parquet", "--labels", folder / "parquet", "--out", out]
-    command += ["--dask", "local", "--tol", "0", "--max-iter", "1000000", "--shrinkage", "none"]
-    process = start(*command, start_new_session=True)
+    options = ["--shrinkage", "none", "--tol", "0", "--max-iter", "1000000", "--dask", "local"]
+    process = start(*training(tmp_path, "x.parquet"), *options, "--out", out, start_new_session=True)
     wait_for(Path(f"{out}.resume").exists, process)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, err
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "duoplda: error: interrupted"
     assert "--resume" in err

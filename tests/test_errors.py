@@ -772,11 +772,14 @@ def test_sides_of_an_equal_model(plda, sides):
     np.testing.assert_allclose(plda.llr(sides, again.enroll(X, SPEAKER, SESSION)), expected, rtol=1e-12)
 
 
-def test_not_sides(plda, sides):
-    with refused("enrolled must come from enroll, got ndarray"):
-        plda.llr(X, sides)
-    with refused("tests must come from enroll, got ndarray"):
-        plda.llr(sides, X)
+def test_neither_sides_nor_recordings(plda, sides):
+    for side in (X[0], 3.0, None, "abc", {"a": 1}, [[1.0, 2.0], [3.0]], X[:, :1]):
+        with refused("enrolled: "):
+            plda.llr(side, sides)
+        with refused("tests: "):
+            plda.llr(sides, side)
+    with refused("tests are Recordings.*duoplda.score"):
+        plda.llr(sides, Recordings.from_arrays(X))
 
 
 @pytest.mark.parametrize("prior", [0, 1, -0.1, 1.5, np.nan, "a", None], ids=str)
@@ -899,3 +902,59 @@ def test_strings_of_numpy_in_a_list_are_strings():
     ids, codes = lab.codes([np.str_("b"), np.str_("a")], "session")
     assert ids.tolist() == ["a", "b"]
     assert codes.tolist() == [1, 0]
+
+
+# -- what strangers try
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_matrices_of_numpy(plda, call):
+    with refused("np.matrix", "give np.asarray"):
+        call(plda, np.matrix(X))
+
+
+@pytest.mark.parametrize("what", ["speaker", "session"])
+def test_ragged_labels(plda, what):
+    labels = {"speaker": SPEAKER, "session": SESSION, what: [["a"], ["b", "c"]]}
+    with refused(f"{what} labels must be one-dimensional", "one label for each recording"):
+        PLDA(2, 2).fit(X, labels["speaker"], session=labels["session"])
+    with refused(f"{what} labels must be one-dimensional"):
+        plda.enroll(X, labels["speaker"], labels["session"])
+
+
+def test_differences(plda, sides):
+    with refused("nothing can be subtracted from sides", "remove"):
+        sides - sides
+    stats = Statistics.from_arrays(X, SPEAKER, SESSION)
+    with refused("nothing can be taken off", "n_folds"):
+        stats - stats
+
+
+@pytest.mark.parametrize("estimator", [PLDA(2, 2), PLDA(), Backend(plda=PLDA(2, 2))], ids=repr)
+def test_the_scale_of_training_data(estimator):
+    with refused("too large to add up", "e\\+151", "rows 0, 1", "divide"):
+        estimator.fit(X * 1e150, SPEAKER, session=SESSION)
+    with refused("variance of .*e-300.* in another unit|too little .*e-300"):
+        estimator.fit(X * 1e-150, SPEAKER, session=SESSION)
+
+
+def test_models_of_large_and_small_numbers_are_read_again(tmp_path):
+    for scale in (1e-40, 1e40):
+        path = tmp_path / f"{scale:g}"
+        PLDA(2, 2).fit(scale * X / np.abs(X).max(), SPEAKER, session=SESSION).save(path)
+        assert np.isfinite(PLDA.load(path).transform(scale * X)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8, 1e30])
+@pytest.mark.parametrize("known", ["speakers", "sessions", "nothing"])
+def test_a_target_on_another_scale(plda, scale, known):
+    labels = {"speakers": (SPEAKER, SESSION), "sessions": (None, SESSION), "nothing": ()}[known]
+    with refused("give vectors of the same extractor, on the same scale"):
+        plda.adapt(scale * X, *labels)
+
+
+@pytest.mark.parametrize("prior", [np.nan, 0, 1, "x", None])
+def test_priors_of_an_adaptation(plda, prior):
+    with refused(f"prior={prior!r} must be a number between 0 and 1".replace("(", r"\(").replace(")", r"\)")):
+        plda.adapt(X, SPEAKER, SESSION, prior=prior)

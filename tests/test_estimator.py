@@ -18,9 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import duoplda
-from duoplda import PLDA, Backend, DuopldaError, Posterior, Recordings, Sides, Statistics
+from duoplda import PLDA, Backend, DuopldaError, Posterior, Recordings, Sides, Statistics, metrics
 from duoplda.datasets import make_recordings
-from duoplda.preprocessing import LengthNorm
+from duoplda.preprocessing import LDA, Center, LengthNorm
 
 D = 5
 X, SPEAKER, SESSION, _ = make_recordings(
@@ -46,7 +46,7 @@ def test_check_estimator(estimator, check):
 
 def test_public_names():
     names = {"PLDA", "Backend", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics", "__version__"}
-    names |= {"DomainWarning", "advise", "enroll_recordings", "score"}
+    names |= {"DomainWarning", "advise", "enroll_recordings", "score", "split"}
     assert set(duoplda.__all__) == set(dir(duoplda)) == names
     for name in duoplda.__all__:
         assert getattr(duoplda, name) is not None
@@ -189,6 +189,55 @@ def test_data_frames():
         plda.transform(frame.rename(columns={"e0": "other"}))
 
 
+def test_labels_in_another_order_than_the_rows_are_refused():
+    """Rows and labels that both have an index must have the same; what has none goes by its order, as ever."""
+    pd = pytest.importorskip("pandas")
+    names = [f"utt{i}" for i in range(len(X))]
+    frame = pd.DataFrame(X, index=names)
+    speaker, session, kind = (pd.Series(values, index=names) for values in (SPEAKER, SESSION, SPEAKER))
+    shuffled = speaker.sample(frac=1.0, random_state=0)
+    plda = PLDA(3, 2).fit(frame, speaker, session=session)
+    np.testing.assert_array_equal(plda.noise_precision_, PLDA(3, 2).fit(frame, SPEAKER, SESSION).noise_precision_)
+    backend = Backend(plda=PLDA(3, 2)).fit(frame, speaker, session)
+    chain = Backend(whiten=False, length_norm=False, center_by_channel=True)
+    wrong = [
+        lambda: PLDA(3, 2).fit(frame, shuffled),
+        lambda: Backend(plda=PLDA(3, 2)).fit(frame, shuffled),
+        lambda: PLDA(3, 2).fit(X, shuffled, session=session),  # labels with each other
+        lambda: PLDA(3, 2).fit(frame, speaker, session=session[::-1]),
+        lambda: chain.fit(frame, speaker, channel=kind[::-1]),
+        *(
+            call
+            for model in (plda, backend)
+            for call in (
+                lambda model=model: model.adapt(frame, shuffled, method="labels"),
+                lambda model=model: model.enroll(frame, shuffled),
+                lambda model=model: model.enroll(frame, SPEAKER, shuffled),
+                lambda model=model: model.cluster(frame, session[::-1]),
+                lambda model=model: model.transform(frame, kind[::-1]),
+            )
+        ),
+        lambda: plda.score(frame, shuffled),
+        lambda: plda.posterior(frame, shuffled),
+        lambda: Recordings.from_arrays(frame, shuffled),
+        lambda: Statistics.from_arrays(frame, shuffled),
+        lambda: LDA(2).fit(frame, shuffled),
+        lambda: Center(by_channel=True).fit(frame, channel=kind[::-1]),
+        lambda: metrics.cllr(pd.Series(X[:, 0], names), shuffled == SPEAKER[0]),
+    ]
+    for call in wrong:
+        with pytest.raises(DuopldaError, match=r"have different indexes: row \d+ is 'utt\d+' in \w+, and 'utt\d+'"):
+            call()
+    with pytest.raises(DuopldaError, match=r"y\.loc\[X\.index\] puts them in the order of X"):
+        PLDA(3, 2).fit(frame, shuffled)
+    with pytest.raises(DuopldaError, match=r"'utt0' in X, and 0 in y\. where the order is right.*y\.to_numpy\(\)"):
+        PLDA(3, 2).fit(frame, pd.Series(SPEAKER))
+    with pytest.raises(DuopldaError, match=r"row 0 is 0 in X, and 1 in y\. "):
+        PLDA(3, 2).fit(pd.DataFrame(X), pd.Series(SPEAKER).loc[[1, 0, *range(2, len(X))]])
+    ordered = PLDA(3, 2).fit(frame, shuffled.loc[frame.index], session=session.to_numpy())
+    np.testing.assert_array_equal(ordered.noise_precision_, plda.noise_precision_)
+
+
 # -- sessions through pipelines ----------------------------------------------------------------------------------------
 
 
@@ -289,6 +338,138 @@ def test_grid_search_without_routing():
     assert_same_model(
         search.best_estimator_["plda"], whole.fit(LengthNorm().fit_transform(X), SPEAKER, session=SESSION)
     )
+
+
+def held_out_cllr(model, rows):
+    """The Cllr of held-out speakers, from the trials that the scorers are said to make."""
+    return metrics.cllr(*metrics.held_out_trials(model, X[rows], SPEAKER[rows], SESSION[rows]))
+
+
+@pytest.mark.usefixtures("routing")
+def test_grid_search_chooses_by_the_cllr_of_held_out_speakers():
+    from sklearn.model_selection import GridSearchCV, GroupKFold
+
+    chain = Backend(plda=PLDA(3, 2, tol=1e-3)).set_fit_request(session=True)
+    grid = {"lda": [3, 4], "length_norm": [True, False]}
+    scoring = {"cllr": metrics.cllr_scorer, "eer": metrics.eer_scorer, "dcf": metrics.min_dcf_scorer}
+    search = GridSearchCV(chain, grid, scoring=scoring, refit="cllr", cv=GroupKFold(3), error_score="raise")
+    search.fit(X, SPEAKER, session=SESSION, groups=SPEAKER)
+    by_hand = [
+        [
+            -held_out_cllr(clone(chain).set_params(**given).fit(X[a], SPEAKER[a], session=SESSION[a]), b)
+            for a, b in GroupKFold(3).split(X, SPEAKER, SPEAKER)
+        ]
+        for given in search.cv_results_["params"]
+    ]
+    got = np.stack([search.cv_results_[f"split{i}_test_cllr"] for i in range(3)], axis=1)
+    np.testing.assert_array_equal(got, by_hand)
+    assert len(np.unique(got.mean(axis=1))) == 4
+    assert search.best_params_ == search.cv_results_["params"][int(np.argmax(np.mean(by_hand, axis=1)))]
+    assert np.all((search.cv_results_["mean_test_eer"] <= 0) & (search.cv_results_["mean_test_eer"] > -0.6))
+    refitted = search.best_estimator_
+    assert search.score(X, SPEAKER, session=SESSION) == refitted.score(X, SPEAKER, SESSION)
+
+
+@pytest.mark.usefixtures("routing")
+def test_the_score_of_a_back_end_is_minus_cllr():
+    from sklearn.model_selection import GroupKFold, cross_val_score
+
+    chain = Backend(plda=PLDA(3, 2, tol=1e-3)).set_fit_request(session=True).set_score_request(session=True)
+    params = {"session": SESSION, "groups": SPEAKER}
+    scores = [
+        cross_val_score(model, X, SPEAKER, cv=GroupKFold(3), params=params, scoring=scoring, error_score="raise")
+        for model, scoring in (
+            (chain, None),
+            (chain, metrics.cllr_scorer),
+            (Pipeline([("chain", chain)]), None),
+            (Pipeline([("chain", chain)]), metrics.cllr_scorer),
+        )
+    ]
+    expected = [
+        -held_out_cllr(clone(chain).fit(X[a], SPEAKER[a], session=SESSION[a]), b)
+        for a, b in GroupKFold(3).split(X, SPEAKER, SPEAKER)
+    ]
+    for got in scores:
+        np.testing.assert_array_equal(got, expected)
+    renamed = clone(chain).set_fit_request(session="call")
+    scorer = metrics.cllr_scorer.set_score_request(session="call")
+    params = {"call": SESSION, "groups": SPEAKER}
+    np.testing.assert_array_equal(
+        cross_val_score(renamed, X, SPEAKER, cv=GroupKFold(3), params=params, scoring=scorer), expected
+    )
+    with pytest.raises(DuopldaError, match="takes session and channel, not speaker"):
+        metrics.cllr_scorer.set_score_request(speaker=True)
+
+
+def test_what_trials_the_scorers_make():
+    """Half of the sessions of a speaker enrol, each with each test recording; who has one session only tests."""
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    rows, speaker, session = X[:10], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]
+    scores, labels = metrics.held_out_trials(plda, rows, speaker, session, enrolment=((1, 1),))
+    assert (len(scores), labels.sum()) == (4 * 6, 4)
+    ratios = plda.llr(rows, rows)
+    one_way = [[2 * i, 2 * i + 1] for i in range(4)]
+    for score, pair in zip(np.sort(scores[labels]), sorted(ratios[a, b] for a, b in one_way), strict=True):
+        np.testing.assert_allclose(score, pair)  # either of a pair may enrol
+    assert all(np.isclose(ratios, score).any() for score in scores)
+    scores, labels = metrics.held_out_trials(plda, rows, speaker, session)
+    assert labels.sum() == 5 * 4  # one for each of the five usual forms of enrolment, which are all the same here
+    with pytest.raises(DuopldaError, match="at least one speaker of two sessions"):
+        metrics.held_out_trials(plda, rows, np.arange(10), np.arange(10))
+    with pytest.raises(DuopldaError, match="at least one speaker of two sessions"):
+        metrics.held_out_trials(plda, rows, np.zeros(10), np.arange(10))
+    with pytest.raises(DuopldaError, match="give the speaker of each row"):
+        metrics.cllr_scorer(plda, rows, None, session=session)
+    with pytest.raises(DuopldaError, match="StandardScaler makes no trials"):
+        metrics.cllr_scorer(StandardScaler(), rows, speaker)
+
+
+def test_the_scorers_warn_where_sessions_are_forgotten():
+    """Without metadata routing, scikit-learn gives sessions to `fit` alone: copies would be target trials."""
+    plda = PLDA(3, 2).fit(X, SPEAKER, session=SESSION)
+    with pytest.warns(UserWarning, match=r"copies of a recording become target trials.*enable_metadata_routing"):
+        metrics.cllr_scorer(plda, X, SPEAKER)
+    metrics.cllr_scorer(PLDA(3).fit(X, SPEAKER), X, SPEAKER)  # trained without sessions: nothing to say
+
+
+def test_the_scorers_take_data_frames_and_pipelines():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=[f"e{i}" for i in range(D)])
+    pipe = Pipeline([("norm", LengthNorm()), ("plda", PLDA(3, 2))]).fit(frame, SPEAKER, plda__session=SESSION)
+    got = metrics.min_cllr_scorer(pipe, frame, pd.Series(SPEAKER), session=SESSION)
+    plda = PLDA(3, 2).fit(LengthNorm().fit_transform(X), SPEAKER, session=SESSION)
+    trials = metrics.held_out_trials(plda, LengthNorm().fit_transform(X), SPEAKER, SESSION)
+    assert got == pytest.approx(-metrics.min_cllr(*trials))
+    half = metrics.TrialScorer(metrics.act_dcf, {"p_target": 0.5}, enrolment=((1, 1),))
+    assert repr(half) == "TrialScorer(act_dcf, p_target=0.5)"
+    trials = metrics.held_out_trials(pipe, frame, SPEAKER, SESSION, enrolment=((1, 1),))
+    assert half(pipe, frame, SPEAKER, session=SESSION) == -metrics.act_dcf(*trials, p_target=0.5)
+
+
+def test_predict_gives_the_ratios_of_pairs_of_recordings():
+    """A service that knows `predict` alone sends a matrix, a table or lists: in each row two recordings, or one."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=[f"e{i}" for i in range(D)])
+    for model in (PLDA(3, 2).fit(frame, SPEAKER, SESSION), Backend(plda=PLDA(3, 2)).fit(frame, SPEAKER, SESSION)):
+        expected = model.llr(frame[:6], frame[6:12])[range(6), range(6)]
+        pairs = np.concatenate([X[:6], X[6:12]], axis=1)
+        for both in (pairs, pd.DataFrame(pairs), pairs.tolist(), pairs.reshape(6, 2, D)):
+            np.testing.assert_allclose(model.predict(both), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_array_equal(model.predict(frame), model.transform(frame))
+        with pytest.raises(DuopldaError, match="feature names"):
+            model.predict(frame.assign(further=0.0))
+
+
+def test_mlflow_serves_a_back_end(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    skops_io = pytest.importorskip("skops.io")
+    backend = Backend(plda=PLDA(3, 2)).fit(X, SPEAKER, session=SESSION)
+    names = skops_io.get_untrusted_types(data=skops_io.dumps(backend))
+    options = {"serialization_format": "skops", "skops_trusted_types": names}
+    mlflow.sklearn.save_model(backend, tmp_path / "model", **options)
+    served = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    pairs = np.concatenate([X[:6], X[6:12]], axis=1)
+    np.testing.assert_array_equal(served.predict(pairs), backend.predict(pairs))
 
 
 def test_a_grid_reaches_into_a_back_end():

@@ -1,12 +1,15 @@
 """Likelihood ratios between sets of recordings against dense Gaussians; sides that share sessions; pairs."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from duoplda import PLDA, DuopldaError, Sides
+from duoplda import PLDA, Backend, DomainWarning, DuopldaError, Sides
+from duoplda.datasets import make_recordings
 from duoplda.model.parameters import Model
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.sides import enroll
@@ -106,6 +109,38 @@ def test_the_estimator(name):
     for row, i in enumerate(A.ids):
         sizes = np.unique(a.session[a.speaker == i], return_counts=True)[1]
         assert sorted(np.repeat(A.types[:, 0], A.counts[row]).tolist()) == sorted(sizes.tolist())
+
+
+@every_model
+def test_each_row_of_a_matrix_is_a_side(name):
+    """Recordings in the place of sides: each is a side by itself, in a session of its own."""
+    p, a, b = two_sides(name)
+    plda = PLDA.from_parameters(p.mu, p.V, p.U, p.W, np.arange(len(p.mu)))
+    chain = Backend.from_plda(plda)
+    A, B = (plda.enroll(data.X, np.arange(len(data.X))) for data in (a, b))
+    expected = plda.llr(A, B)
+    assert expected.shape == (len(a.X), len(b.X))
+    pairs = [(0, 1), (3, 2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DomainWarning)  # the data were not drawn from the mean of this model
+        for model in (plda, chain):
+            for left, right in ((a.X, b.X), (A, b.X), (a.X, B), (a.X.tolist(), b.X.tolist())):
+                np.testing.assert_array_equal(model.llr(left, right), expected)
+            np.testing.assert_allclose(model.llr(a.X, b.X, pairs), [expected[pair] for pair in pairs], rtol=1e-12)
+            blocks = [block for _, block in model.llr_blocks(a.X, b.X)]
+            np.testing.assert_array_equal(np.concatenate(blocks, axis=1), expected)
+            np.testing.assert_array_equal(model.top(a.X, b.X, 2)[0], model.top(A, B, 2)[0])
+
+
+def test_recordings_of_nobody_knows_whom_are_compared_with_the_training_data():
+    """Rows may all be of one recording, which is far from the mean; but not as far as this."""
+    X, speaker, session, _ = make_recordings(60, seed=0)
+    chain = Backend(plda=PLDA(8, 8)).fit(X, speaker, session=session)
+    for name in np.unique(speaker)[:20]:
+        rows = X[speaker == name]
+        chain.llr(rows, rows)  # a warning would be an error here
+    with pytest.warns(DomainWarning, match="usual for 9 recordings of "):
+        chain.llr(X[:3] + 20, X[3:9] + 20)
 
 
 @every_model

@@ -181,7 +181,7 @@ def test_permissions(plda, tmp_path):
 
 def test_overwrites(plda, path):
     other = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
-    other.save(path)
+    other.save(path, force=True)
     same(other, PLDA.load(path))
 
 
@@ -356,11 +356,35 @@ def test_wrong_numbers(path, name, value):
         {"fit": {}},
         {"fit": {"converged": True}},
         {"fit": [1]},
+        {"fit": {"converged": True, "n_evaluations": []}},
+        {"cost": []},
+        {"cost": "x"},
     ],
     ids=str,
 )
 def test_wrong_header(path, changes):
     refused(rewritten(path, **changes), "damaged")
+
+
+@pytest.mark.parametrize("name", ["channel_means_", "speaker_loadings_", "session_loadings_", "noise_precision_"])
+@pytest.mark.parametrize("number", [-1e308, 1e200, 1e155, 1e101])
+def test_numbers_too_large_to_compute_with(path, name, number):
+    """Routines of LAPACK might never return from what comes of them."""
+    tensors = load_file(path)
+    tensors[f"plda.{name}"].flat[0] = number
+    refused(rewritten(path, tensors), "damaged", f"{abs(number):.3g}")
+
+
+def test_loadings_beside_which_there_is_no_noise(path):
+    tensors = load_file(path)
+    tensors["plda.speaker_loadings_"] *= 1e8
+    refused(rewritten(path, tensors), "speaker_loadings has numbers", "times the standard deviation of the noise")
+
+
+def test_priors_that_are_no_probabilities(path):
+    tensors = load_file(path)
+    tensors["plda.channel_priors_"] = np.array([1e-200])
+    refused(rewritten(path, tensors), "damaged", "priors")
 
 
 def test_missing_fields(path):
@@ -416,7 +440,7 @@ def test_folder_without_permission(plda, path):
     path.parent.chmod(0o500)
     try:
         with pytest.raises(DuopldaError, match=r"(?i)model: permission denied"):
-            plda.save(path)
+            plda.save(path, force=True)
     finally:
         path.parent.chmod(0o700)
     only(path.parent, path.name)
@@ -443,7 +467,7 @@ def test_full_disk(path):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             for name in sys.argv[1:]:
                 try:
-                    plda.save(name)
+                    plda.save(name, force=True)
                 except DuopldaError as error:
                     print(error)
         """
@@ -468,10 +492,10 @@ def test_broken_off(plda, path, monkeypatch, step, error):
     monkeypatch.setattr(os, step, broken)
     if isinstance(error, OSError):
         with pytest.raises(DuopldaError, match=r"model\.plda: no space left on device"):
-            plda.save(path)
+            plda.save(path, force=True)
     else:
         with pytest.raises(KeyboardInterrupt):
-            plda.save(path)
+            plda.save(path, force=True)
     monkeypatch.undo()
     only(path.parent, path.name)
     assert path.read_bytes() == before

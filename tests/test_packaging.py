@@ -16,15 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audio_cases import write_extractor
 from cli_cases import duoplda
-from duoplda import PLDA
+from duoplda import PLDA, workflows
 from duoplda.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "duoplda"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "array_api_compat": "array-api-compat"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "array_api_compat": "array-api-compat", "sherpa_onnx": "sherpa-onnx"}
+DISTRIBUTIONS |= {"prometheus_client": "prometheus-client"}
 
 
 def run(*command, **options):
@@ -104,9 +106,20 @@ def test_the_command_without_its_extra_says_what_to_install(wheel, tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
 
 
-EXTRA = {"pyarrow": "files", "h5py": "files", "dask": "dask", "torch": "torch", "matplotlib": "plots"}
+EXTRA = {
+    "pyarrow": "files",
+    "h5py": "files",
+    "dask": "dask",
+    "torch": "torch",
+    "matplotlib": "plots",
+    "sqlalchemy": "voices",
+    "fastapi": "serve",
+}
+EXTRA |= {"soundfile": "audio", "soxr": "audio", "sherpa_onnx": "audio"}
 LACK = [  # commands, and what they lack
+    ("embed --extractor m.onnx --audio x.wav --out o.npz", "sherpa_onnx"),
     ("advise --labels x.parquet", "pyarrow"),
+    ("split --labels x.parquet --out o", "pyarrow"),
     ("train --embeddings x.parquet --labels x.parquet --out o", "pyarrow"),
     ("train --embeddings x.npz --speakers list --out o --device cuda", "torch"),
     ("train --embeddings x.npz --speakers list --out o --dask local", "dask"),
@@ -115,6 +128,9 @@ LACK = [  # commands, and what they lack
     ("enroll --model m --embeddings x.h5 --enroll list --out o", "h5py"),
     ("score --model m --embeddings x.parquet --enroll list --top 1 --out o", "pyarrow"),
     ("score --model m --embeddings x.npz --enroll list --top 1 --dask local --out o", "dask"),
+    ("voices list --registry voices.db", "sqlalchemy"),
+    ("identify --model m --embeddings x.npz --registry voices.db", "sqlalchemy"),
+    ("serve --model m --registry voices.db", "fastapi"),
     ("cluster --model m --embeddings x.h5 --out o.tsv", "h5py"),
     ("link --model m --embeddings x.h5 --local list --out o.tsv", "h5py"),
     ("diarize --model m --embeddings x.h5 --segments segments --out o.rttm", "h5py"),
@@ -133,6 +149,8 @@ def folder(tmp_path_factory):
     PLDA.from_parameters([0.0, 0.0], np.eye(2), None, np.eye(2)).save(at / "m")
     np.savez(at / "x.npz", ids=np.array(["a", "b", "c", "d"]), embeddings=np.random.default_rng(0).normal(size=(4, 2)))
     (at / "x.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1")
+    write_extractor(at / "m.onnx")
+    (at / "x.wav").write_bytes(b"RIFF")
     (at / "list").write_text("a s\nb s\nc t\nd t\n")
     (at / "segments").write_text("a f 0 1\n")
     (at / "scores").write_text("a b 1\na c -1\n")
@@ -142,12 +160,18 @@ def folder(tmp_path_factory):
     return at
 
 
+LAZY = ("duoplda.engines.dask", "duoplda.voices", "duoplda.service")
+LAZY += tuple(f"duoplda.workflows.{name}" for name in ("voices", "identify", "serve"))
+
+
 @pytest.fixture
 def base(monkeypatch):
     """As if only the command line were installed."""
     absent = {*EXTRA, "distributed", "pandas", "array_api_compat"}
-    for name in [name for name in sys.modules if name.partition(".")[0] in absent or name == "duoplda.engines.dask"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in absent or name.startswith(LAZY)]:
         monkeypatch.delitem(sys.modules, name)
+    for name in ("voices", "identify", "serve"):
+        monkeypatch.delattr(workflows, name, raising=False)
     for name in absent:
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -217,17 +241,20 @@ def names(requirements):
 
 def test_what_is_imported_is_declared():
     base = names(PROJECT["dependencies"])
-    declared = base | names(EXTRAS["cli"] + EXTRAS["files"] + EXTRAS["plots"] + EXTRAS["dask"] + EXTRAS["torch"])
+    extras = ("audio", "cli", "files", "plots", "dask", "torch", "voices", "serve")
+    declared = base | {n for n in names(r for e in extras for r in EXTRAS[e]) if n != "duoplda"}
+    at_top = {"cli": {"typer"}, "voices": {"sqlalchemy"}, "service": names(EXTRAS["serve"])}
     found = set()
     for path, name, top in others():
         root = name.partition(".")[0]
         distribution = DISTRIBUTIONS.get(root, root)
         found.add(distribution)
-        allowed = declared if not top else base | ({"typer"} if path.parts[0] == "cli" else set())
+        allowed = declared if not top else base | at_top.get(path.parts[0], set())
         assert distribution in allowed, f"{path} imports {name}"
         assert not re.search(r"\._|\.externals\b", name), f"{path} imports {name}, which is private"
     assert found >= base
     assert {"typer", "rich", "h5py", "pyarrow", "matplotlib", "dask", "distributed", "torch"} <= found
+    assert names(EXTRAS["audio"]) <= found
 
 
 def test_linters_are_pinned_and_no_part_of_the_tests():
@@ -240,5 +267,10 @@ def test_linters_are_pinned_and_no_part_of_the_tests():
 
 def test_every_requirement_has_a_lowest_version_for_ci():
     pins = run(sys.executable, ROOT / ".ci" / "lowest.py").stdout.split()
-    wanted = [r for e in ("cli", "files", "plots", "dask", "test") for r in EXTRAS[e] if not r.startswith("duoplda[")]
+    wanted = [
+        r
+        for e in ("audio", "cli", "files", "plots", "dask", "voices", "serve", "test")
+        for r in EXTRAS[e]
+        if not r.startswith("duoplda[")
+    ]
     assert set(pins) == {r.replace(">=", "==") for r in PROJECT["dependencies"] + wanted}

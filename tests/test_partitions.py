@@ -81,6 +81,8 @@ def test_resampled_values_are_those_of_sums_over_items(rows: list[tuple[int, str
         drawn = rng.integers(len(names), size=len(names)).tolist()
         expected = by_hand(labels, reference, weight, {who: drawn.count(i) for i, who in enumerate(names)})
         assert {name: found[name].values[draw] for name in expected} == pytest.approx(expected, abs=1e-12)
+    for name in expected:
+        assert found[name].low - 1e-9 <= found[name].estimate <= found[name].high + 1e-9
 
 
 @given(items, st.randoms(use_true_random=False))

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from duoplda import PLDA, DuopldaError
 from duoplda.datasets import make_recordings
-from duoplda.evaluation import metrics
+from duoplda.evaluation import metrics, support
 from duoplda.report import plots
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -44,6 +44,7 @@ def pictures(systems, plda, **ax):
     yield "tippett", plots.tippett(systems, **ax)
     yield "histogram", plots.histogram(*systems["good"], **ax)
     yield "bayes_error", plots.bayes_error(systems, **ax)
+    yield "ece", plots.ece(systems, **ax)
     yield "reliability", plots.reliability(systems, **ax)
     yield "likelihood_trace", plots.likelihood_trace(plda, **ax)
     yield "variance_shares", plots.variance_shares(plda, **ax)
@@ -160,6 +161,15 @@ def test_histogram_integrates_to_one_with_infinite_scores():
     for patch in ax.patches:
         values, edges, _ = patch.get_data()
         assert np.sum(values * np.diff(edges)) == pytest.approx(1.0)
+
+
+def test_cross_entropy_lines(systems):
+    scores, labels = systems["overconfident"]
+    entropy, least, nothing = plots.ece({"o": (scores, labels)}).lines
+    odds = entropy.get_xdata() * np.log(10)
+    np.testing.assert_allclose(entropy.get_ydata(), support.ece(scores, labels, odds))
+    np.testing.assert_allclose(nothing.get_ydata(), support.ece(np.zeros(len(scores)), labels, odds), atol=1e-12)
+    assert np.all(least.get_ydata() <= np.minimum(entropy.get_ydata(), nothing.get_ydata()) + 1e-12)
 
 
 def test_bayes_error_lines(systems):
@@ -287,7 +297,37 @@ def test_a_million_trials_make_a_small_file(tmp_path):
     assert (tmp_path / "det.svg").stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("bad", [{}, {"a": [1.0, 2.0, 3.0]}, [1.0], {"a": ([np.nan, 1.0], [True, False])}])
+@pytest.mark.parametrize(
+    "draw", [plots.det, plots.tippett, plots.bayes_error, plots.ece, plots.reliability, plots.histogram]
+)
+def test_scores_and_labels_are_drawn_as_a_dictionary_of_them_is(systems, draw):
+    scores, labels = systems["good"]
+    words = np.where(labels, "target", "nontarget")
+    calls = [
+        (scores, labels),
+        ((scores, labels),),
+        ([scores, words],),
+        (scores, labels * 1.0),
+        ({"scores": scores}, words),
+    ]
+    expected = draw({"scores": (scores, labels)})
+    for arguments in calls:
+        ax = draw(*arguments)
+        assert len(ax.lines) == len(expected.lines)
+        for line, other in zip(ax.lines, expected.lines, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
+        texts = [[text.get_text() for text in a.get_legend().get_texts()] for a in (ax, expected)]
+        assert texts[0] == texts[1]
+
+
+def test_a_histogram_shows_one_system(systems):
+    with pytest.raises(DuopldaError, match="one system, not 3"):
+        plots.histogram(systems)
+
+
+@pytest.mark.parametrize(
+    "bad", [[], [1.0, 2.0], {}, {"a": [1.0, 2.0, 3.0]}, [1.0], {"a": ([np.nan, 1.0], [True, False])}]
+)
 def test_bad_systems_are_refused(bad):
     with pytest.raises(DuopldaError, match="system"):
         plots.tippett(bad)

@@ -230,6 +230,14 @@ def test_bad_rows_are_named(data, step):
 # -- statistics
 
 
+def test_values_too_large_to_be_multiplied_are_named(data):
+    """Whatever the processor does with products that are not finite."""
+    X = np.concatenate([data[0], np.full((1, 6), 1.7e308)])
+    whiten = Whiten().fit(1e-6 * data[0])  # its matrix has numbers of about 1e6
+    with pytest.raises(DuopldaError, match=rf"too large to be multiplied in 1 of \d+ rows: {len(data[0])}\. On"):
+        whiten.transform(X)
+
+
 def test_spread_from_chunks_is_that_of_the_whole(data):
     X = data[0] + 1e4  # far from 0: digits must not get lost
 
@@ -246,7 +254,7 @@ def test_spread_from_chunks_is_that_of_the_whole(data):
         of()
     with pytest.raises(DuopldaError, match="rows 21,"):
         of(np.ones((20, 2)), np.array([[0.0, 1.0], [np.nan, 0.0]]))
-    with pytest.raises(DuopldaError, match="too large to add up in rows 21,"):
+    with pytest.raises(DuopldaError, match=r"too large to add up \(up to 1e\+200\) in rows 21,"):
         of(np.ones((20, 2)), np.array([[1.0, 0.0], [0.0, 1e200]]))
 
 

@@ -441,7 +441,7 @@ def test_tables(tmp_path: Path, suffix: str) -> None:
     [
         ("utt\tduration\na\t1\nb\t2\na\t3\n", "line 4: id 'a' is there already; each recording has one line"),
         ("utt\tduration\na\t1\nb\n", "line 3: has 1 fields, the header 2"),
-        ("file\tduration\na\t1\n", "header: has no id column"),
+        ("clip\tduration\na\t1\n", "header: has no id column"),
         ("utt\nx\n", "header: has a column of ids and no other"),
         ("utt\tduration\n", "has a header and no rows"),
         ("utt\t" + "\t".join(f"x{k}" for k in range(256)) + "\n", "header: has 257 columns; give at most 256"),

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+from functools import partial
+from html import unescape
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +20,7 @@ from duoplda import PLDA, DuopldaError
 from duoplda.data import Recordings
 from duoplda.datasets import make_recordings
 from duoplda.estimators.backend import Backend
+from duoplda.estimators.domain import Domain
 from duoplda.evaluation import metrics
 from duoplda.report import inferred_kinds, write_report
 from duoplda.report._data import Grid
@@ -220,6 +223,104 @@ def test_bad_input_is_refused_and_leaves_no_file(tmp_path, change, message):
     assert not list(tmp_path.iterdir())
 
 
+# -- the verdict
+
+
+def verdict_of(path):
+    """The words of the verdict, with a space where a tag was."""
+    section = re.search(
+        r'<section id="verdict"><h2>Verdict</h2>(.*?)</section>', path.read_text(encoding="utf-8"), re.S
+    )[1]
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", section)).split())
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "words"),
+    [
+        (1.0, 0.0, "\N{CHECK MARK} calibrated"),
+        (4.0, 0.0, "! not calibrated over-confident"),
+        (0.25, 0.0, "! not calibrated under-confident"),
+        (1.0, 3.0, "! not calibrated too high"),
+        (1.0, -3.0, "! not calibrated too low"),
+    ],
+)
+def test_the_verdict_says_whether_and_how_ratios_are_off(tmp_path, scale, shift, words):
+    _, labels = make_trials()
+    path = write_report(tmp_path / "r.html", {"a": make_scores(labels, 10, 0, scale, shift)}, labels)
+    mark, _, way = words.partition(" calibrated ")
+    said = verdict_of(path)
+    assert mark in said
+    assert way in said
+    assert ("before duoplda calibrate" in said) == (page_data(path)["systems"][0]["calibrated"] is False) == bool(way)
+
+
+def test_calibrated_ratios_are_seldom_accused_and_few_trials_tell_nothing(tmp_path):
+    """The loss of PAV grows as trials get fewer, also where ratios are right."""
+    for n_targets, n_nontargets, kind in (
+        (20, 200, "calibration unknown"),
+        (100, 1000, "calibrated"),
+        (500, 500, "calibrated"),
+    ):
+        labels = np.arange(n_targets + n_nontargets) < n_targets
+        for d in (4, 8, 14):
+            path = write_report(tmp_path / "r.html", {"a": make_scores(labels, d, d)}, labels, force=True)
+            assert kind in verdict_of(path)
+            assert "not calibrated" not in verdict_of(path)
+
+
+def test_the_verdict_names_the_priors_at_which_scores_are_of_use(tmp_path):
+    speakers, labels = make_trials()
+    scores = make_scores(labels, 6, 5, 2.0, 1.0)
+    for sides, bootstrap in ((None, 0), ((speakers[:, 0], speakers[:, 1]), 25)):
+        path = write_report(
+            tmp_path / "r.html",
+            {"a": scores},
+            labels,
+            speakers=sides,
+            bootstrap=bootstrap,
+            costs=(1.0, 7.0),
+            force=True,
+        )
+        low, high = map(float, re.search(r"Of use for priors from ([\d.]+) to ([\d.]+) ", verdict_of(path)).groups())
+
+        priors = [1.2 * low, 0.5, 1 - 1.2 * (1 - high), 0.8 * low, 1 - 0.8 * (1 - high)]  # three inside, two outside
+        dcf = partial(metrics.act_dcf, p_target=priors, c_fa=7.0)
+        ends = dcf(scores, labels)
+        if sides is not None:
+            ends = metrics.bootstrap(dcf, scores, labels, *sides, n_resamples=bootstrap).high
+        ratio = (1 / np.array(priors[3:]) - 1) * 7
+        few = (3 / labels.sum() > ratio) | (ratio > (~labels).sum() / 3)
+        assert np.all(ends[:3] < 1), (low, high)
+        assert np.all((ends[3:] >= 1) | few), (low, high)
+
+
+def test_scores_that_mislead_are_of_no_use(tmp_path):
+    _, labels = make_trials()
+    said = verdict_of(write_report(tmp_path / "r.html", {"a": -make_scores(labels, 10, 0)}, labels))
+    assert "Of no use at any prior" in said
+    assert "The ratios as they are mislead" in said
+
+
+def test_the_verdict_names_the_lowest_cllr_and_how_sure_that_is(report):
+    values = {name: metrics.cllr(scores, report.labels) for name, scores in report.systems.items()}
+    assert min(values, key=values.get) == "duoplda"
+    assert "The lowest Cllr is that of duoplda , also in 100 % of the resamples" in verdict_of(report.path)
+
+
+@pytest.mark.parametrize(
+    ("domain", "words"),
+    [
+        (None, "? domain not checked"),
+        (Domain(5.0, 16.9, 192, 3150, 18), "\N{CHECK MARK} domain of the training"),
+        (Domain(43.0, 16.9, 192, 3150, 18), "! another domain"),
+    ],
+)
+def test_the_domain_is_a_badge(tmp_path, domain, words):
+    said = verdict_of(write_report(tmp_path / "r.html", {"a": [1.0, 2.0, -1.0]}, [True, True, False], domain=domain))
+    assert said.startswith(words)
+    assert ("duoplda adapt" in said) == (domain is not None and not domain.within)
+
+
 # -- in Chromium
 
 FLAGS = "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -369,11 +470,45 @@ def test_markers_lie_on_their_curves(page, report):
     assert max(away) < 1.0  # pixels
 
 
+def test_the_verdict_comes_first_and_marks_what_is_not_calibrated_without_colour(page, report):
+    first = page.find_element("css selector", "main section")
+    assert first.get_attribute("id") == "verdict"
+    assert first.rect["y"] < 300  # seen at once
+    wrong = [False, True, True]
+    heads = [h.text for h in first.find_elements("css selector", "h3")]
+    rows = [r.text for r in page.find_elements("css selector", "#metrics tbody th")]
+    groups = [g.text for g in page.find_elements("css selector", "#decisions .group")]
+    entries = [e.text for e in page.find_elements("css selector", "#tippett .legend li")]
+    for k, name in enumerate(report.systems):
+        for text in (heads[k], rows[k], groups[k]):
+            assert name in text
+            assert ("! not calibrated" in text) == wrong[k]
+        assert entries[k] == name + " (not calibrated)" * wrong[k]
+    for scheme, media in (("light", ""), ("dark", ""), ("light", "print")):
+        look(page, 1280, scheme, media)
+        for badge in page.find_elements("css selector", "#verdict .badge"):
+            assert badge.is_displayed()
+            assert contrast(page, badge) > 4.5  # as WCAG AA asks for
+
+
+def contrast(page, element):
+    """The ratio of luminances of an element's text and of the section it stands on."""
+
+    def luminance(colour):
+        channels = np.array([int(v) / 255 for v in re.findall(r"\d+", colour)[:3]])
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    section = page.find_element("css selector", "#verdict").value_of_css_property("background-color")
+    low, high = sorted(luminance(c) for c in (element.value_of_css_property("color"), section))
+    return (high + 0.05) / (low + 0.05)
+
+
 def test_metrics_table_shows_values_inside_their_intervals(page, report):
     rows = page.find_elements("css selector", "#metrics tbody tr")
     assert len(rows) == len(report.systems)
     for row, (name, scores) in zip(rows, report.systems.items(), strict=True):
-        assert row.find_element("css selector", "th").text == name
+        assert row.find_element("css selector", "th bdi").text == name
         cells = [c.text for c in row.find_elements("css selector", "td")]
         expected = metrics.measure(scores, report.labels, p_target=0.03, c_miss=1.0, c_fa=7.0)
         assert len(cells) == 6

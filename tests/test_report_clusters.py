@@ -79,6 +79,8 @@ def made(k, sessions=None, ny=3, seed=0):
         leaves=n,
         log_posterior=1.5,
         means=rng.standard_normal((k, ny)),
+        prior=0.02,
+        exact=True,
     )
 
 

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.io import read_container, write_container
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.sides import Sides, enroll, load
+from duoplda.trials.sides import Sides, enroll, load, read_enrolled
 from test_llr import MODELS, enrolled, every_model, model_of, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)
@@ -376,6 +377,8 @@ def test_damaged_sides_are_one_line(tmp_path, damage):
     with pytest.raises(DuopldaError, match=r"bad: is damaged: ") as error:
         load(tmp_path / "bad", A.model)
     assert "\n" not in str(error.value)
+    with suppress(DuopldaError):  # without the model, some damage cannot be seen
+        read_enrolled(tmp_path / "bad")
 
 
 def test_sides_are_no_model(tmp_path):

@@ -237,3 +237,98 @@ def test_the_chart_is_drawn(opened):
     browser = opened("choosing.html", 1280)
     texts = " ".join(t.text for t in browser.find_elements("css selector", ".drawing svg text"))
     assert all(f"{letter}. " in texts for letter in "ABCDEFGHIJKLMNO")
+
+
+# -- what the pages show
+
+
+def wide_blocks(browser):
+    """Blocks of code that would have to be scrolled sideways, by their first words."""
+    return browser.execute_script(
+        "return [...document.querySelectorAll('article pre')].filter(p => p.scrollWidth > p.clientWidth)"
+        ".map(p => `${p.scrollWidth - p.clientWidth} pixels: ${p.textContent.slice(0, 60)}`)"
+    )
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(SITE)))
+def test_no_block_of_code_needs_scrolling(opened, path):
+    assert wide_blocks(opened(path.relative_to(SITE), 1280)) == []
+
+
+def test_a_wide_block_is_noticed(opened):
+    browser = opened("index.html", 1280)
+    browser.execute_script("document.querySelector('article pre').append('x'.repeat(130))")
+    assert len(wide_blocks(browser)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_front_page_shows_a_result_and_a_report(opened, scheme):
+    browser = opened("index.html", 1280, scheme)
+    shown = [i for i in browser.find_elements("css selector", "article img") if i.is_displayed()]
+    assert [Path(i.get_attribute("src")).stem for i in shown] == [f"copies-{scheme}", f"report-{scheme}"]
+    assert all(i.get_attribute("alt") and i.rect["width"] > 500 for i in shown)
+    cards = [browser.find_element("id", name) for name in CARDS]
+    assert len({card.rect["y"] for card in cards}) == 1  # side by side
+    assert len({card.rect["x"] for card in cards}) == 4
+    assert all(card.find_elements("css selector", "a") for card in cards)
+
+
+CARDS = ("a-researcher-from-kaldi-or-elsewhere", "a-forensic-examiner", "an-engineer", "somebody-who-diarises")
+
+
+def test_the_chart_fits_and_its_leaves_are_links(opened):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser = opened("choosing.html", 1280)
+    for drawing in browser.find_elements("css selector", ".drawing"):
+        assert browser.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", drawing)
+    leaves = browser.find_elements("css selector", ".drawing svg a")
+    assert [leaf.text[:2] for leaf in sorted(leaves, key=lambda leaf: leaf.text)] == [
+        f"{c}." for c in "ABCDEFGHIJKLMNO"
+    ]
+    for leaf in leaves:
+        target = browser.execute_script(
+            "return document.querySelector(arguments[0].getAttribute('href')).textContent", leaf
+        )
+        assert target[:2] == leaf.text[:2]
+    leaf = next(leaf for leaf in leaves if leaf.text.startswith("K."))
+    browser.execute_script("arguments[0].scrollIntoView({behavior: 'instant', block: 'center'})", leaf)
+    leaf.click()
+    where = "return document.getElementById('leaf-k').getBoundingClientRect().top"
+    WebDriverWait(browser, 20).until(lambda b: 0 <= b.execute_script(where) < 450)  # in the upper half of the screen
+
+
+@pytest.mark.parametrize("path", sorted((SITE / "gallery").glob("plot_*.html")), ids=lambda p: p.stem)
+def test_an_example_shows_its_figure_before_its_code(opened, path):
+    browser = opened(path.relative_to(SITE), 1280)
+    figure = browser.find_element("css selector", "article img")
+    code = browser.find_element("css selector", "article pre")
+    assert figure.rect["y"] + figure.rect["height"] <= code.rect["y"]
+    assert figure.rect["y"] < 900  # seen at once
+
+
+@pytest.mark.parametrize(
+    ("query", "stem", "first"),
+    [
+        ("calibration", "calibr", "calibration.html"),
+        ("cllr", "cllr", "api/generated/duoplda.metrics.cllr.html"),
+        ("sessions", "session", "sessions.html"),
+        ("diarisation", "diaris", "diarization.html"),
+        ("glossary", "glossar", "glossary.html"),
+        ("top", "top", "api/generated/duoplda."),
+    ],
+)
+def test_titles_and_names_come_before_mentions(opened, query, stem, first):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser = opened("search.html", 1280, query=f"?q={query}")
+    WebDriverWait(browser, 30).until(lambda b: "found" in b.find_element("css selector", "#search-results").text)
+    results = browser.execute_script(
+        "return [...document.querySelectorAll('ul.search li:not(.kind-index) a')]"
+        ".map(a => [a.textContent, a.getAttribute('href')])"
+    )
+    assert results[0][1].startswith(first)
+    named = [stem in re.split(r" > |\.", title)[-1].lower() for title, _ in results]
+    assert named == sorted(named, reverse=True)
+    assert named[0]
+    assert not named[-1]

@@ -590,3 +590,12 @@ def test_unlabelled_gives_the_same_bits_for_any_number_of_threads_and_changes_no
         found.append([stats.S.tobytes(), whole.S.tobytes(), *(f.f[0].tobytes() for f in stats.folds)])
     assert found[0] == found[1]
     np.testing.assert_array_equal(X, before)
+
+
+def test_unlabelled_statistics_leave_the_rows_as_they_are():
+    """Also where NumPy makes another object of them that has the same memory, as of vectors that a file brought."""
+    rows = np.random.default_rng(0).normal(5.0, 1.0, (30, 3)).astype(np.dtype("f8").newbyteorder("<"))
+    assert np.asarray(rows, np.float64) is not rows
+    before = rows.copy()
+    Statistics.unlabelled(Recordings.from_arrays(rows))
+    np.testing.assert_array_equal(rows, before)

@@ -87,7 +87,9 @@ def corpus():
     X, speaker, session, _ = make_recordings(120, (2, 4), (1, 4), seed=0, **sizes)
     starts = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
     place = np.arange(len(X)) - np.repeat(starts, np.diff(np.append(starts, len(X))))
-    return np.array([s + SUFFIXES[k] for s, k in zip(session, place, strict=True)]), X, speaker, session
+    # In single precision, as extractors write them: last digits of double precision hang on the release of NumPy.
+    ids = np.array([s + SUFFIXES[k] for s, k in zip(session, place, strict=True)])
+    return ids, X.astype(np.float32), speaker, session
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=WAYS.values())
@@ -113,11 +115,11 @@ def tutorial(request, corpus, tmp_path_factory):
 
 def test_there_is_something_to_run():
     found = blocks()
-    assert [block.language for block in found].count("python") == 5
+    assert [block.language for block in found].count("python") == 4
     commands = [
         line.split()[1] for b in found for line in b.text.splitlines() if line.startswith("duoplda ") and not b.language
     ]
-    steps = ["advise", "train", "score", "calibrate", "enroll", "score", "evaluate", "report"]
+    steps = ["split", "advise", "train", "score", "calibrate", "enroll", "score", "evaluate", "report"]
     assert commands[: len(steps)] == steps
     assert {block.language for block in found} == {"", "text", "python"}
 
@@ -197,7 +199,7 @@ def test_the_report_has_the_parts_that_are_named(tutorial):
     page = (tutorial[0] / "report.html").read_text(encoding="utf-8")
     part = TEXT[TEXT.index("in this order:") : TEXT.index("## The same in Python")]
     named = re.findall(r"\*\*(.+?)\*\*", part)
-    assert len(named) == 7
+    assert len(named) == 8
     for name in named:
         assert f">{name}</h2>" in page, name
 
