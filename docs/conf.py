@@ -11,7 +11,7 @@ from duoplda import __version__  # noqa: E402
 project, author, version, release = "duoplda", "The duoplda developers", __version__, __version__
 copyright = author
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_gallery.gen_gallery"]
-extensions += ["sphinx_copybutton", "docstrings", "names", "drawings", "commands", "mathml"]
+extensions += ["sphinx_copybutton", "docstrings", "names", "drawings", "commands", "mathml", "figures_first"]
 exclude_patterns = [
     "_build",
     "_ext",
@@ -76,6 +76,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_show_search_summary = False  # a page that is opened from the file system may not fetch other pages
+html_search_scorer = str(HERE / "_ext/scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {

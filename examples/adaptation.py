@@ -1,7 +1,7 @@
 """A model of one corpus used on another: what adaptation makes of it, with labels, with sessions, or with nothing.
 
     python examples/adaptation.py DATA_FOLDER [--set cvau|amnist|so762] [--system two kinds] [--models FOLDER]
-                                  [--method labels clusters ...] [--curve 3 5 9] [--resamples 200]
+                                  [--method labels clusters ...] [--curve 3 5 9] [--occasions] [--resamples 200]
 
 DATA_FOLDER is that of real_speech.py. Models are trained on so762_campp_train.npz ("two-decision" and "kinds-decision"
 of real_speech.py); `--models` keeps them in a folder, and reads them if they are there. Targets:
@@ -18,7 +18,10 @@ others nothing; kinds of channels are known to the first three, where the model 
 without any label: "half-coral", unless the target is like the source. "coral" moves all levels with the total
 covariance, all the way. "coral+" is below: no method of the library, but a few lines on top of it. "kaldi" has the
 shares that are the default of Kaldi's program, "kaldi-sre16" those of its recipe for SRE16. `--curve` adapts with
-labels to some of the target's speakers only, drawn five times.
+labels to some of the target's speakers only, drawn five times. `--occasions` adapts with labels to cvau, whose
+enrolments are of one sitting, and prints EER in % and calibrated Cllr for each condition of enrolment (utterances x
+channels), mean of both directions: where nobody names sittings, where they are named in enrolment alone (kappa = .1),
+and where they are named in adaptation as well, which learns kappa by trials across sittings.
 """
 
 from __future__ import annotations
@@ -209,6 +212,42 @@ def curve(backend: Backend, system: str, sizes: list[int], ways: list[Direction]
         print(f"{size:3} labelled speakers   {e:5.2f} {raw:.3f} {bits:.3f}", flush=True)
 
 
+def enrolled(backend: Backend, to: Direction, sittings: bool) -> np.ndarray:
+    """(n,) calibrated ratios of the trials, with enrolments whose sittings are named, or are not."""
+    X, public, trials = to.public["embeddings"], to.public, to.trials
+    model, column = np.nonzero(trials["model_rows"] >= 0)
+    rows = trials["model_rows"][model, column]
+    channel = public["channel"] if len(backend.plda_.channels_) > 1 else None
+    of_rows = None if channel is None else channel[rows]
+    occasion = public["sitting_id"][rows] if sittings else None
+    sides = backend.enroll(X[rows], model, public["session_id"][rows], of_rows, occasion)
+    tests = backend.enroll(X, np.arange(len(X)), None, channel)
+    return backend.llr(sides, tests, pairs=np.c_[trials["trial_model"], trials["trial_test_row"]])
+
+
+def occasions(backend: Backend, ways: list[Direction]) -> None:
+    """A row without occasions, a row with those of enrolments, and a row with those of adaptation as well."""
+    conditions = [*ways[0].trials["condition_names"].tolist(), "pooled"]
+    print("EER % / Cllr          " + "  ".join(f"{name:>11}" for name in conditions))
+    for name, in_adaptation, in_enrolment in (("none", 0, 0), ("enrolment", 0, 1), ("adaptation, too", 1, 1)):
+        found, kappas = [], []
+        for to in ways:
+            target = to.target
+            channel = target["channel"] if len(backend.plda_.channels_) > 1 else None
+            known = {"occasion": target["sitting_id"]} if in_adaptation else {}
+            new = backend.adapt(target["embeddings"], target["speaker"], target["session_id"], channel, **known)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DomainWarning)
+                llr = enrolled(new, to, bool(in_enrolment))
+            kappas.append(new.plda_.occasion_correlation_)
+            label = to.trials["trial_label"].astype(bool)
+            condition = to.trials["model_condition"][to.trials["trial_model"]]
+            parts = [condition == c for c in range(len(conditions) - 1)] + [label | ~label]
+            found.append([speech.three(llr[part], label[part])[[0, 2]] for part in parts])
+        cells = "  ".join(f"{e:5.2f}/{bits:.3f}" for e, bits in np.mean(found, axis=0))
+        print(f"{name:20}  {cells}" + f"   kappa {kappas}" * in_adaptation, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -217,6 +256,7 @@ def main() -> None:
     parser.add_argument("--method", choices=tuple(METHODS), nargs="+", default=list(METHODS))
     parser.add_argument("--models", type=Path)
     parser.add_argument("--curve", type=int, nargs="+", default=[])
+    parser.add_argument("--occasions", action="store_true")
     parser.add_argument("--resamples", type=int, default=200)
     given = parser.parse_args()
     data = speech.read(given.folder, "so762_campp_train")
@@ -225,6 +265,10 @@ def main() -> None:
         backend = model(data, system, given.models)
         for which in given.set:
             ways = directions(given.folder, which)
+            if given.occasions and which == "cvau":
+                print(f"\n{system} of so762 on {which}, adapted with labels; mean of {len(ways)} directions")
+                occasions(backend, ways)
+                continue
             print(f"\n{system} of so762 on {which}: EER %, raw Cllr, calibrated Cllr; {len(ways)} directions, mean")
             table(backend, system, given.method, ways, given.resamples)
             if which == "cvau":

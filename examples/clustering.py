@@ -16,11 +16,11 @@ speakers were found, and how many there are; the NMI in %; the seconds of the cl
 OMP_NUM_THREADS=1; and what was tuned. Sessions count alike in all measures, however many recordings they have.
 
 Everything that is learnt or chosen comes from the training part. Systems that cluster by the posterior of the partition
-have nothing to tune: the prior (.02 unless asked) is that two random sessions share a speaker. For the rivals the
-choices on the right are those with the highest mean F on the thirds of the *training* speakers, in the same condition;
-the speakers that are tested are never looked at, except for the one number that "spectral-given" is told. In "all" and
-"one" every speaker of so762 has 20 sessions, in training too, so that choices to do with the size of clusters are tuned
-to the very size that is tested; in "ragged" there is no such size.
+have nothing to tune: the prior that two random sessions share a speaker is learned, unless `--prior` gives it. For the
+rivals the choices on the right are those with the highest mean F on the thirds of the *training* speakers, in the same
+condition; the speakers that are tested are never looked at, except for the one number that "spectral-given" is told. In
+"all" and "one" every speaker of so762 has 20 sessions, in training too, so that choices to do with the size of clusters
+are tuned to the very size that is tested; in "ragged" there is no such size.
 
 - two: two-source PLDA, kinds of channels unlabelled; kinds: a noise for each kind of channel, which is known at test;
   "kinds-inferred": only in training. "-unrefined": merges only, no sessions are reassigned after them; "-weight-.6":
@@ -70,7 +70,6 @@ from duoplda import PLDA, Backend
 from duoplda.metrics import BootstrapResult, b_cubed, partition_metrics
 from duoplda.preprocessing import Center, LengthNorm, Whiten
 
-PRIOR = 0.02
 MOST_SESSIONS, SEEDS, GROUPS = 20, range(5), 3  # of a speaker, of draws, of training speakers
 COLUMNS = ("embeddings", "speaker", "session_id", "channel", "pool")
 CONDITIONS = ("all", "one", "ragged")
@@ -234,7 +233,7 @@ class Bench:
 
     data: Data
     prefix: Path | None = None  # of the files that keep trained models
-    prior: float = PRIOR
+    prior: float | None = None
     backends: dict[str, Backend] = field(default_factory=dict)
     means: dict[Any, PLDA] = field(default_factory=dict)
     tuned: dict[Any, Any] = field(default_factory=dict)
@@ -422,7 +421,7 @@ def main() -> None:
     parser.add_argument("--condition", nargs="*", choices=CONDITIONS, default=CONDITIONS, help="all unless asked")
     parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap; 0: no intervals")
     parser.add_argument("--held-out", type=int, choices=range(GROUPS), help="test this third of the training speakers")
-    parser.add_argument("--prior", type=float, default=PRIOR, help="that two random sessions share a speaker")
+    parser.add_argument("--prior", type=float, help="that two random sessions share a speaker")
     parser.add_argument("--less", nargs="*", choices=NAMES, default=(), help="differences to these systems, paired")
     parser.add_argument("--models", type=Path, help="a folder that keeps trained models from one run to the next")
     a = parser.parse_args()

@@ -1,7 +1,8 @@
 """Flowcharts in Mermaid's notation, drawn when the site is built: no script, and colours of the page's theme.
 
 A git host draws the same blocks by itself. What is read is what our pages use: `flowchart TD` with boxes `[ ]`,
-questions `{ }` and starts `([ ])` is drawn in layers, each part by itself; `flowchart RL`, the graph of imports with a
+questions `{ }` and starts `([ ])` is drawn in layers, each part by itself; boxes that start with a letter (`A. ...`)
+are links to the bold text of the same page that starts with that letter; `flowchart RL`, the graph of imports with a
 number on each arrow, becomes a table (row imports column), which is easier to read than three dozen arrows.
 """
 
@@ -19,6 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 
 NODE = re.compile(r"^(\w+)\s*(?:(\(\[|\[|\{)\"?(.*?)\"?(?:\]\)|\]|\}))?$")
 SHAPES = {"([": "start", "{": "question", "[": "answer", None: "answer"}
+LEAF = re.compile(r"([A-Z])\. ")
 CHAR, LINE, PAD, GAP, DROP = 7.0, 17, 12, 18, 30  # pixels
 
 
@@ -167,12 +169,15 @@ def drawn(boxes: dict[str, Box], arrows: list[tuple[str, str, str]]) -> str:
             continue
         rx = {"start": box.height / 2, "question": 14, "answer": 3}[box.shape]
         at = f"x='{box.x - box.width / 2:.0f}' y='{box.y:.0f}' width='{box.width:.0f}' height='{box.height:.0f}'"
-        out.append(f"<rect class='{box.shape}' {at} rx='{rx:.0f}'/>")
-        out += lines_at(box.x, box.y + PAD + 13, box.lines, box.shape)
+        parts_of_box = [f"<rect class='{box.shape}' {at} rx='{rx:.0f}'/>"]
+        parts_of_box += lines_at(box.x, box.y + PAD + 13, box.lines, box.shape)
+        if leaf := LEAF.match(box.lines[0]):
+            parts_of_box = [f"<a href='#{leaf_anchor(leaf)}'>", *parts_of_box, "</a>"]
+        out += parts_of_box
     shape = "viewBox='0 0 8 8' refX='6' refY='4' markerWidth='7' markerHeight='7' orient='auto'"
     out.insert(0, f"<defs><marker id='{tip}' {shape}><path d='M0 0L8 4L0 8z'/></marker></defs>")
     size = f"viewBox='0 0 {width:.0f} {y + 4:.0f}' width='{width:.0f}' height='{y + 4:.0f}'"
-    label = "role='img' aria-label='flowchart; the same as text is below'"
+    label = "role='group' aria-label='flowchart; the same as text is below'"
     return f"<div class='drawing'><svg {size} {label}>{''.join(out)}</svg></div>"
 
 
@@ -181,6 +186,18 @@ def lines_at(x: float, y: float, lines: list[str], style: str) -> list[str]:
         f"<text class='{style}' x='{x:.0f}' y='{y + LINE * i:.0f}'>{escape(line)}</text>"
         for i, line in enumerate(lines)
     ]
+
+
+def leaf_anchor(leaf: re.Match[str]) -> str:
+    return f"leaf-{leaf[1].lower()}"
+
+
+def anchored(app: Any, doctree: nodes.document) -> None:
+    """Give an anchor to each bold text that starts with the letter of a leaf, on pages that have a flowchart."""
+    if any("<a href='#leaf-" in raw.astext() for raw in doctree.findall(nodes.raw)):
+        for bold in doctree.findall(nodes.strong):
+            if leaf := LEAF.match(bold.astext()):
+                bold["ids"].append(leaf_anchor(leaf))
 
 
 class Flowchart(SphinxDirective):
@@ -202,4 +219,5 @@ class Flowchart(SphinxDirective):
 
 def setup(app: Any) -> dict[str, bool]:
     app.add_directive("mermaid", Flowchart)
+    app.connect("doctree-read", anchored)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,6 +11,7 @@ ORDER = (
     "score_normalization",
     "clustering",
     "diarization",
+    "known_voices",
     "million_trials",
     "shards",
     "torch_tensors",

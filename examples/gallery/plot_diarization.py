@@ -3,7 +3,7 @@ One conversation, diarised
 ==========================
 
 Who speaks when? A conversation is cut into windows, each window has an embedding, and the model gives the windows to
-speakers. This page draws a conversation of four people, finds their turns, and shows the one setting that must be
+speakers. This page draws a conversation of four people, finds their turns, and shows the one setting to get
 right.
 """
 
@@ -51,10 +51,10 @@ windows = Segments(ids, Coded.of(["talk"] * len(begin)), begin, begin + 1.5)
 # %%
 # The turns
 # ---------
-# Windows are merged by exact likelihood ratios, which also finds the number of speakers, and the HMM of VBx then
-# smooths over time.
+# Runs of windows are merged by exact likelihood ratios, and the HMM of VBx then smooths over time. The number of
+# speakers is found, too, unless it is given: windows that have a share of two voices can be taken for somebody else.
 
-found = diarize(plda, X, windows, segments_are="recordings")
+found = diarize(plda, X, windows, segments_are="recordings", n_speakers=4)
 errors = der(found, truth)
 n_found = len(np.unique(found.speaker.values))
 print(f"{n_found} speakers found, diarisation error rate {100 * errors.rate:.1f} %")
@@ -86,11 +86,11 @@ ax.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
 plt.show()
 
 # %%
-# The setting that must be right
-# ------------------------------
+# The setting to get right
+# ------------------------
 # ``segments_are="sessions"`` would say that each window is a session of its own, as in training with augmented copies
-# of utterances. For this model it is wrong. The voices of one file then differ by more than the model expects of
-# windows:
+# of utterances. For this model it is wrong: the voices of one file differ by more than it expects of windows. How much
+# that costs depends on how much sessions vary. Here it is little; :doc:`/diarization` has a case where it is most.
 
 wrong = diarize(plda, X, windows, segments_are="sessions")
 wrong_errors = der(wrong, truth)
@@ -99,11 +99,10 @@ print(f"wrong level: {len(np.unique(wrong.speaker.values))} speakers, error rate
 # %%
 # Take home
 # ---------
-# - ``diarize`` needs windows, their embeddings and a model; the number of speakers is found.
+# - ``diarize`` needs windows, their embeddings and a model; the number of speakers is found, or given if it is known.
 # - Say in training what a session is (``duoplda train --sessions-are files``), and the model file keeps it.
 # - In files: ``duoplda diarize --model m.safetensors --embeddings x.ark --segments x.seg --out x.rttm``.
 #
 # **When it does not hold.** Each window goes to one speaker, so speech of two at a time is missed. Which parts are
 # speech is for another tool to say. Windows here do not overlap and their noise is independent; real windows are
-# neither, and then how much a window counts for (``discount``) can change the result. The only real file that was
-# measured is in :doc:`/diarization`, where one speaker more or less makes most of the differences.
+# neither. What was measured on real files is in :doc:`/diarization`.

@@ -1,0 +1,139 @@
+"""Draw the pictures of the front page and of the README: a result, and a report on it, light and dark.
+
+    python tools/pictures.py            writes docs/_static/copies-*.svg, and report-*.webp where there is Chromium
+
+The result is that of examples/copies_are_not_sessions.py: Cllr against the number of copies on each side of a trial.
+The report is the page that `duoplda report` writes on the same trials with five copies.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+from copies_are_not_sessions import Trials, trials  # noqa: E402
+
+from duoplda.metrics import cllr  # noqa: E402
+from duoplda.report import write_report  # noqa: E402
+
+COPIES = range(1, 11)
+# Of each system: what it is called in the picture, its colour on white and on black (those of the report), its mark.
+SYSTEMS = {
+    "by the book": ("copies counted as sessions", "#d55e00", "#ff8a3d", "M-5-5H5V5H-5Z"),
+    "averaged": ("copies averaged", "#00805d", "#2cc79b", "M0-6L6 5H-6Z"),
+    "duoplda": ("duoplda: sessions named", "#0072b2", "#56b4e9", "M-5 0A5 5 0 1 0 5 0A5 5 0 1 0-5 0Z"),
+}
+SCHEMES = {"light": ("#1a1d21", "#5b6470", "#d9dee3"), "dark": ("#e8eaed", "#a3abb5", "#3b424b")}  # ink, soft, lines
+
+
+def costs(results: Sequence[Trials]) -> dict[str, list[float]]:
+    """Cllr of each system, for each of some sets of trials."""
+    values: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    for result in results:
+        target = result.enrolled[:, None] == result.tested[None, :]
+        for name in SYSTEMS:
+            values[name].append(cllr(result.scores[name].ravel(), target.ravel()))
+    return values
+
+
+def drawn(values: dict[str, list[float]], scheme: str) -> str:
+    """Cllr, on a logarithmic axis, against the number of copies, as SVG."""
+    ink, soft, line = SCHEMES[scheme]
+    left, top, width, height = 56, 34, 420, 250
+    low, high = 0.01, 50.0
+
+    def x(copies: float) -> float:
+        return left + (copies - 1) / (COPIES[-1] - 1) * width
+
+    def y(cost: float) -> float:
+        return top + height * (1 - np.log(cost / low) / np.log(high / low))
+
+    out = []
+    for cost in (0.01, 0.1, 1.0, 10.0):
+        dash = f"stroke='{soft}' stroke-dasharray='5 4'" if cost == 1 else f"stroke='{line}'"
+        out.append(f"<path d='M{left} {y(cost):.1f}H{left + width}' {dash}/>")
+        out.append(f"<text x='{left - 8}' y='{y(cost) + 4:.1f}' text-anchor='end'>{cost:g}</text>")
+    out.append(f"<text x='{left + width}' y='{y(1) - 6:.1f}' text-anchor='end'>1 bit: no information</text>")
+    for copies in COPIES:
+        out.append(f"<text x='{x(copies):.1f}' y='{top + height + 20}' text-anchor='middle'>{copies}</text>")
+    for name, (words, *colours, mark) in SYSTEMS.items():
+        colour = colours[list(SCHEMES).index(scheme)]
+        points = [f"{x(n):.1f} {y(cost):.1f}" for n, cost in zip(COPIES, values[name], strict=True)]
+        out.append(f"<path d='M{'L'.join(points)}' fill='none' stroke='{colour}' stroke-width='2'/>")
+        out += [f"<path d='{mark}' fill='{colour}' transform='translate({point})'/>" for point in points]
+        end = y(values[name][-1])
+        out.append(f"<text x='{left + width + 14}' y='{end + 4:.1f}' fill='{colour}' font-weight='600'>{words}</text>")
+        shown = f"{values[name][-1]:.3f} bits"
+        out.append(f"<text x='{left + width + 14}' y='{end + 21:.1f}' fill='{ink}'>{shown}</text>")
+    middle = left + width / 2
+    out.append(
+        f"<text x='{middle}' y='{top + height + 42}' text-anchor='middle'>copies of one session on each side</text>"
+    )
+    out.append(
+        f"<text x='8' y='16' fill='{ink}' font-weight='600'>Cllr in bits: the cost of the likelihood ratios</text>"
+    )
+    described = "; ".join(
+        f"{SYSTEMS[name][0]}: {', '.join(f'{cost:.3f}' for cost in values[name])}" for name in SYSTEMS
+    )
+    head = "xmlns='http://www.w3.org/2000/svg' viewBox='0 0 700 340' width='700' height='340' role='img'"
+    style = f"font-family='system-ui, sans-serif' font-size='13' fill='{soft}'"
+    title = f"<title>Cllr in bits for 1 to {COPIES[-1]} copies on each side. {described}</title>"
+    return f"<svg {head} {style}>{title}\n" + "\n".join(out) + "\n</svg>\n"
+
+
+def photographed(result: Trials, folder: Path) -> None:
+    """Write the top of a report on some trials, up to the end of its verdict, as a picture."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(flag)
+    enrolled, tested = (side.ravel() for side in np.meshgrid(result.enrolled, result.tested, indexing="ij"))
+    scores = {SYSTEMS[name][0]: result.scores[name].ravel() for name in ("duoplda", "by the book")}
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary, "report.html")
+        title = "Five copies against five"
+        write_report(path, scores, enrolled == tested, speakers=(enrolled, tested), title=title)
+        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        try:
+            size = {"width": 960, "height": 640, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            for scheme in SCHEMES:
+                features = [{"name": "prefers-color-scheme", "value": scheme}]
+                browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+                browser.get(path.as_uri())
+                bottom = browser.execute_script(
+                    "return document.querySelector('section').getBoundingClientRect().bottom"
+                )
+                clip = {"x": 0, "y": 0, "width": size["width"], "height": bottom + 16, "scale": 1}
+                form = {"format": "webp", "quality": 70, "captureBeyondViewport": True, "clip": clip}
+                picture = browser.execute_cdp_cmd("Page.captureScreenshot", form)["data"]
+                (folder / f"report-{scheme}.webp").write_bytes(base64.b64decode(picture))
+        finally:
+            browser.quit()
+
+
+def main() -> None:
+    folder = ROOT / "docs/_static"
+    results = list(trials([(n, n) for n in COPIES]))
+    values = costs(results)
+    for scheme in SCHEMES:
+        (folder / f"copies-{scheme}.svg").write_text(drawn(values, scheme), encoding="utf-8")
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        photographed(results[COPIES.index(5)], folder)
+    else:
+        print("no Chromium here: the pictures of the report stay as they are", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
