@@ -11,10 +11,15 @@ JOBS    ?= 2
 # One thread in each process: the tests' problems are small (tests of threads set their own number).
 pytest   = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: demo test lint mutants bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
+.PHONY: demo serve-demo test lint mutants bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
 
-demo: $(VENV)/$(STAMP)
+demo: $(VENV)/$(STAMP)-demo
 	$(BIN)/duoplda demo --out demo --force
+
+# Known voices over HTTP on built-in data, until Ctrl-C: open the address that it prints.
+serve-demo: $(VENV)/$(STAMP)-serve
+	$(BIN)/python tools/serve_demo.py demo-voices
+	$(BIN)/duoplda serve --model demo-voices/model.safetensors --registry demo-voices/voices.db
 
 test: $(VENV)/$(STAMP) browser
 	$(call pytest,$(VENV))
@@ -76,6 +81,17 @@ define environment
 @$(PYTHON) -m venv $(@D)
 endef
 
+# What the demonstration needs, and no more. The tests install what they need beside it, in either order.
+$(VENV)/$(STAMP)-demo: pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[cli,plots]'
+	touch $@
+
+$(VENV)/$(STAMP)-serve: pyproject.toml
+	$(environment)
+	$(@D)/$(INSTALL) --editable '.[serve]'
+	touch $@
+
 $(VENV)/$(STAMP): pyproject.toml
 	$(environment)
 	$(@D)/$(INSTALL) --editable '.[test,scorers]'
@@ -117,4 +133,4 @@ $(VENV)/$(STAMP): pyproject.toml
 
 clean:
 	rm -rf docs/_build docs/gallery docs/api/generated docs/api/backreferences docs/sg_execution_times.rst
-	rm -rf .venv .venv-* demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* demo demo-voices dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,6 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-for extra in ("cli", "files", "plots", "dask", "test"):
+for extra in ("audio", "cli", "files", "plots", "dask", "voices", "serve", "test"):
     project["dependencies"] += extras[extra]
 print(*sorted({r.replace(">=", "==") for r in project["dependencies"] if re.fullmatch(r"[\w-]+>=[\d.]+", r)}), sep="\n")
