@@ -1,4 +1,4 @@
-"""From scores to calibrated log-likelihood ratios: affine, monotone (PAV), fusion of systems, and more.
+"""From scores to calibrated log-likelihood ratios: affine, monotone (PAV), by densities, fusion of systems, and more.
 
 Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then `transform(scores)`
 gives natural-log likelihood ratios. Learn on other speakers than those that are scored later, recorded in the same way:
@@ -9,7 +9,6 @@ arrays, `from_state()` takes them back. The PAV blocks are those of `duoplda.met
 then agree on ties.
 """
 
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -18,66 +17,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import entr, expit, logit
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from duoplda.arrays import Array, to_numpy
-from duoplda.errors import DuopldaError, error_prefix
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, refuse_rows, tally
+from duoplda.arrays import Array
+from duoplda.errors import DuopldaError
+from duoplda.evaluation.bounded import Bounded
+from duoplda.evaluation.calibration_base import Calibration, load, refuse_infinite, restore, without_nan
+from duoplda.evaluation.densities import KDECalibration
+from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, tally
 from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, trial_folds
-from duoplda.io import read_container, write_container
+from duoplda.evaluation.resampled import BootstrapCalibration
 
-__all__ = ["CALIBRATIONS", "AffineCalibration", "Fusion", "HeldOutRatios", "PAVCalibration", "QualityCalibration"]
-__all__ += ["StructureCalibration", "load", "restore"]
-
-FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds
+__all__ = ["CALIBRATIONS", "AffineCalibration", "BootstrapCalibration", "Bounded", "Fusion", "HeldOutRatios"]
+__all__ += ["KDECalibration", "PAVCalibration", "QualityCalibration", "StructureCalibration", "load", "restore"]
 
 
-class _Calibration(TransformerMixin, BaseEstimator):
-    """What all calibrations share: their state as a dictionary, and their file."""
-
-    _learnt: ClassVar[tuple[str, ...]]  # attributes that `fit` sets and that are numbers or arrays of them
-    _arrays: ClassVar[tuple[str, ...]] = ()  # those among them that are arrays (m,), all of one length
-    _texts: ClassVar[tuple[str, ...]] = ()  # attributes that `fit` sets and that are lists or dictionaries of texts
-
-    def get_state(self) -> dict[str, Any]:
-        """Return parameters and learnt attributes as floats and arrays, for `from_state`."""
-        check_is_fitted(self)
-        values = self.get_params() | {name: getattr(self, name) for name in self._learnt}
-        state = {name: v if isinstance(v, np.ndarray) else float(v) for name, v in values.items()}
-        return state | {name: getattr(self, name) for name in self._texts}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the fitted object that gave this state; an array of one number counts as a float."""
-        fitted = cls()
-        names = {*fitted.get_params(), *cls._learnt}
-        if set(state) != names:
-            raise DuopldaError(f"{cls.__name__} needs the state {sorted(names)}, not {sorted(state)}")
-        for name in names:
-            a = np.array(state[name], dtype=np.float64)
-            if (a.ndim != 1 or not a.size) if name in cls._arrays else a.size != 1:
-                raise DuopldaError(f"{name} has shape {a.shape}; give {'(m,)' if name in cls._arrays else 'a number'}")
-            if np.isnan(a).any() or (name != "llr_" and np.isinf(a).any()):
-                raise DuopldaError(f"{name} is not finite")
-            setattr(fitted, name, a if name in cls._arrays else a.item())
-        if len({len(getattr(fitted, name)) for name in cls._arrays}) > 1:
-            raise DuopldaError(f"{', '.join(cls._arrays)} differ in length")
-        return fitted
-
-    def apply(self, scores: Array) -> Array:
-        """Log-likelihood ratios of scores of any array library, as NumPy arrays; affine maps stay in the library."""
-        return self.transform(to_numpy(scores))
-
-    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the calibration as safetensors, whole or not at all; `force` replaces an existing file."""
-        state = self.get_state()
-        texts = {name: state.pop(name) for name in self._texts}
-        arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in state.items()}
-        write_container(path, FILE_KIND, arrays, {"class": type(self).__name__, **texts}, force=force)
-
-
-class _Logistic(_Calibration):
+class _Logistic(Calibration):
     """What linear calibrations share: the parameters and the minimum of the prior-weighted logistic loss."""
 
     _n_free: ClassVar[int] = 0  # the number of scales, the first ones, that have no ridge
@@ -96,7 +51,7 @@ class _Logistic(_Calibration):
             raise DuopldaError(f"ridge={ridge!r} must be a finite number >= 0")
         if x.size == 0:
             raise DuopldaError(f"scores has shape {x.shape}; there are no scores")
-        _refuse_infinite(x)
+        refuse_infinite(x)
         rows, y, w = check_trials(np.arange(len(x)), labels, weights)  # which leaves out rows of weight 0
         x = x[rows.astype(np.intp)]
         n_targets = w[y].sum()
@@ -164,7 +119,7 @@ class AffineCalibration(_Logistic):
     def transform(self, scores: ArrayLike) -> Floats:
         """Log-likelihood ratios of scores of any shape; infinite scores stay infinite unless scale_ is 0."""
         check_is_fitted(self)
-        x = _without_nan(scores)
+        x = without_nan(scores)
         return self.offset_ + (self.scale_ * x if self.scale_ else np.zeros_like(x))
 
     @classmethod
@@ -207,7 +162,7 @@ class Fusion(_Logistic):
         k = len(self.scales_)
         if x.ndim == 0 or x.shape[-1] != k:
             raise DuopldaError(f"scores has shape {x.shape}; this fusion was fitted on {k} systems, give (n, {k})")
-        _refuse_infinite(x.reshape(-1, k))
+        refuse_infinite(x.reshape(-1, k))
         return np.asarray(x @ self.scales_ + self.offset_)
 
 
@@ -254,6 +209,7 @@ class QualityCalibration(_Logistic):
     _learnt = ("scale_", "offset_", "ridge_", "coefficients_", "deviations_")
     _arrays = ("coefficients_", "deviations_")
     _texts = ("terms_", "kinds_")
+    scores_suffice = False
     _n_free = 1  # the scale of the score
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.01, symmetric: bool = False) -> None:
@@ -284,7 +240,7 @@ class QualityCalibration(_Logistic):
         check_is_fitted(self)
         x = design(_fitting(scores, quality), self.recipe)
         s = real_numbers(scores)
-        _refuse_infinite(s[:, None])
+        refuse_infinite(s[:, None])
         return np.asarray(self.scale_ * s + self.offset_ + x @ self.coefficients_)
 
     def fit_transform(
@@ -343,7 +299,7 @@ class QualityCalibration(_Logistic):
         return fitted
 
 
-class StructureCalibration(_Calibration):
+class StructureCalibration(Calibration):
     """A scale and an offset for each structure of trials: what is known of both sides before any vector is.
 
         llr = exp(a . f) s + b . f,    f = (1, ln(c0 / 20), h)
@@ -365,6 +321,7 @@ class StructureCalibration(_Calibration):
     (2,)
     """
 
+    scores_suffice = False
     _learnt = ("log_scales_", "offsets_", "least_", "most_")
     _arrays = ("log_scales_", "offsets_")
     _usual = 20.0  # nats
@@ -384,7 +341,7 @@ class StructureCalibration(_Calibration):
     ) -> Self:
         """Learn from finite `scores` (n,), boolean `labels` (n,), `weights` (n,) or None, and the structure of each."""
         s, y, w = check_trials(scores, labels, weights)
-        _refuse_infinite(real_numbers(scores)[:, None])
+        refuse_infinite(real_numbers(scores)[:, None])
         if len(s) != np.size(scores):
             raise DuopldaError("weights must be positive: leave out trials of weight 0")
         c0 = real_numbers(expected)
@@ -435,17 +392,18 @@ class StructureCalibration(_Calibration):
 
     def transform(self, scores: ArrayLike, expected: ArrayLike, alike: ArrayLike) -> Floats:
         """Log-likelihood ratios of scores of any shape, with the structure of each trial."""
-        x = _without_nan(scores)
+        x = without_nan(scores)
         scale, offset = self.maps(real_numbers(expected), real_numbers(alike))
         return np.asarray(scale * x + offset)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float | str]:
         """What it does, in numbers: scale and offset where least and where most is expected of recordings of different
         kinds, and by what the scale is multiplied, and what is added to the offset, where both sides are of one kind.
         """
         ends = np.array([self.least_, self.most_])
         scale, offset = self.maps(ends, np.zeros(2))
-        told = {"least": self.least_, "scale_at_least": float(scale[0]), "offset_at_least": float(offset[0])}
+        told: dict[str, float | str] = {"least": self.least_}
+        told |= {"scale_at_least": float(scale[0]), "offset_at_least": float(offset[0])}
         told |= {"most": self.most_, "scale_at_most": float(scale[1]), "offset_at_most": float(offset[1])}
         return told | {"one_kind_scale": float(np.exp(self.log_scales_[2])), "one_kind_offset": float(self.offsets_[2])}
 
@@ -489,7 +447,7 @@ class StructureCalibration(_Calibration):
         return fitted
 
 
-class PAVCalibration(_Calibration):
+class PAVCalibration(Calibration):
     """Monotone map from scores to log-likelihood ratios, learnt by pooling adjacent violators.
 
     Use it where trials are many (thousands of targets) and no straight line fits; with few, its steps follow chance.
@@ -516,7 +474,7 @@ class PAVCalibration(_Calibration):
         if not 0 <= self.laplace < np.inf:
             raise DuopldaError(f"laplace={self.laplace!r} must be a finite number >= 0")
         s, y, w = check_trials(scores, labels, weights)
-        _refuse_infinite(real_numbers(scores)[:, None])
+        refuse_infinite(real_numbers(scores)[:, None])
         lowest = s.min()
         highest = s.max()
         c = self.laplace
@@ -535,7 +493,7 @@ class PAVCalibration(_Calibration):
     def transform(self, scores: ArrayLike) -> Floats:
         """Log-likelihood ratios of scores of any shape."""
         check_is_fitted(self)
-        x = _without_nan(scores)
+        x = without_nan(scores)
         finite = np.isfinite(self.llr_)
         knots = np.stack((self.low_[finite], self.high_[finite]), axis=1).ravel()
         values = np.repeat(self.llr_[finite], 2)
@@ -546,40 +504,14 @@ class PAVCalibration(_Calibration):
 
 
 # The words by which options name a method.
-CALIBRATIONS: dict[str, type[_Calibration]] = {
+CALIBRATIONS: dict[str, type[Calibration]] = {
     "affine": AffineCalibration,
     "pav": PAVCalibration,
+    "kde": KDECalibration,
+    "bootstrap": BootstrapCalibration,
     "fusion": Fusion,
     "quality": QualityCalibration,
 }
-
-
-def restore(name: str, state: Mapping[str, Any]) -> Any:
-    """Return the fitted calibration of the class with this name that gave this state.
-
-    >>> fitted = AffineCalibration().fit([-3.0, 1.0, -1.0, 3.0], [False, False, True, True])
-    >>> restore("AffineCalibration", fitted.get_state()).scale_ == fitted.scale_
-    True
-    """
-    classes: dict[str, type[_Calibration]] = {c.__name__: c for c in (*CALIBRATIONS.values(), StructureCalibration)}
-    if name not in classes:
-        raise DuopldaError(f"holds {name!r}, which is no calibration; known: {', '.join(classes)}")
-    return classes[name].from_state(state)
-
-
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read a calibration from a file that its `save` wrote.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     AffineCalibration().fit([-3.0, 1.0, -1.0, 3.0], [0, 0, 1, 1]).save(folder + "/c.safetensors")
-    ...     load(folder + "/c.safetensors")
-    AffineCalibration()
-    """
-    arrays, header = read_container(path, [FILE_KIND])
-    texts = {name: header[name] for name in QualityCalibration._texts if name in header}
-    with error_prefix(os.fspath(path)):
-        return restore(str(header.get("class")), {**arrays, **texts})
 
 
 def _fitting(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
@@ -589,19 +521,6 @@ def _fitting(scores: ArrayLike, quality: TrialQuality | None) -> TrialQuality:
     if np.shape(scores) != (len(quality),):
         raise DuopldaError(f"scores has shape {np.shape(scores)}, and side information is on {len(quality)} trials")
     return quality
-
-
-def _without_nan(scores: ArrayLike) -> Floats:
-    """Scores of any shape as float64, or an error that names those that are missing."""
-    x = real_numbers(scores)
-    refuse_rows(np.isnan(x.ravel()), "scores", "NaN", "a calibration cannot replace a missing score")
-    return x
-
-
-def _refuse_infinite(x: Floats) -> None:
-    """Raise an error where a row of x (n, k) has infinity or NaN: one of them would decide the whole fit."""
-    bad = np.asarray(~np.isfinite(x).all(axis=1))
-    refuse_rows(bad, "scores", "not finite", "remove these trials or clip their scores")
 
 
 def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: Floats) -> Floats | None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from duoplda.data.labels import places
 from duoplda.errors import DuopldaError, MissingIds, error_prefix, some
-from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
+from duoplda.evaluation.calibration import Bounded, Fusion
+from duoplda.evaluation.calibration_base import OfScores
 from duoplda.evaluation.metrics import Booleans, Floats, Indices
 from duoplda.evaluation.quality import truth_of
 from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
@@ -173,24 +174,24 @@ def speaker_sides(
     return sides[0], sides[1]
 
 
-def calibrate_scores(
-    fitted: AffineCalibration | PAVCalibration | Fusion, systems: Mapping[str, Scores], *, allow_missing: bool = False
-) -> Scores:
+def calibrate_scores(fitted: OfScores, systems: Mapping[str, Scores], *, allow_missing: bool = False) -> Scores:
     """Apply a calibration to all scores of one system, or a fusion to those of several for the pairs of the first.
 
     A pair that another system of a fusion has not scored raises `MissingIds`, or is left out with `allow_missing`.
 
+    >>> from duoplda.calibration import AffineCalibration
     >>> scores = Scores(Coded.of(["m"]), Coded.of(["a"]), np.array([2.0]))
     >>> calibrate_scores(AffineCalibration.of(0.5, -1.0), {"dev": scores}).score.tolist()
     [0.0]
     """
-    n = len(fitted.scales_) if isinstance(fitted, Fusion) else 1
+    inner = fitted.calibration_ if isinstance(fitted, Bounded) else fitted
+    n = len(inner.scales_) if isinstance(inner, Fusion) else 1
     if len(systems) != n:
         raise DuopldaError(f"the calibration is for {n} system{'s' * (n > 1)}, and {len(systems)} are given")
     name, first = next(iter(systems.items()))
     pairs = Trials(first.enroll, first.test)
     x = first.score
-    if isinstance(fitted, Fusion):
+    if isinstance(inner, Fusion):
         matched = match_scores(pairs, systems, allow_missing=allow_missing)
         pairs = matched.trials
         x = np.stack(list(matched.systems.values()), axis=1)

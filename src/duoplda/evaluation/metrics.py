@@ -367,7 +367,7 @@ def bootstrap(
     True
     """
     s, y, _ = check_trials(scores, labels, None)
-    draws = _resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
+    draws = resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
     order = np.argsort(s)
     s = s[order]
     y = y[order]
@@ -413,7 +413,7 @@ def paired_difference(
         one, other = (np.asarray(metric(s, labels, weights=weights[order])) for s, labels, order in systems)
         return np.asarray(one - other, np.float64)
 
-    draws = _resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
+    draws = resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
     values = np.array([difference(weights) for weights in draws])
     estimate = difference(np.ones(len(y)))
     low, high = interval(estimate, values, confidence)
@@ -438,6 +438,39 @@ def interval(estimate: Floats, values: Floats, confidence: float, limit: ArrayLi
     low = np.where(reverse, ends[0], low)
     high = np.where(reverse, ends[1], high)
     return np.minimum(low, estimate), np.maximum(high, estimate)
+
+
+def resamples(
+    labels: Booleans,
+    speakers_a: ArrayLike | None,
+    speakers_b: ArrayLike | None,
+    n_resamples: int,
+    confidence: float,
+    seed: int | np.random.Generator,
+    progress: bool = False,
+) -> Iterator[Floats]:
+    """Weights of the trials (n,) in one resample of the speakers after another; options are checked at the first.
+
+    Without speakers, single trials are resampled.
+    """
+    if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
+        raise DuopldaError("a bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
+    rng = np.random.default_rng(seed)
+    rounds = _progress_bar(range(n_resamples), progress)
+    if speakers_a is None or speakers_b is None:
+        yield from (_trial_weights(rng, labels) for _ in rounds)
+        return
+    a = np.asarray(speakers_a)
+    b = np.asarray(speakers_b)
+    if not a.shape == b.shape == labels.shape:
+        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {labels.shape}"
+        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
+    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
+    a, b = index[: len(a)], index[len(a) :]
+    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
+    refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
+    for _ in rounds:
+        yield _speaker_weights(rng, len(names), a, b, labels)
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
@@ -593,30 +626,13 @@ def _plain(value: Floats) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def _resamples(
-    labels: Booleans,
-    speakers_a: ArrayLike,
-    speakers_b: ArrayLike,
-    n_resamples: int,
-    confidence: float,
-    seed: int | np.random.Generator,
-    progress: bool,
-) -> Iterator[Floats]:
-    """Weights of the trials (n,) in one resample of the speakers after another; options are checked at the first."""
-    if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
-        raise DuopldaError("a bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
-    a = np.asarray(speakers_a)
-    b = np.asarray(speakers_b)
-    if not a.shape == b.shape == labels.shape:
-        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {labels.shape}"
-        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
-    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
-    a, b = index[: len(a)], index[len(a) :]
-    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
-    refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
-    rng = np.random.default_rng(seed)
-    for _ in _progress_bar(range(n_resamples), progress):
-        yield _speaker_weights(rng, len(names), a, b, labels)
+def _trial_weights(rng: np.random.Generator, labels: Booleans) -> Floats:
+    """How often each trial is drawn when as many as there are are drawn with replacement."""
+    for _ in range(1000):
+        times = np.bincount(rng.integers(len(labels), size=len(labels)), minlength=len(labels)).astype(np.float64)
+        if times[labels].any() and times[~labels].any():
+            return times
+    raise DuopldaError(f"{len(labels)} trials are too few to resample: no draw had trials of both classes")
 
 
 def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:

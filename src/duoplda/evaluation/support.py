@@ -12,9 +12,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import MAX_LOG_ODDS, Floats, Tally, Weights, check_trials, pool, tally
+from duoplda.evaluation.densities import log_density, silverman
+from duoplda.evaluation.metrics import (
+    MAX_LOG_ODDS,
+    Floats,
+    Tally,
+    Weights,
+    check_trials,
+    interval,
+    pool,
+    resamples,
+    tally,
+)
 
-__all__ = ["Bounds", "MisleadingEvidence", "dev_pav", "ece", "elub", "invariance_bounds", "misleading_evidence"]
+__all__ = ["Bounds", "MisleadingEvidence", "Overestimation", "dev_pav", "ece", "elub", "invariance_bounds"]
+__all__ += ["llr_overestimation", "misleading_evidence"]
 
 
 class Bounds(NamedTuple):
@@ -41,6 +53,21 @@ class MisleadingEvidence(NamedTuple):
     of_nontargets: float  # the share of non-target trials with a ratio above 1
     lowest_target: float
     highest_nontarget: float
+
+
+class Overestimation(NamedTuple):
+    """By how much log ratios are too high, at points of their range: `llr` and `excess` (m,), and ends of intervals.
+
+    >>> scores, labels = [-2.0, -1.0, 0.5, -0.5, 1.0, 2.0], [False, False, False, True, True, True]
+    >>> curve = llr_overestimation(scores, labels)
+    >>> curve.llr.shape, curve.low
+    ((100,), None)
+    """
+
+    llr: Floats  # the ratios that were given
+    excess: Floats  # what they are above those that the trials show
+    low: Floats | None  # None without speakers, and so is high
+    high: Floats | None
 
 
 def misleading_evidence(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> MisleadingEvidence:
@@ -110,6 +137,63 @@ def dev_pav(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> fl
     # The mean of |d| along a straight line: of a trapezium, or of two triangles where the line crosses 0.
     means = np.where(crosses, squares / np.where(crosses, 2 * ends, 1.0), ends / 2)
     return float(means @ np.diff(x) / (x[-1] - x[0]))
+
+
+def llr_overestimation(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    speakers: tuple[ArrayLike, ArrayLike] | None = None,
+    *,
+    n_resamples: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Overestimation:
+    """By how much ratios of each size are too high, as the trials show: 0 throughout is calibrated.
+
+    A ratio should be the ratio of its own densities, so the excess is s - (ln f_target(s) - ln f_nontarget(s)), with
+    densities by Gaussian kernels of Silverman's bandwidths. It is given at 100 points from the higher of the two .001
+    quantiles of the classes to the lower of their .999 quantiles: where both have scores. With the `speakers` of both
+    sides of each trial there are intervals over speakers (see `duoplda.metrics.bootstrap`). Infinite scores are left
+    out. lir's plot of this name takes its bandwidths from the scores in that range alone, and its intervals are
+    fiducial ones, over trials.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(4000) < 2000
+    >>> scores = rng.normal(np.where(labels, 2.0, -2.0), 2.0)  # calibrated: the variance is twice the mean
+    >>> bool(np.abs(llr_overestimation(scores, labels).excess).max() < 0.5)
+    True
+    """
+    s, y, _ = check_trials(scores, labels, None)
+    finite = np.isfinite(s)
+    classes = {"target": y & finite, "non-target": ~y & finite}
+    if not all(kind.any() for kind in classes.values()):
+        raise DuopldaError("all scores of one class are infinite: no ratio can be compared with its trials")
+    quantiles = [np.quantile(s[kind], [0.001, 0.999], method="hazen") for kind in classes.values()]
+    first = max(low for low, _ in quantiles)
+    last = min(high for _, high in quantiles)
+    if not first < last:
+        raise DuopldaError("targets and non-targets have no scores in common: no ratio can be compared with its trials")
+    points = np.linspace(first, last, 100)
+    kernels = [(s[kind], silverman(s[kind], np.ones(kind.sum()), what)) for what, kind in classes.items()]
+
+    def excess_of(parts: list[tuple[Floats, Floats]]) -> Floats:
+        """The excess by scores and weights of the targets, then of the others."""
+        densities = [log_density(points, *part, width) for part, (_, width) in zip(parts, kernels, strict=True)]
+        return points - (densities[0] - densities[1])
+
+    excess = excess_of([(values, np.ones(len(values))) for values, _ in kernels])
+    if speakers is None:
+        return Overestimation(points, excess, None, None)
+    # Resamples differ in weights alone: scores are put together in steps of a 20th of a kernel's width.
+    steps = [np.unique(np.rint(20 * values / width), return_inverse=True) for values, width in kernels]
+    drawn = []
+    for times in resamples(y, *speakers, n_resamples, confidence, seed):
+        parts = []
+        for (step, place), (_, width), kind in zip(steps, kernels, classes.values(), strict=True):
+            weights = np.asarray(np.bincount(place, times[kind], len(step)), np.float64)
+            parts.append((step * width / 20, weights))
+        drawn.append(excess_of(parts))
+    return Overestimation(points, excess, *interval(excess, np.array(drawn), confidence))
 
 
 def elub(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Bounds:
