@@ -1,0 +1,110 @@
+"""What is measured on the recordings of a case, such as their duration and noise, beside those of the population."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.case.file import CaseFile
+from duoplda.case.recordings import CaseRecordings
+from duoplda.errors import MissingIds, some
+from duoplda.io import QualityTable, read_quality
+
+Floats = NDArray[np.float64]
+USUAL = (0.05, 0.95)  # quantiles of the population between which a recording is called usual
+
+
+class Spread(NamedTuple):
+    """Where the values of a measure lie; NaN where nothing was measured.
+
+    >>> Spread.of(np.array([3.0, np.nan, 1.0, 2.0]))
+    Spread(n=3, lowest=1.0, usual_low=1.1, median=2.0, usual_high=2.9, highest=3.0)
+    """
+
+    n: int
+    lowest: float
+    usual_low: float
+    median: float
+    usual_high: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Spread:
+        """Of values, without those that are NaN."""
+        known = values[np.isfinite(values)]
+        if not len(known):
+            return cls(0, *[float("nan")] * 5)
+        return cls(len(known), *np.quantile(known, [0.0, USUAL[0], 0.5, USUAL[1], 1.0]).tolist())
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure on both sides and on the population.
+
+    >>> low, high = Spread.of(np.array([1.0])), Spread.of(np.array([5.0, 9.0]))
+    >>> Measure("seconds", known=low, questioned=high, population=high).unusual
+    ['known']
+    """
+
+    name: str
+    known: Spread
+    questioned: Spread
+    population: Spread
+
+    @property
+    def unusual(self) -> list[str]:
+        """The sides that have a recording unlike the usual ones of the population, if that was measured."""
+        there = self.population
+        if not there.n:
+            return []
+        sides = {"known": self.known, "questioned": self.questioned}
+        return [n for n, side in sides.items() if side.lowest < there.usual_low or side.highest > there.usual_high]
+
+
+@dataclass(frozen=True)
+class CaseQuality:
+    """What a table says of the recordings of a case.
+
+    Attributes
+    ----------
+    measures : those columns that are numbers
+    cells : for each recording of the case its cells, as they stand in the table
+    """
+
+    measures: tuple[Measure, ...]
+    cells: Mapping[str, Mapping[str, str]]
+
+
+def read_case_quality(case: CaseFile, sides: CaseRecordings) -> CaseQuality | None:
+    """Read the table of measures that a case file names; None where it names none.
+
+    Every recording of the case must have a row. The population is compared as far as it has rows.
+    """
+    if case.quality is None:
+        return None
+    table = read_quality(case.quality)
+    ids = [*sides.known.ids.tolist(), *sides.questioned.ids.tolist()]
+    if lack := [id for id in ids if id not in table.rows]:
+        cause = f"{len(lack)} recordings of the case have no row: {some(lack, 4)}"
+        raise MissingIds(str(case.error(("quality",), cause, "measure them too, or leave `quality` out")))
+    measures = []
+    for name in table.columns:
+        values = table.numbers(name)
+        if values is not None and np.isfinite(values).any():
+            measures.append(_measure(name, values, table, sides))
+    words = {name: table.words(name) for name in table.columns}
+    cells = {id: {name: str(column[table.rows[id]]) for name, column in words.items()} for id in ids}
+    return CaseQuality(tuple(measures), cells)
+
+
+def _measure(name: str, values: Floats, table: QualityTable, sides: CaseRecordings) -> Measure:
+    """One column of numbers."""
+    spreads = {}
+    for which in ("known", "questioned", "population"):
+        ids = getattr(sides, which).ids.tolist()
+        spreads[which] = Spread.of(values[np.array([table.rows[id] for id in ids if id in table.rows], dtype=np.int64)])
+    return Measure(name, **spreads)

@@ -1,0 +1,165 @@
+"""All of an assessed case in one object: what was asked, what was read, what came out, and by what it is repeated."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from duoplda.case.assess import assess
+from duoplda.case.file import CaseFile
+from duoplda.case.quality import CaseQuality, read_case_quality
+from duoplda.case.recordings import CaseRecordings, Side, read_case_recordings
+from duoplda.case.result import CaseRefused, CaseResult
+from duoplda.case.words import Words, in_words
+from duoplda.estimators.backend import Backend
+from duoplda.io import source_files
+from duoplda.io.digest import file_sha256
+
+FORMAT = 1
+# Fields of a result that are natural logarithms of ratios, or distances between them; JSON has them to base 10, too.
+LOGARITHMS = {"raw", "own", "calibrated", "low", "high", "offset", "stated", "stated_low", "stated_high"}
+LOGARITHMS |= {"elub", "invariance", "lower", "upper"}
+LOGARITHMS |= {"dev_pav", "lowest_same", "highest_different", "scores", "without", "share"}
+
+
+@dataclass(frozen=True, eq=False)
+class CaseRecord:
+    """An assessed case, to be written as a page and as JSON.
+
+    Attributes
+    ----------
+    case : what the case file says
+    recordings : what was read
+    quality : what was measured on the recordings; None if no table of that was given
+    result, words : what came out
+    hashes : SHA-256 of the bytes of each file that was read, by its path
+    version : of duoplda
+    date : of the day, which is all that differs when the same is done again
+    command : what to type to do the same again
+    """
+
+    case: CaseFile
+    recordings: CaseRecordings
+    quality: CaseQuality | None
+    result: CaseResult
+    words: Words
+    hashes: Mapping[str, str]
+    version: str
+    date: str
+    command: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as dictionaries, lists, texts and numbers; each log ratio as `ln` and as `log10`."""
+        case = self.case
+        return {
+            "format": FORMAT,
+            "program": {"name": "duoplda", "version": self.version, "command": self.command},
+            "date": self.date,
+            "title": case.title,
+            "propositions": {"same": case.same, "different": case.different},
+            "prior": case.prior,
+            "scale": case.scale,
+            "adapt": case.adapt,
+            "known": {"speaker": case.speaker, "recordings": listed(self.recordings.known)},
+            "questioned": {"recordings": listed(self.recordings.questioned)},
+            "population": {"why": case.why},
+            "quality": None if self.quality is None else _plain_quality(self.quality),
+            "words": asdict(self.words),
+            "result": _both_logarithms(self.result.as_dict()),
+            "files": dict(self.hashes),
+        }
+
+
+def assess_case(case: CaseFile) -> CaseRecord:
+    """Read what a case file names, assess it, and put the result into words.
+
+    A `CaseRefused` says why no ratio can be given; any other mistake is a `DuopldaError` with the line of the file.
+    """
+    from duoplda import __version__
+
+    model = Backend.load(case.model)
+    recordings = read_case_recordings(case, model)
+    sides = (getattr(recordings, name).recordings for name in ("known", "questioned", "population"))
+    quality = read_case_quality(case, recordings)
+    try:
+        result = assess(model, *sides, adapt=case.adapt, n_resamples=case.resamples, seed=case.seed)
+    except CaseRefused as refused:
+        raise CaseRefused(refused.reason, f"{case.path}: no ratio is given: {refused}") from None
+    return CaseRecord(
+        case=case,
+        recordings=recordings,
+        quality=quality,
+        result=result,
+        words=in_words(case, result),
+        hashes={os.path.relpath(path, case.path.parent): file_sha256(path) for path in dict.fromkeys(files_read(case))},
+        version=__version__,
+        date=datetime.date.today().isoformat(),
+        command=shlex.join(["duoplda", "case", case.path.name, "--out", "again"]),
+    )
+
+
+def files_read(case: CaseFile) -> Iterator[Path]:
+    """The case file and all files that it names."""
+    yield case.path
+    yield case.model
+    if case.quality is not None:
+        yield case.quality
+    for source in (case.known, case.questioned, case.population):
+        for path in source.embeddings:
+            yield from source_files(path)
+        yield from source.lists
+        if source.ids not in (None, "rows"):
+            yield Path(str(source.ids))
+
+
+def listed(side: Side) -> list[dict[str, str]]:
+    """The recordings of a side with those labels that are known.
+
+    >>> import numpy as np
+    >>> a = np.array(["a"])
+    >>> listed(Side(a, np.eye(1), None, np.array(["monday"]), None, None))
+    [{'id': 'a', 'session': 'monday'}]
+    """
+    levels = {"session": side.session, "channel": side.channel, "occasion": side.occasion}
+    known = {"id": side.ids} | {name: values for name, values in levels.items() if values is not None}
+    return [dict(zip(known, row, strict=True)) for row in zip(*(v.tolist() for v in known.values()), strict=True)]
+
+
+def _plain_quality(quality: CaseQuality) -> dict[str, Any]:
+    """The cells of each recording, and where the numbers lie; what was not measured is None."""
+    measures = {}
+    for measure in quality.measures:
+        spreads = {name: getattr(measure, name)._asdict() for name in ("known", "questioned", "population")}
+        measures[measure.name] = {
+            name: {key: None if math.isnan(value) else value for key, value in spread.items()}
+            for name, spread in spreads.items()
+        }
+    return {"recordings": {id: dict(cells) for id, cells in quality.cells.items()}, "measures": measures}
+
+
+def _both_logarithms(value: Any) -> Any:
+    """The same with each log ratio as {"ln": ..., "log10": ...}; lists and estimates as a whole."""
+    if isinstance(value, list):
+        return [_both_logarithms(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _logarithms(item) if name in LOGARITHMS else _both_logarithms(item) for name, item in value.items()}
+
+
+def _logarithms(value: Any) -> Any:
+    return None if value is None else {"ln": value, "log10": _divided(value)}
+
+
+def _divided(value: Any) -> Any:
+    """Numbers in nats, in whatever lists and dictionaries, to base 10."""
+    if isinstance(value, dict):
+        return {name: _divided(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_divided(item) for item in value]
+    return None if value is None else value / math.log(10)

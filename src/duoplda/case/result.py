@@ -1,0 +1,374 @@
+"""What an assessed case holds: plain data, to print, to draw or to send. Nothing is computed here.
+
+All ratios are natural logarithms. Divide them by ln 10 for the orders of magnitude that this field writes
+(`in_log10`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.errors import DuopldaError
+
+Floats = NDArray[np.float64]
+
+__all__ = [
+    "CaseRefused",
+    "CaseResult",
+    "Distance",
+    "DomainCheck",
+    "Estimate",
+    "Population",
+    "Ratio",
+    "Sensitivity",
+    "SessionShare",
+    "SideStructure",
+    "Support",
+    "Validation",
+    "in_log10",
+]
+
+
+class CaseRefused(DuopldaError):
+    """No ratio can be given for this case; the message says why, and what to do.
+
+    `reason` is one word for programs: "population" (too few speakers for a validation), "domain" (the recordings are
+    unlike those of the training, and the model was not adapted), "both sides" (a session or a recording is on both
+    sides), or "in population" (a recording of the case is among those of the population).
+
+    >>> try:
+    ...     raise CaseRefused("population", "3 speakers are too few: give at least 10")
+    ... except CaseRefused as refused:
+    ...     print(refused.reason, "|", refused)
+    population | 3 speakers are too few: give at least 10
+    """
+
+    def __init__(self, reason: str, message: str):
+        super().__init__(message)
+        self.reason = reason
+
+
+def in_log10(nats: float) -> float:
+    """A natural logarithm of a ratio as its logarithm to the base 10.
+
+    >>> round(in_log10(math.log(1000)), 12)
+    3.0
+    """
+    return nats / math.log(10)
+
+
+class Estimate(NamedTuple):
+    """A number and its interval over speakers.
+
+    >>> Estimate(0.2, 0.1, 0.4).high
+    0.4
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SideStructure:
+    """What one side of a comparison is made of, whatever its recordings say.
+
+    Attributes
+    ----------
+    sessions : for each session, how many recordings of each kind of channel it has; the largest sessions come first.
+        A kind is "" where the kinds are not labelled.
+    n_occasions : on how many days (or calls, or files) these sessions were; None where that is not known, or not used
+
+    >>> side = SideStructure(({"telephone": 1}, {"clean": 1}))
+    >>> side.n_sessions, side.n_recordings, str(side)
+    (2, 2, '1 session of telephone, 1 session of clean')
+    """
+
+    sessions: tuple[dict[str, int], ...]
+    n_occasions: int | None = None
+
+    @property
+    def n_sessions(self) -> int:
+        """The number of sessions."""
+        return len(self.sessions)
+
+    @property
+    def n_recordings(self) -> int:
+        """The number of recordings."""
+        return sum(sum(kinds.values()) for kinds in self.sessions)
+
+    def __str__(self) -> str:
+        words = [_session_in_words(kinds) for kinds in self.sessions]
+        alike = {text: words.count(text) for text in words}  # in the order of the sessions
+        text = ", ".join(f"{n} session{'s' * (n > 1)}{text}" for text, n in alike.items())
+        n = self.n_occasions
+        return text if n is None else f"{text}, on {n} occasion{'s' * (n > 1)}"
+
+
+def _session_in_words(kinds: dict[str, int]) -> str:
+    """The recordings of a session, such as " of telephone" or " of 2 clean and codec"."""
+    if list(kinds) == [""]:
+        n = kinds[""]
+        return "" if n == 1 else f" of {n} recordings"
+    parts = [name if n == 1 else f"{n} {name}" for name, n in kinds.items()]
+    return f" of {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}"
+
+
+@dataclass(frozen=True)
+class Population:
+    """The relevant population, and how far it could be matched with the case.
+
+    Attributes
+    ----------
+    n_speakers, n_sessions, n_recordings : all that were given
+    n_used : the speakers who have recordings as in the case, so that they take part in the validation
+    known, questioned : the structure of the sides that were drawn from it; those of the case if nothing is lacking
+    lacking : sentences that name what the population lacks, and what was taken instead; empty: it lacks nothing
+    """
+
+    n_speakers: int
+    n_sessions: int
+    n_recordings: int
+    n_used: int
+    known: SideStructure
+    questioned: SideStructure
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """How the whole procedure did on pairs of the population in the structure of the case.
+
+    No pair was judged by an adaptation or a calibration that had seen either of its speakers.
+
+    Attributes
+    ----------
+    n_speakers, n_same, n_different : speakers, and pairs of sides of one speaker and of two
+    n_pairs_of_speakers : the different pairs of speakers among the latter, for which the bounds count
+    cllr, min_cllr, calibration_loss, eer, dev_pav : with intervals over speakers. The first three are in bits, the EER
+        is a share, devPAV is in nats (NaN where the classes do not overlap).
+    misleading_same, misleading_different : the shares of pairs of one speaker with a ratio below 1, and of two speakers
+        with a ratio above 1
+    lowest_same, highest_different : the strongest misleading ratios (0 where there is none)
+    own_cllr, own_calibration_loss : what the model's own calibration, or none, would have given on the same pairs
+    scores, labels, known_speaker, questioned_speaker : (n,) the ratios of the pairs, whether they are of one speaker,
+        and the names of their speakers, for Tippett, ECE and PAV plots
+    weights : (n,) with which all metrics count the pairs: each speaker, and each pair of speakers, counts as one
+    """
+
+    n_speakers: int
+    n_same: int
+    n_different: int
+    n_pairs_of_speakers: int
+    cllr: Estimate
+    min_cllr: Estimate
+    calibration_loss: Estimate
+    eer: Estimate
+    dev_pav: Estimate
+    misleading_same: Estimate
+    misleading_different: Estimate
+    lowest_same: Estimate
+    highest_different: Estimate
+    own_cllr: float
+    own_calibration_loss: float
+    scores: Floats
+    labels: NDArray[np.bool_]
+    known_speaker: NDArray[np.str_]
+    questioned_speaker: NDArray[np.str_]
+    weights: Floats
+
+
+@dataclass(frozen=True)
+class Support:
+    """Beyond which ratios nothing was tested.
+
+    Each pair of speakers counts once, however many pairs of sides were drawn of them.
+
+    Attributes
+    ----------
+    elub, invariance : (lowest, highest) log ratio that either rule supports
+    lower, upper : the narrower of both
+    """
+
+    elub: tuple[float, float]
+    invariance: tuple[float, float]
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The likelihood ratio of the case, as a natural logarithm.
+
+    Attributes
+    ----------
+    raw : of the model (adapted, if it was), without any calibration
+    own : with the model's own calibration; `raw` if it has none
+    calibrated : with the calibration in the structure of the case
+    low, high : the interval of `calibrated` over resamples of the population's speakers
+    confidence : of that interval, such as .95
+    scale, offset : calibrated = scale own + offset
+    stated : what may be said: `calibrated`, or the bound beyond which it lies
+    relation : "about", "at least" or "at most": how `stated` is to be read
+    bound_by : the rule whose bound binds, "elub" or "invariance"; None where none does
+    stated_low, stated_high : the interval, kept within the bounds too
+    support : the bounds
+    """
+
+    raw: float
+    own: float
+    calibrated: float
+    low: float
+    high: float
+    confidence: float
+    scale: float
+    offset: float
+    stated: float
+    relation: str
+    bound_by: str | None
+    stated_low: float
+    stated_high: float
+    support: Support
+
+
+@dataclass(frozen=True)
+class SessionShare:
+    """What one session adds to the ratio: the ratio with it less the ratio without it, both calibrated.
+
+    Attributes
+    ----------
+    side : "known" or "questioned"
+    session : its name
+    structure : its recordings by kind
+    without : the ratio without it, calibrated in that structure; None where it is the only session of its side
+    share : `calibrated` less `without`, or None
+    """
+
+    side: str
+    session: str
+    structure: dict[str, int]
+    without: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far something lies from where it is expected, as a mean square per dimension, and its place among others.
+
+    Attributes
+    ----------
+    value : 1 is what the model expects on average
+    farther : the share of comparable sides (or pairs of sides) of the population that lie farther
+    """
+
+    value: float
+    farther: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The ratio under one change of what it rests on.
+
+    Attributes
+    ----------
+    what : a phrase, such as "half of the population (13 speakers)" or "without the kind codec"
+    group : "population", "kind", "session", "calibration" or "adaptation", for programs
+    calibrated : the ratio then; None where it cannot be made, of which `note` tells the reason
+    n_speakers : who were in its calibration
+    note : what else there is to say; "" if nothing
+    """
+
+    what: str
+    group: str
+    calibrated: float | None
+    n_speakers: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DomainCheck:
+    """How far recordings lie from those of the model's training (`duoplda.estimators.domain`).
+
+    Attributes
+    ----------
+    what : "the case" or "the population"
+    distance, limit : the squared distance of their mean, and the largest that is usual for so many recordings
+    within : whether it is usual
+    n_recordings, n_speakers : of what
+    adapted : whether this is the distance from an adapted model
+    """
+
+    what: str
+    distance: float
+    limit: float
+    within: bool
+    n_recordings: int
+    n_speakers: int
+    adapted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class CaseResult:
+    """An assessed case: the ratio, what validates it and what it rests on.
+
+    Attributes
+    ----------
+    known, questioned : the structure of the two sides of the case
+    population : the relevant population, and how it was matched
+    validation : of the whole procedure in that structure
+    ratio : what may be said, and how sure
+    sessions : the share of each session
+    typicality_known, typicality_questioned : how far each side lies from the middle of the population; `farther` is the
+        share of the population's sides of this structure that lie farther out. What is rare there, says more.
+    similarity : how far the two sides lie from each other, as a share of what the model expects of one speaker;
+        `farther` is the share of the population's same-speaker pairs that differ more
+    similarity_different : the share of the population's different-speaker pairs that differ more
+    sensitivity : the ratio under changes of what it rests on
+    domain : checks of the population and of the case
+    adapted : what `Backend.adapt` did (its `adapted_`), or None
+    seed, n_resamples : with which it is repeated to the last bit
+    prior_weight : lambda of the calibration's prior, which pulls it to the model's own
+    notes : sentences on what else was noticed
+    """
+
+    known: SideStructure
+    questioned: SideStructure
+    population: Population
+    validation: Validation
+    ratio: Ratio
+    sessions: tuple[SessionShare, ...]
+    typicality_known: Distance
+    typicality_questioned: Distance
+    similarity: Distance
+    similarity_different: float
+    sensitivity: tuple[Sensitivity, ...]
+    domain: tuple[DomainCheck, ...]
+    adapted: dict[str, Any] | None
+    seed: int
+    n_resamples: int
+    prior_weight: float
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, texts and numbers, for JSON; NaN and infinity become None."""
+        plain = _plain(asdict(self))
+        assert isinstance(plain, dict)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold, of what the fields above hold."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, Estimate):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,313 @@
+"""Pairs of sides drawn from the population in the structure of a case, or in the nearest one that it can fill.
+
+A structure is, for either side, the sessions with their numbers of recordings by kind of channel, and on how many
+occasions these were. A speaker of the population can fill it who has as many other sessions, each with at least these
+recordings, no session (and no occasion, where these are known) being on both sides. Which session takes which place is
+drawn by a matching in random order; which of its recordings of a kind, at random.
+
+Where too few speakers can fill a structure, the nearest one with fewer demands is taken: a session less, a recording
+less, or another kind of channel. Near is what has about the same expected ratio (MODEL: c0, the mutual information of
+both sides), as this is what tells hard comparisons from easy ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from duoplda.arrays import take
+from duoplda.case.material import Material
+from duoplda.case.result import CaseRefused, SideStructure
+from duoplda.data.labels import Ints
+from duoplda.model.parameters import Model, Terms
+from duoplda.trials.structure import log_determinants
+
+FEWEST_SPEAKERS = 10  # with fewer, nothing can be said of how often ratios mislead
+MOST_WANTED = 20  # speakers; a structure that so many can fill is kept as it is
+DRAWS = 8  # of each speaker and side: more of the same sessions tell little more
+TRIES = 20  # to divide a speaker's occasions among the sides
+
+Session = tuple[tuple[str, int], ...]  # its recordings by kind, in the order of the kinds' names
+Slots = tuple[Session, ...]
+
+
+class Shape(NamedTuple):
+    """The structure of a comparison: sessions of either side, and their occasions (0: these are not known)."""
+
+    known: Slots
+    questioned: Slots
+    known_occasions: int = 0
+    questioned_occasions: int = 0
+
+    def side(self, which: str) -> SideStructure:
+        """One side in words."""
+        slots, occasions = (
+            (self.known, self.known_occasions) if which == "known" else (self.questioned, self.questioned_occasions)
+        )
+        return SideStructure(tuple(dict(session) for session in slots), occasions or None)
+
+
+def slots_of(material: Material) -> Slots:
+    """The sessions of a side, the largest first."""
+    _, session = material.sessions
+    kind = np.full(len(material), "") if material.kind is None else material.kind
+    sessions = [
+        tuple(sorted(Counter(kind[session == row].tolist()).items())) for row in range(int(session.max(initial=-1)) + 1)
+    ]
+    return _sorted(sessions)
+
+
+def _sorted(sessions: list[Session]) -> Slots:
+    return tuple(sorted(sessions, key=lambda session: (-sum(n for _, n in session), session)))
+
+
+def shape_of(known: Material, questioned: Material, occasions: bool) -> Shape:
+    """The structure of a case; its occasions count where the population's are known as well."""
+    numbers = [0, 0]
+    if occasions and known.occasion is not None and questioned.occasion is not None:
+        numbers = [len(np.unique(side.occasion)) for side in (known, questioned) if side.occasion is not None]
+    return Shape(slots_of(known), slots_of(questioned), *numbers)
+
+
+def expected_ratio(model: Model, shape: Shape) -> float:
+    """c0: the mean ratio of same-speaker comparisons of this structure, if the model is right, in nats."""
+    kinds = {str(name): k for k, name in enumerate(model.kinds.tolist())}
+    slots = [*shape.known, *shape.questioned]
+    types = np.zeros((len(slots), model.K), np.int64)
+    for row, session in enumerate(slots):
+        for kind, n in session:
+            types[row, kinds.get(kind, 0)] += n
+    distinct, place = np.unique(types, axis=0, return_inverse=True)
+    counts = np.zeros((3, len(distinct)), np.int64)
+    side = np.repeat([0, 1], [len(shape.known), len(shape.questioned)])
+    np.add.at(counts, (side, place.reshape(-1)), 1)
+    counts[2] = counts[0] + counts[1]
+    G = take(Terms(model, distinct).G, np.arange(len(distinct)))
+    ln = [log_determinants(G, row[None])[0] for row in counts]
+    return float(ln[0] + ln[1] - ln[2]) / 2
+
+
+class Drawn(NamedTuple):
+    """One way in which a speaker fills a structure: rows of recordings for either side."""
+
+    known: Ints
+    questioned: Ints
+
+
+class Pool:
+    """The population, from which sides are drawn. What is drawn of a speaker does not depend on the other speakers."""
+
+    def __init__(self, material: Material, seed: int):
+        self.material = material
+        self.seed = seed
+        self._names, session = material.sessions
+        self._rows = {name: material.of_speaker(name) for name in material.speakers.tolist()}
+        self._session = session
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of channels of the population, the most frequent first; [""] where they are not labelled."""
+        if self.material.kind is None:
+            return [""]
+        return [name for name, _ in Counter(self.material.kind.tolist()).most_common()]
+
+    def draw(self, speaker: str, shape: Shape, n: int) -> list[Drawn]:
+        """Ways in which a speaker fills a structure, `n` of them if there is any; the same ones at each call."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(speaker.encode())])
+        rows = self._rows[speaker]
+        sessions = Sessions.of(self.material, rows, self._session[rows])
+        drawn = []
+        for _ in range(n):
+            ways = (sessions.fill(shape, rng) for _ in range(TRIES if shape.known_occasions else 1))
+            filled = next((way for way in ways if way is not None), None)
+            if filled is None:
+                break
+            drawn.append(filled)
+        return drawn
+
+    def missing(self, shape: Shape) -> Ints:
+        """(M,) how many sessions of the structure each speaker lacks at least; occasions are left aside."""
+        out = []
+        for rows in self._rows.values():
+            sessions = Sessions.of(self.material, rows, self._session[rows])
+            slots = [*shape.known, *shape.questioned]
+            match = maximum_bipartite_matching(csr_matrix(sessions.eligible(slots)), perm_type="column")
+            short = int((match < 0).sum())
+            # As many occasions as the sides need together: with fewer, one would be on both sides.
+            wanted = shape.known_occasions + shape.questioned_occasions
+            short += max(0, wanted - len(np.unique(sessions.occasion))) if wanted else 0
+            out.append(short)
+        return np.array(out)
+
+
+class Sessions(NamedTuple):
+    """The sessions of one speaker."""
+
+    rows: list[Ints]  # of the recordings of each session
+    kinds: list[list[str]]  # of these
+    occasion: NDArray[np.str_]  # (H,) "" where it is not known
+
+    @classmethod
+    def of(cls, material: Material, rows: Ints, session: Ints) -> Sessions:
+        """Of a speaker's rows, and the session of each."""
+        parts = [rows[session == name] for name in np.unique(session)]
+        kinds = [[""] * len(part) if material.kind is None else material.kind[part].tolist() for part in parts]
+        occasion = ["" if material.occasion is None else str(material.occasion[part[0]]) for part in parts]
+        return cls(parts, kinds, np.array(occasion))
+
+    def eligible(self, slots: list[Session]) -> NDArray[np.bool_]:
+        """(S, H) whether a session has the recordings that a slot needs."""
+        counts = [Counter(kinds) for kinds in self.kinds]
+        return np.array(
+            [[all(count[kind] >= n for kind, n in slot) for count in counts] for slot in slots], bool
+        ).reshape(len(slots), len(self.rows))
+
+    def fill(self, shape: Shape, rng: np.random.Generator) -> Drawn | None:
+        """One way to fill a structure, or None if this draw finds none."""
+        slots = [*shape.known, *shape.questioned]
+        side = np.repeat([0, 1], [len(shape.known), len(shape.questioned)])
+        eligible = self.eligible(slots)
+        if shape.known_occasions:
+            allowed = self._occasions(shape, rng)
+            if allowed is None:
+                return None
+            eligible &= allowed[side]
+        order = rng.permutation(len(self.rows))
+        match = maximum_bipartite_matching(csr_matrix(eligible[:, order]), perm_type="column")
+        if (match < 0).any():
+            return None
+        picked = [self._recordings(int(order[column]), slot, rng) for slot, column in zip(slots, match, strict=True)]
+        known, questioned = (np.concatenate([p for p, s in zip(picked, side, strict=True) if s == t]) for t in (0, 1))
+        return Drawn(known, questioned)
+
+    def _occasions(self, shape: Shape, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+        """(2, H) which sessions each side may have, so that no occasion is on both; None: there are too few."""
+        names = rng.permutation(np.unique(self.occasion))
+        first = shape.known_occasions
+        both = first + shape.questioned_occasions
+        if len(names) < both:
+            return None
+        return np.stack([np.isin(self.occasion, names[:first]), np.isin(self.occasion, names[first:both])])
+
+    def _recordings(self, session: int, slot: Session, rng: np.random.Generator) -> Ints:
+        """Random recordings of a session, as many of each kind as a slot has."""
+        kinds = np.array(self.kinds[session])
+        parts = [rng.permutation(self.rows[session][kinds == kind])[:n] for kind, n in slot]
+        return np.concatenate(parts)
+
+
+# -- the nearest structure that enough speakers can fill
+
+
+class Match(NamedTuple):
+    """The structure that is drawn, and sentences on what the population lacks for that of the case."""
+
+    shape: Shape
+    lacking: tuple[str, ...]
+
+
+def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
+    """The structure of the case, or the nearest one that enough speakers can fill; a `CaseRefused` if none is."""
+    M = len(pool.material.speakers)
+    enough = int(np.clip(-(-M // 2), FEWEST_SPEAKERS, MOST_WANTED))
+    wanted = expected_ratio(model, shape)
+    able = int((pool.missing(shape) == 0).sum())
+    found = _with_kinds_of(pool, shape, model)
+    missing = pool.missing(found)
+    while (missing == 0).sum() < enough:
+        steps = [(step, pool.missing(step)) for step in sorted(set(_less(found, pool.kinds)))]
+        helpful = [step for step in steps if step[1].sum() < missing.sum()]
+        # Where a single step helps nobody, several steps may: each of those that are left takes something away.
+        steps = helpful or [step for step in steps if _size(step[0]) < _size(found)]
+        if not steps:
+            break
+        apart = [abs(expected_ratio(model, step) - wanted) for step, _ in steps]
+        found, missing = steps[int(np.argmin(apart))]
+    n = int((missing == 0).sum())
+    if n < FEWEST_SPEAKERS:
+        least = "; ".join(f"{which}: {found.side(which)}" for which in ("known", "questioned"))
+        raise CaseRefused(
+            "population",
+            f"{n} of {M} speakers of the population have recordings for both sides of a comparison ({least}), no "
+            f"session being on both: a validation needs at least {FEWEST_SPEAKERS}. Give recordings of more speakers, "
+            "or more sessions of each",
+        )
+    return Match(found, _lacking(pool, shape, found, able, M))
+
+
+def _size(shape: Shape) -> int:
+    """Recordings and occasions of both sides."""
+    recordings = sum(n for session in (*shape.known, *shape.questioned) for _, n in session)
+    return recordings + shape.known_occasions + shape.questioned_occasions
+
+
+def _with_kinds_of(pool: Pool, shape: Shape, model: Model) -> Shape:
+    """The structure with kinds that the population has, in the place of those that it lacks altogether."""
+    wanted = expected_ratio(model, shape)
+    for kind in sorted(_kinds(shape) - set(pool.kinds)):
+        others = [_renamed(shape, kind, other) for other in pool.kinds]
+        shape = others[int(np.argmin([abs(expected_ratio(model, other) - wanted) for other in others]))]
+    return shape
+
+
+def _kinds(shape: Shape) -> set[str]:
+    """The kinds of channels that occur in a structure."""
+    return {kind for session in (*shape.known, *shape.questioned) for kind, _ in session}
+
+
+def _less(shape: Shape, kinds: list[str]) -> Iterator[Shape]:
+    """Structures that demand a little less: a session or a recording less, fewer occasions, another kind."""
+    for which in ("known", "questioned"):
+        slots = getattr(shape, which)
+        occasions = getattr(shape, f"{which}_occasions")
+        for i, session in enumerate(slots):
+            others = [*slots[:i], *slots[i + 1 :]]
+            if others:
+                fewer = {f"{which}_occasions": min(occasions, len(others))}
+                yield shape._replace(**{which: _sorted(others)}, **fewer)
+            if sum(n for _, n in session) > 1:
+                for kind, _ in session:
+                    rest = tuple((name, n - (name == kind)) for name, n in session if n > (name == kind))
+                    yield shape._replace(**{which: _sorted([*others, rest])})
+        if occasions > 1:
+            yield shape._replace(**{f"{which}_occasions": occasions - 1})
+    for old in _kinds(shape):
+        for new in kinds:
+            if new != old:
+                yield _renamed(shape, old, new)
+
+
+def _renamed(shape: Shape, old: str, new: str) -> Shape:
+    """A structure with another kind in the place of one."""
+    sides = []
+    for slots in (shape.known, shape.questioned):
+        changed = []
+        for session in slots:
+            counts: Counter[str] = Counter()
+            for kind, n in session:
+                counts[new if kind == old else kind] += n
+            changed.append(tuple(sorted(counts.items())))
+        sides.append(_sorted(changed))
+    return shape._replace(known=sides[0], questioned=sides[1])
+
+
+def _lacking(pool: Pool, wanted: Shape, found: Shape, able: int, M: int) -> tuple[str, ...]:
+    """What the population lacks, in sentences."""
+    kinds = sorted(_kinds(wanted) - set(pool.kinds))
+    sentences = [f"The population has no recordings of the kind {kind}." for kind in kinds]
+    if found != wanted:
+        sentences.append(f"Only {able} of its {M} speakers have recordings for both sides as in the case.")
+    for which in ("known", "questioned"):
+        before = wanted.side(which)
+        after = found.side(which)
+        if before != after:
+            sentences.append(f"For the {which} side, {after} was drawn instead of {before}.")
+    return tuple(sentences)

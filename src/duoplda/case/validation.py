@@ -1,0 +1,77 @@
+"""How the procedure did on pairs of the population: every metric with its interval over speakers, and the bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.case.reference import Reference
+from duoplda.case.result import Estimate, Support, Validation
+from duoplda.evaluation.metrics import calibration_loss, cllr, interval, measure
+from duoplda.evaluation.support import dev_pav, elub, invariance_bounds, misleading_evidence
+
+Floats = NDArray[np.float64]
+
+# In the order of `_measured`; the highest value of those that are fitted to their trials: their intervals are reversed.
+METRICS = {
+    "cllr": np.nan,
+    "min_cllr": 1.0,
+    "calibration_loss": np.inf,
+    "eer": np.nan,
+    "dev_pav": np.nan,
+    "misleading_same": np.nan,
+    "misleading_different": np.nan,
+    "lowest_same": np.nan,
+    "highest_different": np.nan,
+}
+
+
+def validate(reference: Reference, times: Floats, confidence: float) -> Validation:
+    """The metrics of calibrated pairs; `times` (R, M) says how often each resample takes each speaker."""
+    trials = reference.trials
+    scores = reference.calibrated
+    same = trials.same
+    weight = trials.weight
+    order = np.argsort(scores, kind="stable")
+    values = []
+    for row in times:
+        drawn = np.where(same, row[trials.a], row[trials.a] * row[trials.b]) * weight
+        if drawn[same].any() and drawn[~same].any():
+            values.append(_measured(scores[order], same[order], drawn[order]))
+    estimate = _measured(scores[order], same[order], weight[order])
+    low, high = interval(estimate, np.array(values), confidence, list(METRICS.values()))
+    estimates = {
+        name: Estimate(*map(float, numbers))
+        for name, *numbers in zip(METRICS, estimate.tolist(), low.tolist(), high.tolist(), strict=True)
+    }
+    return Validation(
+        n_speakers=reference.M,
+        n_same=int(same.sum()),
+        n_different=int((~same).sum()),
+        n_pairs_of_speakers=round(float(weight[~same].sum())),
+        **estimates,
+        own_cllr=float(cllr(trials.scores, same, weight)),
+        own_calibration_loss=float(calibration_loss(trials.scores, same, weight)),
+        scores=scores,
+        labels=same,
+        known_speaker=reference.speakers[trials.a],
+        questioned_speaker=reference.speakers[trials.b],
+        weights=weight,
+    )
+
+
+def _measured(scores: Floats, same: NDArray[np.bool_], weight: Floats) -> Floats:
+    """The values of `METRICS`."""
+    eer, _, _, bits, least, loss = measure(scores, same, weight)
+    misleading = misleading_evidence(scores, same, weight)
+    return np.array([bits, least, loss, eer, dev_pav(scores, same, weight), *misleading])
+
+
+def support(reference: Reference) -> Support:
+    """The bounds of what the pairs support, each pair of speakers counting once."""
+    trials = reference.trials
+    by_cost = elub(reference.calibrated, trials.same, trials.weight)
+    by_tails = invariance_bounds(reference.calibrated, trials.same, trials.weight)
+    lower = max(by_cost.lower, by_tails.lower)
+    upper = min(by_cost.upper, by_tails.upper)
+    return Support(tuple(by_cost), tuple(by_tails), lower, upper)
