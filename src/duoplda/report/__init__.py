@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from duoplda.data import Recordings
 from duoplda.estimators.domain import Domain
 from duoplda.io import atomic_path
 from duoplda.report import _sections as section
+from duoplda.report._case import write_case_report
 from duoplda.report._clusters import close_calls, weak_clusters, weak_pairs, write_cluster_report
 from duoplda.report._data import Grid, page_data
 from duoplda.report._html import page, template, text
@@ -39,6 +41,7 @@ __all__ = [
     "inferred_kinds",
     "weak_clusters",
     "weak_pairs",
+    "write_case_report",
     "write_cluster_report",
     "write_diarization_report",
     "write_report",
@@ -70,9 +73,10 @@ def write_report(
 ) -> Path:
     """Write the report on one or several systems that scored the same trials, and return its path.
 
-    It begins with a verdict on each system: how good it is, whether its ratios are calibrated, and for which priors
-    they are of use. A system counts as calibrated if its calibration loss is at most a fifth of minCllr, or 0.02 bits,
-    apart from what so many trials lose by chance.
+    It begins with a verdict in one sentence, then on each system: how good it is, whether its ratios are calibrated,
+    and for which priors they are of use. A system counts as calibrated if its calibration loss is at most a fifth of
+    minCllr, or 0.02 bits, apart from what so many trials lose by chance. What is not calibrated is no ratio in nats: it
+    takes no part in decisions by the Bayes threshold, in Tippett plots and in all that is said of ratios.
 
     Parameters
     ----------
@@ -104,9 +108,8 @@ def write_report(
     bodies["verdict"] = verdict(scored, measured, domain)
     bodies |= {"model": section.of_model(model_summary, shares), "repeat": section.of_repeat(commands, hashes or {})}
     bodies["kinds"] = section.of_kinds(*kinds) if kinds else ""
-    data = page_data(scored.scores, scored.y, Grid.around(**point), shares)
-    for system, row in zip(data["systems"], measured.values(), strict=True):
-        system["calibrated"] = section.calibrated(row.estimate, scored.y) != "bad"
+    ratios = [name for name, kind in section.kinds_of(measured, scored.y).items() if kind != "bad"]
+    data = page_data(scored.scores, scored.y, Grid.around(**point), shares, ratios)
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(_page(title, scored, bodies, data).encode())
     return Path(path)
@@ -141,6 +144,7 @@ def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], d
         "metrics": ("Metrics", bodies["metrics"]),
         "decide": ("Decisions", template("decide.html")),
         "curves": ("Curves", template("curves.html")),
+        "support": ("What ratios the trials support", bodies["support"]),
         "model": ("Model", bodies["model"]),
         "conditions": ("Conditions", bodies["conditions"]),
         "kinds": ("Kinds of channels", bodies["kinds"]),
@@ -149,4 +153,6 @@ def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], d
     }
     names = ", ".join(text(name) for name in scored.scores)
     n = len(scored.scores)
-    return page(title, f"{n} system{'s' * (n > 1)} on {len(scored.y):,} trials: {names}", sections, data)
+    day = f"<time>{date.today().isoformat()}</time>"
+    what = f"{n} system{'s' * (n > 1)} on {len(scored.y):,} trials: {names}"
+    return page(title, f"{day} \N{MIDDLE DOT} {what}", sections, data)

@@ -5,23 +5,26 @@ triples can be asked for. For each distinct ratio the page gets the counts of mi
 cost is found on the vertices of the ROC's convex hull, which are few. Both give metrics.act_dcf and metrics.min_dcf
 exactly. The page forms the ratios itself by the same floating-point operations, so no table of them is sent.
 
+Of systems whose scores are no ratios, the page gets no counts at Bayes thresholds and no curves over ratios or priors.
+
 A drawn curve is a list of whole numbers, 0 .. UNITS along either axis; counts and coordinates are sent as differences.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
 
-from duoplda.evaluation import metrics
+from duoplda.evaluation import metrics, support
 from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._html import plain
 from duoplda.report.plots import VarianceShares, det_limits, score_range, thin, tippett_curve
 
 UNITS = 4000  # four to a pixel: a chart is less than 1000 pixels wide
 BAYES_LIMIT = 7.0  # nats of prior log-odds: priors from 0.001 to 0.999
+ECE_LIMIT = 3.0  # orders of magnitude of prior odds, as in `plots.ece`
 
 Json = dict[str, Any]
 Limits = Sequence[float] | Floats  # the lower and the upper end of an axis
@@ -52,23 +55,35 @@ class Grid(NamedTuple):
         return np.unique((1 - p) / p * (c_fa / c_miss))
 
 
-def page_data(systems: Mapping[str, Floats], labels: Booleans, grid: Grid, shares: VarianceShares | None) -> Json:
-    """Return all that the page's script needs, ready for JSON."""
+def page_data(
+    systems: Mapping[str, Floats],
+    labels: Booleans,
+    grid: Grid,
+    shares: VarianceShares | None,
+    ratios: Collection[str],
+) -> Json:
+    """Return all that the page's script needs, ready for JSON; `ratios` names the systems that give such."""
     x, y = (ndtri(limits) for limits in det_limits([(labels, labels)], high=0.98))
-    span = score_range(systems.values())
+    span = score_range(systems[name] for name in ratios)
     thresholds = np.log(grid.ratios())
-    curves_of = {name: _system(scores, labels, thresholds, (x, y), span) for name, scores in systems.items()}
+    curves_of = {name: _system(scores, labels, (x, y)) for name, scores in systems.items()}
+    for name in ratios:
+        curves_of[name] |= _of_ratios(systems[name], labels, thresholds, span)
     data: Json = {} if shares is None else {"shares": [_rounded(share) for share in shares[:3]]}
-    data |= {"targets": int(labels.sum()), "nontargets": int((~labels).sum()), "units": UNITS, "bayes": BAYES_LIMIT}
+    data |= {"targets": int(labels.sum()), "nontargets": int((~labels).sum()), "units": UNITS}
+    data |= {"bayes": BAYES_LIMIT, "ece": ECE_LIMIT}
     return data | {
         "grid": {"prior": grid.p_target, "miss": grid.c_miss, "fa": grid.c_fa, "start": grid.start},
         "det": {"x": x.tolist(), "y": y.tolist()},
         "tippett": [v / math.log(10) for v in span],
-        "systems": [{"name": plain(name), **curves} for name, curves in curves_of.items()],
+        "systems": [
+            {"name": plain(name), "calibrated": name in ratios, **curves} for name, curves in curves_of.items()
+        ],
     }
 
 
-def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[Limits], span: Limits) -> Json:
+def _system(scores: Floats, labels: Booleans, det: Sequence[Limits]) -> Json:
+    """What hangs on the order of the scores alone, and their histogram."""
     order = np.argsort(scores)
     scores = scores[order]
     labels = labels[order]
@@ -76,9 +91,6 @@ def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[
     n_nontargets = (~labels).sum()
     curve = metrics.det_curve(scores, labels)
     hull = metrics.rocch(scores, labels)
-    k = np.searchsorted(curve.thresholds[:-1], thresholds)
-    x, targets, nontargets = tippett_curve(scores, labels)
-    x = np.r_[span[0], x, span[1]]
     bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, 141))
     range_of_scores = score_range([scores])
     edges = np.linspace(*range_of_scores, 60 + 1)  # 60 bars
@@ -86,16 +98,36 @@ def _system(scores: Floats, labels: Booleans, thresholds: Floats, det: Sequence[
     # JSON knows no infinity: the page's script makes a number of the text.
     hull_thresholds = [t if np.isfinite(t) else "-Infinity"[int(t > 0) :] for t in _rounded(hull.thresholds, 6)]
     return {
-        "actual": {"miss": _steps(curve.p_miss[k] * n_targets), "fa": _steps(curve.p_fa[k] * n_nontargets)},
         "hull": {
             "miss": _steps(hull.p_miss * n_targets),
             "fa": _steps(hull.p_fa * n_nontargets),
             "at": hull_thresholds,
         },
         "det": _drawn(ndtri(curve.p_fa), ndtri(curve.p_miss), *det),
+        "bayes": {"least": _rounded(bayes.minimum)},
+        "histogram": {"span": range_of_scores, "targets": _rounded(shares[0]), "nontargets": _rounded(shares[1])},
+    }
+
+
+def _of_ratios(scores: Floats, labels: Booleans, thresholds: Floats, span: Limits) -> Json:
+    """What scores are worth as natural-log ratios: Bayes decisions, Tippett, Bayes error, cross-entropy."""
+    curve = metrics.det_curve(scores, labels)
+    k = np.searchsorted(curve.thresholds[:-1], thresholds)
+    x, targets, nontargets = tippett_curve(scores, labels)
+    x = np.r_[span[0], x, span[1]]
+    bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, 141))
+    odds = np.linspace(-ECE_LIMIT, ECE_LIMIT, 61) * math.log(10)
+    return {
+        "actual": {
+            "miss": _steps(curve.p_miss[k] * labels.sum()),
+            "fa": _steps(curve.p_fa[k] * (~labels).sum()),
+        },
         "tippett": [_drawn(x, np.r_[1.0, share, share[-1]], span, (0.0, 1.0)) for share in (targets, nontargets)],
         "bayes": {"actual": _rounded(bayes.actual), "least": _rounded(bayes.minimum)},
-        "histogram": {"span": range_of_scores, "targets": _rounded(shares[0]), "nontargets": _rounded(shares[1])},
+        "ece": {
+            "actual": _rounded(support.ece(scores, labels, odds)),
+            "least": _rounded(support.ece(metrics.pav_llr(scores, labels), labels, odds)),
+        },
     }
 
 

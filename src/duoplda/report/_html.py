@@ -76,17 +76,22 @@ def number(value: float, form: str) -> str:
 
 
 def page(
-    title: str, subtitle: str, sections: Mapping[str, tuple[str, str]], data: Mapping[str, Any] | None = None
+    title: str,
+    subtitle: str,
+    sections: Mapping[str, tuple[str, str]],
+    data: Mapping[str, Any] | None = None,
+    style: str = "",
 ) -> str:
     """Return a whole page of sections (id -> heading and body), without those whose body is empty.
 
-    Its Content-Security-Policy allows nothing but its own style and script; without `data` it has no script.
+    Its Content-Security-Policy allows nothing but its own style and script; without `data` it has no script. `style` is
+    what a page has beyond the style of all pages.
     """
     from duoplda import __version__
 
     sections = {name: (head, body) for name, (head, body) in sections.items() if body}
 
-    css = template("page.css")
+    css = template("page.css") + style
     js = "" if data is None else template("page.js")
     sources = [f"sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}" for part in (css, js)]
     scripts = ""

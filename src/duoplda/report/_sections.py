@@ -9,15 +9,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from duoplda.errors import DuopldaError, error_prefix
-from duoplda.evaluation import metrics
+from duoplda.evaluation import metrics, support
 from duoplda.evaluation.metrics import Booleans, Floats
 from duoplda.report._html import badge, bdi, facts, number, table, template, text
 from duoplda.report.plots import VarianceShares
 
 METRIC_HEADS = ("EER", "minDCF", "actDCF", "Cllr", "minCllr", "calibration loss")  # as `metrics.measure` orders them
-PRIORS = expit(
-    np.linspace(-7, 7, 141)
-)  # of the verdict: from 0.001 to 0.999, where the curve of the Bayes error is drawn
+ACTUAL = METRIC_HEADS.index("actDCF")
+NO_DECISION = "\N{EN DASH}"  # in place of a number that cannot be given
+# Of the verdict: from 0.001 to 0.999, where the curve of the Bayes error is drawn.
+PRIORS = expit(np.linspace(-7, 7, 141))
 
 Column = NDArray[Any]
 Columns = Mapping[str, ArrayLike]
@@ -82,9 +83,13 @@ def calibrated(estimate: Floats, labels: Booleans) -> str:
     return "good" if chance < 0.1 else "open"
 
 
-def calibration_badge(estimate: Floats, labels: Booleans) -> str:
+def kinds_of(measured: Mapping[str, metrics.BootstrapResult], labels: Booleans) -> dict[str, str]:
+    """Whether each system is calibrated. Those that are "bad" are not read as ratios in nats anywhere on the page."""
+    return {name: calibrated(row.estimate, labels) for name, row in measured.items()}
+
+
+def calibration_badge(kind: str) -> str:
     """The badge of a system."""
-    kind = calibrated(estimate, labels)
     words = {"good": "calibrated", "bad": "not calibrated", "open": "calibration unknown: few trials"}
     return badge(kind, words[kind])
 
@@ -93,11 +98,13 @@ def of_trials(
     trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult], counts: Mapping[str, Any], worst: int
 ) -> dict[str, str]:
     """The sections that the trials and their scores fill."""
+    kinds = kinds_of(measured, trials.y)
     return {
         "data": _data(trials, counts),
-        "metrics": _metrics(trials, measured),
-        "conditions": _conditions(trials),
-        "worst": _worst(trials, worst),
+        "metrics": _metrics(trials, measured, kinds),
+        "support": _support(trials, kinds),
+        "conditions": _conditions(trials, kinds),
+        "worst": _worst(trials, kinds, worst),
     }
 
 
@@ -110,7 +117,7 @@ def _data(trials: ScoredTrials, more: Mapping[str, Any]) -> str:
     return facts(counts | dict(more))
 
 
-def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult]) -> str:
+def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult], kinds: Mapping[str, str]) -> str:
     """A row for each system, with intervals where the speakers are known."""
     columns = [0, 1, 2, -3, -2, -1]  # without the costs at PRIORS
     rows = []
@@ -122,11 +129,14 @@ def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResul
             for k, (low, high) in enumerate(zip(row.low[columns], row.high[columns], strict=True)):
                 ends = f"{_metric(k, low)} \N{EN DASH} {_metric(k, high)}".replace(" %", "", 1)
                 cells[k] += f'<span class="interval">{ends}</span>'
-        rows.append((f"{bdi(name)}<div>{calibration_badge(row.estimate, trials.y)}</div>", *cells))
+        if kinds[name] == "bad":
+            cells[ACTUAL] = NO_DECISION
+        rows.append((f"{bdi(name)}<div>{calibration_badge(kinds[name])}</div>", *cells))
     note = "Costs at prior {p_target:g}, cost of a miss {c_miss:g}, of a false alarm {c_fa:g}, ".format(**trials.point)
     note += "normalised as by NIST. EER on the convex hull of the ROC. Cllr and calibration loss in bits. "
     note += (
         "Not calibrated: the loss is above 0.02 bits and a fifth of minCllr, and what so few trials lose by chance. "
+        "Such scores are no ratios in nats: no Bayes decisions and no Tippett curves are shown of them. "
     )
     if n_resamples:
         note += f"Below each value: 95 % interval from {n_resamples} resamples of the speakers."
@@ -135,13 +145,42 @@ def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResul
     return table(("System", *METRIC_HEADS), rows) + f'<p class="note">{note}</p>'
 
 
-def _conditions(trials: ScoredTrials, most: int = 30) -> str:
+def _support(trials: ScoredTrials, kinds: Mapping[str, str]) -> str:
+    """Which ratios of calibrated systems the trials support, and how often these mislead, in orders of magnitude."""
+    rows = []
+    for name, s in trials.scores.items():
+        if kinds[name] == "bad":
+            continue
+        bounds = [support.elub(s, trials.y), support.invariance_bounds(s, trials.y)]
+        misleading = support.misleading_evidence(s, trials.y)
+        ends = [*bounds, (misleading.lowest_target, misleading.highest_nontarget)]
+        cells = [" to ".join(_order(end) for end in pair) for pair in ends]
+        distance = support.dev_pav(s, trials.y)
+        cells.insert(2, "\N{EN DASH}" if np.isnan(distance) else _order(distance))
+        shares = [number(100 * share, "{:.2f} %") for share in misleading[:2]]
+        rows.append((bdi(name), *cells[:3], *shares, cells[3]))
+    if not rows:
+        return '<p class="note">No system is calibrated, so there are no ratios that trials could support.</p>'
+    head = ("System", "ELUB", "Invariance bounds", "devPAV", "Misleading: targets", "non-targets", "strongest")
+    note = "In orders of magnitude (log10), but for the shares. These trials support no ratio beyond the bounds: "
+    note += "report a larger one as \N{LEFT DOUBLE QUOTATION MARK}at least\N{RIGHT DOUBLE QUOTATION MARK} its bound. "
+    note += "devPAV: mean distance from what PAV makes of the ratios. Misleading: ratios below 1 of targets, and above "
+    note += "1 of non-targets."
+    return table(head, rows) + f'<p class="note">{note}</p>'
+
+
+def _order(llr: float) -> str:
+    """A natural-log ratio as its order of magnitude."""
+    return number(llr / np.log(10), "{:.2f}")
+
+
+def _conditions(trials: ScoredTrials, kinds: Mapping[str, str], most: int = 30) -> str:
     """A table for each condition, with a row for each of its `most` most frequent values and each system."""
     parts = []
     for name, column in trials.conditions.items():
         values, index, sizes = np.unique(column.astype(str), return_inverse=True, return_counts=True)
         shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
-        rows = [row for k in shown for row in _condition(trials, values[k], index == k)]
+        rows = [row for k in shown for row in _condition(trials, kinds, values[k], index == k)]
         head = (text(name), "System", *METRIC_HEADS[:5], "Targets", "Non-targets")
         parts.append(f"<h3>{bdi(name)}</h3>" + table(head, rows, 2))
         if len(values) > len(shown):
@@ -150,19 +189,21 @@ def _conditions(trials: ScoredTrials, most: int = 30) -> str:
     return "".join(parts)
 
 
-def _condition(trials: ScoredTrials, value: str, rows: Booleans) -> Iterable[tuple[str, ...]]:
+def _condition(trials: ScoredTrials, kinds: Mapping[str, str], value: str, rows: Booleans) -> Iterable[tuple[str, ...]]:
     """The rows of one value of a condition; its name and counts stand in the first."""
     y = trials.y[rows]
     first = (bdi(value), f"{int(y.sum()):,}", f"{int((~y).sum()):,}")
     for name, s in trials.scores.items():
-        cells = ["\N{EN DASH}"] * 5
+        cells = [NO_DECISION] * 5
         if y.any() and not y.all():
             cells = [_metric(k, v) for k, v in enumerate(metrics.measure(s[rows], y, **trials.point)[:5])]
+        if kinds[name] == "bad":
+            cells[ACTUAL] = NO_DECISION
         yield first[0], bdi(name), *cells, *first[1:]
         first = ("", "", "")
 
 
-def _worst(trials: ScoredTrials, most: int) -> str:
+def _worst(trials: ScoredTrials, kinds: Mapping[str, str], most: int) -> str:
     """The target trials with the lowest scores and the non-target trials with the highest, for each system."""
     if most < 1:
         return ""
@@ -170,6 +211,7 @@ def _worst(trials: ScoredTrials, most: int) -> str:
     halves = ((trials.y, 1.0, "Targets that scored lowest"), (~trials.y, -1.0, "Non-targets that scored highest"))
     parts = []
     for system, s in trials.scores.items():
+        unit = "Score" if kinds[system] == "bad" else "LLR"
         parts.append(f'<h3>{bdi(system)}</h3><div class="columns">')
         for keep, sign, kind in halves:
             rows = np.flatnonzero(keep)
@@ -179,9 +221,10 @@ def _worst(trials: ScoredTrials, most: int) -> str:
                 cells = [number(s[k], "{:.2f}"), *(bdi(column[k]) for column in ids.values())]
                 cells[-1] += f'<span class="interval">{under}</span>' if under else ""
                 body.append(cells)
-            parts.append(f'<div><p class="note">{kind}</p>{table(("LLR", *ids), body, 3, "trials")}</div>')
+            parts.append(f'<div><p class="note">{kind}</p>{table((unit, *ids), body, 3, "trials")}</div>')
         parts.append("</div>")
-    return "".join(parts)
+    summary = "the lowest targets and the highest non-targets of each system, with their ids"
+    return f"<details><summary>Show {summary}</summary>{''.join(parts)}</details>"
 
 
 def of_model(model: Any, shares: VarianceShares | None) -> str:

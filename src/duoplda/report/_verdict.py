@@ -8,24 +8,52 @@ from duoplda.estimators.domain import Domain
 from duoplda.evaluation import metrics
 from duoplda.evaluation.metrics import Booleans, BootstrapResult, Floats
 from duoplda.report._html import badge, bdi, number
-from duoplda.report._sections import PRIORS, ScoredTrials, calibrated, calibration_badge
+from duoplda.report._sections import PRIORS, ScoredTrials, calibration_badge, kinds_of
 
 Measured = Mapping[str, BootstrapResult]
 
 
 def verdict(trials: ScoredTrials, measured: Measured, domain: Domain | None) -> str:
-    """Return the verdict on each system, and on the domain of the trials, as HTML."""
-    parts = [f'<p class="badges">{_domain_badge(domain)}</p>']
+    """Return the verdict in one sentence, then that on each system and on the domain of the trials, as HTML."""
+    kinds = kinds_of(measured, trials.y)
+    parts = [f'<p class="lead">{_in_short(measured, kinds, domain)}</p>']
+    parts.append(f'<p class="badges">{_domain_badge(domain)}</p>')
     if len(measured) > 1:
         parts.append(f"<p>{_lowest(measured)}</p>")
     for name, row in measured.items():
-        mark = calibration_badge(row.estimate, trials.y)
-        sentences = [_separation(row), *_calibration(row, trials.scores[name], trials.y), _usefulness(row, trials)]
+        mark = calibration_badge(kinds[name])
+        sentences = [_separation(row), *_calibration(row, trials.scores[name], kinds[name], trials.y)]
+        if kinds[name] != "bad":
+            sentences.append(_usefulness(row, trials))
         items = "".join(f"<li>{sentence}</li>" for sentence in sentences)
         parts.append(f'<div class="verdict"><h3>{bdi(name)} {mark}</h3><ul>{items}</ul></div>')
     if all(row.low is None for row in measured.values()):
         parts.append('<p class="note">No intervals: they need the speakers of both sides, and resamples.</p>')
     return "".join(parts)
+
+
+def _in_short(measured: Measured, kinds: Mapping[str, str], domain: Domain | None) -> str:
+    """The verdict in one sentence; where there are several systems, on that of the lowest Cllr."""
+    name = _best(measured)
+    estimate = measured[name].estimate
+    judged = {
+        "good": "its ratios mean what they say",
+        "bad": "its scores are not to be read as ratios",
+        "open": "too few trials to say whether its ratios mean what they say",
+    }[kinds[name]]
+    where = "recordings whose domain was not checked"
+    if domain is not None:
+        where = "recordings like those of the training" if domain.within else "recordings of another domain"
+    first = "" if len(measured) == 1 else f"Of {len(measured)} systems, that of the lowest Cllr: "
+    return (
+        f"{first}<strong>{bdi(name)}</strong> has an EER of <strong>{number(100 * estimate[0], '{:.2f}')} %</strong> "
+        f"and loses <strong>{number(estimate[-1], '{:.3f}')} bits</strong> by its calibration ({judged}), on {where}."
+    )
+
+
+def _best(measured: Measured) -> str:
+    """The system of the lowest Cllr."""
+    return min(measured, key=lambda name: float(measured[name].estimate[-3]))
 
 
 def _domain_badge(domain: Domain | None) -> str:
@@ -46,9 +74,9 @@ def _domain_badge(domain: Domain | None) -> str:
 
 def _lowest(measured: Measured) -> str:
     """Which system has the lowest Cllr, and in how many of the resamples, which are the same for all systems."""
-    names = list(measured)
-    best = int(np.argmin([row.estimate[-3] for row in measured.values()]))
-    sentence = f"The lowest Cllr is that of <strong>{bdi(names[best])}</strong>"
+    name = _best(measured)
+    best = list(measured).index(name)
+    sentence = f"The lowest Cllr is that of <strong>{bdi(name)}</strong>"
     values = [row.values for row in measured.values()]
     if len(values[0]):
         wins = np.argmin([resamples[:, -3] for resamples in values], axis=0) == best
@@ -72,10 +100,9 @@ def _separation(row: BootstrapResult) -> str:
     )
 
 
-def _calibration(row: BootstrapResult, scores: Floats, labels: Booleans) -> Iterator[str]:
+def _calibration(row: BootstrapResult, scores: Floats, kind: str, labels: Booleans) -> Iterator[str]:
     """Whether ratios mean what they say; if not, in which way they are wrong, and what to do."""
     loss = f"{number(row.estimate[-1], '{:.3f}')} bits{_interval(row, -1, 1, '{:.3f}')}"
-    kind = calibrated(row.estimate, labels)
     if kind != "bad":
         yield {
             "good": f"Calibrated: the best scale for these very trials would gain {loss}.",

@@ -6,10 +6,13 @@
   const byId = (id) => document.getElementById(id);
   const sums = (steps) => { let sum = 0; return steps.map((step) => (sum += step)); };
   for (const system of data.systems) {
-    for (const list of [system.actual, system.hull]) { list.miss = sums(list.miss); list.fa = sums(list.fa); }
+    for (const list of [system.actual, system.hull].filter(Boolean)) { list.miss = sums(list.miss); list.fa = sums(list.fa); }
     system.det = system.det.map(sums);
-    system.tippett = system.tippett.map((curve) => curve.map(sums));
+    if (system.calibrated) system.tippett = system.tippett.map((curve) => curve.map(sums));
   }
+  // What is not calibrated is no ratio: it has no decisions by the Bayes threshold and no curves over ratios.
+  const someRatios = data.systems.some(({ calibrated }) => calibrated);
+  const kindsOf = (system) => (system.calibrated ? ["least", "actual"] : ["least"]);
 
   // -- decisions: the same floating-point operations as in Python, so that the ratios are the same numbers
 
@@ -28,7 +31,7 @@
     };
     const corners = system.hull.miss.map((_, k) => weigh(system.hull, k, Number(system.hull.at[k])));
     const least = corners.reduce((best, corner) => (corner.cost < best.cost ? corner : best));
-    return { actual: weigh(system.actual, place.get(ratio), Math.log(ratio)), least };
+    return { actual: system.calibrated && weigh(system.actual, place.get(ratio), Math.log(ratio)), least };
   }
 
   // Acklam's approximation of the inverse normal distribution, good to 1e-9: for markers only
@@ -153,7 +156,7 @@
       xTicks: (pixels) => rateTicks(x, pixels, 34), yTicks: (pixels) => rateTicks(y, pixels, 20),
     });
     data.systems.forEach((system, k) => chart.line(inUnits(chart, system.det), strokes(k)));
-    const marks = data.systems.map((_, k) => ["least", "actual"].map((kind) => {
+    const marks = data.systems.map((system, k) => kindsOf(system).map((kind) => {
       const mark = svg("path", { class: kind === "least" ? `open s${look(k)}` : `f${look(k)}`, d: SHAPES[look(k)] }, chart.root);
       mark.dataset.kind = kind;
       return [kind, mark, svg("title", {}, mark)];
@@ -171,40 +174,58 @@
     const chart = frame(host, {
       label: "Tippett plot", x: data.tippett, y: [0, 1], xLabel: "log\u2081\u2080 LR", yLabel: "Share with at least this LR",
     });
-    data.systems.forEach((system, k) => system.tippett.forEach((curve, nontarget) =>
+    data.systems.forEach((system, k) => system.calibrated && system.tippett.forEach((curve, nontarget) =>
       chart.line(inUnits(chart, curve), strokes(k, nontarget ? "thin" : ""))));
     return ({ threshold }) => chart.moveCursor(threshold / Math.LN10);
   }
 
   function drawBayes(host) {
-    const top = Math.min(1.5, Math.max(1.05, ...data.systems.flatMap(({ bayes }) => bayes.actual)));
+    const top = Math.min(1.5, Math.max(1.05, ...data.systems.flatMap(({ bayes }) => bayes.actual ?? [])));
     const chart = frame(host, {
       label: "Normalised Bayes error", x: [-data.bayes, data.bayes], y: [0, top],
       xLabel: "Prior log-odds (nats)", yLabel: "Normalised Bayes error",
     });
     chart.line([[-data.bayes, 1], [data.bayes, 1]], { class: "one" });
-    data.systems.forEach(({ bayes }, k) => ["actual", "least"].forEach((kind, dashed) => {
-      const values = bayes[kind].map((v, i, list) => [data.bayes * ((2 * i) / (list.length - 1) - 1), v]);
+    overPriors(chart, "bayes");
+    return ({ threshold }) => chart.moveCursor(-threshold);
+  }
+  // The curves of each system over evenly spaced priors: as it is, and at best.
+  function overPriors(chart, name) {
+    data.systems.forEach((system, k) => ["actual", "least"].filter((kind) => system[name]?.[kind]).forEach((kind) => {
+      const dashed = Number(kind === "least");
+      const values = system[name][kind].map((v, i, list) => [data[name] * ((2 * i) / (list.length - 1) - 1), v]);
       chart.line(values, { class: `curve s${look(k)} ${dashed ? "thin" : ""}`, "stroke-dasharray": dashed ? "5 3" : "" });
       values.filter((_, i) => i % 20 === (4 * k + 10 * dashed) % 20).forEach(([a, b]) => svg("path", {
         class: dashed ? `open s${look(k)}` : `f${look(k)}`, d: SHAPES[look(k)],
         transform: `translate(${chart.map.x(a).toFixed(1)} ${chart.map.y(b).toFixed(1)}) scale(0.7)`,
       }, chart.plot));
     }));
-    return ({ threshold }) => chart.moveCursor(-threshold);
+  }
+
+  function drawEce(host) {
+    const top = Math.min(1.5, Math.max(1, ...data.systems.flatMap(({ ece }) => ece?.actual ?? [])));
+    const chart = frame(host, {
+      label: "Empirical cross-entropy", x: [-data.ece, data.ece], y: [0, 1.05 * top],
+      xLabel: "log\u2081\u2080 prior odds", yLabel: "Empirical cross-entropy (bits)",
+    });
+    const entropy = (p) => -(p * Math.log2(p) + (1 - p) * Math.log2(1 - p));
+    const orders = Array.from({ length: 121 }, (_, k) => data.ece * (k / 60 - 1));
+    chart.line(orders.map((order) => [order, entropy(1 / (1 + 10 ** -order))]), { class: "curve without" });
+    overPriors(chart, "ece");
+    return () => {};
   }
 
   function drawHistogram(host, system) {
     const { span, targets, nontargets } = system.histogram, step = (span[1] - span[0]) / targets.length;
     const chart = frame(host, {
       label: `Scores of ${system.name}`, x: span, y: [0, 1.05 * Math.max(...targets, ...nontargets)],
-      xLabel: "LLR (nats)", yLabel: "Share per bin", shape: 0.5,
+      xLabel: system.calibrated ? "LLR (nats)" : "Score", yLabel: "Share per bin", shape: 0.5,
     });
     [[nontargets, 1], [targets, 0]].forEach(([shares, color]) => {
       const tops = shares.flatMap((v, k) => [[span[0] + k * step, v], [span[0] + (k + 1) * step, v]]);
       chart.line([[span[0], 0], ...tops, [span[1], 0]], { class: `bars s${color} f${color}`, "stroke-dasharray": DASHES[color] });
     });
-    return ({ threshold }) => chart.moveCursor(threshold);
+    return ({ threshold }) => system.calibrated && chart.moveCursor(threshold);
   }
 
   function drawShares(host) {
@@ -237,14 +258,15 @@
   const signed = (v) => (Number.isFinite(v) ? v.toFixed(2) : v > 0 ? "\u221e" : "-\u221e").replace("-", "\u2212");
   const FORMS = { threshold: signed, dcf: (v) => v.toFixed(4), cost: (v) => v.toPrecision(3) };
   const COLUMNS = ["threshold", "dcf", "cost", "misses", "alarms"];
-  const cells = data.systems.map(({ name, calibrated }, k) => {
+  const cells = data.systems.map((system, k) => {
+    const { name, calibrated } = system;
     const body = byId("decisions").tBodies[0];
     const head = html("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, html("tr", { class: "group" }, body));
     html("bdi", {}, head, name);
     if (!calibrated) head.append(" ", html("span", { class: "badge bad" }, null, "! not calibrated"));
-    return Object.fromEntries([["actual", "Bayes"], ["least", "least cost"]].map(([kind, text]) => {
+    return Object.fromEntries(kindsOf(system).reverse().map((kind) => {
       const row = html("tr", {}, body);
-      html("td", { class: "text" }, row, text);
+      html("td", { class: "text" }, row, kind === "actual" ? "Bayes" : "least cost");
       return [kind, COLUMNS.map((key) => html("td", { "data-system": k, "data-kind": kind, "data-key": key }, row))];
     }));
   });
@@ -281,18 +303,26 @@
     }
     const ratio = costRatio(point.prior, point.miss, point.fa);
     point.threshold = Math.log(ratio);
-    byId("threshold").textContent = `Accept when LLR \u2265 ${signed(point.threshold)} (LR \u2265 ${Number(ratio.toPrecision(4))}).`;
+    const rule = `Accept when LLR \u2265 ${signed(point.threshold)} (LR \u2265 ${Number(ratio.toPrecision(4))}).`;
+    byId("threshold").textContent = someRatios ? rule : "No system is calibrated: there is no Bayes threshold.";
     const decisions = data.systems.map((system) => decide(system, point));
-    decisions.forEach((decision, k) => ["actual", "least"].forEach((kind) => fill(decision[kind], cells[k][kind])));
+    decisions.forEach((decision, k) => Object.keys(cells[k]).forEach((kind) => fill(decision[kind], cells[k][kind])));
     movers.forEach((move) => move(point, decisions));
   }
 
   // -- all together
 
-  const charts = [[byId("det"), drawDet], [byId("tippett"), drawTippett], [byId("bayes"), drawBayes]];
+  const charts = [[byId("det"), drawDet], [byId("bayes"), drawBayes]];
   systemLegend(byId("det"), true);
-  systemLegend(byId("tippett"), false);
   systemLegend(byId("bayes"), "only");
+  if (someRatios) {
+    charts.push([byId("tippett"), drawTippett], [byId("ece"), drawEce]);
+    systemLegend(byId("tippett"), false);
+    systemLegend(byId("ece"), "only");
+  } else {
+    byId("tippett").hidden = true;
+    byId("ece").hidden = true;
+  }
   const swatch = (color) => (icon) => svg("rect", { class: `a${color}`, x: 8, y: 1, width: 14, height: 12 }, icon);
   data.systems.forEach((system) => {
     const host = html("figure", { class: "chart" }, byId("histograms"));

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA
     from duoplda.trials.clustering import Clustering
 
-__all__ = ["bayes_error", "det", "ece", "histogram", "likelihood_trace", "reliability", "save", "shrinkage_path"]
+__all__ = ["bayes_error", "det", "ece", "histogram", "likelihood_trace", "llr_interval", "llr_overestimation"]
+__all__ += ["reliability", "save", "shrinkage_path"]
 __all__ += ["OKABE_ITO", "VarianceShares", "det_limits", "det_ticks", "score_range", "thin", "tippett_curve"]
 __all__ += ["speaker_map", "tippett", "variance_directions", "variance_shares"]
 __all__ += ["cluster_map", "cluster_sizes", "dendrogram", "principal_plane"]
@@ -70,14 +71,16 @@ def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
     return np.flatnonzero(keep)
 
 
-def tippett_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats, Floats]:
+def tippett_curve(
+    scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None
+) -> tuple[Floats, Floats, Floats]:
     """Steps of P(LLR >= x | target) and P(LLR >= x | non-target): x rising, then the two shares, each (2 m,).
 
     >>> x, targets, nontargets = tippett_curve([0.0, 1.0], [False, True])
     >>> x.tolist(), targets.tolist(), nontargets.tolist()
     ([0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0])
     """
-    p_miss, p_fa, thresholds = metrics.det_curve(scores, labels)
+    p_miss, p_fa, thresholds = metrics.det_curve(scores, labels, weights)
     steps = [np.repeat(share, 2)[1:-1] for share in (1 - p_miss, p_fa)]
     return np.repeat(thresholds[:-1], 2), steps[0], steps[1]
 
@@ -309,6 +312,66 @@ def reliability(systems: Systems, labels: ArrayLike | None = None, *, ax: Axes |
         low = min(low, float(pav.llr_[0]))
         high = max(high, float(pav.llr_[-1]))
     return _dress(ax, "LLR given (nats)", "LLR by PAV (nats)", xlim=limits, ylim=(low - 0.5, high + 0.5))
+
+
+def llr_overestimation(
+    systems: Systems,
+    labels: ArrayLike | None = None,
+    *,
+    speakers: tuple[ArrayLike, ArrayLike] | None = None,
+    n_resamples: int = 200,
+    ax: Axes | None = None,
+) -> Axes:
+    """By how much ratios of each size are too high, in orders of magnitude; calibrated systems follow the line at 0.
+
+    With the `speakers` of both sides of each trial, dotted lines are the ends of 95 % intervals over speakers. What is
+    drawn is `duoplda.metrics.llr_overestimation`; the legend has the mean of its absolute value.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(200) < 100
+    >>> ax = llr_overestimation(rng.normal(np.where(labels, 2.0, -2.0), 2.0), labels)
+    >>> ax.get_ylabel()
+    'Over-estimation of log$_{10}$ LR'
+    """
+    looks = _looks(systems, labels, _DASHES)
+    ln10 = float(np.log(10.0))
+    ax = _axes(ax)
+    ax.axhline(0.0, color="0.6", lw=0.6, zorder=0)
+    for name, scores, targets, color, dash in looks:
+        with error_prefix(f"system {name!r}"):
+            curve = support.llr_overestimation(scores, targets, speakers, n_resamples=n_resamples)
+        x = curve.llr / ln10
+        label = f"{_short(name, 30)} (mean {np.abs(curve.excess).mean() / ln10:.2f})"
+        ax.plot(x, curve.excess / ln10, color=color, ls=dash, lw=1.3, label=label)
+        for end in (curve.low, curve.high):
+            if end is not None:
+                ax.plot(x, end / ln10, color=color, ls=(0, (1, 1.5)), lw=0.8)
+    return _dress(ax, "log$_{10}$ LR given", "Over-estimation of log$_{10}$ LR")
+
+
+def llr_interval(ratios: ArrayLike, low: ArrayLike, high: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """How far intervals reach above and below their ratios (n,), in orders of magnitude, by the size of the ratio.
+
+    >>> from duoplda.calibration import AffineCalibration, BootstrapCalibration
+    >>> scores, labels = [-4.0, -3.0, -2.0, 1.0, -1.0, 2.0, 3.0, 4.0], [False] * 4 + [True] * 4
+    >>> fitted = BootstrapCalibration(AffineCalibration(ridge=0.1), n_resamples=20).fit(scores, labels)
+    >>> ax = llr_interval(fitted.transform(scores), *fitted.interval(scores))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['upper end', 'lower end']
+    """
+    columns = [np.asarray(values, np.float64) for values in (ratios, low, high)]
+    if columns[0].ndim != 1 or not columns[0].shape == columns[1].shape == columns[2].shape:
+        shapes = ", ".join(str(values.shape) for values in columns)
+        raise DuopldaError(f"ratios and the ends of their intervals have the shapes {shapes}; give (n,) of each")
+    if np.isnan(columns).any():
+        raise DuopldaError("a ratio or an end of an interval is NaN")
+    order = np.argsort(columns[0], kind="stable")
+    x, *ends = (values[order] / np.log(10.0) for values in columns)
+    ax = _axes(ax)
+    ax.axhline(0.0, color="0.6", lw=0.6, zorder=0)
+    for end, name, color, dash in zip(ends[::-1], ("upper end", "lower end"), OKABE_ITO, _DASHES, strict=False):
+        ax.plot(x, end - x, color=color, ls=dash, lw=1.2, marker="|", ms=3, label=name)
+    return _dress(ax, "log$_{10}$ LR", "End of the interval less log$_{10}$ LR", columns=2)
 
 
 def likelihood_trace(plda_or_trace: PLDA | ArrayLike, ax: Axes | None = None) -> Axes:
