@@ -6,10 +6,11 @@ It needs the libraries of the extra `audio`: `pip install duoplda[audio]`. The o
 from duoplda.audio.channels import KINDS, Channels
 from duoplda.audio.embedding import Embedded, Pieces, embed_audio
 from duoplda.audio.extractor import Extractor
+from duoplda.audio.journal import Journal
 from duoplda.audio.listing import AudioFile, list_audio
 from duoplda.audio.onnx import read_metadata
 from duoplda.audio.quality import AudioQuality, measure_quality, quality_table
-from duoplda.audio.reading import audio_blocks, audio_rate, audio_spans, read_audio
+from duoplda.audio.reading import audio_blocks, audio_rate, audio_spans, read_audio, received_audio
 from duoplda.audio.speech import EnergyDetector, SileroDetector, SpeechDetector, band_levels
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Embedded",
     "EnergyDetector",
     "Extractor",
+    "Journal",
     "Pieces",
     "SileroDetector",
     "SpeechDetector",
@@ -33,4 +35,5 @@ __all__ = [
     "quality_table",
     "read_audio",
     "read_metadata",
+    "received_audio",
 ]

@@ -32,7 +32,7 @@ class Pieces:
     ----------
     windows : the length of windows in seconds, which are taken inside speech; None: whole recordings
     hop : seconds from the start of a window to that of the next
-    segments : embeddings are of these, by the id of their file
+    segments : embeddings are of these, by the id of their file; with `windows`, of windows inside these
     kinds : kinds of copies, as `Channels` makes them; an embedding of kind `noise` has the id `utt1-noise`
     longest : seconds of a recording or segment that are embedded at most, which bounds the memory
     channel : the channel of files with several, from 1 on; None: their mean
@@ -189,7 +189,9 @@ class _Job:
     def _pieces(self, file: AudioFile, speech: Floats, seconds: float, notes: list[str]) -> list[_Piece]:
         """What is embedded of a file, in the order of its beginnings."""
         if self.pieces.windows is not None:
-            windows = _windows(file.id, speech, self.pieces.windows, self.pieces.hop)
+            regions = speech if self.pieces.segments is None else _joined(self.pieces.segments[file.id])
+            regions = regions[regions[:, 0] < seconds].clip(max=seconds)
+            windows = _windows(file.id, regions, self.pieces.windows, self.pieces.hop)
             if not windows:
                 notes.append(f"{file.path} has no speech in its {seconds:.1f} s, and no embedding")
             return windows
@@ -228,6 +230,17 @@ def _overlap(speech: Floats, piece: _Piece) -> float:
     """Seconds of speech in a piece."""
     inside = np.clip(speech, piece.start, piece.end)
     return float(np.diff(inside, axis=1).sum())
+
+
+def _joined(segments: Segments) -> Floats:
+    """Segments as regions (n, 2) in order, those that overlap or touch as one."""
+    regions: list[list[float]] = []
+    for start, end in sorted(zip(segments.start.tolist(), segments.end.tolist(), strict=True)):
+        if regions and start <= regions[-1][1]:
+            regions[-1][1] = max(end, regions[-1][1])
+        else:
+            regions.append([start, end])
+    return np.array(regions, float).reshape(-1, 2)
 
 
 def _windows(name: str, speech: Floats, length: float, hop: float) -> list[_Piece]:

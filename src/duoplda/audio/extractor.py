@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.audio.onnx import read_ends, read_metadata
+from duoplda.audio.onnx import metadata_fields, read_ends, read_metadata
 from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, need, open_binary, shown
 
@@ -25,6 +29,7 @@ _ENDS = {"wespeaker": (1, 1), "3d-speaker": (1, 1), "nemo": (2, 2)}  # inputs an
 _NORMALIZE = {"wespeaker": "global-mean", "3d-speaker": "global-mean", "nemo": "per_feature"}  # or nothing
 _LARGEST = {"sample_rate": 192_000, "output_dim": 1 << 16, "normalize_samples": 1, "feat_dim": 1 << 12}
 WHERE = "extractors with it are published at github.com/k2-fsa/sherpa-onnx (releases, speaker-recognition models)"
+SAY_IT = f"say it (duoplda embed --metadata NAME=TEXT,...); {WHERE}"
 SHORTEST_SOUND = 0.025  # seconds: less than one frame of features gives no embedding but NaN
 
 
@@ -38,6 +43,8 @@ class Extractor:
     Parameters
     ----------
     path : the ONNX file
+    lacking : metadata that the file lacks, such as `{"framework": "wespeaker", "sample_rate": "16000", ...}`. They
+        count as part of the file, also in `sha256`: with other metadata it is another extractor
 
     Example
     -------
@@ -52,22 +59,25 @@ class Extractor:
     """
 
     path: PathLike
+    lacking: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(init=False, repr=False)
-    sha256: str = field(init=False)  # of the file
+    sha256: str = field(init=False)  # of the file, and of what it lacked
     sample_rate: int = field(init=False)  # of the samples that it takes
     dim: int = field(init=False)  # of an embedding
     _network: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        metadata = _checked(self.path, read_metadata(self.path))
+        metadata = _checked(self.path, _together(self.path, self.lacking))
         sherpa = need("sherpa_onnx")
-        try:
-            config = sherpa.SpeakerEmbeddingExtractorConfig(model=str(self.path), num_threads=1)
-            network = sherpa.SpeakerEmbeddingExtractor(config)
-        except RuntimeError as error:
-            raise bad(self.path, "", f"sherpa-onnx cannot load it ({' '.join(str(error).split())[:160]})") from error
-        with open_binary(self.path) as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        with _whole(self.path, self.lacking) as path:
+            try:
+                config = sherpa.SpeakerEmbeddingExtractorConfig(model=os.fspath(path), num_threads=1)
+                network = sherpa.SpeakerEmbeddingExtractor(config)
+            except RuntimeError as error:
+                cause = f"sherpa-onnx cannot load it ({' '.join(str(error).split())[:160]})"
+                raise bad(self.path, "", cause) from error
+            with open_binary(path) as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         values = {"metadata": metadata, "sha256": sha256, "sample_rate": int(metadata["sample_rate"])}
         for name, value in {**values, "dim": int(network.dim), "_network": network}.items():
             object.__setattr__(self, name, value)
@@ -94,15 +104,39 @@ class Extractor:
         return embedding
 
 
+def _together(path: PathLike, lacking: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of a file, and those that it lacks."""
+    metadata = read_metadata(path)
+    for name, text in lacking.items():
+        if metadata.get(name, text) != text:
+            cause = f"says itself that its {name} is {shown(metadata[name])}, not {shown(text)}"
+            raise bad(path, "", cause, "give only the metadata that it lacks")
+    return {**metadata, **lacking}
+
+
+@contextmanager
+def _whole(path: PathLike, lacking: Mapping[str, str]) -> Iterator[PathLike]:
+    """The file, or for a while a copy that has the metadata too: sherpa-onnx reads them from the file alone."""
+    if not lacking:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "whole.onnx")
+        shutil.copyfile(path, copy)
+        with open(copy, "ab") as file:
+            file.write(metadata_fields(lacking))
+        yield copy
+
+
 def _checked(path: PathLike, metadata: dict[str, str]) -> dict[str, str]:
     """Refuse metadata with which sherpa-onnx would end the process."""
     framework = metadata.get("framework", "")
     if framework not in _NUMBERS:
         cause = f"has the framework {shown(framework)}" if framework else "has no metadata 'framework'"
-        raise bad(path, "", f"{cause}: it must be one of {', '.join(_NUMBERS)}", WHERE)
+        raise bad(path, "", f"{cause}: it must be one of {', '.join(_NUMBERS)}", WHERE if framework else SAY_IT)
     needed = (*_NUMBERS[framework], "language")
     if lacking := [name for name in needed if not metadata.get(name)]:
-        raise bad(path, "", f"lacks the metadata {', '.join(lacking)}", WHERE)
+        raise bad(path, "", f"lacks the metadata {', '.join(lacking)}", SAY_IT)
     for name in _NUMBERS[framework]:
         text = metadata[name]
         if not (text.isascii() and text.isdecimal() and len(text) < 8):

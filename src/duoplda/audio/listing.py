@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,12 @@ class AudioFile:
     def folder(self) -> str:
         """The first part of an id with slashes in it: the folder, of files of a folder."""
         return self.id.rpartition("/")[0].partition("/")[0]
+
+    @property
+    def first_word(self) -> str:
+        """The name of the file up to its first `-` or `_`: `ann` of `ann-call1` and of `ann_1`; else nothing."""
+        found = re.match("([^-_]+)[-_]", self.id.rpartition("/")[2])
+        return found[1] if found else ""
 
 
 def list_audio(sources: PathLike | Sequence[PathLike]) -> list[AudioFile]:

@@ -7,7 +7,7 @@ network among them, is skipped without being read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 from duoplda.errors import DuopldaError
@@ -53,6 +53,27 @@ def read_ends(path: PathLike) -> tuple[list[str], list[str]]:
                 if part in names and stop - file.tell() < LONGEST_FIELD:
                     names[part].append(_texts(path, file, stop).get(1, ""))
     return names[INPUT], names[OUTPUT]
+
+
+def metadata_fields(metadata: Mapping[str, str]) -> bytes:
+    """Metadata as bytes that may follow those of an ONNX file: fields of a message may stand in any order.
+
+    >>> metadata_fields({"rate": "16000"})
+    b'r\\r\\n\\x04rate\\x12\\x0516000'
+    """
+    entries = [_bytes(1, name.encode()) + _bytes(2, text.encode()) for name, text in metadata.items()]
+    return b"".join(_bytes(METADATA_FIELD, entry) for entry in entries)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    """A field that holds bytes: its number with the type 2, its length, and the bytes."""
+    head = bytearray()
+    for n in (number << 3 | 2, len(value)):
+        while n > 127:
+            head.append(n & 127 | 128)
+            n >>= 7
+        head.append(n)
+    return bytes(head) + value
 
 
 def _opened(path: PathLike) -> IO[bytes]:

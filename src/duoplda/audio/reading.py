@@ -5,6 +5,7 @@ soundfile reads and soxr resamples. The samples do not depend on the size of the
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.errors import DuopldaError
-from duoplda.io.common import PathLike, bad, file_size, guarded, need, open_binary
+from duoplda.io.common import HeldText, PathLike, bad, file_size, guarded, need, open_binary
+from duoplda.io.received import TooLarge
 
 Samples = NDArray[np.float32]
 Span = tuple[int, int]  # of samples: from the first to before the second
@@ -95,6 +97,31 @@ def audio_blocks(path: PathLike, rate: int, channel: int | None = None) -> Itera
                 yield samples
 
 
+def received_audio(data: bytes, rate: int, longest: float) -> Samples:
+    """Read a recording that came over a network as the bytes of a file, at a rate; the mean of its channels.
+
+    Parameters
+    ----------
+    longest : seconds; a recording is refused as soon as more of it has been unpacked
+
+    Example
+    -------
+    >>> import soundfile
+    >>> with io.BytesIO() as file:
+    ...     soundfile.write(file, np.zeros(8000), 8000, format="FLAC")
+    ...     received_audio(file.getvalue(), 16000, longest=60.0).shape
+    (16000,)
+    """
+    blocks = []
+    n = 0
+    for block in audio_blocks(HeldText("the body", data, ""), rate):
+        blocks.append(block)
+        n += len(block)
+        if n > longest * rate:
+            raise TooLarge(f"the body: is longer than {longest:g} s; send a part of it")
+    return np.concatenate(blocks)
+
+
 def audio_spans(blocks: Iterable[Samples], spans: Iterable[Span]) -> Iterator[Samples]:
     """Yield the samples of each span, in the order of their first samples; blocks are held only while they are needed.
 
@@ -154,7 +181,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
     soundfile = need("soundfile")
     _check_riff(path)
     with _reading(path):
-        file = soundfile.SoundFile(os.fspath(path))
+        file = soundfile.SoundFile(io.BytesIO(path.data) if isinstance(path, HeldText) else os.fspath(path))
     with file:
         if not RATES[0] <= file.samplerate <= RATES[1]:
             raise bad(path, "", f"has {file.samplerate} samples a second", "the file may be damaged")
@@ -175,7 +202,7 @@ def _reading(path: PathLike) -> Iterator[None]:
 
 def _check_riff(path: PathLike) -> None:
     """Refuse a WAV file whose samples are fewer than its header says: libsndfile reads what there is, and is silent."""
-    size = file_size(path)
+    size = len(path.data) if isinstance(path, HeldText) else file_size(path)
     if not size:
         raise bad(path, "", "is empty")
     with open_binary(path) as file:
