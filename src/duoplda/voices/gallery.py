@@ -24,10 +24,14 @@ class Gallery:
 
     def __init__(self, chain: Backend):
         self.chain = chain
-        self.sides = Sides.empty(chain.ratio_model_, np.zeros(0, np.int64))
-        self.names: list[str] = []
-        self.rows: dict[str, int] = {}
-        self.scorer = chain.scorer(self.sides)
+        self.begin([], Sides.empty(chain.ratio_model_, np.zeros(0, np.int64)))
+
+    def begin(self, names: list[str], sides: Sides) -> None:
+        """Take these voices, whose ids are numbers, and no others."""
+        self.sides = sides
+        self.names = names
+        self.rows = {name: row for row, name in enumerate(names)}
+        self.scorer = self.chain.scorer(sides)
 
     def put(self, numbers: Sequence[int], names: Sequence[str], sides: Sides) -> None:
         """Add voices, or put what they now are in the place of what they were."""

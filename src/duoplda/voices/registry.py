@@ -52,6 +52,7 @@ from duoplda.voices.rows import (
     unpacked_sums,
     voice_of,
 )
+from duoplda.voices.snapshots import drop_blocks, read_snapshot, write_block
 from duoplda.voices.store import EMBEDDINGS, FORMAT, REGISTRY, REMOVED, SESSIONS, VOICES, Store
 from duoplda.voices.sums import StoredSums
 
@@ -341,6 +342,7 @@ class Registry:
             if len(there) == 1:
                 raise DuopldaError(f"{session!r} is the only session of {name!r}: remove the voice")
             drop_sessions(connection, SESSIONS.c.id == there[session])
+            drop_blocks(connection, number)
             touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(name)
@@ -512,12 +514,29 @@ class Registry:
                 if all(part is not None for part in told):
                     kinds = np.array([kind for part in told if part is not None for kind in part])
                 replace_sums(connection, session_id, StoredSums.of(chain, rows, np.zeros(len(rows), np.int64), kinds))
+            drop_blocks(connection)
             connection.execute(sa.update(REGISTRY).values(**described(chain)))
             connection.execute(sa.update(VOICES).values(version=registry.version))
         self._chain = chain
         self._gallery = None
         self._version = -1
         self._store.wipe()
+
+    def snapshot(self) -> None:
+        """Write what all voices are at this moment in a form that is read fast: programs that open the registry start
+        from it.
+
+        Voices that change afterwards are read from their sessions, as all are where there is no snapshot. So make
+        another one from time to time, such as after many were enrolled.
+        """
+        model = self._model.ratio_model_
+        with self._store.changing() as (connection, registry):
+            self._check_model(registry)
+            drop_blocks(connection)
+            voices = dict.fromkeys(connection.execute(sa.select(VOICES.c.id)).scalars(), "")
+            for numbers, owner, sums in self._sums_of_voices(connection, voices, every=True):
+                sides = sums.sides(model, np.array(numbers, np.int64), owner)
+                write_block(connection, registry.version, numbers, sides)
 
     def export(self, path: PathLike, *, force: bool = False) -> None:
         """Write all voices to one safetensors file, whole or not at all, from which `import_` makes a registry."""
@@ -578,11 +597,14 @@ class Registry:
                 gone = sa.select(REMOVED.c.voice).where(REMOVED.c.version > self._version)
                 gallery.remove(connection.execute(gone).scalars())
             changed = sa.select(VOICES.c.id, VOICES.c.name).where(VOICES.c.version > self._version)
-            voices = {int(number): str(name) for number, name in connection.execute(changed)}
+            voices: dict[int, str] = dict(connection.execute(changed).tuples().all())
             since = self._version
             self._gallery = None  # an error half-way: read everything the next time
             self._version = -1
-            for numbers, owner, sums in self._sums_of_voices(connection, voices, since < 0):
+            read = read_snapshot(connection, chain.ratio_model_) if since < 0 else None
+            if read is not None:
+                gallery.begin([voices.pop(number) for number in read.ids.tolist()], read)
+            for numbers, owner, sums in self._sums_of_voices(connection, voices, since < 0 and read is None):
                 sides = sums.sides(chain.ratio_model_, np.array(numbers, np.int64), owner)
                 gallery.put(numbers, [voices[number] for number in numbers], sides)
         self._version = int(registry.version)

@@ -17,6 +17,7 @@ from duoplda.estimators.files import fingerprint
 from duoplda.model.parameters import Model
 from duoplda.voices.answers import Session, Voice
 from duoplda.voices.given import checked_name
+from duoplda.voices.snapshots import drop_blocks
 from duoplda.voices.store import EMBEDDINGS, REMOVED, SESSIONS, VOICES, StoreError
 from duoplda.voices.sums import StoredSums, checksum, packed, unpacked
 
@@ -62,6 +63,7 @@ def drop_sessions(connection: sa.Connection, which: sa.ColumnElement[bool]) -> N
 
 def forget(connection: sa.Connection, voice: int, version: int, by: str | None) -> None:
     """Remove a voice that has no sessions any more; its number stays, for other programs that have read it."""
+    drop_blocks(connection, voice)
     connection.execute(sa.delete(VOICES).where(VOICES.c.id == voice))
     connection.execute(sa.insert(REMOVED).values(voice=voice, version=version, removed=now(), by=by))
 

@@ -5,6 +5,7 @@
     sessions   of each voice: what `duoplda.voices.sums` sums up, as raw bytes, little end first, with a checksum
     embeddings the recordings themselves, where they are kept
     removed    numbers of voices that are gone, for other programs that have read them
+    snapshot   the sums of many voices in a row, to start from (`duoplda.voices.snapshots`)
 
 A change begins by counting up `version`, which locks the row (PostgreSQL) or the file (SQLite): changes come one after
 another, and none is lost. Who has read up to some version reads on from there.
@@ -87,6 +88,21 @@ REMOVED = sa.Table(
     sa.Column("removed", sa.Text, nullable=False),
     sa.Column("by", sa.Text),
     sa.Column("version", sa.BigInteger, nullable=False, index=True),
+)
+SNAPSHOT = sa.Table(
+    "snapshot",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("first", sa.Integer, nullable=False),  # the least number of its voices
+    sa.Column("last", sa.Integer, nullable=False),
+    sa.Column("n", sa.Integer, nullable=False),
+    sa.Column("n_types", sa.Integer, nullable=False),
+    sa.Column("numbers", sa.LargeBinary, nullable=False),
+    sa.Column("types", sa.LargeBinary, nullable=False),
+    sa.Column("counts", sa.LargeBinary, nullable=False),
+    sa.Column("gamma", sa.LargeBinary, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=False),
 )
 
 

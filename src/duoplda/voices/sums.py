@@ -65,9 +65,14 @@ class StoredSums:
         if len(owner):
             starts = np.flatnonzero(np.diff(owner, prepend=-1))
             gamma[owner[starts]] = segment_sums(self.gamma, starts)
-        nobody = np.zeros(0, np.int64)
-        unnamed = Table(name=np.zeros(0, "U1"), side=nobody, type=nobody, z=np.zeros((0, model.nx)))
-        return Sides(model, types, Table(ids=np.asarray(ids), counts=counts, gamma=gamma), unnamed)
+        return unnamed_sides(model, types, Table(ids=np.asarray(ids), counts=counts, gamma=gamma))
+
+
+def unnamed_sides(model: Model, types: Ints, people: Table) -> Sides:
+    """Sides none of whose sessions has a name."""
+    nobody = np.zeros(0, np.int64)
+    sessions = Table(name=np.zeros(0, "U1"), side=nobody, type=nobody, z=np.zeros((0, model.nx)))
+    return Sides(model, types, people, sessions)
 
 
 # -- bytes
