@@ -72,7 +72,7 @@ class VerificationAnswer(Answer):
     name: str = Field(examples=[NAME])
     llr: float = Field(description="The log-likelihood ratio, in nats.", examples=[14.2])
     posterior: float = Field(examples=[0.999])
-    decision: Literal["accept", "reject", "nobody", "unsure"]
+    decision: Literal["accept", "nobody", "unsure"]
     domain_warning: str | None = None
 
 
@@ -95,6 +95,7 @@ class ReadyAnswer(BaseModel):
     tokens: bool = Field(description="Whether a token is asked for.")
     dimension: int = Field(description="Numbers of a vector.", examples=[192])
     max_rows: int = Field(description="Recordings of a request, at most.", examples=[2000])
+    audio: bool = Field(description="Whether audio may be sent, which the service embeds.")
 
 
 class ProblemAnswer(BaseModel):

@@ -28,14 +28,15 @@ PAGE = {
 }
 DESCRIPTION = """Who is this? Known voices, and calibrated answers in nats.
 
-Recordings are sent as vectors of the model's extractor: JSON, `.npy` or `.npz` (no pickle), one row for each recording.
+Recordings are sent as vectors of the model's extractor: JSON, `.npy` or `.npz` (no pickle), one row for each recording;
+where `/ready` says so, also as audio, one recording in each request.
 Names of voices are parameters and no part of a path, so that any text can be one. Errors are problem details as in
 RFC 9457."""
 
 
 def application(
     registry: Registry,
-    dimension: int,
+    reader: Reader,
     *,
     limits: Limits,
     tokens: tuple[Token, ...],
@@ -43,10 +44,18 @@ def application(
     audit: Audit,
     log: logging.Logger,
 ) -> Gate:
-    """Make the ASGI application: `hosts` are the names that Host headers may give, None for any."""
+    """Make the ASGI application.
+
+    Parameters
+    ----------
+    registry : of known voices, open with its model
+    reader : reads the bodies of requests
+    limits, tokens, audit, log : what a request may be, who may ask, and what is written down
+    hosts : the names that Host headers may give; None: any
+    """
     metrics = Metrics()
     app = FastAPI(title="duoplda", description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    router = routes(registry, Reader(limits, dimension), metrics, audit, bool(tokens))
+    router = routes(registry, reader, metrics, audit, bool(tokens))
     app.include_router(
         router,
         responses={"4XX": {"model": ProblemAnswer, "content": {PROBLEM_TYPE: {}}, "description": "What is wrong."}},

@@ -1,8 +1,9 @@
-"""Recordings in the body of a request: JSON, `.npy` or `.npz`, as the matrix and the labels that the registry takes.
+"""Recordings in the body of a request, as the matrix and the labels that the registry takes.
 
     JSON      {"embeddings": [[...], ...], "session": "monday"}, or the list of lists alone
     .npy      the matrix (n, d)
     .npz      `embeddings` (n, d), and `session` where recordings are of several
+    audio     one recording, where the service has an extractor
 
 `session` is one name for all, or one for each recording.
 """
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +25,7 @@ from duoplda.service.problems import Problem
 
 JSON = "application/json"
 ARRAYS = ("application/x-npy", "application/x-npz", "application/octet-stream")
+AUDIO = "audio/*"  # any of these: what the body is, it says itself
 MEDIA_TYPES = (JSON, *ARRAYS)
 VECTORS = ("embeddings", "embedding", "xvectors", "X")  # what the matrix may be called
 
@@ -41,13 +44,16 @@ class Received:
 
 @dataclass(frozen=True)
 class Reader:
-    """How bodies are read: what they may hold, and the dimension of the model's vectors."""
+    """How bodies are read: what they may hold, the dimension of the model's vectors, and what embeds audio."""
 
     limits: Limits
     dimension: int
+    listen: Callable[[bytes], NDArray[np.floating]] | None = None  # a body of audio as an embedding (1, d)
 
     def recordings(self, media_type: str, body: bytes) -> Received:
         """Read recordings with their sessions and kinds."""
+        if _media_type(media_type).startswith("audio/"):
+            return Received(self._heard(body))
         fields = self._fields(media_type, body)
         matrices = [name for name in VECTORS if name in fields] or [name for name in fields if name == ""]
         if not matrices:
@@ -59,6 +65,12 @@ class Reader:
             raise self._too_many()
         session, kind = (_labels(name, fields.get(name), len(X)) for name in ("session", "kind"))
         return Received(X, session, kind)
+
+    def _heard(self, body: bytes) -> NDArray[np.floating]:
+        """The embedding of a body of audio."""
+        if self.listen is None:
+            raise Problem(415, "this service reads no audio: send embeddings, or start it with --extractor")
+        return self.listen(body)
 
     def speakers(self, media_type: str, body: bytes) -> dict[str, NDArray[np.floating]]:
         """Read the recordings of several local speakers: one matrix for each, by name."""
@@ -74,7 +86,7 @@ class Reader:
 
     def _fields(self, media_type: str, body: bytes) -> dict[str, object]:
         """What the body holds, by name; "" is what has none."""
-        kind = media_type.partition(";")[0].strip().lower()
+        kind = _media_type(media_type)
         if kind in ARRAYS:
             # Double precision for each, and as much again for labels and headers.
             return dict(received_arrays(body, 16 * self.limits.max_rows * self.dimension + (1 << 16)))
@@ -111,6 +123,11 @@ class Reader:
 
     def _too_many(self) -> TooLarge:
         return TooLarge(f"more than {self.limits.max_rows} recordings; send fewer at a time")
+
+
+def _media_type(header: str) -> str:
+    """The media type of a Content-Type header, without its parameters."""
+    return header.partition(";")[0].strip().lower()
 
 
 def _refuse(word: str) -> float:

@@ -44,9 +44,10 @@ DRAINED = 1 << 24  # bytes of a refused body that are read and thrown away, so t
 class Reply:
     """The answer to one request: it goes out once, with the headers that all answers have."""
 
-    def __init__(self, send: Send, request_id: str):
+    def __init__(self, send: Send, request_id: str, begun: Callable[[int], None]):
         self.send = send
         self.request_id = request_id
+        self.begun = begun  # is told the status before the first byte goes out
         self.status = 0  # until it has begun
         self.closed = False  # nothing more of it goes out
 
@@ -56,6 +57,7 @@ class Reply:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.begun(self.status)
             given = {name.lower() for name, _ in message["headers"]}
             more = {**HEADERS, "x-request-id": self.request_id}
             extra = [(name.encode(), value.encode()) for name, value in more.items() if name.encode() not in given]
@@ -114,21 +116,28 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever happens, and log it."""
+        """Answer one request, whatever happens, and log it.
+
+        It is logged before its answer goes out: whoever has an answer finds its line, and finds it counted.
+        """
         begin = time.perf_counter()
-        reply = Reply(send, str(uuid.uuid4()))
-        scope["state"] = {**scope.get("state", {}), "request_id": reply.request_id, "who": None}
+        request_id = str(uuid.uuid4())
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id, "who": None}
+        reply = Reply(send, request_id, lambda status: self._note(scope, status, time.perf_counter() - begin))
         try:
             await self._pass(scope, receive, reply)
         except _Gone:
-            reply.status = 499  # as nginx calls it in logs: the client closed the connection, and gets no answer
-        seconds = time.perf_counter() - begin
+            self._note(scope, 499, time.perf_counter() - begin)  # nginx's number for a client that has hung up
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count a request and log it."""
         route = scope["path"] if scope["path"] in self.paths else "other"
         method = scope["method"] if (scope["method"], route) in self.scopes else "other"
-        self.metrics.answered(method, route, reply.status, seconds)
+        self.metrics.answered(method, route, status, seconds)
         client = scope.get("client")
-        fields = {"method": method, "route": route, "status": reply.status, "seconds": round(seconds, 4)}
-        more = {"request": reply.request_id, "who": scope["state"]["who"], "client": client[0] if client else None}
+        fields = {"method": method, "route": route, "status": status, "seconds": round(seconds, 4)}
+        state = scope["state"]
+        more = {"request": state["request_id"], "who": state["who"], "client": client[0] if client else None}
         self.log.info("request", extra={"fields": {**fields, **more}})
 
     async def _pass(self, scope: Scope, receive: Receive, reply: Reply) -> None:

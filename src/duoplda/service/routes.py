@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 
 from duoplda.service import answers
-from duoplda.service.bodies import ARRAYS, JSON, Labels, Reader
+from duoplda.service.bodies import ARRAYS, AUDIO, JSON, Labels, Reader
 from duoplda.service.log import Audit, Fields
 from duoplda.service.metrics import PROMETHEUS_TYPE, Metrics
 from duoplda.service.problems import Problem
@@ -57,7 +57,8 @@ def _takes(scope: str, example: object = None) -> dict[str, object]:
     if example is None:
         return {"x-scope": scope}
     binary = {"schema": {"type": "string", "format": "binary"}}
-    content: dict[str, object] = {JSON: {"schema": {}, "example": example}, **dict.fromkeys(ARRAYS, binary)}
+    files = (*ARRAYS, AUDIO) if example is RECORDINGS else ARRAYS
+    content: dict[str, object] = {JSON: {"schema": {}, "example": example}, **dict.fromkeys(files, binary)}
     return {"x-scope": scope, "requestBody": {"required": True, "content": content}}
 
 
@@ -202,11 +203,17 @@ def _add_asking(router: APIRouter, registry: Registry, reader: Reader, metrics: 
         return answers.VerificationAnswer.model_validate(found)
 
     @router.post("/name_speakers", openapi_extra=_takes("read", SPEAKERS))
-    def name_speakers(request: Request, sent: Sent, costs: Costing, known: Known = 0.5) -> answers.SpeakersAnswer:
-        """Name the local speakers of one file together: no voice is two of them."""
+    def name_speakers(
+        request: Request,
+        sent: Sent,
+        costs: Costing,
+        known: Known = 0.5,
+        once: Annotated[bool, Query(description="No voice is two of the speakers.")] = True,
+    ) -> answers.SpeakersAnswer:
+        """Name the local speakers of one file together."""
         speakers = reader.speakers(**sent)
         with _audited(audit, request, "name speakers", recordings=sum(map(len, speakers.values()))):
-            found = registry.name_speakers(speakers, known=known, costs=costs)
+            found = registry.name_speakers(speakers, known=known, costs=costs, once=once)
         for answer in found.values():
             metrics.decisions.labels(answer.decision).inc()
         return answers.SpeakersAnswer.model_validate({"speakers": found}, from_attributes=True)
@@ -224,7 +231,12 @@ def _add_watching(router: APIRouter, registry: Registry, reader: Reader, metrics
     def ready() -> answers.ReadyAnswer:
         """Say that the registry answers; else the answer is a problem."""
         len(registry)
-        return answers.ReadyAnswer(tokens=tokens, dimension=reader.dimension, max_rows=reader.limits.max_rows)
+        return answers.ReadyAnswer(
+            tokens=tokens,
+            dimension=reader.dimension,
+            max_rows=reader.limits.max_rows,
+            audio=reader.listen is not None,
+        )
 
     @router.get("/metrics", openapi_extra=_takes("read"))
     def show_metrics() -> Response:

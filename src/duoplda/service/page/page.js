@@ -3,7 +3,7 @@
 
 const by = (id) => document.getElementById(id);
 const PAGE_SIZE = 100;
-const state = { token: "", file: null, shown: 0, total: 0, voice: null };
+const state = { token: "", audio: false, file: null, shown: 0, total: 0, voice: null };
 
 // -- asking the service
 
@@ -18,7 +18,7 @@ async function ask(method, path, query = {}, body = null) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== "");
   const headers = {};
   if (state.token) headers.Authorization = `Bearer ${state.token}`;
-  if (body !== null) headers["Content-Type"] = "application/octet-stream";
+  if (body !== null) headers["Content-Type"] = mediaType(body);
   const address = given.length ? `${path}?${new URLSearchParams(given)}` : path;
   let response;
   try {
@@ -31,6 +31,12 @@ async function ask(method, path, query = {}, body = null) {
   if (!response.ok) throw new Refusal(response.status, content.detail || `The service answered ${response.status}.`);
   return content;
 }
+
+// What is no array is audio, where the service takes that; the bytes say of which format.
+const mediaType = (file) => {
+  if (!state.audio || /\.np[yz]$/i.test(file.name)) return "application/octet-stream";
+  return file.type.startsWith("audio/") ? file.type : "audio/unknown";
+};
 
 // -- putting text in place
 
@@ -344,7 +350,7 @@ for (const choice of document.querySelectorAll("input[name=sessions], #sure")) c
 // -- enrolment
 
 by("enrol").addEventListener("submit", guarded(async () => {
-  if (!state.file) throw new Refusal(0, "Choose a file of embeddings first.");
+  if (!state.file) throw new Refusal(0, "Choose a file first.");
   const name = by("name").value;
   const session = by("session").value;
   const words = ["The recordings of ", named(state.file.name), " will be added to ", named(name)];
@@ -363,6 +369,9 @@ by("enrol").addEventListener("submit", guarded(async () => {
 // -- the beginning
 
 async function begin() {
+  state.audio = (await ask("GET", "ready")).audio;
+  by("file").accept = state.audio ? ".npz,.npy,audio/*" : ".npz,.npy";
+  by("audio-hint").hidden = !state.audio;
   await showVoices();
   by("access").hidden = true;
   by("work").hidden = false;
