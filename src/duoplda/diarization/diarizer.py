@@ -123,8 +123,8 @@ class Diarizer:
         as in pyannote 4; None: not at all
     Fa, Fb, loop : scale of the evidence, cost of a speaker and probability to stay (see `vb_hmm`); None: those that
         follow from the model and the file (`constants_of`), or with "vbx" and "pyannote" those of VBx's example
-    discount : the share of an independent window that a window counts for in "ratios" and in linking; None: the share
-        of the windows' time that is new in "ratios", and `independent_share` in linking
+    discount : the share of an independent window that a window counts for in "ratios" and in linking; None: the one
+        that follows from the times of the windows (`independent_share`)
     prior : for "ratios", the probability that two windows of a file are of one speaker, such as 1/4 where four people
         speak equally long
     n_speakers, min_speakers, max_speakers : how many speakers a file has, if that is known
@@ -240,7 +240,7 @@ class Diarizer:
         run = runs(start, end, max(1, round(1 / new_share(start, end))))
         if run[-1] + 1 < low:
             run = np.arange(len(rows))
-        share = self.discount or new_share(start, end)
+        share = self.share(start, end)
         return ratio_labels(rows - rows.mean(axis=0), phi, share, self.prior, run, min_speakers=low)[run]
 
     def _constants(self, phi: Floats, start: Floats, end: Floats) -> HmmConstants:

@@ -7,8 +7,9 @@ adaptation in turn: they choose among partitions into clusters, and calibrate th
 (`duoplda.selection.adaptation`).
 
 Passes over the recordings: one for the mean (one more for each centring after the first, and one for the distance where
-the chain does not whiten), one for statistics; with clusters, two for each of seven partitions at most. What is kept of
-all sessions while they are clustered are `ny + nx` numbers each; elsewhere nothing grows with the recordings.
+the chain does not whiten), one for statistics; where nothing is known, one for a sample; with clusters, two for each of
+seven partitions at most. What is kept of all sessions while they are clustered are `ny + nx` numbers each; elsewhere
+nothing grows with the recordings.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from duoplda.model import adaptation as levels_of
 from duoplda.model import anova
 from duoplda.model.adaptation import Levels, Move, SessionShares, Shares, Target, labelled
 from duoplda.model.parameters import Model
+from duoplda.model.sample import few
 from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT, Observer
@@ -58,10 +60,14 @@ METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each t
     "centre": (),
     "kaldi": (2, 3),
 }
-# Where nothing is known, so many recordings are taken to be of one speaker: their mean is partly the speakers' own, and
-# they tell how speakers differ as few speakers do. With 1 in the place of 10, 28 of the 39 cells with 3 to 10 speakers
-# of the table in docs/adaptation.md were worse than no adaptation.
+# Where nothing is known, so many recordings tell of covariances what one labelled speaker does. With 1 in the place of
+# 10, 28 of the 39 cells with 3 to 10 speakers of the table in docs/adaptation.md were worse than no adaptation.
 RECORDINGS_OF_A_SPEAKER = 10
+# ... and clusters of so many of them count as speakers, whose own is a part of the mean: of 150 recordings, the mean
+# of the nine speakers of cvau would seem to scatter a third more than it does.
+RECORDINGS_TO_CLUSTER = 300
+# The mean of a few speakers who are like the source's may be so many times as far away as it is on average.
+USUAL_SCATTER = 2.0
 FEWEST_CLUSTERS = 4  # to adapt covariances to: fewer tell next to nothing of how speakers differ
 ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
@@ -261,12 +267,14 @@ class Adaptation:
         steps = {} if domain.whitens(self.source) else self.source.steps_
         return self.statistics(steps, 0, recordings) if steps or recordings is not None else self.raw
 
-    def _centring(self, n_speakers: float | None, stats: Statistics | None = None) -> tuple[float, Steps]:
+    def _centring(
+        self, n_speakers: float | None, stats: Statistics | None = None, scatter: float | None = None
+    ) -> tuple[float, Steps]:
         """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far.
 
         Without a number of speakers, the mean goes all the way to the target's. A `centre` that was given decides.
         `stats` are those of the speakers (or clusters) in the space of distances, where these are known: how far they
-        are from each other tells how far their mean may be from that of all speakers.
+        are from each other tells how far their mean may be from that of all speakers. `scatter` says so itself.
         """
         if self.centre is not None:
             k = self.centre
@@ -274,14 +282,8 @@ class Adaptation:
             k = 1.0
         else:
             self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-            if stats is None:
-                levels = self.levels
-                T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
-                scatter = float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
-            else:
-                deviations, weights = levels_of.scatter_of_mean(stats)
-                squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
-                scatter = float(weights @ squares)
+            if scatter is None:
+                scatter = self._scatter_of_speakers(n_speakers) if stats is None else self._scatter_of_mean(stats)
             k = levels_of.centring(self.domain.distance, scatter)
         steps: Steps = {}
         for name, step in self.source.steps_.items():
@@ -289,6 +291,18 @@ class Adaptation:
                 step = _moved_center(step, self.statistics(steps) if steps else self.raw, k)
             steps[name] = step
         return k, steps
+
+    def _scatter_of_speakers(self, n_speakers: float) -> float:
+        """How far the mean of so many speakers scatters, if they are like the source's."""
+        levels = self.levels
+        T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
+        return float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
+
+    def _scatter_of_mean(self, stats: Statistics) -> float:
+        """How far the mean of the speakers of these statistics scatters, by what they show."""
+        deviations, weights = levels_of.scatter_of_mean(stats)
+        squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
+        return float(weights @ squares)
 
     # -- methods
 
@@ -338,11 +352,14 @@ class Adaptation:
         return self._to_mean(*self._centring(self.raw.n_sessions))
 
     def _by_total(self) -> Adapted:
-        """All levels move, at most halfway, unless the target's mean is one that recordings like the source have."""
-        n_speakers = max(1, round(self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
-        if not self.weights and self.centre is None:
-            # Not the limit of the warning, which knows the model: this is what the drawn shifts were measured with.
-            usual = self.domain.n_dimensions * (0.06 + 0.5 / n_speakers + 1 / self.domain.n_recordings)
+        """All levels move, at most halfway, unless the target's mean is one that speakers like the source's have."""
+        if self.weights:
+            share = self.weights[0]
+            stats, steps, k = self._centred(None)
+            return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
+        n_speakers, scatter = (None, None) if self.centre is not None else self._unknown_speakers()
+        if scatter is not None:
+            usual = 0.06 * self.domain.n_dimensions + USUAL_SCATTER * scatter
             if self.domain.distance <= usual:
                 self._note(
                     f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's, and "
@@ -351,9 +368,28 @@ class Adaptation:
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
         if self.source.plda_.calibration_ is not None:
             self._note("without speakers or sessions nothing calibrates: the source's calibration may not hold here")
-        stats, steps, k = self._centred(None if self.weights else n_speakers)
-        share = self.weights[0] if self.weights else min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n_speakers))
-        return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
+        stats, steps, k = self._centred(n_speakers, scatter)
+        n = max(1, round(self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
+        share = min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n))
+        model = levels_of.through_growing_total(self.levels, Target.of(stats), share, k)
+        return Adapted(model, steps, k, {"total": share})
+
+    def _unknown_speakers(self) -> tuple[float, float]:
+        """About how many speakers recordings of nobody known are of, and how far the mean of so many scatters.
+
+        Clusters of some of the recordings, as they are, count as speakers. (Were they centred first, those of a single
+        speaker would fall apart.) One cluster shows no scatter: that of the source's speakers is the least.
+        """
+        if isinstance(self.target, Statistics):
+            n = max(1.0, self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
+            return n, self._scatter_of_speakers(n)
+        X = few(self.target, RECORDINGS_TO_CLUSTER)
+        sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
+        sample = Recordings.from_arrays(X, cluster(sides).labels)
+        steps = {} if domain.whitens(self.source) else self.source.steps_
+        stats = Statistics.of(sample, partial(through, steps) if steps else None)
+        n = levels_of.effective_speakers(stats)
+        return n, max(self._scatter_of_mean(stats), self._scatter_of_speakers(n))
 
     def _by_kaldi(self) -> Adapted:
         stats, steps, k = self._centred(None)
@@ -362,11 +398,11 @@ class Adaptation:
 
     # -- what the methods share
 
-    def _centred(self, n_speakers: int | None) -> tuple[Statistics, Steps, float]:
+    def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
         """The target behind steps that are centred on it, as far as so many speakers allow; None: wholly."""
         if self.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k, steps = self._centring(n_speakers)
+        k, steps = self._centring(n_speakers, scatter=scatter)
         return self.levels.fitting(self.statistics(steps)), steps, k
 
     def _to_mean(self, k: float, steps: Steps) -> Adapted:
@@ -508,10 +544,8 @@ class Adaptation:
             return self.partitions[name, trust]
         kept = self.observer.stage(f"partition {name} {trust:g}")
         if kept is None:
-            plda = self.source.plda_.with_model(adapted.model)
-            plda.scales_ = Scales()
-            plda.calibration_ = None
-            job = SessionSides(Chain(plda, adapted.steps), labelled=True, device=self.device)
+            chain = self._unscaled(adapted.model, adapted.steps)
+            job = SessionSides(chain, labelled=True, device=self.device)
             sides = reduce(Sides.add, (part for _, _, part in self.target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
@@ -523,6 +557,13 @@ class Adaptation:
             self.observer.stage_done(f"partition {name} {trust:g}", kept)
         self.partitions[name, trust] = Relabelled(self.target, kept["sessions"], kept["speakers"])
         return self.partitions[name, trust]
+
+    def _unscaled(self, model: Model, steps: Steps) -> Chain:
+        """The chain of a model without scales and calibration, which serve trials and not partitions."""
+        plda = self.source.plda_.with_model(model)
+        plda.scales_ = Scales()
+        plda.calibration_ = None
+        return Chain(plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
         """Adaptations to the partitions that a model finds.

@@ -125,12 +125,9 @@ def plain(estimator: BaseEstimator) -> dict[str, Any]:
     return parameters
 
 
-def numbers(calibration: Any) -> dict[str, float]:
-    """The single numbers of a calibration, if there is one, or what tells those of one by structure."""
-    if isinstance(calibration, cal.StructureCalibration):
-        return calibration.summary()
-    state = {} if calibration is None else calibration.get_state()
-    return {name.rstrip("_"): float(value) for name, value in state.items() if np.ndim(value) == 0}
+def numbers(calibration: Any) -> dict[str, float | str]:
+    """What a calibration tells of itself, if there is one."""
+    return {} if calibration is None else calibration.summary()
 
 
 def _json(value: Any) -> Any:

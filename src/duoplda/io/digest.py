@@ -1,9 +1,17 @@
-"""A fingerprint of recordings, by which a checkpoint or a report says what it was made of."""
+"""A fingerprint of recordings, by which a checkpoint or a report says what it was made of; and the hash of a file."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+
+from duoplda.io.common import PathLike
+
+
+def file_sha256(path: PathLike) -> str:
+    """Return the SHA-256 of the bytes of a file, as `sha256sum` prints it."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Digest(ThreadPoolExecutor):

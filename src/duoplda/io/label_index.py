@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -58,8 +59,12 @@ def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> La
         return labels
     row = np.empty(labels.n_sessions, np.int64)
     row[labels.session] = np.arange(len(table))  # one row of each session
-    if len(np.unique(table.session[row])) < labels.n_sessions:
+    names = len(np.unique(table.session[row]))
+    if names < labels.n_sessions:
         note("names of sessions repeat from speaker to speaker: they are taken for different sessions of each speaker")
+        if 1 < names and labels.n_sessions == len(labels.speaker_ids):
+            cause = "no speaker has two sessions, and names of sessions repeat from speaker to speaker"
+            warnings.warn(f"{cause}: are the labels of speakers and of sessions swapped?", UserWarning, stacklevel=2)
     return labels
 
 

@@ -32,7 +32,7 @@ LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
     "session": ("session", "session_id", "sessionid", "sess", "sess_id", "call", "call_id", "callid", "conversation"),
     "channel": ("channel", "channel_id", "chan"),
 }
-LABEL_COLUMNS["speaker"] += ("person", "person_id", "client_id", "identity")
+LABEL_COLUMNS["speaker"] += ("person", "person_id", "client_id", "identity", "speaker_name", "spk_name")
 LABEL_COLUMNS["session"] += ("conversation_id", "conv", "conv_id", "video", "video_id", "youtube_id", "meeting")
 LABEL_COLUMNS["session"] += ("meeting_id", "recording", "recording_id", "rec_id")
 LABEL_COLUMNS["occasion"] = ("occasion", "occasion_id", "occasionid", "sitting", "sitting_id", "visit", "day")
@@ -185,6 +185,7 @@ def _read_columns(
         table = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
     if value == "speaker" and any(name.lower().endswith(AUDIO_SUFFIXES) for name in table[value].names[:1].tolist()):
         raise bad(path, "", "lines look like `recording audio`, not `recording speaker`", "give a list of speakers")
+    _warn_of_blanks(path, table)
     if repeated := table["id"].repeated():
         name, row = repeated
         remedy = "each recording has one line"
@@ -195,6 +196,17 @@ def _read_columns(
         place = f"member {row + 1}" if form == "spk2utt" else line_of(path, row, header=header is not None)
         raise bad(path, place, f"id {shown(name)} is there already", remedy)
     return table, header
+
+
+def _warn_of_blanks(path: PathLike, table: Mapping[str, Coded]) -> None:
+    """Give a warning if a label is the word that programs write where they have none: it would join strangers."""
+    for meaning in ("speaker", "session"):
+        column = table.get(meaning, Coded.of([]))
+        for code, name in enumerate(column.names.tolist()):
+            if name.lower() in ("nan", "<na>", "none", "null"):
+                n = int(np.count_nonzero(column.codes == code))
+                cause = f"{n} recordings have the {meaning} {shown(name)}, which is taken for a name"
+                warnings.warn(str(bad(path, "", cause, "if it is a gap, fill it or leave them out")), stacklevel=4)
 
 
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:

@@ -96,8 +96,22 @@ def is_table(
         return True
     if any(name in fields for name in named.values()) or (named and delimiter != " "):
         return True
-    names = [n.strip().lower() for n in fields]
-    return len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings)
+    names = [_plain_column(n) for n in fields]
+    if len(names) > 1 and all(any(n in wanted[m] for n in names) for m in meanings):
+        return True
+    blanks = first_line(path).split()
+    if delimiter in (",", ";") and (len(blanks) == 1 or blanks[0].endswith(delimiter)):
+        marks = "commas" if delimiter == "," else "semicolons"
+        cause = f"({listed(fields)}) has {marks} between its fields, and is not the header of a table"
+        numbered = ",".join(f"{meaning}={i}" for i, meaning in enumerate(meanings, 1))
+        remedy = f"write one, such as {delimiter.join(meanings)}; or number the columns: `columns` {numbered}"
+        raise bad(path, "line 1", cause, remedy)
+    return False
+
+
+def _plain_column(name: str) -> str:
+    """Return the name of a column as it is looked for: `Session ID` is session_id."""
+    return "_".join(name.strip().lower().replace("-", " ").split())
 
 
 def _of_table(wanted: ColumnNames, columns: Mapping[str, str] | None) -> dict[str, str]:
@@ -156,8 +170,8 @@ def read_header(
         names = [str(i + 1) for i in range(len(names))]
     if required and len(set(names)) != len(names):
         raise bad(path, "line 1", "two columns have the same name", "rename one")
-    place = {name.strip().lower(): name for name in reversed(names)}
-    name_of = {m: name if name in names else place.get(name.lower(), "") for m, name in columns.items()}
+    place = {_plain_column(name): name for name in reversed(names)}
+    name_of = {m: name if name in names else place.get(_plain_column(name), "") for m, name in columns.items()}
     for meaning, known in wanted.items():
         if not name_of.get(meaning) and (meaning not in columns or meaning in ("id", "enroll", "test")):
             usual = (place[name] for name in known if name in place and place[name] not in name_of.values())
@@ -166,7 +180,8 @@ def read_header(
     if lack:
         raise _no_column(path, lack[0], names, delimiter, wanted, columns)
     name_of = {meaning: name_of[meaning] for meaning in wanted if name_of[meaning]}
-    unused = [name for name in names if name not in (*name_of.values(), *lists)]
+    # A column without a name is the index that pandas writes, or follows a comma at the end of all lines.
+    unused = [name for name in names if name.strip() and name not in (*name_of.values(), *lists)]
     usual_of = {meaning: known for meaning, known in wanted.items() if meaning not in name_of}
     return Header(path, names, delimiter, written, name_of, unused, usual_of)
 

@@ -374,6 +374,30 @@ def through_total(levels: Levels, target: Target, share: float, k: float) -> Mod
 
 
 @reproducible()
+def through_growing_total(levels: Levels, target: Target, share: float, k: float) -> Model:
+    """As `through_total`, but speakers do not differ more where the total covariance T grows to T'.
+
+    Which level has grown, nothing tells. Ratios are too sure of themselves if it were sessions or noise and is taken
+    for the speakers; so BB' has at most the share of T' that it had of T, less what T' has grown: with
+    r = tr(T^-1 T') / d > 1, B' becomes B' / r, and S' and N' grow alike by what that leaves.
+    """
+    means = levels.moved(target, k)
+    if not share:
+        return levels.result(means)
+    total = levels.B + levels.S + levels.mean_noise(target)
+    mixed = (1 - share) * total + share * target.total
+    B, S, *N = _moved_together(mixed, total, levels.B, levels.S, *levels.N)
+    r = float(np.trace(np.linalg.solve(total, mixed))) / levels.model.d
+    if r > 1:
+        below = 1 - float(np.trace(np.linalg.solve(total, B))) / (r * levels.model.d)  # the share of S' and N'
+        factor = (1 - (1 - below) / r) / below
+        B = B / r
+        S = S * factor
+        N = [factor * C for C in N]
+    return levels.result(means, B, S, np.array(N))
+
+
+@reproducible()
 def kaldi(levels: Levels, target: Target, within: float = 0.3, between: float = 0.7, mean_diff: float = 1.0) -> Model:
     """What Kaldi's `ivector-adapt-plda` does: shares of the target's excess of variance go within and between speakers.
 

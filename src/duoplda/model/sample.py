@@ -8,7 +8,7 @@ that keeps its own lowest has all that the whole will keep.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -109,6 +109,36 @@ class Sample:
         return replace(whole.rows(keep[:n]), end=end)
 
 
+def few(recordings: Recordings, n: int) -> NDArray[Any]:
+    """(m, d) at most n recordings, whatever their labels: those whose vectors hash lowest, in that order.
+
+    >>> X = np.arange(12.0).reshape(6, 2)
+    >>> sample = few(Recordings.from_arrays(X), 3)
+    >>> sample.shape, bool((few(Recordings.from_arrays(X[::-1]), 3) == sample).all())
+    ((3, 2), True)
+    """
+    return _lowest([*recordings.map(partial(_lowest_of_part, n=n))], n)[0]
+
+
+def _lowest_of_part(part: Recordings, n: int) -> Iterator[tuple[NDArray[Any], Hashes]]:
+    for chunk in part.vectors():
+        vectors = to_numpy(chunk.X)
+        yield _lowest([(vectors, _hash_vectors(vectors))], n)
+
+
+def _lowest(parts: Sequence[tuple[NDArray[Any], Hashes]], n: int) -> tuple[NDArray[Any], Hashes]:
+    """Of parts of some recordings, the n that hash lowest."""
+    vectors, hashes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(hashes, kind="stable")[:n]
+    return vectors[order], hashes[order]
+
+
+def _hash_vectors(vectors: NDArray[Any]) -> Hashes:
+    """A hash of each row's numbers, whatever their precision is."""
+    bits = np.ascontiguousarray(vectors.astype(np.float64) + 0.0).view(np.uint64)  # adding 0 makes -0 the same as 0
+    return lab.mixed(*bits.T) if bits.size else np.zeros(len(vectors), np.uint64)
+
+
 def _starts(*columns: Hashes) -> NDArray[np.bool_]:
     """Which rows of sorted columns differ from the row before."""
     new = np.ones(len(columns[0]), bool)
@@ -185,9 +215,7 @@ class Sampler:
         place = place[rows]
         vectors = to_numpy(take(X, rows))
         speaker = to_numpy(self.labels.speaker)[place]
-        # A hash of each row's numbers, whatever their precision is; adding 0 makes -0 the same as 0.
-        bits = np.ascontiguousarray(vectors.astype(np.float64) + 0.0).view(np.uint64)
-        recording = lab.mixed(*bits.T) if bits.size else np.zeros(len(vectors), np.uint64)
+        recording = _hash_vectors(vectors)
         session = recording
         if self.session_hash is not None:
             session = self.session_hash[to_numpy(self.labels.session)[place]]

@@ -77,7 +77,9 @@ def _key(name: str | bytes | float) -> str:
 
 def _keys(names: NDArray[Any]) -> Iterable[str]:
     """The names as text; what is text already costs nothing."""
-    return names.tolist() if names.dtype.kind == "U" else map(_key, names.tolist())
+    if names.dtype.kind == "U":
+        return names.tolist()
+    return map(str if names.dtype.kind == "i" else _key, names.tolist())
 
 
 def packed(names: NDArray[Any]) -> NDArray[Any]:
