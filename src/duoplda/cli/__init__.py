@@ -32,6 +32,7 @@ SUMMARIES = {
     "evaluate": "Print how good scores, clusters or diarisation are.",
     "calibrate": "Learn to turn scores into likelihood ratios, and apply it.",
     "report": "Write one HTML page on scores: metrics and curves.",
+    "case": "Compare recordings for a court: a ratio and its validation.",
 }
 COMMANDS = tuple(SUMMARIES)
 EXAMPLE = "\b\nExample:\n"  # \b keeps the lines that follow as they are

@@ -34,6 +34,14 @@ Registry = Annotated[
 KnownVoices = Annotated[
     str | None, option("A registry of known voices (`duoplda voices`), as --speakers-known.", "--registry")
 ]
+Audio = Annotated[
+    list[Path] | None,
+    option(
+        "Audio instead of embeddings: a file, a folder or a list wav.scp, repeat the option for more; recordings are "
+        "called as `duoplda embed` calls them."
+    ),
+]
+Extractor = Annotated[File, option("The extractor (ONNX) of --audio, the one that the model was trained on.")]
 Ids = Annotated[str | None, option("Ids of the rows of npy or npz: a file, or `rows` to number them.")]
 Columns = Annotated[
     Any,
@@ -97,6 +105,9 @@ DomainCheck = Annotated[bool, option("Warn if recordings are unlike the training
 # -- scores
 
 ScoreFile = option("A score file; repeat the option for further systems.", "--scores", metavar="FILE")
+Log10 = Annotated[
+    bool, option("Scores are log10 ratios, as forensic science writes them, not natural logarithms.", "--log10")
+]
 TRIALS_HELP = "Trials with their truth: lines `model test target|nontarget`, or another format of trials."
 CostMiss = Annotated[float, option("The cost of a miss.")]
 CostFalseAlarm = Annotated[float, option("The cost of a false alarm.")]

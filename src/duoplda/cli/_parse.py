@@ -46,6 +46,14 @@ def columns(text: str) -> dict[str, str]:
     return {meaning.strip(): name.strip() for meaning, _, name in pairs}
 
 
+def metadata(text: str) -> dict[str, str]:
+    """Names and texts: framework=wespeaker,sample_rate=16000."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name.strip() and value.strip() for name, _, value in pairs):
+        usage(f"--metadata {text!r} must be names and texts, several with commas: framework=wespeaker,output_dim=192")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def shrinkages(text: str) -> str | float | tuple[float, ...] | None:
     """None, "auto", one number or several."""
     if text in ("none", "auto"):

@@ -1,5 +1,6 @@
 """What models, adaptations and clusterings are, in words for people."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def voice_lines(summary: Mapping[str, Any]) -> list[str]:
         f"sha256 of this file: {summary['sha256']}" if "sha256" in summary else f"kept: {summary['keep']}",
         table([["speaker", "sessions", "recordings"], *rows]),
     ]
+
+
+def case_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """What a case comes to, as lines for people."""
+    words = numbers["words"]
+    lines = [words["sentence"], words["interval"], words["verbal"], words["posterior"]]
+    return [printable(line) for line in lines if line is not None]
 
 
 def present_voices(voices: Sequence[Mapping[str, Any]], action: str, json: bool, screen: Terminal) -> None:
@@ -121,8 +129,17 @@ def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
             lines += structure_lines(known)
             return lines
         values = ", ".join(f"{name} {known[name]:.4g}" for name in ("scale", "offset") if name in known)
-        lines.append(f"calibration: {summary['calibration']}" + (f": {values}" if values else ""))
+        name = known.get("title", summary["calibration"])
+        lines.append(f"calibration: {name}" + (f": {values}" if values else ""))
+        if "bounds" in known:
+            lines.append(f"  {bounds_line(known)}")
     return lines
+
+
+def bounds_line(known: Mapping[str, Any]) -> str:
+    """Within which bounds a calibration keeps its ratios."""
+    lower, upper = (known[name] / math.log(10) for name in ("lower", "upper"))
+    return f"ratios are kept within 10^{lower:.2f} .. 10^{upper:.2f}, which its trials support ({known['bounds']})"
 
 
 def structure_lines(known: Mapping[str, float]) -> list[str]:

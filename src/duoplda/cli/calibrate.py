@@ -8,13 +8,16 @@ from typing import Annotated, Any
 from duoplda.cli import _options as options
 from duoplda.cli._options import File, option
 from duoplda.cli._terminal import Terminal, result, result_json, work_options
+from duoplda.cli._words import bounds_line
 
 EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
 duoplda calibrate --from calibration.safetensors --apply eval.txt --out eval_calibrated.txt
+duoplda calibrate --scores dev.txt --trials dev_trials --bounds elub --model model.safetensors
 duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --out fused.txt
 duoplda calibrate --scores dev.txt --trials key --quality table.tsv --speakers utt2spk --out calibration.safetensors"""
 
-CalibrationMethod = StrEnum("CalibrationMethod", ["affine", "pav", "fusion"])
+CalibrationMethod = StrEnum("CalibrationMethod", ["affine", "pav", "kde", "bootstrap", "fusion"])
+CalibrationBounds = StrEnum("CalibrationBounds", ["none", "elub", "invariance"])
 
 
 def calibrate(
@@ -26,20 +29,28 @@ def calibrate(
         CalibrationMethod | None,
         option("What is learnt.  [affine, or fusion of several --scores]"),
     ] = None,
+    bounds: Annotated[
+        CalibrationBounds, option("Keep ratios within what the trials support (`duoplda evaluate --support`).")
+    ] = CalibrationBounds.none,
     out: Annotated[File, option("The calibration (.safetensors) or the calibrated scores to write.")] = None,
     apply: Annotated[list[Path] | None, option("Scores to calibrate instead of --scores.", metavar="FILE")] = None,
     source: Annotated[File, option("A calibration that was learnt before.", "--from")] = None,
     model: Annotated[File, option("A model file in which to store the calibration.")] = None,
-    p_target: Annotated[float, option("The prior of a target at which costs matter most (affine, fusion).")] = 0.5,
+    p_target: Annotated[
+        float, option("The prior of a target at which costs matter most (affine, bootstrap, fusion).")
+    ] = 0.5,
     ridge: Annotated[float | None, option("The ridge on the scales.  [0; with --quality 0.01]")] = None,
     quality: Annotated[File, option("Side information: a table with a row for each recording of both sides.")] = None,
-    speakers: Annotated[File, option("The speaker of each recording (utt2spk), for cross-validation.")] = None,
-    enroll: Annotated[File, option("The recordings of each model, for --quality.")] = None,
+    speakers: Annotated[
+        File, option("The speaker of each recording (utt2spk), for cross-validation and for bootstrap.")
+    ] = None,
+    enroll: Annotated[File, option("The recordings of each model, for --quality and --speakers.")] = None,
     symmetric: Annotated[
         bool | None,
         option("Use the same coefficients for both sides.  [if there is no --enroll]", show_default=False),
     ] = None,
     held_out: Annotated[File, option("A folder for cross-validated scores: affine.txt and quality.txt.")] = None,
+    log10: options.Log10 = False,
     json: options.Json = False,
     columns: options.Columns = None,
     allow_missing: options.AllowMissing = False,
@@ -47,6 +58,9 @@ def calibrate(
     quiet: options.Quiet = False,
 ) -> None:
     """Learn a calibration on trials of known truth; write it, apply it to scores, or store it in a back-end.
+
+    pav is any rising map, kde that of two densities (not always rising), bootstrap an affine map with intervals, which
+    its file keeps; --bounds keeps ratios within what the trials support.
 
     --out NAME.safetensors gets the calibration; any other name gets calibrated scores: those of --apply, or --scores.
     With --quality the columns of a table (duration, number of sessions, kind, ...) of both sides are learnt from, too.
@@ -73,6 +87,8 @@ def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:
     if learnt["method"] != "quality":
         bits = ", ".join(f"{value:.4f} {when}" for when, value in learnt["cllr_same_trials"].items())
         yield f"{learnt['method']} on {learnt['trials']:,} trials: Cllr {bits}, on these same trials"
+        if learnt["bounds"] != "none":
+            yield bounds_line(learnt)
         return
     bits = learnt["cllr_cross_validated"]
     speakers = f"{learnt['folds']} folds of {learnt['speakers']:,} speakers"

@@ -58,7 +58,7 @@ def diarize(
         float | None, option("The probability that the next segment is of the same speaker.  [by the file]")
     ] = None,
     discount: Annotated[
-        float | None, option("How much each segment counts.  [the share of its time that is new]")
+        float | None, option("How much each segment counts.  [by their overlap]")
     ] = None,
     prior: Annotated[float, option("The probability that two segments of a file are of one speaker.")] = 0.25,
     speakers: Annotated[int | None, option("The number of speakers of each file.", min=1)] = None,

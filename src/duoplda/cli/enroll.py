@@ -8,6 +8,7 @@ from duoplda.cli._options import File, option
 from duoplda.cli._terminal import result_json, terminal, work_options
 
 EXAMPLES = """duoplda enroll --model model.safetensors --embeddings eval.scp --enroll enroll --out voices.safetensors
+duoplda enroll --model model.safetensors --audio recordings --extractor m.onnx --enroll enroll --out voices.safetensors
 duoplda enroll --model model.safetensors --embeddings x.scp --enroll more --add-to voices.safetensors --out new
 duoplda enroll --model model.safetensors --add-to voices.safetensors --remove anna --out fewer.safetensors"""
 
@@ -18,6 +19,8 @@ def enroll(
     embeddings: Annotated[
         File, option("Embeddings of the recordings that --enroll names; others are not used.")
     ] = None,
+    audio: options.Audio = None,
+    extractor: options.Extractor = None,
     enroll: Annotated[
         File, option("The recordings of each speaker: lines `speaker recording ...`, or a table.")
     ] = None,

@@ -39,8 +39,10 @@ def evaluate(
         option("Two systems, by their names in the table: differences, tested over speakers.", metavar="A B"),
     ] = None,
     support: Annotated[
-        bool, option("Also print which ratios the trials support: bounds, and misleading evidence.", "--support")
+        bool,
+        option("Also print what ratios the trials support: bounds, devPAV, misleading evidence, ECE.", "--support"),
     ] = False,
+    log10: options.Log10 = False,
     clusters: Annotated[
         File,
         option("Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
@@ -111,18 +113,19 @@ def present_support(systems: Mapping[str, Mapping[str, Any]]) -> None:
     """Print which ratios the trials support, in orders of magnitude (log10)."""
     if not systems:
         return
-    rows = [
-        ["system", "ELUB", "invariance bounds", "devPAV", "misleading %, same speaker", "other speakers", "strongest"]
-    ]
+    heads = ["system", "ELUB", "invariance bounds", "devPAV", "misleading %, same speaker", "other speakers"]
+    heads += ["strongest", *(f"ECE({p}) bits" for p in next(iter(systems.values()))["ece"])]
+    rows = [heads]
     for system, values in systems.items():
         bounds = (
             " .. ".join(order_of_magnitude(end) for end in values[name]) for name in ("elub", "invariance_bounds")
         )
         shares = (f"{100 * values[name]:.2f}" for name in ("of_targets", "of_nontargets"))
         strongest = " .. ".join(order_of_magnitude(values[name]) for name in ("lowest_target", "highest_nontarget"))
-        rows.append([system, *bounds, order_of_magnitude(values["dev_pav"]), *shares, strongest])
+        entropies = (f"{bits:.4f}" for bits in values["ece"].values())
+        rows.append([system, *bounds, order_of_magnitude(values["dev_pav"]), *shares, strongest, *entropies])
     result(table(rows))
-    result("log10 of ratios: beyond the bounds, these trials support no larger ones")
+    result("bounds, devPAV and strongest are log10 of ratios: beyond the bounds, these trials support no larger ones")
 
 
 def present_comparison(comparison: Mapping[str, Any], bootstrap: int, heads: Mapping[str, str]) -> None:

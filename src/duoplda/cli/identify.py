@@ -1,6 +1,5 @@
 """`duoplda identify`: who recordings are, of the known voices of a registry, or somebody else."""
 
-from pathlib import Path
 from typing import Annotated
 
 from duoplda.cli import _options as options
@@ -10,6 +9,7 @@ from duoplda.cli._words import answer_lines
 
 EXAMPLES = """\
 duoplda identify --registry voices.db --model model.safetensors --embeddings x.npz
+duoplda identify --registry voices.db --model model.safetensors --audio call.wav --extractor campplus.onnx
 duoplda identify --registry voices.db --model model.safetensors --embeddings x.npz --sessions utt2sess --json
 duoplda identify --registry voices.db --model model.safetensors --embeddings x.npz --cost-wrong-name 10"""
 
@@ -17,7 +17,9 @@ duoplda identify --registry voices.db --model model.safetensors --embeddings x.n
 def identify(
     model: options.Model,
     registry: options.Registry,
-    embeddings: Annotated[Path, option("Embeddings of the recordings to identify.")],
+    embeddings: Annotated[File, option("Embeddings of the recordings to identify.")] = None,
+    audio: options.Audio = None,
+    extractor: options.Extractor = None,
     sessions: Annotated[
         File, option("The session of each recording (utt2sess): those of one session are asked about together.")
     ] = None,
@@ -45,7 +47,7 @@ def identify(
     from duoplda.workflows import identify as workflow
 
     with terminal("identifying", quiet) as screen:
-        answers = workflow.identify(**typed, note=screen.note)
+        answers = workflow.identify(**typed, note=screen.note, show=screen.show)
     if json:
         result_json(answers)
     else:

@@ -23,6 +23,7 @@ def report(
     p_target: Annotated[float, option("The prior of a target at which the sliders start.")] = 0.01,
     c_miss: options.CostMiss = 1.0,
     c_fa: options.CostFalseAlarm = 1.0,
+    log10: options.Log10 = False,
     speakers: options.TestSpeakers = None,
     enroll: options.Enrolment = None,
     bootstrap: options.Resamples = 200,
@@ -44,5 +45,10 @@ def report(
 
     screen = Terminal(quiet)
     n_systems, n_trials = workflow.report(**typed, progress=not quiet, command=command_line(), note=screen.note)
-    screen.note(f"{n_systems} systems on {n_trials:,} trials; open it in a browser")
+    screen.note(counted(n_systems, n_trials))
     result(str(out))
+
+
+def counted(n_systems: int, n_trials: int) -> str:
+    """What the page is about, and how to read it."""
+    return f"{n_systems} system{'s' * (n_systems > 1)} on {n_trials:,} trials; open it in a browser"

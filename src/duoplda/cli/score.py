@@ -1,7 +1,6 @@
 """`duoplda score`: likelihood ratios of trials, of all pairs, or the highest of each test recording."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from duoplda.cli import _options as options
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 duoplda score --model model.safetensors --embeddings eval.scp --enroll enroll --trials trials --out scores.txt
 duoplda score --model model.safetensors --embeddings eval.scp --enrolled voices.safetensors --top 10 --out best.tsv
+duoplda score --model model.safetensors --audio recordings --extractor m.onnx --trials trials --out scores.txt
 duoplda score --model model.safetensors --embeddings shards/ --enroll enroll --top 10 --dask local --out best.tsv
 duoplda score --model model.safetensors --embeddings eval.scp --trials trials --cohort others.scp --out normalised"""
 
@@ -24,8 +24,10 @@ Normalization = StrEnum("Normalization", ["z", "t", "s", "as1", "as2"])
 def score(
     model: options.Model,
     embeddings: Annotated[
-        Path, option("Embeddings of the enrolment, and of the tests if --test-embeddings is not given.")
-    ],
+        File, option("Embeddings of the enrolment, and of the tests if --test-embeddings is not given.")
+    ] = None,
+    audio: options.Audio = None,
+    extractor: options.Extractor = None,
     test_embeddings: Annotated[File, option("Embeddings of the tests.")] = None,
     enroll: Annotated[File, option("The recordings of each model.  [each model of the trials is a recording]")] = None,
     enrolled: Annotated[File, option("Models that `duoplda enroll` wrote.")] = None,
@@ -46,6 +48,7 @@ def score(
     matrix: Annotated[bool, option("Score all models against all test recordings.", "--matrix")] = False,
     cosine: Annotated[bool, option("Give cosines of mean vectors instead of likelihood ratios.", "--cosine")] = False,
     raw: Annotated[bool, option("Leave out the calibration of the model.", "--raw")] = False,
+    log10: options.Log10 = False,
     cohort: Annotated[
         File, option("Normalise scores with these embeddings, or with a file of `duoplda enroll`.")
     ] = None,
@@ -68,7 +71,7 @@ def score(
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Score trials: natural-log likelihood ratios that two sides are of one speaker.
+    """Score trials: natural-log likelihood ratios (log10 with --log10) that two sides are of one speaker.
 
     With --matrix or --top, --trials only says which models and recordings are meant; without it, all of the models and
     all of the test embeddings are. With --cohort, scores are normalised, and not calibrated. A warning tells where

@@ -7,12 +7,16 @@ from duoplda.cli._options import File, option
 from duoplda.cli._terminal import result, work_options
 
 EXAMPLES = """duoplda serve --model model.safetensors --registry voices.db
+duoplda serve --model model.safetensors --registry voices.db --extractor campplus.onnx
 duoplda serve --model model.safetensors --registry voices.db --host 0.0.0.0 --token-file tokens"""
 
 
 def serve(
     model: options.Model,
     registry: options.Registry,
+    extractor: Annotated[
+        File, option("Take audio, too: the extractor of embeddings (ONNX) that the model was trained on.")
+    ] = None,
     host: Annotated[str, option("The address to listen on; other machines can reach any but this machine's own.")] = (
         "127.0.0.1"
     ),

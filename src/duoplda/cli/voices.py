@@ -13,16 +13,20 @@ from duoplda.cli._words import present_voices
 EXAMPLES = """\
 duoplda voices add --registry voices.db --model model.safetensors --embeddings x.npz --enroll enroll
 duoplda voices add ann --registry voices.db --model model.safetensors --embeddings ann.npz --sessions utt2sess
+duoplda voices add ann --registry voices.db --model model.safetensors --audio ann.wav --extractor campplus.onnx
 duoplda voices list --registry voices.db --search ann
 duoplda voices show ann --registry voices.db
 duoplda voices remove ann --registry voices.db --session call-17
 duoplda voices merge anne ann --registry voices.db
 duoplda voices rename ann "Ann Smith" --registry voices.db
 duoplda voices migrate --registry voices.db --model adapted.safetensors
+duoplda voices snapshot --registry voices.db --model model.safetensors
 duoplda voices export --registry voices.db --out all.safetensors
 duoplda voices import --registry postgresql+psycopg://host/voices --model m --file all.safetensors"""
 
-Action = StrEnum("Action", ["add", "list", "show", "remove", "merge", "rename", "migrate", "export", "import"])
+Action = StrEnum(
+    "Action", ["add", "list", "show", "remove", "merge", "rename", "migrate", "snapshot", "export", "import"]
+)
 Keep = StrEnum("Keep", ["statistics", "embeddings"])
 
 
@@ -35,6 +39,8 @@ def voices(
     ] = None,
     model: Annotated[File, option("The model that enrolls; of migrate, the new one.")] = None,
     embeddings: Annotated[File, option("Embeddings of the recordings to add.")] = None,
+    audio: options.Audio = None,
+    extractor: options.Extractor = None,
     enroll: Annotated[File, option("The recordings of each voice: lines `voice recording ...`, or a table.")] = None,
     sessions: Annotated[File, option("The session of each recording (utt2sess); names count within a voice.")] = None,
     channels: options.Channels = None,
@@ -60,11 +66,12 @@ def voices(
     """List the known voices of a registry, or change them: one SQLite file, or a PostgreSQL database.
 
     add makes the registry where there is none. What is removed is gone from the file, too. Several programs may use a
-    registry at a time. With `--keep embeddings`, voices can later be enrolled anew under another model (migrate).
+    registry at a time. With `--keep embeddings`, voices can later be enrolled anew under another model (migrate). From
+    a snapshot of very many voices programs start faster.
     """
     typed = work_options(locals())
     from duoplda.workflows import voices as workflow
 
     with terminal("voices", quiet) as screen:
-        summary = workflow.voices(**typed, note=screen.note)
+        summary = workflow.voices(**typed, note=screen.note, show=screen.show)
     present_voices(summary["voices"], action.value, json, screen)

@@ -13,7 +13,7 @@ takes them.
 >>> from duoplda.workflows.train import train
 >>> with tempfile.TemporaryDirectory() as name:
 ...     at = Path(name)
-...     write_demo_data(at)
+...     _ = write_demo_data(at)
 ...     model = train(at / "train.scp", at / "m", speakers=at / "utt2spk", sessions=at / "utt2sess", shrinkage=None)
 ...     counts = score(at / "m", at / "eval.scp", at / "s.txt", enroll=at / "enroll", trials=at / "trials.tsv")
 >>> model.counts_["speakers"], counts["models"], counts["scores"]

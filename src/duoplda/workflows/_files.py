@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 import sys
@@ -34,6 +33,7 @@ from duoplda.io import (
     source_files,
 )
 from duoplda.io.common import HeldText, held
+from duoplda.io.digest import file_sha256
 from duoplda.io.label_index import missing, unlabelled
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
@@ -214,8 +214,7 @@ def file_hashes(paths: Iterable[PathLike | None]) -> dict[str, str]:
         if isinstance(path, HeldText):
             hashes[path.name] = path.sha256
         elif path is not None and Path(path).is_file():
-            with open(path, "rb") as file:
-                hashes[os.fspath(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+            hashes[os.fspath(path)] = file_sha256(path)
     return hashes
 
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from duoplda.evaluation.matching import Matched, match_files, speaker_sides
-from duoplda.io import read_enrollment, read_map
+from duoplda.io import ScoreMatrix, Scores, read_enrollment, read_map
 from duoplda.workflows._files import Columns, Note, PathLike
+
+LN10 = math.log(10)  # nats of an order of magnitude, in which forensic science writes ratios
+
+AnyScores = TypeVar("AnyScores", Scores, ScoreMatrix)
+
+
+def in_log10(scores: AnyScores, wanted: bool = True) -> AnyScores:
+    """Natural-log ratios as log10 ratios, if that is wanted."""
+    return replace(scores, score=scores.score / LN10) if wanted else scores
+
+
+def in_nats(scores: AnyScores, are_log10: bool) -> AnyScores:
+    """Log10 ratios, if they are such, as natural-log ratios."""
+    return replace(scores, score=LN10 * scores.score) if are_log10 else scores
 
 
 def read_matched(
-    scores: Sequence[PathLike], trials: PathLike, columns: Columns, allow_missing: bool, note: Note
+    scores: Sequence[PathLike], trials: PathLike, columns: Columns, allow_missing: bool, note: Note, log10: bool = False
 ) -> Matched:
-    """Read and match scores and trials, and say what was left out."""
+    """Read and match scores and trials, say what was left out, and make log10 ratios natural ones with `log10`."""
     matched = match_files(trials, scores, columns=columns, allow_missing=allow_missing)  # type: ignore[arg-type]
     for path, absent, unused in zip(scores, matched.missing.values(), matched.unused.values(), strict=True):
         if absent:
             note(f"{path}: {absent:,} trials without a score are left out")
         if unused:
             note(f"{path}: {unused:,} scores belong to no trial and are not used")
-    return matched
+    return replace(matched, systems={name: LN10 * s for name, s in matched.systems.items()}) if log10 else matched
 
 
 def read_speaker_sides(

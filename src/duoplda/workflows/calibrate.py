@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from duoplda.errors import DuopldaError, OptionsError, error_prefix
 from duoplda.estimators.backend import Backend
 from duoplda.evaluation import calibration, metrics
-from duoplda.evaluation.calibration import Fusion, QualityCalibration
+from duoplda.evaluation.calibration import Bounded, Fusion, QualityCalibration
+from duoplda.evaluation.calibration_base import Around
 from duoplda.evaluation.matching import Matched, calibrate_scores
 from duoplda.evaluation.quality import TrialQuality, described, linked_sides, trial_quality
 from duoplda.io import Scores, Trials, check_output, read_enrollment, read_quality, read_scores, write_scores
 from duoplda.io.label_index import missing
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
-from duoplda.workflows._matched import read_matched, read_speaker_sides
+from duoplda.workflows._matched import in_log10, in_nats, read_matched, read_speaker_sides
 
 
 def calibrate(
@@ -27,6 +28,7 @@ def calibrate(
     scores: Sequence[PathLike] = (),
     trials: PathLike | None = None,
     method: str | None = None,
+    bounds: str = "none",
     out: PathLike | None = None,
     apply: Sequence[PathLike] = (),
     source: PathLike | None = None,
@@ -38,12 +40,15 @@ def calibrate(
     enroll: PathLike | None = None,
     symmetric: bool | None = None,
     held_out: PathLike | None = None,
+    log10: bool = False,
     columns: Columns = None,
     allow_missing: bool = False,
     force: bool = False,
     note: Note = silent,
 ) -> dict[str, Any]:
     """Learn a calibration, or read one; write it, apply it to scores, or store it in a model.
+
+    With `log10`, all scores that are read and written are log10 ratios; what is learnt is about natural ones.
 
     Returns what was learnt, and how good it is: numbers and texts by name; nothing where a calibration was read.
     """
@@ -61,11 +66,16 @@ def calibrate(
     if method not in (None, "fusion") and len(scores) > 1:
         raise OptionsError(f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems")
     for_learning = speakers is not None or held_out is not None or symmetric is not None
-    if quality is None and (for_learning or enroll is not None):
-        names = "`speakers`, `enroll`, `symmetric` and `held_out`"
-        raise OptionsError(f"{names} go with `quality`, the table of side information")
-    if quality is not None and (method is not None or max(len(scores), len(apply)) > 1):
-        raise OptionsError("`quality` is a method of its own, for one file of `scores`; leave `method` out")
+    if quality is None and (held_out is not None or symmetric is not None):
+        raise OptionsError("`symmetric` and `held_out` go with `quality`, the table of side information")
+    if quality is None and method != "bootstrap" and (speakers is not None or enroll is not None):
+        raise OptionsError("`speakers` and `enroll` go with `quality`, or with `method` bootstrap")
+    if quality is not None and (method is not None or bounds != "none" or max(len(scores), len(apply)) > 1):
+        raise OptionsError(
+            "`quality` is a method of its own, for one file of `scores`; leave `method` and `bounds` out"
+        )
+    if source is not None and bounds != "none":
+        raise OptionsError("`bounds` are learnt, from `scores` and `trials`; a calibration of `source` has its own")
     if for_learning and source is not None:
         raise OptionsError("`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`")
     scores, apply = held_lists(*scores), held_lists(*apply)  # read to learn from, and again to be calibrated
@@ -78,32 +88,33 @@ def calibrate(
     if source is not None:
         fitted = _load(source, quality)
     else:
-        matched = read_matched(scores, trials or "", columns, allow_missing, note)
+        matched = read_matched(scores, trials or "", columns, allow_missing, note, log10)
         name = str(trials if len(scores) > 1 else scores[0])
         if table is None:
-            fitted, learnt = _learn(
-                name, matched, method or ("fusion" if len(scores) > 1 else "affine"), p_target, ridge
-            )
+            method = method or ("fusion" if len(scores) > 1 else "affine")
+            fitted = _unfitted(method, bounds, p_target, ridge)
+            sides = read_speaker_sides(matched, speakers, enroll, columns)
+            learnt = {"method": method, "bounds": bounds, **_learn(name, fitted, matched, sides)}
         else:
             options: dict[str, Any] = {} if ridge is None else {"ridge": ridge}
             options["symmetric"] = enroll is None if symmetric is None else symmetric
             fitted = QualityCalibration(p_target, **options)
-            learnt = _learn_with_quality(name, fitted, matched, table, speakers, held_out, force)
+            learnt = _learn_with_quality(name, fitted, matched, table, speakers, held_out, log10, force)
     if model is not None:
         _store(model, fitted, force)
     if out is not None and as_calibration:
         fitted.save(out, force=force)
     elif out is not None:
-        systems = {str(path): read_scores(path, columns=columns) for path in apply or scores}
+        systems = {str(path): in_nats(read_scores(path, columns=columns), log10) for path in apply or scores}
         if table is None:
             calibrated = calibrate_scores(fitted, systems, allow_missing=allow_missing)
         else:
             (values,) = systems.values()
-            rows, sides = table.of(Trials(values.enroll, values.test))
+            rows, information = table.of(Trials(values.enroll, values.test))
             with error_prefix(str(quality)):
-                ratios = fitted.transform(values.score[rows], sides)
+                ratios = fitted.transform(values.score[rows], information)
             calibrated = Scores(values.enroll[rows], values.test[rows], ratios)
-        write_scores(out, calibrated, force=force)
+        write_scores(out, in_log10(calibrated, log10), force=force)
     return learnt
 
 
@@ -134,19 +145,33 @@ class SideInformation:
             return rows, trial_quality(_some(trials, rows), table, models)
 
 
-def _learn(
-    name: str, matched: Matched, method: str, p_target: float, ridge: float | None
-) -> tuple[Any, dict[str, Any]]:
-    """Fit a calibration to scores alone; return it, and what it makes of Cllr."""
+def _unfitted(method: str, bounds: str, p_target: float, ridge: float | None) -> Any:
+    """The calibration that options name. A bootstrap learns the bounds of each resample, too."""
+    if method == "bootstrap":
+        return calibration.BootstrapCalibration(_unfitted("affine", bounds, p_target, ridge))
+    options: dict[str, Any] = {"p_target": p_target, "ridge": ridge or 0.0} if method in ("affine", "fusion") else {}
+    inner = calibration.CALIBRATIONS[method](**options)
+    return inner if bounds == "none" else Bounded(inner, bounds)
+
+
+def _learn(name: str, fitted: Any, matched: Matched, sides: tuple[Any, Any] | None) -> dict[str, Any]:
+    """Fit a calibration to scores alone; return what was learnt, and what it makes of Cllr."""
     columns = list(matched.systems.values())
-    x = np.stack(columns, axis=1) if method == "fusion" else columns[0]
-    options: dict[str, Any] = {} if method == "pav" else {"p_target": p_target, "ridge": ridge or 0.0}
+    x = np.stack(columns, axis=1) if len(columns) > 1 or _is_fusion(fitted) else columns[0]
     with error_prefix(name):
-        fitted: Any = calibration.CALIBRATIONS[method](**options).fit(x, matched.target)
-        bits = {} if method == "fusion" else {"before": metrics.cllr(x, matched.target)}
+        fitted.fit(x, matched.target, **({} if sides is None else {"speakers": sides}))
+        bits = {} if _is_fusion(fitted) else {"before": metrics.cllr(x, matched.target)}
         bits["after"] = metrics.cllr(fitted.transform(x), matched.target)
-    learnt = {"method": method, "trials": len(matched.target), "cllr_same_trials": bits}
-    return fitted, learnt | {name.strip("_"): value for name, value in fitted.get_state().items()}
+    inner = fitted
+    while isinstance(inner, Around):
+        inner = inner.calibration_
+    state = {name.strip("_"): value for name, value in (inner.get_state() | fitted.summary()).items()}
+    return {"trials": len(matched.target), "cllr_same_trials": bits, **state}
+
+
+def _is_fusion(fitted: Any) -> bool:
+    """Whether a calibration takes the scores of several systems."""
+    return isinstance(fitted.calibration if isinstance(fitted, Bounded) else fitted, Fusion)
 
 
 def _learn_with_quality(
@@ -156,6 +181,7 @@ def _learn_with_quality(
     table: SideInformation,
     speakers: PathLike | None,
     held_out: PathLike | None,
+    log10: bool,
     force: bool,
 ) -> dict[str, Any]:
     """Fit a calibration to scores and side information, write cross-validated ratios; return what it makes of Cllr."""
@@ -173,7 +199,8 @@ def _learn_with_quality(
     if held_out is not None:
         Path(held_out).mkdir(exist_ok=True)
         for path, values in zip(_held_out_files(held_out), ratios.values(), strict=True):
-            write_scores(path, Scores(chosen.trials.enroll, chosen.trials.test, values), force=force)
+            held_scores = Scores(chosen.trials.enroll, chosen.trials.test, values)
+            write_scores(path, in_log10(held_scores, log10), force=force)
     numbers = zip(fitted.recipe.terms, fitted.coefficients_, fitted.deviations_, strict=True)
     return {
         "method": "quality",
@@ -206,7 +233,7 @@ def _load(source: PathLike, quality: PathLike | None) -> Any:
 
 def _store(model: PathLike, fitted: Any, force: bool) -> None:
     """Put a calibration into a model file, whose likelihood ratios are calibrated from then on."""
-    if isinstance(fitted, Fusion | QualityCalibration):
+    if isinstance(fitted, QualityCalibration) or _is_fusion(fitted):
         cause = "a back-end is one system, without side information, and cannot hold a fusion or `quality`"
         raise DuopldaError(f"{model}: {cause}; use affine or pav, or `out`")
     backend = Backend.load(model)

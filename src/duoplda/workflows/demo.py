@@ -9,19 +9,35 @@ from typing import Any
 import numpy as np
 
 from duoplda.datasets import make_recordings
-from duoplda.errors import DuopldaError
+from duoplda.errors import DuopldaError, OptionsError
 from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
 from duoplda.workflows._files import PathLike
 
 
-def write_demo_data(out: PathLike, *, force: bool = False) -> None:
-    """Write embeddings (ark and scp), labels, the enrolment map and the trials into a folder."""
+def write_demo_data(
+    out: PathLike,
+    *,
+    audio: PathLike | None = None,
+    extractor: PathLike | None = None,
+    speakers: PathLike | None = None,
+    force: bool = False,
+) -> str:
+    """Write embeddings (ark and scp), labels, the enrolment map and the trials into a folder, and return what is there.
+
+    With `audio`, the folder stays empty: the commands of the demonstration fill it.
+    """
+    if (audio is None) != (extractor is None):
+        raise OptionsError("`audio` and `extractor` go together: recordings, and the network that embeds them")
+    if speakers is not None and audio is None:
+        raise OptionsError("`speakers` is for `audio`")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise DuopldaError(f"{folder}: exists and is no folder; give another name")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise DuopldaError(f"{folder}: exists already; give another name, or allow writing into it with `force`")
     folder.mkdir(parents=True, exist_ok=True)
+    if audio is not None:
+        return f"audio: {audio}\n"
     sizes: dict[str, Any] = {"n_dimensions": 40, "n_speaker_factors": 20, "n_session_factors": 40}
     sizes |= {"speaker_variance": 1.0, "session_variance": 1.2, "channel_variance": 1.0}
     train = make_recordings(300, sessions=(2, 8), recordings=(1, 6), seed=20, **sizes)
@@ -35,6 +51,7 @@ def write_demo_data(out: PathLike, *, force: bool = False) -> None:
         sessions += zip(names, session, strict=True)
     write_map(folder / "utt2sess", *zip(*sessions, strict=True), force=True)
     _write_trials(folder, np.array(names).reshape(50, 7, 5))
+    return f"data: {folder}/train.scp, eval.scp (Kaldi), utt2spk, utt2sess, enroll, trials.tsv\n"
 
 
 def _write_trials(folder: Path, ids: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.label_index import unlabelled
 from duoplda.io.labels import write_table
 from duoplda.report import write_diarization_report
+from duoplda.workflows._audio import embedded_windows
 from duoplda.workflows._files import (
     Columns,
     EmbeddedIds,
@@ -31,7 +32,6 @@ from duoplda.workflows._files import (
     silent,
 )
 from duoplda.workflows.convert import load_model
-from duoplda.workflows.embed import embedded_windows
 
 
 def diarize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from duoplda.audio import (
     Embedded,
     EnergyDetector,
     Extractor,
+    Journal,
     Pieces,
     SileroDetector,
+    SpeechDetector,
     embed_audio,
     list_audio,
     quality_table,
 )
-from duoplda.diarization import Segments, Turns, read_segments, write_rttm, write_segments
+from duoplda.diarization import Segments, Turns, read_regions, read_segments, write_rttm, write_segments
+from duoplda.diarization.segments import lists_segments
 from duoplda.errors import DuopldaError, MissingIds, OptionsError
 from duoplda.io import (
     Coded,
@@ -37,13 +41,13 @@ from duoplda.io import (
     write_embeddings,
     write_labels,
 )
-from duoplda.io.common import TABLE_SUFFIXES
+from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.ids import check_ids
 from duoplda.io.labels import write_table
-from duoplda.workflows._files import ById, Note, PathLike, Show, silent
+from duoplda.workflows._files import ById, Note, PathLike, Show, file_hashes, silent
 
-WINDOW = 1.5  # seconds of a window where speakers are told apart
 MOST_NAMED = 20  # files that an error names one by one
+WORDS = ("folders", "names")  # in place of a list of speakers
 
 
 def embed(
@@ -65,18 +69,19 @@ def embed(
     silero: PathLike | None = None,
     channel: int | None = None,
     longest: float = 300.0,
+    metadata: Mapping[str, str] | None = None,
     seed: int = 0,
+    resume: bool = False,
     force: bool = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
     """Make embeddings of audio, write them and what else is asked for, and return what there is of everything.
 
-    Files that cannot be read are named in an error at the end, after all that could be read has been written.
+    Files that cannot be read are named in an error at the end, after all that could be read has been written. Until
+    then `<out>.resume` holds what has been embedded so far.
     """
     kinds = _kinds(copies)
-    if windows is not None and segments is not None:
-        raise OptionsError("`windows` are taken where speech is, and `segments` are given: leave out either of the two")
     for name, value, needed, given in (
         ("hop", hop, "windows", windows),
         ("segments_out", segments_out, "windows", windows),
@@ -86,46 +91,87 @@ def embed(
             raise OptionsError(f"`{name}` is for `{needed}`")
     files = list_audio(audio)
     outputs = [out, labels_out, quality_out, speech_out, segments_out]
-    lists = [segments, silero, extractor, noises, None if speakers == "folders" else speakers, sessions]
+    lists = [segments, silero, extractor, noises, None if str(speakers) in WORDS else speakers, sessions]
     for table in (labels_out, quality_out):
         if table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES:
             raise OptionsError(f"{os.fspath(table)} is to be a table: name it .csv, .tsv or .parquet")
     _check_outputs(outputs, force, [*lists, *audio, *(file.path for file in files)])
-    parts = None if segments is None else _by_file(read_segments(segments), files)
+    parts = None if segments is None else _by_file(_parts(segments), files)
     files = files if parts is None else [file for file in files if file.id in parts]
-    _check_names(out, files, parts, kinds)
-    labels = _Labels.read(files, parts, speakers, sessions)
+    named = parts if windows is None else None  # windows are named after their files
+    _check_names(out, files, named, kinds)
+    labels = _Labels.read(files, named, speakers, sessions)
     pieces = Pieces(windows, hop or 0.25, parts, kinds, longest, channel, quality_out is not None)
     detector = EnergyDetector() if silero is None else SileroDetector(silero)
-    network = Extractor(extractor)
-    results = embed_audio(network, files, pieces, detector=detector, channels=Channels(noises, seed))
+    network = Extractor(extractor, metadata or {})
+    noise = Channels(noises, seed)
+    work = partial(embed_audio, network, pieces=pieces, detector=detector, channels=noise)
     done = _Done(len(files), note, show)
     made_by = ExtractorName(network.name, network.sha256)
-    write_embeddings(out, done.chunks(results), force=force, extractor=made_by)
-    done.write(labels, labels_out, quality_out, speech_out, segments_out, force)
-    done.refuse_problems(out)
-    return done.counts()
+    state = Path(f"{os.fspath(out)}.resume")
+    if state.exists() and not resume and not force:
+        remedy = "go on with `resume`, or begin again with `force`"
+        raise DuopldaError(f"{os.fspath(state)} holds what an interrupted run has embedded: {remedy}")
+    if resume and not state.exists():
+        note(f"{state} is not there: all files are embedded")
+    with Journal(state, _job(network, pieces, detector, noise), resume=resume) as journal:
+        if len(journal):
+            note(f"going on after {len(journal):,} files")
+        try:
+            write_embeddings(out, done.chunks(journal.through(files, work)), force=force, extractor=made_by)
+            done.write(labels, labels_out, quality_out, speech_out, segments_out, force)
+        except BaseException:
+            if any(one.ids for one in done.embedded):
+                note(f"to go on from {state}: the same command with --resume")
+            else:
+                journal.remove()
+            raise
+        if not done.problems:
+            journal.remove()
+    done.refuse_problems(f"all others are in {os.fspath(out)}; mend these, and repeat it with `resume` and `force`")
+    return {**done.counts(), "speech_by": "energy" if silero is None else Path(silero).name}
 
 
-@contextmanager
-def embedded_windows(
-    audio: Sequence[PathLike] | None,
-    extractor: PathLike | None,
-    embeddings: PathLike | None,
-    segments: PathLike | None,
-    note: Note,
-    show: Show,
-) -> Iterator[tuple[PathLike, PathLike | None]]:
-    """Give the block embeddings and segments as files: those that there are, or else of windows of the audio."""
-    if embeddings is not None:
-        yield embeddings, segments
-        return
-    assert audio is not None
-    assert extractor is not None
-    with tempfile.TemporaryDirectory() as folder:
-        windows = Path(folder, "windows.npz"), Path(folder, "segments")
-        embed(extractor, audio, windows[0], segments_out=windows[1], windows=WINDOW, note=note, show=show)
-        yield windows
+def embed_for(
+    extractor: PathLike,
+    audio: Sequence[PathLike],
+    out: PathLike,
+    *,
+    segments_out: PathLike | None = None,
+    windows: float | None = None,
+    allow_missing: bool = False,
+    note: Note = silent,
+    show: Show = silent,
+) -> None:
+    """Embed audio for another command, which has its own outputs: files that cannot be read are refused, or told."""
+    files = list_audio(audio)
+    network = Extractor(extractor)
+    done = _Done(len(files), note, show)
+    results = embed_audio(network, files, Pieces(windows))
+    write_embeddings(out, done.chunks(results), extractor=ExtractorName(network.name, network.sha256))
+    if not allow_missing:
+        done.refuse_problems()
+    for problem in done.problems:
+        note(f"left out: {problem}")
+    if segments_out is not None:
+        write_segments(segments_out, done.segments())
+
+
+def _job(network: Extractor, pieces: Pieces, detector: SpeechDetector, channels: Channels) -> dict[str, object]:
+    """What embeddings depend on beside the audio, for the file that an interrupted run is taken up from."""
+    parts = {} if pieces.segments is None else pieces.segments
+    of_file = {
+        name: [segments.ids.tolist(), segments.start.tolist(), segments.end.tolist()]
+        for name, segments in parts.items()
+    }
+    silero = file_hashes([detector.path]) if isinstance(detector, SileroDetector) else None
+    return {
+        "extractor": network.sha256,
+        "pieces": repr(replace(pieces, segments=None)),
+        "segments": hashlib.sha256(json.dumps(of_file).encode()).hexdigest(),
+        "detector": [repr(detector), silero],
+        "copies": [channels.seed, [[file.id, file.path] for file in channels.noises]],
+    }
 
 
 @dataclass
@@ -153,17 +199,23 @@ class _Done:
                 n += len(one.ids)
                 yield np.array(one.ids), one.X
         if not n:
-            self.refuse_problems(None)
+            self.refuse_problems()
             raise DuopldaError(f"none of the {self.n_files:,} files has speech in it: there is nothing to write")
 
-    def refuse_problems(self, out: PathLike | None) -> None:
-        """Name the files that could not be read."""
+    def refuse_problems(self, rest: str = "") -> None:
+        """Name the files that could not be read, and say what became of the rest."""
         if not self.problems:
             return
         more = f"; and {len(self.problems) - MOST_NAMED:,} more" * (len(self.problems) > MOST_NAMED)
-        rest = "" if out is None else f" (all others are in {os.fspath(out)})"
         named = "; ".join(self.problems[:MOST_NAMED]) + more
-        raise DuopldaError(f"{len(self.problems):,} of {self.n_files:,} files gave no embedding{rest}: {named}")
+        count = f"{len(self.problems):,} of {self.n_files:,} files gave no embedding"
+        raise DuopldaError(f"{count}{f' ({rest})' if rest else ''}: {named}")
+
+    def segments(self) -> Segments:
+        """The windows, as segments of their files."""
+        rows = [(i, one.file.id, *span) for one in self.embedded for i, span in zip(one.ids, one.spans, strict=True)]
+        ids, names, start, end = zip(*rows, strict=True)
+        return Segments(np.array(ids), Coded.of(names), np.array(start, float), np.array(end, float))
 
     def write(
         self,
@@ -183,12 +235,7 @@ class _Done:
         if speech_out is not None:
             _write_speech(speech_out, self.embedded, force)
         if segments_out is not None:
-            rows = [
-                (i, one.file.id, *span) for one in self.embedded for i, span in zip(one.ids, one.spans, strict=True)
-            ]
-            ids, names, start, end = zip(*rows, strict=True)
-            times = (np.array(start, float), np.array(end, float))
-            write_segments(segments_out, Segments(np.array(ids), Coded.of(names), *times), force=force)
+            write_segments(segments_out, self.segments(), force=force)
 
     def counts(self) -> dict[str, Any]:
         """How many there are, and how many seconds of speech."""
@@ -218,6 +265,8 @@ class _Labels:
             owner = {piece: name for name, segments in parts.items() for piece in segments.ids.tolist()}
         if str(speakers) == "folders":
             speaker: ById | None = {file.id: file.folder for file in files if file.folder}
+        elif str(speakers) == "names":
+            speaker = {file.id: file.first_word for file in files if file.first_word}
         else:
             speaker = read_map(speakers, "speaker")
         if speaker is not None:
@@ -269,6 +318,20 @@ def _check_outputs(outputs: Sequence[PathLike | None], force: bool, inputs: Sequ
         raise OptionsError("two outputs have one name")
     for path in outputs:
         check_output(path, force, inputs=inputs)
+
+
+def _parts(path: PathLike) -> Segments:
+    """Parts of files: a list of segments, or regions (RTTM, .lab), which get the id `file-start-end` (in 10 ms)."""
+    path = held(path)
+    if lists_segments(path):
+        return read_segments(path)
+    regions = read_regions(path)
+    rows = dict[str, tuple[str, float, float]]()  # two people may speak at the same time: it is one segment
+    times = zip(regions.file.values.tolist(), regions.start.tolist(), regions.end.tolist(), strict=True)
+    for name, start, end in times:
+        rows[f"{name}-{round(100 * start):07d}-{round(100 * end):07d}"] = name, start, end
+    names, starts, ends = zip(*rows.values(), strict=True)
+    return Segments(np.array([*rows]), Coded.of(names), np.array(starts), np.array(ends))
 
 
 def _by_file(segments: Segments, files: Sequence[AudioFile]) -> dict[str, Segments]:

@@ -11,6 +11,7 @@ from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_enrollment, read_map
 from duoplda.io.label_index import missing
 from duoplda.trials.sides import Sides
+from duoplda.workflows._audio import check_audio, embedded_recordings
 from duoplda.workflows._files import (
     Columns,
     EmbeddedIds,
@@ -30,6 +31,8 @@ def enroll(
     out: PathLike,
     *,
     embeddings: PathLike | None = None,
+    audio: Sequence[PathLike] | None = None,
+    extractor: PathLike | None = None,
     enroll: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
@@ -47,12 +50,19 @@ def enroll(
     show: Show = silent,
 ) -> Sides:
     """Enroll speakers, or change a file of enrolled speakers; write them, and return them."""
-    if (embeddings is None) != (enroll is None):
-        raise OptionsError("`embeddings` and `enroll` go together: vectors, and whose they are")
+    check_audio(audio, extractor, embeddings, ids, needed=False)
+    if (embeddings is None and audio is None) != (enroll is None):
+        raise OptionsError("`embeddings` (or `audio`) and `enroll` go together: vectors, and whose they are")
     if add_to is None and (remove or enroll is None):
         raise OptionsError("give `embeddings` and `enroll`, or `add_to` for a file that is to be changed")
-    check_outputs([out], force, [embeddings], [ids, model, enroll, sessions, channels, occasions, add_to])
-    with reader(device, dask, note, show, columns=columns) as (read, place):
+    lists = [ids, model, enroll, sessions, channels, occasions, add_to, extractor, *(audio or [])]
+    check_outputs([out], force, [embeddings], lists)
+    with (
+        embedded_recordings(
+            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+        ) as embeddings,
+        reader(device, dask, note, show, columns=columns) as (read, place),
+    ):
         chain = Backend.load(model)
         voices = None if add_to is None else chain.load_sides(add_to, device=place)
         if voices is not None and remove:

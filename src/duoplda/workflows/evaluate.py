@@ -14,7 +14,7 @@ from duoplda.errors import DuopldaError, OptionsError, some
 from duoplda.evaluation.matching import Matched
 from duoplda.evaluation.metrics import Booleans, Floats, measure, measure_systems, metric_names, paired_difference
 from duoplda.evaluation.partitions import partition_metrics
-from duoplda.evaluation.support import dev_pav, elub, invariance_bounds, misleading_evidence
+from duoplda.evaluation.support import dev_pav, ece, elub, invariance_bounds, misleading_evidence
 from duoplda.io import check_output, read_partition
 from duoplda.io.label_index import missing, unlabelled
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
@@ -35,6 +35,7 @@ def evaluate(
     seed: int = 0,
     compare: tuple[str, str] | None = None,
     support: bool = False,
+    log10: bool = False,
     clusters: PathLike | None = None,
     reference: PathLike | None = None,
     collar: float = 0.0,
@@ -55,10 +56,10 @@ def evaluate(
     ratios the trials support.
     """
     of_turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
-    of_scores = [scores, trials, p_target, speakers, enroll, plot, compare, support]
+    of_scores = [scores, trials, p_target, speakers, enroll, plot, compare, support, log10]
     if scores and trials and not (clusters or reference or any(of_turns.values())):
         check_output(plot, force, inputs=[*scores, trials, speakers, enroll])
-        matched = read_matched(scores, trials, columns, allow_missing, note)
+        matched = read_matched(scores, trials, columns, allow_missing, note, log10)
         sides = read_speaker_sides(matched, speakers, enroll, columns) if bootstrap else None
         priors = list(p_target) or [0.01]
         point: dict[str, Any] = {"p_target": priors, "c_miss": c_miss, "c_fa": c_fa}
@@ -76,7 +77,7 @@ def evaluate(
                 ends = zip(values.low, values.high, strict=True)
                 systems[name]["intervals"] = dict(zip(names, ends, strict=True))
             if support:
-                systems[name]["support"] = _support(matched.systems[name], matched.target)
+                systems[name]["support"] = _support(matched.systems[name], matched.target, priors)
         n = len(matched.target)
         n_targets = int(matched.target.sum())
         counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": matched.n_left_out}
@@ -120,10 +121,12 @@ def _differences(
     }
 
 
-def _support(scores: Floats, target: Booleans) -> dict[str, Any]:
-    """Which ratios the trials support, in nats, and how often they mislead."""
+def _support(scores: Floats, target: Booleans, priors: list[float]) -> dict[str, Any]:
+    """Which ratios the trials support, in nats, how often they mislead, and their cross-entropy in bits."""
     bounds = {"elub": elub(scores, target), "invariance_bounds": invariance_bounds(scores, target)}
-    return {**bounds, "dev_pav": dev_pav(scores, target), **misleading_evidence(scores, target)._asdict()}
+    entropies = {f"{p:g}": ece(scores, target, math.log(p / (1 - p))) for p in priors}
+    misleading = misleading_evidence(scores, target)._asdict()
+    return {**bounds, "dev_pav": dev_pav(scores, target), **misleading, "ece": entropies}
 
 
 def _plot(path: PathLike, matched: Matched, points: list[tuple[float, float, float]], force: bool, note: Note) -> None:

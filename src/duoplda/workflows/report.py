@@ -28,6 +28,7 @@ def report(
     enroll: PathLike | None = None,
     c_miss: float = 1.0,
     c_fa: float = 1.0,
+    log10: bool = False,
     columns: Columns = None,
     allow_missing: bool = False,
     command: str = "",
@@ -42,7 +43,7 @@ def report(
     inputs = [*scores, trials, model, speakers, enroll, channels, *(source_files(embeddings) if embeddings else [])]
     check_output(out, options.get("force", False), inputs=inputs)
     chain = load_model(model)[0] if model else None
-    matched = read_matched(scores, trials, columns, allow_missing, note)
+    matched = read_matched(scores, trials, columns, allow_missing, note, log10)
     conditions: dict[str, Any] = {name: column.values for name, column in matched.trials.conditions.items()}
     kind = read_map(channels, "channel", columns) or {}
     if kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,18 @@ from duoplda.io import (
 from duoplda.io.label_index import missing, unlabelled
 from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.workflows import _files as files
+from duoplda.workflows._audio import check_audio, embedded_recordings
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
+from duoplda.workflows._matched import in_log10
 
 
 def score(
     model: PathLike,
-    embeddings: PathLike,
+    embeddings: PathLike | None = None,
     out: PathLike | None = None,
     *,
+    audio: Sequence[PathLike] | None = None,
+    extractor: PathLike | None = None,
     test_embeddings: PathLike | None = None,
     enroll: PathLike | None = None,
     enrolled: PathLike | None = None,
@@ -48,6 +52,7 @@ def score(
     matrix: bool = False,
     cosine: bool = False,
     raw: bool = False,
+    log10: bool = False,
     cohort: PathLike | None = None,
     cohort_ids: str | None = None,
     cohort_sessions: PathLike | None = None,
@@ -68,6 +73,7 @@ def score(
 
     Without `out`, `receive` gets the scores, some at a time.
     """
+    check_audio(audio, extractor, embeddings, ids)
     if top is not None and matrix:
         raise OptionsError("`top` and `matrix` exclude each other")
     if trials is None and not matrix and top is None:
@@ -78,6 +84,8 @@ def score(
         raise OptionsError(
             "`occasions` are of the recordings that are enrolled here: leave out `enrolled` and `cosine`"
         )
+    if log10 and (cosine or cohort is not None):
+        raise OptionsError("`log10` is for likelihood ratios: leave out `cosine` and `cohort`")
     if trials is None and enroll is None and enrolled is None:
         raise OptionsError("without `trials`, `enroll` or `enrolled` must say which models there are")
     about_cohort = cohort_ids, cohort_sessions, cohort_speakers, normalize, cohort_top
@@ -89,14 +97,21 @@ def score(
         leave_out = "leave out `cohort_ids`, `cohort_sessions` and `cosine`"
         raise OptionsError(f"`cohort` is a file of enrolled sets: {leave_out}")
     embeddings, ids = files.held_lists(embeddings, ids)  # read for the enrolment and for the tests
-    lists = model, enrolled, enroll, trials, sessions, channels, occasions, cohort_sessions, cohort_speakers
+    lists = [model, enrolled, enroll, trials, sessions, channels, occasions, cohort_sessions, cohort_speakers]
+    lists += [extractor, *(audio or [])]
     files.check_outputs([out], force, [embeddings, test_embeddings, cohort], [ids, test_ids, cohort_ids, *lists])
     absent = partial(missing, allow_missing=allow_missing, note=note)
-    embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
-    tested = embedded
-    if test_embeddings is not None:
-        tested = files.EmbeddedIds(test_embeddings, test_ids, columns, allow_missing, note)
-    with files.reader(device, dask, note, show, columns=columns, domain_check=domain_check) as (read, place):
+    with (
+        embedded_recordings(
+            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+        ) as embeddings,
+        files.reader(device, dask, note, show, columns=columns, domain_check=domain_check) as (read, place),
+    ):
+        assert embeddings is not None
+        embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
+        tested = embedded
+        if test_embeddings is not None:
+            tested = files.EmbeddedIds(test_embeddings, test_ids, columns, allow_missing, note)
         chain = Backend.load(model)
         listed = None if trials is None else read_trials(trials, columns=columns)
         files.release_memory()
@@ -159,6 +174,8 @@ def score(
             blocks = scoring.score(chain, voices, tests, top=top, wanted=wanted, **options)
             whole = matrix and out is not None and Path(out).suffix.lower() in (".npz", ".h5", ".hdf5", ".hdf")
             scores = scoring.as_matrix(blocks, voices.ids) if whole else scoring.as_scores(blocks, voices.ids)
+        if log10:
+            scores = in_log10(scores) if isinstance(scores, ScoreMatrix) else map(in_log10, scores)
         n_scores, n_tests = _write(scores, out, force, receive)
     left_out = 0 if listed is None or matrix or top else len(listed) - n_scores
     counts: dict[str, int | str] = {"scores": n_scores, "models": len(voices), "tests": n_tests, "left_out": left_out}

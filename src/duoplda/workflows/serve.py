@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
+from duoplda.audio import Extractor
+from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
-from duoplda.service import app, limits, log, server, tokens
+from duoplda.io import ExtractorName
+from duoplda.service import app, bodies, limits, listening, log, server, tokens
 from duoplda.voices import Registry
 from duoplda.workflows._files import Note, PathLike, silent
 
@@ -14,6 +22,7 @@ def serve(
     model: PathLike,
     registry: PathLike,
     *,
+    extractor: PathLike | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     token_file: PathLike | None = None,
@@ -25,17 +34,23 @@ def serve(
     timeout: int = 30,
     started: Note = silent,
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; `started` is told the address once they are taken."""
+    """Answer requests until SIGTERM or Ctrl-C; `started` is told the address once they are taken.
+
+    With an `extractor`, an ONNX file, requests may bring audio, too.
+    """
     bounds = limits.Limits(max_body, max_rows, max_requests, timeout)
     known = () if token_file is None else tokens.read_tokens(token_file)
     with server.listening(host, port) as (listener, loopback):
         tokens.check_reach(loopback, host, known)
         chain = Backend.load(model)
+        dimension = int(next(iter(chain.steps_.values()), chain.plda_).n_features_in_)
+        listen = None if extractor is None else _listener(extractor, chain, dimension)
+        reader = bodies.Reader(bounds, dimension, listen)
         lines = log.open_log()
         with Registry.open(registry, chain) as voices, log.Audit(audit_log, lines) as audit:
             gate = app.application(
                 voices,
-                int(next(iter(chain.steps_.values()), chain.plda_).n_features_in_),
+                reader,
                 limits=bounds,
                 tokens=known,
                 hosts=app.hosts_of(host, loopback, allow_host),
@@ -44,3 +59,16 @@ def serve(
             )
             server.run(gate, listener, lambda: started(server.address_of(listener)))
             lines.info("all requests are answered, the service has ended")
+
+
+def _listener(extractor: PathLike, chain: Backend, dimension: int) -> Callable[[bytes], NDArray[np.float32]]:
+    """What makes an embedding of a body of audio, for a model that was trained on embeddings of this extractor."""
+    network = Extractor(extractor)
+    trained = ExtractorName.parsed(json.dumps(chain.provenance_.get("extractor")))
+    if network.dim != dimension:
+        cause = f"its embeddings have {network.dim} dimensions, and the model takes {dimension}"
+        raise DuopldaError(f"{extractor}: {cause}: give the extractor that the model was trained on")
+    if trained is not None and trained.sha256 != network.sha256:
+        cause = f"it is not {trained.name} (sha256 {trained.sha256[:12]}...), on whose embeddings the model was trained"
+        raise DuopldaError(f"{extractor}: {cause}: give that extractor")
+    return partial(listening.embedding_of, network)

@@ -16,23 +16,27 @@ from duoplda.estimators.backend import Backend
 from duoplda.io import read_embeddings, read_enrollment
 from duoplda.voices import Registry, Voice
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Columns, Note, PathLike, silent
+from duoplda.workflows._audio import check_audio, embedded_recordings
+from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 
+ABOUT_RECORDINGS = ("enroll", "sessions", "channels", "ids", "columns")
 # Of each action: how many names it takes, at least and at most, and its options beside the registry and `by`
 ACTIONS = {
-    "add": (0, 1, {"model", "embeddings", "enroll", "sessions", "channels", "ids", "columns", "keep", "join"}),
+    "add": (0, 1, {"model", "embeddings", "audio", "extractor", *ABOUT_RECORDINGS, "keep", "join"}),
     "list": (0, 0, {"search"}),
     "show": (1, 1, set[str]()),
     "remove": (1, None, {"session"}),
     "merge": (2, 2, {"model"}),
     "rename": (2, 2, set[str]()),
     "migrate": (0, 0, {"model"}),
+    "snapshot": (0, 0, {"model"}),
     "export": (0, 0, {"out", "force"}),
     "import": (0, 0, {"model", "file"}),
 }
 NEEDED = {
-    "add": ("model", "embeddings"),
+    "add": ("model",),
     "migrate": ("model",),
+    "snapshot": ("model",),
     "export": ("out",),
     "import": ("model", "file"),
 }
@@ -45,6 +49,8 @@ def voices(
     registry: PathLike,
     model: PathLike | None = None,
     embeddings: PathLike | None = None,
+    audio: Sequence[PathLike] | None = None,
+    extractor: PathLike | None = None,
     enroll: PathLike | None = None,
     sessions: PathLike | None = None,
     channels: PathLike | None = None,
@@ -61,11 +67,14 @@ def voices(
     strict: bool = False,
     force: bool = False,
     note: Note = silent,
+    show: Show = silent,
 ) -> dict[str, Any]:
     """Change a registry of known voices, or tell what is in it: the voices that it is about, under `voices`."""
     given = {
         "model": model,
         "embeddings": embeddings,
+        "audio": audio,
+        "extractor": extractor,
         "enroll": enroll,
         "sessions": sessions,
         "channels": channels,
@@ -83,10 +92,15 @@ def voices(
     chain = None if model is None else Backend.load(model)
     if action == "add":
         assert chain is not None
-        assert embeddings is not None
+        check_audio(audio, extractor, embeddings, ids)
         labels = files.labels_by_id(sessions, channels, columns)
-        embedded = files.EmbeddedIds(embeddings, ids, columns, allow_missing, note)
-        additions = _additions(names, enroll, embedded, labels, strict)
+        with embedded_recordings(
+            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+        ) as path:
+            assert path is not None
+            files.warn_of_extractor(path, chain)
+            embedded = files.EmbeddedIds(path, ids, columns, allow_missing, note)
+            additions = _additions(names, enroll, embedded, labels, strict)
         with _opened_or_made(registry, chain, keep, by, note) as there:
             there.add_all(*additions, join=join)
             return _told(there.voice(name) for name in additions[0])
@@ -99,6 +113,9 @@ def voices(
         if action == "migrate":
             assert chain is not None
             there.migrate(chain)
+        elif action == "snapshot":
+            there.snapshot()
+            return _told([])
         elif action == "export":
             assert out is not None
             there.export(out, force=force)

@@ -1,0 +1,51 @@
+"""A case: from a case file to a page for the court and all numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from duoplda.case import assess_case, read_case
+from duoplda.case.file import template
+from duoplda.case.record import files_read
+from duoplda.errors import DuopldaError, OptionsError
+from duoplda.io import atomic_path, atomic_paths, check_output
+from duoplda.report import write_case_report
+from duoplda.workflows._files import PathLike
+
+
+def case(
+    file: PathLike,
+    out: PathLike | None = None,
+    *,
+    new: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Assess a case, write `case.html` and `case.json` into the folder `out`, and return what the latter holds.
+
+    With `new`, write a template of a case file instead, and return nothing.
+    """
+    if new:
+        if out is not None:
+            raise OptionsError("`new` writes a template of a case file: leave out `out`")
+        with atomic_path(file, force=force) as temporary:
+            temporary.write_text(template(), encoding="utf-8")
+        return {}
+    if out is None:
+        raise OptionsError("give `out`, the folder for case.html and case.json, or `new` for a template")
+    asked = read_case(file)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+    page, data = folder / "case.html", folder / "case.json"
+    if folder.is_dir():
+        for path in (page, data):
+            check_output(path, force, inputs=files_read(asked))
+    record = assess_case(asked)
+    numbers = record.as_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_paths(page, data, force=force) as (page, data):
+        write_case_report(page, record, force=True)
+        data.write_text(json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    return numbers
