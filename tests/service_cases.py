@@ -7,6 +7,7 @@ import io
 import json
 import os
 import socket
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode, urlsplit
@@ -62,7 +63,7 @@ class Client:
         self.address = address
         self.place = urlsplit(address).netloc
         self.token = token
-        self.connection = http.client.HTTPConnection(self.place, timeout=20)
+        self.connection = http.client.HTTPConnection(self.place, timeout=60)
 
     def __enter__(self):
         return self
@@ -122,9 +123,20 @@ def stopped(process):
     finally:
         if process.poll() is None:
             process.terminate()
-        code = process.wait(30)
-        process.stdout.close()
+        try:
+            code = process.wait(90)
+        finally:
+            process.kill()
+            process.stdout.close()
     assert code == 0, log_of(process, end=True)
+
+
+def until(condition, seconds=60):
+    """Wait for something that happens at once, and on a busy machine later; fail where it does not happen."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"it has not happened after {seconds} s"
+        time.sleep(0.02)
 
 
 def log_of(process, end=False):
@@ -133,7 +145,7 @@ def log_of(process, end=False):
     return text if end else [json.loads(line) for line in text.splitlines()]
 
 
-def raw(address, data, seconds=10):
+def raw(address, data, seconds=60):
     """Send bytes, and read until the server closes the connection."""
     host, port = urlsplit(address).netloc.split(":")
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:

@@ -14,10 +14,11 @@ from duoplda import PLDA
 from duoplda.cli import app
 from duoplda.estimators.backend import Backend
 from duoplda.evaluation import metrics, support
-from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
+from duoplda.evaluation.calibration import AffineCalibration, Bounded, Fusion, KDECalibration, PAVCalibration, load
 from duoplda.io import Coded, Scores, read_scores, write_scores
 
 N_SPEAKERS = 12
+LN10 = np.log(10)
 
 
 def run(*arguments: object) -> Any:
@@ -265,6 +266,124 @@ def test_calibration_in_a_model(files: Files) -> None:
     assert isinstance(Backend.load(model).calibration_, PAVCalibration)
     done = run(*given, "--scores", files.path("a.txt"), "--force")
     assert (done.exit_code, "fusion" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("bounds", ["elub", "invariance"])
+def test_bounds_are_learnt_stored_applied_and_shown(files: Files, bounds: str) -> None:
+    model = files.path("model.safetensors")
+    PLDA.from_parameters(np.zeros(2), 30 * np.eye(2), None, np.eye(2)).save(model)
+    given = ("calibrate", "--scores", files.path("b.tsv"), "--trials", files.path("trials"), "--bounds", bounds)
+    expected = Bounded(AffineCalibration(), bounds).fit(files.b, files.target)
+    done = run(*given, "--model", model)
+    assert done.exit_code == 0, done.stderr
+    orders = " .. ".join(f"10^{end / LN10:.2f}" for end in (expected.lower_, expected.upper_))
+    assert f"ratios are kept within {orders}" in done.stderr
+    words = run("info", model).stdout
+    assert "calibration: Bounded(AffineCalibration): scale" in words
+    assert f"ratios are kept within {orders}" in words
+    known = json.loads(run("info", model, "--json").stdout)["calibration_values"]
+    assert (known["lower"], known["upper"], known["bounds"]) == (expected.lower_, expected.upper_, bounds)
+    backend = Backend.load(model)
+    X = np.random.default_rng(0).standard_normal((6, 2)) * 30
+    ratios = backend.llr(X, X)
+    raw = backend.llr(X, X, calibrated=False)
+    np.testing.assert_allclose(ratios, expected.transform(raw), rtol=1e-9)
+    assert ratios.min() == expected.lower_ > expected.calibration_.transform(raw).min()
+    kept, out = files.path("c.safetensors"), files.path("out.txt")
+    done = run(*given, "--out", kept, "--json")
+    assert json.loads(done.stdout)["upper"] == expected.upper_
+    assert run("calibrate", "--from", kept, "--apply", files.path("b.tsv"), "--out", out).exit_code == 0
+    found = read_scores(out).score
+    np.testing.assert_allclose(np.sort(found), np.sort(expected.transform(files.b)), rtol=1e-9)
+    done = run("calibrate", "--from", kept, "--apply", files.path("b.tsv"), "--bounds", bounds, "--out", out, "--force")
+    assert (done.exit_code, "--bounds are learnt" in done.stderr) == (2, True)
+
+
+def test_a_bounded_fusion(files: Files) -> None:
+    both = ("--scores", files.path("a.txt"), "--scores", files.path("b.tsv"), "--trials", files.path("trials"))
+    kept, out = files.path("fusion.safetensors"), files.path("fused.txt")
+    assert run("calibrate", *both, "--bounds", "elub", "--out", kept).exit_code == 0
+    apply = ("--apply", files.path("a.txt"), "--apply", files.path("b.tsv"), "--out", out)
+    done = run("calibrate", "--from", kept, *apply)
+    assert done.exit_code == 0, done.stderr
+    x = np.stack((files.a, files.b), axis=1)
+    fitted = Bounded(Fusion()).fit(x, files.target)
+    assert cllr_of(files, "fused.txt") == pytest.approx(metrics.cllr(fitted.transform(x), files.target), rel=1e-9)
+    model = files.path("model.safetensors")
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
+    done = run("calibrate", *both, "--bounds", "elub", "--model", model)
+    assert (done.exit_code, "cannot hold a fusion" in done.stderr) == (1, True)
+
+
+def test_kernels_and_intervals(files: Files) -> None:
+    given = ("calibrate", "--scores", files.path("b.tsv"), "--trials", files.path("trials"), "--method")
+    kernels = files.path("kde.txt")
+    assert run(*given, "kde", "--out", kernels).exit_code == 0
+    expected = KDECalibration().fit(files.b, files.target).transform(files.b)
+    assert cllr_of(files, "kde.txt") == pytest.approx(metrics.cllr(expected, files.target), rel=1e-9)
+    kept = files.path("boot.safetensors")
+    speakers = ("--speakers", files.path("utt2spk"), "--enroll", files.path("enroll"))
+    done = run(*given, "bootstrap", *speakers, "--bounds", "elub", "--out", kept)
+    assert done.exit_code == 0, done.stderr
+    fitted = load(kept)
+    low, high = fitted.interval(files.b)
+    ratios = fitted.transform(files.b)
+    np.testing.assert_allclose(ratios, Bounded(AffineCalibration()).fit(files.b, files.target).transform(files.b))
+    assert np.all((low <= ratios) & (ratios <= high))
+    assert np.any(high - low > 0.1)
+    done = run(*given, "kde", *speakers, "--out", files.path("x.txt"))
+    assert (done.exit_code, "--speakers and --enroll go with --quality" in done.stderr) == (2, True)
+
+
+# -- log10, as forensic science writes ratios
+
+
+def test_log10_scores_give_what_natural_ones_do(files: Files) -> None:
+    for name in ("a.txt", "b.tsv"):
+        natural = read_scores(files.path(name))
+        write_scores(files.path("ten_" + name), Scores(natural.enroll, natural.test, natural.score / LN10))
+    trials = ("--trials", files.path("trials"))
+    systems = [json.loads(evaluate(files, "--json", "--support").stdout)["systems"]["a"]]
+    done = evaluate(files, "--json", "--support", "--log10", scores=("ten_a.txt",))
+    systems.append(json.loads(done.stdout)["systems"]["ten_a"])
+    for values in systems:
+        del values["file"]
+        values |= values.pop("support")
+        values |= {f"ece {prior}": bits for prior, bits in values.pop("ece").items()}
+    assert systems[0].keys() == systems[1].keys()
+    for name, value in systems[0].items():
+        assert systems[1][name] == pytest.approx(value, rel=1e-9), name
+    outs = [files.path(f"{name}.txt") for name in ("natural", "ten")]
+    assert run("calibrate", "--scores", files.path("b.tsv"), *trials, "--out", outs[0]).exit_code == 0
+    done = run("calibrate", "--scores", files.path("ten_b.tsv"), *trials, "--log10", "--out", outs[1])
+    assert done.exit_code == 0, done.stderr
+    natural, ten = (read_scores(out).score for out in outs)
+    np.testing.assert_allclose(LN10 * ten, natural, rtol=1e-9)
+    page = files.path("page.html")
+    done = run("report", "--scores", files.path("ten_a.txt"), *trials, "--log10", "--out", page)
+    assert done.exit_code == 0, done.stderr
+    assert "1 system on 432 trials" in done.stderr
+    assert f"{metrics.cllr(files.a, files.target):.3f}" in page.read_text()
+
+
+def test_scores_are_written_in_log10(files: Files) -> None:
+    rng = np.random.default_rng(0)
+    model, x = files.path("model.safetensors"), files.path("x.npz")
+    PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)
+    np.savez(x, ids=[f"r{k}" for k in range(6)], embeddings=rng.standard_normal((6, 2)))
+    files.path("few").write_text("r0 r1\nr2 r4\nr3 r5\n")
+    given = ("score", "--model", model, "--embeddings", x)
+    for more in (("--trials", files.path("few")), ("--matrix", "--enroll", files.path("models"))):
+        files.path("models").write_text("m r0\nn r1\n")
+        outs = [files.path(f"{name}{len(more)}.npz") for name in ("natural", "ten")]
+        for out, unit in zip(outs, ((), ("--log10",)), strict=True):
+            done = run(*given, *more, *unit, "--out", out)
+            assert done.exit_code == 0, done.stderr
+        natural, ten = (read_scores(out).score for out in outs)
+        assert len(natural) > 0
+        np.testing.assert_allclose(LN10 * ten, natural, rtol=1e-6)
+    done = run(*given, "--trials", files.path("few"), "--cosine", "--log10", "--out", files.path("y"))
+    assert (done.exit_code, "--log10 is for likelihood ratios" in done.stderr) == (2, True)
 
 
 def test_damaged_calibrations(files: Files) -> None:

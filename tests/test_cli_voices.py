@@ -85,6 +85,8 @@ def test_actions(folder, registry, tmp_path):
     found = done("voices", "list", "--search", "sMITH", *at).stdout.splitlines()
     assert [line.split()[0] for line in found] == ["voice", "Ann"]
     assert "session" in done("voices", "show", "Ann Smith", *at).stdout
+    done("voices", "snapshot", *at, "--model", folder / "m")
+    done("identify", *at, "--model", folder / "m", "--embeddings", folder / "tests.npz")
     done("voices", "export", *at, "--out", tmp_path / "all")
     new = tmp_path / "new.db"
     done("voices", "import", "--registry", new, "--model", folder / "m", "--file", tmp_path / "all")
@@ -144,6 +146,7 @@ def test_a_registry_serves_as_known_speakers(folder, registry, tmp_path):
         ("remove a b --session 1", "--session is of one voice"),
         ("import", "import needs --model"),
         ("export", "export needs --out"),
+        ("snapshot", "snapshot needs --model"),
         ("forget", "Invalid value"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from cli_cases import done, duoplda
-from duoplda import PLDA, Backend
+from duoplda import PLDA, Backend, metrics
 from duoplda.io import (
     read_embeddings,
     read_enrollment,
@@ -147,7 +147,7 @@ def test_score_files_with_labels_are_to_be_cut(files):
 
 
 def test_code_of_the_page(files, capsys):
-    kaldi, speechbrain, bosaris, definitions = code(PAGE)
+    kaldi, speechbrain, bosaris, _, definitions = code(PAGE)
     plda = run(kaldi)["kaldi"]
     assert "a Kaldi Plda (10, 10)" in capsys.readouterr().out
     F, Sigma = plda.speaker_loadings_, np.linalg.inv(plda.noise_precision_)
@@ -186,6 +186,32 @@ def test_code_of_the_page(files, capsys):
     run(definitions)
     few, many, most = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
     assert few > 0.5 > 0.2 > many > 0.05 > most  # points, as the page says roughly
+
+
+def test_lirs_data_objects_there_and_back(files):
+    pytest.importorskip("lir")
+    found = run(code(PAGE)[3])
+    scores, labels = found["scores"], found["labels"]
+    np.testing.assert_allclose(found["ratios"], found["bounded"].transform(scores), rtol=1e-12)
+    np.testing.assert_array_equal(found["truth"], labels)
+    np.testing.assert_allclose((found["low"], found["high"]), found["fitted"].interval(scores), rtol=1e-12)
+    ends = [end * np.log(10) for end in found["theirs"].llr_bounds]
+    np.testing.assert_allclose(ends, [found["bounded"].lower_, found["bounded"].upper_], rtol=1e-12)
+    from lir.metrics import cllr
+
+    assert cllr(found["theirs"]) == pytest.approx(metrics.cllr(found["ratios"], labels), rel=1e-9)
+
+
+def test_log10_scores_of_the_page(files):
+    for command in commands(PAGE):
+        if command[0] == "train" and "--sessions" in command:
+            done(*command, "--quiet")
+        if "--log10" in command or (command[0] == "score" and "model.safetensors" in command):
+            done(*command)
+    natural, ten = listed("scores.txt"), listed("log10.txt")
+    for pair, score in natural.items():
+        assert np.log(10) * ten[pair] == pytest.approx(score, rel=1e-4, abs=1e-4)
+    assert max(listed("bounded.txt").values()) < max(ten.values())
 
 
 def test_warning_of_vectors_that_were_not_prepared(files):

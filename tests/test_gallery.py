@@ -20,7 +20,18 @@ ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "examples" / "gallery"
 PAGES = sorted(path.stem for path in GALLERY.glob("plot_*.py"))
 # what a page may import from the package; all of it is in the documentation
-PUBLIC = {"", ".calibration", ".datasets", ".diarization", ".io", ".metrics", ".plots", ".preprocessing", ".voices"}
+PUBLIC = {
+    "",
+    ".audio",
+    ".calibration",
+    ".datasets",
+    ".diarization",
+    ".io",
+    ".metrics",
+    ".plots",
+    ".preprocessing",
+    ".voices",
+}
 
 
 @cache
@@ -293,3 +304,15 @@ def test_commands_of_real_speech_are_those_of_the_results():
     commands = re.findall(r"^#     (python examples/.*)$", source("plot_real_speech"), re.MULTILINE)
     assert len(commands) == 2
     assert all(f"    {command}\n" in text for command in commands)
+
+
+# -- copies of a recording
+
+
+def test_copies_of_a_recording_are_as_the_page_says():
+    page = ran("plot_from_audio")
+    assert {kind: of.bandwidth for kind, of in page["qualities"].items() if of.bandwidth <= 4000} == {"telephone": 4000}
+    assert page["qualities"]["noise"].snr < page["qualities"]["clean"].snr - 20
+    assert len(page["none"]) == 0
+    assert page["start"] == pytest.approx(0.6, abs=0.1)
+    assert page["end"] == pytest.approx(3.4, abs=0.1)

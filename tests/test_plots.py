@@ -46,6 +46,9 @@ def pictures(systems, plda, **ax):
     yield "bayes_error", plots.bayes_error(systems, **ax)
     yield "ece", plots.ece(systems, **ax)
     yield "reliability", plots.reliability(systems, **ax)
+    yield "llr_overestimation", plots.llr_overestimation(systems, **ax)
+    ratios = np.linspace(-3, 3, 20)
+    yield "llr_interval", plots.llr_interval(ratios, ratios - 0.5, ratios + 0.2 * np.abs(ratios), **ax)
     yield "likelihood_trace", plots.likelihood_trace(plda, **ax)
     yield "variance_shares", plots.variance_shares(plda, **ax)
     yield "few speakers", plots.speaker_map(rng.standard_normal((40, 3)), np.arange(40) % 5, **ax)
@@ -170,6 +173,37 @@ def test_cross_entropy_lines(systems):
     np.testing.assert_allclose(entropy.get_ydata(), support.ece(scores, labels, odds))
     np.testing.assert_allclose(nothing.get_ydata(), support.ece(np.zeros(len(scores)), labels, odds), atol=1e-12)
     assert np.all(least.get_ydata() <= np.minimum(entropy.get_ydata(), nothing.get_ydata()) + 1e-12)
+
+
+def test_overestimation_lines(systems):
+    scores, labels = systems["overconfident"]
+    rng = np.random.default_rng(0)
+    names = rng.integers(30, size=(len(labels), 2))
+    names[:, 1] = np.where(labels, names[:, 0], (names[:, 0] + 1 + names[:, 1] % 29) % 30)
+    zero, excess, low, high = plots.llr_overestimation(
+        {"o": (scores, labels)}, speakers=tuple(names.T), n_resamples=10
+    ).lines
+    expected = support.llr_overestimation(scores, labels, tuple(names.T), n_resamples=10)
+    for line, values in zip((excess, low, high), expected[1:], strict=True):
+        np.testing.assert_allclose(line.get_xdata() * np.log(10), expected.llr)
+        np.testing.assert_allclose(line.get_ydata() * np.log(10), values)
+    assert list(zero.get_ydata()) == [0, 0]
+    assert np.all(low.get_ydata() <= excess.get_ydata())
+    assert np.all(excess.get_ydata() <= high.get_ydata())
+
+
+def test_interval_lines():
+    ratios = np.array([2.0, -1.0, 0.0])
+    low = ratios - np.array([3, 1, 2])
+    high = ratios + np.array([0.1, 0.2, 0.3])
+    above, below = plots.llr_interval(ratios, low, high).lines[1:]
+    np.testing.assert_allclose(above.get_xdata() * np.log(10), [-1, 0, 2])
+    np.testing.assert_allclose(above.get_ydata() * np.log(10), [0.2, 0.3, 0.1])
+    np.testing.assert_allclose(below.get_ydata() * np.log(10), [-1, -2, -3])
+    with pytest.raises(DuopldaError, match="have the shapes"):
+        plots.llr_interval(ratios, ratios[:2], ratios)
+    with pytest.raises(DuopldaError, match="is NaN"):
+        plots.llr_interval(ratios, ratios, ratios * np.nan)
 
 
 def test_bayes_error_lines(systems):
