@@ -2,11 +2,21 @@
 
 MODEL is an extractor as ONNX, FOLDER has recordings. The floor reads each recording with soundfile and embeds it with
 sherpa-onnx, one after another on one thread. Ours looks for speech, too.
+
+With `--hostile 10000` as many files are read whose headers were changed at random, and ten hours of silence are
+embedded: what came of them, and the memory that it took. The exit status is 1 where one was anything but read or
+refused in a line.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +25,26 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import Row, interleaved, table
-from duoplda.audio import KINDS, AudioFile, Extractor, Pieces, audio_rate, embed_audio, list_audio, read_audio
+from duoplda import DuopldaError
+from duoplda.audio import (
+    KINDS,
+    AudioFile,
+    Extractor,
+    Pieces,
+    audio_blocks,
+    audio_rate,
+    embed_audio,
+    list_audio,
+    read_audio,
+)
+
+RATE = 16_000
+HEADER = 128  # bytes at the beginning that are changed
+FORMATS = {"WAV": ("PCM_16", "PCM_24", "ULAW", "FLOAT"), "FLAC": ("PCM_16",), "OGG": ("VORBIS", "OPUS")}
+FORMATS |= {"MP3": ("MPEG_LAYER_III",), "AU": ("ULAW",), "AIFF": ("PCM_16",), "NIST": ("PCM_16",), "CAF": ("PCM_16",)}
+
+
+# -- speed
 
 
 def by_hand(model: Path, files: list[AudioFile]) -> Callable[[], None]:
@@ -62,12 +91,91 @@ def rows(model: Path, folder: Path) -> list[Row]:
     return [*beside, Row("embeddings, 1 thread, beside real time", size, times[0], seconds, None)]
 
 
+# -- hostile files
+
+
+def whole_files(samples: np.ndarray) -> list[bytes]:
+    """The same samples in each format."""
+    import soundfile
+
+    files = []
+    for kind, codings in FORMATS.items():
+        for coding in codings:
+            with io.BytesIO() as file:
+                soundfile.write(file, samples, RATE, format=kind, subtype=coding)
+                files.append(file.getvalue())
+    return files
+
+
+def mutated(rng: np.random.Generator, whole: bytes) -> bytes:
+    """A file with up to five other bytes in its header; of every fifth, the end is missing."""
+    content = bytearray(whole)
+    for place in rng.integers(min(len(whole), HEADER), size=rng.integers(1, 6)):
+        content[place] = rng.integers(256)
+    return bytes(content[: rng.integers(1, len(whole))] if rng.random() < 0.2 else content)
+
+
+def outcome(path: Path) -> str:
+    """What comes of reading a file."""
+    try:
+        n = sum(len(block) for block in audio_blocks(path, RATE))
+    except DuopldaError as error:
+        return "refused" if "\n" not in str(error) else "refused in several lines"
+    except Exception as error:
+        return f"raised {type(error).__name__}"
+    return "read" if n else "read, and has no samples"
+
+
+def hostile(n: int, folder: Path) -> Counter[str]:
+    """What came of n files whose headers were changed."""
+    rng = np.random.default_rng(0)
+    files = whole_files(0.1 * rng.normal(size=8000))
+    path = folder / "mutated"
+    outcomes = Counter[str]()
+    for i in range(n):
+        path.write_bytes(mutated(rng, files[i % len(files)]))
+        outcomes[outcome(path)] += 1
+    return outcomes
+
+
+def silence(extractor: Extractor, folder: Path, hours: int = 10) -> str:
+    """What is said of hours of silence."""
+    import soundfile
+
+    path = folder / "silence.flac"
+    with soundfile.SoundFile(path, "w", RATE, 1) as file:
+        for _ in range(60 * hours):
+            file.write(np.zeros(60 * RATE, np.float32))
+    (one,) = embed_audio(extractor, list_audio(path))
+    return "; ".join([*one.notes, *one.problems])
+
+
+def peak() -> str:
+    """The largest memory that this process had until now."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB"
+
+
+def attack(model: Path, n: int) -> bool:
+    """Print what came of hostile files; true if none was worse than refused."""
+    with tempfile.TemporaryDirectory() as name:
+        outcomes = hostile(n, Path(name))
+        print(f"{n:,} files with changed headers: {dict(outcomes)}; memory at most {peak()}", flush=True)
+        begin = time.perf_counter()
+        said = silence(Extractor(model), Path(name)).replace(f"{name}/", "")
+        print(f"{said}: {time.perf_counter() - begin:.0f} s; memory at most {peak()}, the extractor included")
+    return {*outcomes} <= {"read", "refused"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audio", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--hostile", type=int, metavar="N", help="files with changed headers, instead of the times")
     given = parser.parse_args()
-    print(table(rows(given.model, given.folder)))
+    if given.hostile is None:
+        print(table(rows(given.model, given.folder)))
+    else:
+        sys.exit(not attack(given.model, given.hostile))
 
 
 if __name__ == "__main__":

@@ -119,6 +119,7 @@ def every_command(folder: Path) -> list[tuple[list[str], bool]]:
         (["evaluate", *scored, *lists[:2], *enrolled, "--bootstrap", "20"], True),
         (["calibrate", *scored, *out("calibrated.txt")], True),
         (["report", *scored, *out("report.html")], True),
+        (["case", str(folder / "case.toml"), "--new", "--force"], False),
         (["demo", "--out", str(folder / "demo"), "--force"], True),
     ]
 

@@ -2,6 +2,7 @@
 
 ORDER = (
     "copies_are_not_sessions",
+    "from_audio",
     "enrolment",
     "calibration",
     "tippett_and_bayes_error",
