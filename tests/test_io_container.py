@@ -159,7 +159,7 @@ def test_one_version_of_a_model_is_read(tmp_path: Path, version: int) -> None:
 
 def test_no_file_and_no_regular_file(tmp_path: Path) -> None:
     assert "cannot read the file of enrolled speakers" in refusal(tmp_path / "nowhere")
-    assert "cannot read the file of enrolled speakers" in refusal(tmp_path)
+    assert refusal(tmp_path) == "is a folder, not a file of enrolled speakers; give a file"
 
 
 def test_names_of_files_are_shown_printably(tmp_path: Path) -> None:

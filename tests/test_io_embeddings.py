@@ -356,3 +356,25 @@ def test_we_write_and_pyarrow_reads(tmp_path: Path) -> None:
     column = pq.ParquetFile(tmp_path / "x.parquet").metadata.row_group(0).column(1)
     assert "BYTE_STREAM_SPLIT" in column.encodings
     assert not any("DICTIONARY" in e for e in column.encodings)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_a_flipped_bit_is_noticed(tmp_path: Path, suffix: str) -> None:
+    """Where the format has checksums of the vectors; Kaldi's and npy have none."""
+    ids, X = vectors()
+    write_embeddings(tmp_path / f"x.{suffix}", ids, X)
+    data = (tmp_path / f"x.{suffix}").read_bytes()
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for place in rng.integers(len(data), size=40):
+        changed = bytearray(data)
+        changed[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / f"y.{suffix}").write_bytes(changed)
+        try:
+            names, read = read_embeddings(tmp_path / f"y.{suffix}").load()
+        except DuopldaError:
+            noticed += 1
+        else:  # in what no reader looks at, or in the name of the array of ids, so that rows are numbered
+            assert names.tolist() in (ids.tolist(), [str(i) for i in range(len(X))])
+            np.testing.assert_array_equal(read, X)
+    assert noticed > 20

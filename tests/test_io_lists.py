@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import h5py
@@ -104,6 +105,17 @@ def test_tables_of_pandas_with_other_names(tmp_path: Path, suffix: str) -> None:
         read_labels(path, columns={"speaker": "nobody"})
     with pytest.raises(DuopldaError, match=r"`columns` knows id, speaker, session, channel, .*, not spaeker"):
         read_labels(path, columns={"spaeker": "who"})
+
+
+@pytest.mark.parametrize(("other", "alike"), [("Jose\u0301", True), ("Jos\xea", False)])
+def test_two_codes_of_one_accent_are_told(tmp_path: Path, other: str, alike: bool) -> None:
+    path = put(tmp_path, "utt2spk", f"a Jos\xe9\nb {other}\nc Ann\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(set(read_labels(path).speaker.tolist())) == 3
+    assert [str(w.message).startswith(f"{path}: some names of the column speaker look alike") for w in caught] == (
+        [True] if alike else []
+    )
 
 
 def test_maps_are_written_as_kaldi_reads_them(tmp_path: Path) -> None:

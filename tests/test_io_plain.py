@@ -81,6 +81,8 @@ pieces = ["a", "b", "1", "1.5", "1_0", "target", "nontarget", " ", "\t", "\n", "
 @settings(deadline=None, max_examples=200, database=None)
 @given(data=st.lists(st.sampled_from(pieces), max_size=30).map("".join))
 @example(data="a\t\t\n\t\t")
+@example(data="a nan")
+@pytest.mark.filterwarnings("ignore:.* which is taken for a name")
 @pytest.mark.parametrize("header", ["", "id,speaker\n", "modelid\tsegmentid\tLLR\n"])
 @pytest.mark.parametrize("read", [read_labels, read_trials, read_enrollment, read_scores])
 def test_both_parsers_agree(tmp_path_factory: pytest.TempPathFactory, read: Callable, header: str, data: str) -> None:

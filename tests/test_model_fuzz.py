@@ -75,7 +75,8 @@ def folder() -> Iterator[Path]:
 def formats(folder: Path) -> dict[str, tuple[dict[str, Any], Write]]:
     """Of each format the arrays of a sound model, and how they are written."""
     plda = PLDA(2, 2, tol=1e-2)
-    Backend(lda=3, plda=plda).fit(X, SPEAKER, session=SESSION).save(folder / "one")
+    one = Backend(lda=3, plda=plda).fit(X, SPEAKER, session=SESSION)
+    one.calibrate([-3.0, 1.0, -1.0, 3.0], [False, False, True, True]).save(folder / "one")
     kind = np.array(["a", "b"])[np.arange(len(X)) % 2]
     by_kind = Backend(plda=plda, center_by_channel=True, whiten=False, length_norm=False)
     by_kind.fit(X, SPEAKER, session=SESSION, channel=kind).save(folder / "kinds")

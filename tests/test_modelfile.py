@@ -359,6 +359,12 @@ def test_wrong_numbers(path, name, value):
         {"fit": {"converged": True, "n_evaluations": []}},
         {"cost": []},
         {"cost": "x"},
+        {"fit": {"converged": True, "n_evaluations": float("inf")}},
+        {"channels": [{}]},
+        {"channels": ["a", ["b"]]},
+        {"scales": [1.0, 1e308]},
+        {"scales": [1e-200, 1.0]},
+        {"counts": {"speakers": -1}},
     ],
     ids=str,
 )
@@ -404,7 +410,7 @@ def test_wrong_trace(path):
 
 def test_unreadable(tmp_path):
     refused(tmp_path / "nowhere", "cannot read", "No such file")
-    refused(tmp_path, "cannot read")
+    refused(tmp_path, "is a folder")
 
 
 # -- all or nothing ----------------------------------------------------------------------------------------------------

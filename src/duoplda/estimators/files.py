@@ -83,6 +83,7 @@ def write(path: Path, model: PLDA | Backend, provenance: Mapping[str, Any] | Non
         "cost": plda.cost_,
         "model_costs": plda.model_costs_,
         "channel_costs": list(plda.channel_costs_.items()),
+        "counts": dict(getattr(model, "counts_", {})),
     }
     if plda.occasion_correlation_ is not None:
         header["occasion_correlation"] = float(plda.occasion_correlation_)
@@ -105,7 +106,6 @@ def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
     """Add what a back-end has beside its PLDA: its parameters, counts and fitted steps."""
     header["chain"] = {name: _json(getattr(backend, name)) for name in CHAIN_PARAMETERS}
     header["n_features_in"] = int(backend.n_features_in_)
-    header["counts"] = dict(backend.counts_)
     header["steps"] = {}
     for name, step in backend.steps_.items():
         header["steps"][name] = plain(step)
@@ -169,19 +169,21 @@ def reading(path: Path) -> Iterator[SavedModel]:
     arrays, header = read_container(path, ["duoplda-backend"])
     try:
         yield _saved(arrays, header)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise DuopldaError(printable(f"{path} is damaged: {' '.join(str(error).split())}")) from None
 
 
 def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
     mean, V, U, W, priors = (arrays[f"plda.{name}"] for name in PLDA_ARRAYS)
     channels = np.array(header["channels"])
+    if channels.ndim != 1 or channels.dtype == object:
+        raise DuopldaError("the kinds of channels are not all words, or all numbers")
     model = checked(mean, V, U, W.reshape(len(channels), *W.shape[-2:]), channels)
     if priors.shape != channels.shape or not (priors > 0).all() or abs(priors.sum() - 1) > 1e-6:
         raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items()}
     plda = _plda_attributes(arrays, header) | {"channel_priors_": priors}
-    backend: dict[str, Any] = {"steps_": {}, "n_features_in_": model.d, "counts_": {}}
+    backend: dict[str, Any] = {"steps_": {}, "n_features_in_": model.d, "counts_": plda["counts_"]}
     chain: dict[str, Any] = {}
     if "chain" in header:
         chain = {name: header["chain"][name] for name in CHAIN_PARAMETERS}
@@ -189,7 +191,6 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
         if d != model.d:
             raise DuopldaError(f"the PLDA has {model.d} dimensions, the steps before it give {d}")
         backend["n_features_in_"] = int(header["n_features_in"])
-        backend["counts_"] = {name: int(n) for name, n in header["counts"].items()}
     return SavedModel(model, parameters, plda, chain, {**backend, "provenance_": plda["provenance_"]})
 
 
@@ -201,15 +202,18 @@ def _plda_attributes(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
         "cost_": None if header["cost"] is None else float(header["cost"]),
         "model_costs_": {str(name): float(cost) for name, cost in header["model_costs"].items()},
         "channel_costs_": {int(K): float(cost) for K, cost in header["channel_costs"]},
+        "counts_": {str(name): int(n) for name, n in header.get("counts", {}).items()},
         "calibration_": None,
     }
+    if min(attributes["counts_"].values(), default=0) < 0:
+        raise DuopldaError(f"negative counts: {attributes['counts_']}")
     if "occasion_correlation" in header:
         kappa = header["occasion_correlation"]
         if not (isinstance(kappa, float) and 0 <= kappa <= 1):
             raise DuopldaError(f"the correlation of occasions is {kappa!r}, not a number from 0 to 1")
         attributes["occasion_correlation_"] = kappa
-    if not all(0 < scale < float("inf") for scale in attributes["scales_"]):
-        raise DuopldaError(f"scales {tuple(attributes['scales_'])} must be positive")
+    if not all(1 / LARGEST <= scale <= LARGEST for scale in attributes["scales_"]):
+        raise DuopldaError(f"scales {tuple(attributes['scales_'])} must be from {1 / LARGEST:g} to {LARGEST:g}")
     if "calibration" in header:
         state = {k.removeprefix("calibration."): a for k, a in arrays.items() if k.startswith("calibration.")}
         attributes["calibration_"] = cal.restore(header["calibration"], state)

@@ -31,6 +31,7 @@ def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile
     open_binary(path).close()
     # One piece of one row group at a time: without these options pyarrow fetches the whole file ahead.
     streamed = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
+    streamed["page_checksum_verification"] = True  # of pages that have one, as ours have
     with damaged(path):
         f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **streamed)
     with f:
@@ -111,8 +112,9 @@ def to_arrow(column: Coded | np.ndarray) -> pa.Array:
 
 
 def write_tables(out: Path, tables: Iterator[pa.Table], **options: object) -> None:
-    """Write Arrow tables, of which there is at least one, as a row group each."""
+    """Write Arrow tables, of which there is at least one, as a row group each; a checksum tells of damaged pages."""
     first = next(tables)
-    with need("pyarrow.parquet").ParquetWriter(out, first.schema, compression="zstd", **options) as writer:
+    options |= {"compression": "zstd", "write_page_checksum": True}
+    with need("pyarrow.parquet").ParquetWriter(out, first.schema, **options) as writer:
         for table in chain([first], tables):
             writer.write_table(table)

@@ -75,6 +75,8 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
     from safetensors import SafetensorError, safe_open
 
     what = CONTAINER_KINDS[next(iter(kinds))][1]
+    if os.path.isdir(path):
+        raise bad(path, "", f"is a folder, not a {what}", "give a file")
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get("duoplda", "null"))

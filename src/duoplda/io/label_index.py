@@ -62,7 +62,7 @@ def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> La
     names = len(np.unique(table.session[row]))
     if names < labels.n_sessions:
         note("names of sessions repeat from speaker to speaker: they are taken for different sessions of each speaker")
-        if 1 < names and labels.n_sessions == len(labels.speaker_ids):
+        if names > 1 and labels.n_sessions == len(labels.speaker_ids):
             cause = "no speaker has two sessions, and names of sessions repeat from speaker to speaker"
             warnings.warn(f"{cause}: are the labels of speakers and of sessions swapped?", UserWarning, stacklevel=2)
     return labels

@@ -1,5 +1,6 @@
 """Who speaks in which session, on which occasion: Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables."""
 
+import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def _read_columns(
         table = dict(zip(("id", value), read_list(path, fields=(2,)), strict=True))
     if value == "speaker" and any(name.lower().endswith(AUDIO_SUFFIXES) for name in table[value].names[:1].tolist()):
         raise bad(path, "", "lines look like `recording audio`, not `recording speaker`", "give a list of speakers")
-    _warn_of_blanks(path, table)
+    _warn_of_names(path, table)
     if repeated := table["id"].repeated():
         name, row = repeated
         remedy = "each recording has one line"
@@ -198,8 +199,8 @@ def _read_columns(
     return table, header
 
 
-def _warn_of_blanks(path: PathLike, table: Mapping[str, Coded]) -> None:
-    """Give a warning if a label is the word that programs write where they have none: it would join strangers."""
+def _warn_of_names(path: PathLike, table: Mapping[str, Coded]) -> None:
+    """Warn of labels that may join strangers or part one person: words for a gap, and two codes of one accent."""
     for meaning in ("speaker", "session"):
         column = table.get(meaning, Coded.of([]))
         for code, name in enumerate(column.names.tolist()):
@@ -207,6 +208,12 @@ def _warn_of_blanks(path: PathLike, table: Mapping[str, Coded]) -> None:
                 n = int(np.count_nonzero(column.codes == code))
                 cause = f"{n} recordings have the {meaning} {shown(name)}, which is taken for a name"
                 warnings.warn(str(bad(path, "", cause, "if it is a gap, fill it or leave them out")), stacklevel=4)
+        # An accent may be a character of its own, as in names of files of macOS: that makes two people of one.
+        accented = [name for name in column.names.tolist() if not name.isascii()]
+        if len({unicodedata.normalize("NFC", name) for name in accented}) < len(accented):
+            cause = f"some names of the column {meaning} look alike and differ in how their accents are coded"
+            remedy = "if they are one, write all in one form of Unicode, such as NFC"
+            warnings.warn(str(bad(path, "", cause, remedy)), stacklevel=4)
 
 
 def write_map(path: PathLike, keys: Iterable[str], values: Iterable[str], *, force: bool = False) -> None:

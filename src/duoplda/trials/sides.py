@@ -33,7 +33,7 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError, some
 from duoplda.io import read_container, write_container
-from duoplda.model.parameters import Model, Terms, same
+from duoplda.model.parameters import LARGEST, Model, Terms, same
 from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
 from duoplda.trials.exact import log_evidence
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 # So many patterns stand side by side in a product, each with a unit vector of its own: that makes a product of 150
 # factors half as large again. Where more patterns are rare, sides are called ragged.
 MOST_PATTERNS = 64
+MOST_RECORDINGS = 10**8  # of a session of a file, and sessions of a side: more are damage, and their sums overflow
 STATE = ("model", "types", "version", "seen", "_people", "_sessions", "occasions")  # what is not computed from others
 
 
@@ -338,8 +339,8 @@ class Sides:
         >>> sides.counts.tolist()
         [[1], [2], [1]]
         """
-        here, there = ((namespace(s.gamma), str(s.gamma.device)) for s in (self, other))
-        if here != there:
+        our_place, their_place = ((namespace(s.gamma), str(s.gamma.device)) for s in (self, other))
+        if our_place != their_place:
             raise DuopldaError("the sides are in different array libraries or on different devices: enroll both alike")
         if not same(self.model, other.model):
             raise DuopldaError("the sides were enrolled by different models: enroll both with one model")
@@ -556,8 +557,10 @@ def _checked(
             real = name in ("gamma", "z", "occasion_gamma", "kappa")
             if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
                 raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
-            if not (np.isfinite(array) if real else array >= 0).all():
-                raise ValueError(f"{name} has {'NaN or infinity' if real else 'negative numbers'} in it")
+            # Comparisons with NaN are false. Numbers of sessions and recordings are added up and multiplied.
+            if not (np.abs(array) <= LARGEST if real else (array >= 0) & (array <= MOST_RECORDINGS)).all():
+                allowed = f"finite numbers up to {LARGEST:g}" if real else f"numbers from 0 to {MOST_RECORDINGS:,}"
+                raise ValueError(f"{name} must have {allowed}")
         if h and (side.max() >= n or type_.max() >= C):
             raise ValueError("it has sessions of speakers, or of types, that it does not have")
         if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
@@ -572,7 +575,7 @@ def _checked(
             if number.shape != (1,) or number.dtype != np.int64 or number[0] < 0:
                 what = number.tolist() if number.size < 9 else number.shape
                 raise ValueError(f"n_seen is {number.dtype} {what}, expected one number from 0 on")
-            if total.ndim != 1 or not total.size or total.dtype != np.float64 or not np.isfinite(total).all():
+            if total.ndim != 1 or not total.size or total.dtype != np.float64 or not (np.abs(total) <= LARGEST).all():
                 raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
             seen = Seen(int(number[0]), total, inside)
     except (KeyError, ValueError, TypeError, IndexError) as error:
