@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save, save_file
 from scipy.optimize import check_grad, minimize
@@ -20,9 +20,6 @@ from sklearn.linear_model import LogisticRegression
 from duoplda import DuopldaError
 from duoplda.evaluation import calibration, metrics
 from duoplda.evaluation.calibration import AffineCalibration, Fusion, PAVCalibration
-
-settings.register_profile("duoplda", deadline=None, max_examples=60)
-settings.load_profile("duoplda")
 
 
 def gaussian_trials(d_prime=2.0, n=4000):

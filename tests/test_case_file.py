@@ -6,15 +6,15 @@ import tomllib
 
 import pytest
 
-from case_cases import changed, make_case
+from case_cases import changed
 from duoplda import DuopldaError
-from duoplda.case import CaseFile, read_case, template
+from duoplda.case import CaseFile, read_case, template, write_example
 from duoplda.case.file import KEYS
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return make_case(tmp_path_factory.mktemp("case"))
+    return write_example(tmp_path_factory.mktemp("case"))
 
 
 def message(path, *changes):
@@ -100,7 +100,7 @@ MISTAKES = {
     "syntax": ("seed = 3", "seed 3", "is no TOML: Expected '=' after a key"),
     "open quote": ('title = "The call"', 'title = "The call', "is no TOML: Illegal character"),
     "table twice": ("[population]", "[known]", "is no TOML: Cannot declare"),
-    "deep": ("seed = 3", "seed = " + "[" * 3000 + "]" * 3000, "has lists in lists a thousand deep"),
+    "deep": ("seed = 3", "seed = " + "[" * 3000 + "]" * 3000, "nests lists a thousand deep"),
     "long number": ("seed = 3", "seed = " + "9" * 5000, "has a number of thousands of digits"),
     "other version": ("version = 1", "version = 2", "line 1: version: is 2, and this program reads 1"),
     "version as text": (
@@ -152,7 +152,7 @@ MISTAKES = {
     "embeddings of numbers": (
         '"case.npz"',
         "[1]",
-        "known.embeddings: is a list with something else than names of files",
+        "known.embeddings: is a list with something other than names of files",
     ),
     "known is a list": ("[known]", "[[known]]", "known: is [{"),
     "speaker in question": ("[questioned]", '[questioned]\nspeaker = "Mr A"', "are the two sides swapped?"),
@@ -200,7 +200,7 @@ def test_a_table_that_is_not_there(path, table):
     ("content", "said"),
     [
         (b"", "version: is missing"),
-        (bytes(range(256)), "is no text"),
+        (bytes(range(256)), "is not text"),
         ("title = 'é'".encode("latin-1"), "is not UTF-8"),
         (b"# text\n" * 200_000, "holds more than 1 MB"),
     ],

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from case_cases import changed, make_case
-from duoplda.case import assess_case, read_case
+from case_cases import changed
+from duoplda.case import assess_case, read_case, write_example
 from duoplda.case.result import Estimate
 from duoplda.case.words import in_words
 from duoplda.report import write_case_report
@@ -34,7 +34,7 @@ def quoted(text):
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """An assessed case with a prior and a scale."""
-    path = make_case(tmp_path_factory.mktemp("page"))
+    path = write_example(tmp_path_factory.mktemp("page"))
     return assess_case(read_case(changed(path, ("seed = 3", 'seed = 3\nprior = 0.02\nscale = "ENFSI"'))))
 
 
@@ -47,7 +47,7 @@ def page(record, tmp_path_factory):
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     """The page on a case all of whose names want to be markup."""
-    path = make_case(tmp_path_factory.mktemp("hostile"))
+    path = write_example(tmp_path_factory.mktemp("hostile"))
     names = [
         ('"The call"', quoted(HOSTILE)),
         ('"The man in the call is Mr A."', quoted(HOSTILE)),
@@ -140,9 +140,11 @@ def test_curves_differ_without_colour(page):
     for figure in figures:
         found = Elements(figure).found
         curves = [a.get("stroke-dasharray", "") for tag, a in found if tag == "polyline"]
+        marks = [a.get("stroke-dasharray", "") for tag, a in found if tag == "line" and a.get("class") == "mark"]
         legend = [a.get("stroke-dasharray", "") for tag, a in found if tag == "path"]
         assert len(set(curves)) == len(curves) > 1
-        assert curves == legend
+        assert legend == curves + list(dict.fromkeys(marks))
+    assert figures[0].count('<line class="mark"') == 3  # both bounds, and the case
     assert all(
         a.get("role") == "img" and a["aria-label"] for tag, a in Elements(page.text).found if a.get("class") == "plot"
     )

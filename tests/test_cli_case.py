@@ -11,10 +11,10 @@ import re
 import numpy as np
 import pytest
 
-from case_cases import changed, make_case
+from case_cases import changed
 from cli_cases import done, duoplda
 from duoplda import Backend
-from duoplda.case import read_case, template
+from duoplda.case import read_case, template, write_example
 from duoplda.case.recordings import read_case_recordings
 from duoplda.io import read_embeddings, write_embeddings
 
@@ -23,7 +23,7 @@ LN10 = math.log(10)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return make_case(tmp_path_factory.mktemp("case"))
+    return write_example(tmp_path_factory.mktemp("case"))
 
 
 @pytest.fixture(scope="module")

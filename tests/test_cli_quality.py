@@ -255,9 +255,11 @@ def test_the_page_on_it_runs(files: Files, monkeypatch: pytest.MonkeyPatch, caps
     for command in commands:
         done = run(*shlex.split(command))
         assert done.exit_code == 0, done.output
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     names: dict[str, Any] = {}
-    exec(compile(code, "docs/calibration.md", "exec"), names)
+    for code in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(compile(code, "docs/calibration.md", "exec"), names)
+    assert all(names[fitted].lower_ < 0 < names[fitted].upper_ for fitted in ("bounded", "kernels"))
+    assert (names["low"] < names["high"]).all()
     assert "log duration, test" in capsys.readouterr().out
     np.testing.assert_allclose(read_scores("eval_calibrated.txt").score, names["ratios"], rtol=1e-9)
     np.testing.assert_allclose(read_scores("held/quality.txt").score, names["held_out"].quality, rtol=1e-9)

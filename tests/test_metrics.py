@@ -22,9 +22,6 @@ from sklearn.metrics import roc_curve
 from duoplda import DuopldaError
 from duoplda.evaluation import metrics
 
-settings.register_profile("duoplda", deadline=None, max_examples=60)
-settings.load_profile("duoplda")
-
 INF = np.inf
 EER_METHODS = ("rocch", "interpolated", "nearest")
 TRIAL_METRICS = {

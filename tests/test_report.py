@@ -695,9 +695,14 @@ def test_the_page_fits_the_screen(page, width):
 
 
 def test_curves_follow_the_window(page):
-    wide = page.find_element("css selector", "#det svg.plot").rect["width"]
+    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def width():
+        return page.find_element("css selector", "#det svg.plot").rect["width"]
+
+    wide = width()
     look(page, 390)
-    page.set_script_timeout(5)
-    page.execute_async_script("setTimeout(arguments[0], 300)")
-    assert page.find_element("css selector", "#det svg.plot").rect["width"] < min(wide, 390)
+    redrawn = WebDriverWait(page, 60, ignored_exceptions=[StaleElementReferenceException])
+    assert redrawn.until(lambda _: width() < min(wide, 390))
     assert len(page.find_elements("css selector", "#det svg.plot")) == 1

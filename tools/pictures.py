@@ -1,14 +1,16 @@
-"""Draw the pictures of the front page and of the README: a result, and a report on it, light and dark.
+"""Draw the pictures of the pages: a result and a report on it, light and dark, and the page of a case.
 
-    python tools/pictures.py            writes docs/_static/copies-*.svg, and report-*.webp where there is Chromium
+    python tools/pictures.py            writes docs/_static/copies-*.svg, and the *.webp where there is Chromium
 
 The result is that of examples/copies_are_not_sessions.py: Cllr against the number of copies on each side of a trial.
-The report is the page that `duoplda report` writes on the same trials with five copies.
+The report is the page that `duoplda report` writes on the same trials with five copies; the case is that of the
+gallery (examples/gallery/plot_case.py).
 """
 
 from __future__ import annotations
 
 import base64
+import runpy
 import shutil
 import sys
 import tempfile
@@ -23,7 +25,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 from copies_are_not_sessions import Trials, trials  # noqa: E402
 
 from duoplda.metrics import cllr  # noqa: E402
-from duoplda.report import write_report  # noqa: E402
+from duoplda.report import write_case_report, write_report  # noqa: E402
 
 COPIES = range(1, 11)
 # Of each system: what it is called in the picture, its colour on white and on black (those of the report), its mark.
@@ -90,37 +92,44 @@ def drawn(values: dict[str, list[float]], scheme: str) -> str:
     return f"<svg {head} {style}>{title}\n" + "\n".join(out) + "\n</svg>\n"
 
 
-def photographed(result: Trials, folder: Path) -> None:
-    """Write the top of a report on some trials, up to the end of its verdict, as a picture."""
+def report_of(result: Trials, path: Path) -> None:
+    """Write the report on some trials."""
+    enrolled, tested = (side.ravel() for side in np.meshgrid(result.enrolled, result.tested, indexing="ij"))
+    scores = {SYSTEMS[name][0]: result.scores[name].ravel() for name in ("duoplda", "by the book")}
+    write_report(path, scores, enrolled == tested, speakers=(enrolled, tested), title="Five copies against five")
+
+
+def case_of_the_gallery(path: Path) -> None:
+    """Write the page on the case of the gallery."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    write_case_report(path, runpy.run_path(str(ROOT / "examples/gallery/plot_case.py"))["record"])
+
+
+def photographed(page: Path, folder: Path, pictures: dict[str, str], scale: float = 1) -> None:
+    """Write the top of a page, up to the end of its first section, as pictures: their names, and their schemes."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(flag)
-    enrolled, tested = (side.ravel() for side in np.meshgrid(result.enrolled, result.tested, indexing="ij"))
-    scores = {SYSTEMS[name][0]: result.scores[name].ravel() for name in ("duoplda", "by the book")}
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary, "report.html")
-        title = "Five copies against five"
-        write_report(path, scores, enrolled == tested, speakers=(enrolled, tested), title=title)
-        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-        try:
-            size = {"width": 960, "height": 640, "deviceScaleFactor": 1, "mobile": False}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            for scheme in SCHEMES:
-                features = [{"name": "prefers-color-scheme", "value": scheme}]
-                browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
-                browser.get(path.as_uri())
-                bottom = browser.execute_script(
-                    "return document.querySelector('section').getBoundingClientRect().bottom"
-                )
-                clip = {"x": 0, "y": 0, "width": size["width"], "height": bottom + 16, "scale": 1}
-                form = {"format": "webp", "quality": 70, "captureBeyondViewport": True, "clip": clip}
-                picture = browser.execute_cdp_cmd("Page.captureScreenshot", form)["data"]
-                (folder / f"report-{scheme}.webp").write_bytes(base64.b64decode(picture))
-        finally:
-            browser.quit()
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        size = {"width": 960, "height": 640, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for name, scheme in pictures.items():
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+            browser.get(page.as_uri())
+            bottom = browser.execute_script("return document.querySelector('section').getBoundingClientRect().bottom")
+            clip = {"x": 0, "y": 0, "width": size["width"], "height": bottom + 16, "scale": scale}
+            form = {"format": "webp", "quality": 70, "captureBeyondViewport": True, "clip": clip}
+            picture = browser.execute_cdp_cmd("Page.captureScreenshot", form)["data"]
+            (folder / name).write_bytes(base64.b64decode(picture))
+    finally:
+        browser.quit()
 
 
 def main() -> None:
@@ -130,9 +139,14 @@ def main() -> None:
     for scheme in SCHEMES:
         (folder / f"copies-{scheme}.svg").write_text(drawn(values, scheme), encoding="utf-8")
     if shutil.which("chromium") and shutil.which("chromedriver"):
-        photographed(results[COPIES.index(5)], folder)
+        with tempfile.TemporaryDirectory() as temporary:
+            report, case = Path(temporary, "report.html"), Path(temporary, "case.html")
+            report_of(results[COPIES.index(5)], report)
+            case_of_the_gallery(case)
+            photographed(report, folder, {f"report-{scheme}.webp": scheme for scheme in SCHEMES})
+            photographed(case, folder, {"case.webp": "light"}, scale=0.75)
     else:
-        print("no Chromium here: the pictures of the report stay as they are", file=sys.stderr)
+        print("no Chromium here: the pictures of the pages stay as they are", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ ORDER = (
     "enrolment",
     "calibration",
     "tippett_and_bayes_error",
+    "case",
     "kinds_of_channels",
     "few_speakers",
     "adaptation",

@@ -6,6 +6,7 @@ a page of that (`duoplda.report.write_case_report`).
 """
 
 from duoplda.case.assess import assess
+from duoplda.case.example import write_example
 from duoplda.case.file import CaseFile, read_case, template
 from duoplda.case.record import CaseRecord, assess_case
 from duoplda.case.result import (
@@ -47,4 +48,5 @@ __all__ = [
     "in_words",
     "read_case",
     "template",
+    "write_example",
 ]

@@ -26,7 +26,7 @@ from duoplda.case.result import (
     Support,
 )
 from duoplda.case.structure import FEWEST_SPEAKERS, Pool, Shape, nearest, shape_of
-from duoplda.case.validation import support, validate
+from duoplda.case.validation import expanded, support, validate
 from duoplda.data import Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
@@ -53,7 +53,8 @@ def assess(
     ----------
     model : fitted; its training speakers should be neither of the case nor of the population
     known, questioned : recordings of one speaker each, with their sessions, and their kinds of channels if these are
-        known (`Recordings.from_arrays(X, session=..., channel=..., ids=...)`). Without sessions each recording is one.
+        known (`Recordings.from_arrays(X, session=..., channel=..., ids=...)`). Without sessions, each recording is a
+        session of its own.
     population : recordings of the relevant population with speakers, sessions and kinds, and occasions if known
     adapt : whether the model is adapted to the population first, by its labels (`Backend.adapt`)
     n_resamples, confidence : of the intervals over speakers
@@ -66,22 +67,23 @@ def assess(
     >>> from duoplda import PLDA
     >>> from duoplda.datasets import make_recordings
     >>> X, speaker, session, _ = make_recordings(80, seed=0)
-    >>> train, case = speaker < 40, speaker == 40
+    >>> number = np.char.lstrip(speaker, "spk").astype(int)
+    >>> train, case, rest = number < 40, number == 40, number > 40
     >>> model = Backend(plda=PLDA()).fit(X[train], speaker[train], session[train])
     >>> names = np.unique(session[case])
     >>> sides = [Recordings.from_arrays(X[session == name], session=session[session == name]) for name in names[:2]]
-    >>> rest = speaker > 40
     >>> population = Recordings.from_arrays(X[rest], speaker[rest], session[rest])
     >>> result = assess(model, *sides, population, n_resamples=50)
     >>> result.ratio.low <= result.ratio.calibrated <= result.ratio.high, result.validation.n_speakers
-    (True, 39)
+    (True, 27)
     """
     if n_resamples < 1 or not 0 < confidence < 1 or seed < 0:
         raise DuopldaError("a case needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
-    parts = [Material.of(recordings, name) for recordings, name in ((known, "known"), (questioned, "questioned"))]
+    of_known = Material.of(known, "known")
+    in_question = Material.of(questioned, "questioned")
     people = Material.of(population, "population")
-    _check(*parts, people, model.n_features_in_)
-    return Case(model, *parts, people, adapt, n_resamples, confidence, seed).result()
+    _check(of_known, in_question, people, model.n_features_in_)
+    return Case(model, of_known, in_question, people, adapt, n_resamples, confidence, seed).result()
 
 
 def _check(known: Material, questioned: Material, population: Material, d: int) -> None:
@@ -150,11 +152,10 @@ class Case:
         if self.adapt:
             adapted = self.models.whole
             self.domain.append(check_domain(adapted, [self.known, self.questioned], "the case", True))
-        pool, *sides = self._labelled_alike()
+        pool, known, questioned = self._labelled_alike()
         self.pool = Pool(pool, self.seed)
-        self.structures = dict(zip(("known", "questioned"), sides, strict=True))
         self._references: dict[tuple[Shape, bool], Reference] = {}
-        self.shape = shape_of(*sides, self.people.occasion is not None)
+        self.shape = shape_of(known, questioned, self.people.occasion is not None)
         self.match = nearest(self.pool, self.shape, self.models.whole.ratio_model_)
 
     def _refuse_few(self, n: int) -> None:
@@ -204,8 +205,8 @@ class Case:
 
     def own(self, model: Backend, known: Material, questioned: Material, calibrated: bool = True) -> float:
         """The ratio of two sets of recordings by a model."""
-        sides = [sides_of(model, part, [np.arange(len(part))]) for part in (known, questioned)]
-        return float(ratios(model, *sides, np.array([[0, 0]]), calibrated)[0])
+        first, second = (sides_of(model, part, [np.arange(len(part))]) for part in (known, questioned))
+        return float(ratios(model, first, second, np.array([[0, 0]]), calibrated)[0])
 
     # -- the result
 
@@ -286,7 +287,7 @@ class Case:
             error = self.models.moved(np.array([self.own(model, self.known, self.questioned) for model in models]))
             noise = np.random.default_rng([self.seed, 4]).standard_normal(len(values))
             values = values + maps[:, 0] * error * noise
-        low, high = interval(np.array(value), values, self.confidence)
+        low, high = interval(np.array(value), values, expanded(self.confidence, self.main.M))
         return float(low), float(high)
 
     # -- what it rests on
@@ -294,8 +295,8 @@ class Case:
     def calibrated(self, known: Material, questioned: Material, adapted: bool = True) -> tuple[float, Reference]:
         """The ratio of other sets of recordings, calibrated in their own structure, and what calibrated it."""
         unlabelled = self.pool.material.kind is None
-        sides = [part.without_kinds() if unlabelled else part for part in (known, questioned)]
-        shape = shape_of(*sides, self.people.occasion is not None)
+        first, second = (part.without_kinds() if unlabelled else part for part in (known, questioned))
+        shape = shape_of(first, second, self.people.occasion is not None)
         model = self.models.whole if adapted else self.model
         reference = self.reference(nearest(self.pool, shape, model.ratio_model_).shape, adapted)
         scale, offset = reference.map
@@ -315,8 +316,8 @@ class Case:
                 if len(names) == 1:
                     yield SessionShare(side, name, structure, None, None)
                     continue
-                rest = self._sides() | {side: material.rows(np.flatnonzero(index != i))}
-                without = self.calibrated(**rest)[0]
+                remaining = self._sides() | {side: material.rows(np.flatnonzero(index != i))}
+                without = self.calibrated(remaining["known"], remaining["questioned"])[0]
                 yield SessionShare(side, name, structure, without, whole - without)
 
     def _sensitivity(self, ratio: Ratio) -> Iterator[Sensitivity]:
@@ -338,16 +339,16 @@ class Case:
         """The ratio without the recordings of each kind of channel."""
         labels = [part.kind for part in self._sides().values() if part.kind is not None]
         for kind in np.unique(np.concatenate(labels)).tolist() if labels else []:
-            rest = {}
+            remaining = {}
             for side, material in self._sides().items():
                 kept = np.arange(len(material)) if material.kind is None else np.flatnonzero(material.kind != kind)
-                rest[side] = material.rows(kept)
-            empty = [side for side, material in rest.items() if not len(material)]
+                remaining[side] = material.rows(kept)
+            empty = [side for side, material in remaining.items() if not len(material)]
             what = f"without recordings of the kind {kind}"
             if empty:
                 yield Sensitivity(what, "kind", None, 0, f"nothing is left of the {' and the '.join(empty)} side")
                 continue
-            value, reference = self.calibrated(**rest)
+            value, reference = self.calibrated(remaining["known"], remaining["questioned"])
             yield Sensitivity(what, "kind", value, reference.M)
 
     def _remarks(self) -> list[str]:

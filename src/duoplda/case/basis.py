@@ -89,7 +89,7 @@ def distances(reference: Reference, known: Sides, questioned: Sides) -> tuple[Di
     i, r, j, s = reference.pairs.T
     pairs = np.stack([start[i] + r, start[j] + s], axis=1)
     value = float(apart(known, questioned, np.array([[0, 0]]))[0])
-    farther = apart(*sides, pairs) > value
+    farther = apart(sides[0], sides[1], pairs) > value
     same = reference.trials.same
     shares = [float(np.average(farther[these], weights=reference.trials.weight[these])) for these in (same, ~same)]
     return typical[0], typical[1], Distance(value, shares[0]), shares[1]

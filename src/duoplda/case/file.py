@@ -56,7 +56,7 @@ class ListedRecording:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFiles:
     """Where the recordings of a side, or of the population, and their labels are."""
 
     embeddings: tuple[Path, ...]
@@ -86,9 +86,9 @@ class CaseFile:
     same: str  # the proposition that one speaker speaks on both sides, in words
     different: str
     speaker: str  # the name or number of the known speaker
-    known: Source
-    questioned: Source
-    population: Source
+    known: SourceFiles
+    questioned: SourceFiles
+    population: SourceFiles
     why: str  # why the population is the relevant one
     adapt: bool = False
     prior: float | None = None  # probability of the first proposition, if the reader gave one
@@ -101,7 +101,7 @@ class CaseFile:
     def error(self, place: Place, cause: str, remedy: str) -> DuopldaError:
         """The error on what a key says, with the line of the key.
 
-        >>> case = CaseFile(Path("c.toml"), "", Path("m"), "a", "b", "Mr A", *[Source(())] * 3, "")
+        >>> case = CaseFile(Path("c.toml"), "", Path("m"), "a", "b", "Mr A", *[SourceFiles(())] * 3, "")
         >>> print(case.error(("known", "recordings"), "is empty", "list a recording"))
         c.toml: known.recordings: is empty; list a recording
         """
@@ -120,8 +120,8 @@ def template() -> str:
 def read_case(path: PathLike) -> CaseFile:
     """Read a case file; paths in it count from its folder.
 
-    What is refused: keys that do not exist or lack, values of another type, texts that are empty, files that do not
-    exist, a recording that is listed twice, propositions that are the same.
+    Refused are keys that are unknown or missing, values of the wrong type, empty texts, files that do not exist, a
+    recording that is listed twice, and two propositions with the same text.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +152,7 @@ def _text(path: Path) -> str:
     if len(start) > MAX_BYTES:
         raise bad(path, "", f"holds more than {MAX_BYTES >> 20} MB", "give a case file; `new` writes a template")
     if b"\0" in start:
-        raise bad(path, "", "is no text", "give a case file; `new` writes a template")
+        raise bad(path, "", "is not text", "give a case file; `new` writes a template")
     try:
         return start.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -167,7 +167,7 @@ def _parsed(path: Path, text: str) -> dict[str, Value]:
         remedy = "texts stand between quotes, and each line is `key = value`; `new` writes a template"
         raise bad(path, "", f"is no TOML: {error}", remedy) from None
     except RecursionError:
-        raise bad(path, "", "has lists in lists a thousand deep", "give a case file; `new` writes a template") from None
+        raise bad(path, "", "nests lists a thousand deep", "give a case file; `new` writes a template") from None
     except ValueError:  # Python does not read them
         raise bad(path, "", "has a number of thousands of digits", "give a shorter number") from None
 
@@ -208,7 +208,7 @@ def _case(top: _Table) -> CaseFile:
     )
 
 
-def _source(table: _Table, of_population: bool = False) -> Source:
+def _source(table: _Table, of_population: bool = False) -> SourceFiles:
     """Where recordings and their labels are."""
     labels = table.optional_file("labels")
     lists = {name: table.optional_file(name) for name in LISTS}
@@ -219,7 +219,7 @@ def _source(table: _Table, of_population: bool = False) -> Source:
     if of_population and labels is None and speakers is None:
         remedy = "give `labels`, a table with the columns id, speaker and session, or two lists: `speakers`, `sessions`"
         raise table.error("labels", "is missing: who speaks in the recordings of the population?", remedy)
-    return Source(
+    return SourceFiles(
         embeddings=table.embeddings(),
         ids=table.ids(),
         recordings=None if of_population else _recordings(table),
@@ -329,11 +329,11 @@ class _Table:
     def _existing(self, key: str, name: str) -> Path:
         path = self.path.parent / name
         try:
-            there = path.exists() or (key == "embeddings" and has_magic(name))  # whether it matches, says who reads it
+            exists = path.exists() or (key == "embeddings" and has_magic(name))  # whether it matches, says who reads it
         except OSError as error:  # a name of thousands of characters
             cause = f"{shown(name)}: {(error.strerror or str(error)).lower()}"
             raise self.error(key, cause, "check the name") from None
-        if not there:
+        if not exists:
             raise self.error(key, f"there is no file {shown(name)[1:-1]}", f"paths count from {self.path.parent}")
         return path
 
@@ -350,7 +350,7 @@ class _Table:
         if not isinstance(value, list):
             return (self.file("embeddings"),)
         if not value or not all(isinstance(name, str) and name for name in value):
-            raise self.error("embeddings", "is a list with something else than names of files", 'write ["a.npz"]')
+            raise self.error("embeddings", "is a list with something other than names of files", 'write ["a.npz"]')
         return tuple(self._existing("embeddings", str(name)) for name in value)
 
     def ids(self) -> str | None:

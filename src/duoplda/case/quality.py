@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 USUAL = (0.05, 0.95)  # quantiles of the population between which a recording is called usual
 
 
-class Spread(NamedTuple):
+class ValueRange(NamedTuple):
     """Where the values of a measure lie; NaN where nothing was measured.
 
-    >>> Spread.of(np.array([3.0, np.nan, 1.0, 2.0]))
-    Spread(n=3, lowest=1.0, usual_low=1.1, median=2.0, usual_high=2.9, highest=3.0)
+    >>> ValueRange.of(np.array([3.0, np.nan, 1.0, 2.0]))
+    ValueRange(n=3, lowest=1.0, usual_low=1.1, median=2.0, usual_high=2.9, highest=3.0)
     """
 
     n: int
@@ -33,7 +33,7 @@ class Spread(NamedTuple):
     highest: float
 
     @classmethod
-    def of(cls, values: Floats) -> Spread:
+    def of(cls, values: Floats) -> ValueRange:
         """Of values, without those that are NaN."""
         known = values[np.isfinite(values)]
         if not len(known):
@@ -45,24 +45,24 @@ class Spread(NamedTuple):
 class Measure:
     """One measure on both sides and on the population.
 
-    >>> low, high = Spread.of(np.array([1.0])), Spread.of(np.array([5.0, 9.0]))
-    >>> Measure("seconds", known=low, questioned=high, population=high).unusual
+    >>> low, middle, usual = (ValueRange.of(np.array(values)) for values in ([1.0], [6.0], [5.0, 9.0]))
+    >>> Measure("seconds", known=low, questioned=middle, population=usual).unusual
     ['known']
     """
 
     name: str
-    known: Spread
-    questioned: Spread
-    population: Spread
+    known: ValueRange
+    questioned: ValueRange
+    population: ValueRange
 
     @property
     def unusual(self) -> list[str]:
         """The sides that have a recording unlike the usual ones of the population, if that was measured."""
-        there = self.population
-        if not there.n:
+        usual = self.population
+        if not usual.n:
             return []
         sides = {"known": self.known, "questioned": self.questioned}
-        return [n for n, side in sides.items() if side.lowest < there.usual_low or side.highest > there.usual_high]
+        return [n for n, side in sides.items() if side.lowest < usual.usual_low or side.highest > usual.usual_high]
 
 
 @dataclass(frozen=True)
@@ -106,5 +106,6 @@ def _measure(name: str, values: Floats, table: QualityTable, sides: CaseRecordin
     spreads = {}
     for which in ("known", "questioned", "population"):
         ids = getattr(sides, which).ids.tolist()
-        spreads[which] = Spread.of(values[np.array([table.rows[id] for id in ids if id in table.rows], dtype=np.int64)])
+        rows = np.array([table.rows[id] for id in ids if id in table.rows], dtype=np.int64)
+        spreads[which] = ValueRange.of(values[rows])
     return Measure(name, **spreads)

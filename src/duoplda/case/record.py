@@ -21,7 +21,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.io import source_files
 from duoplda.io.digest import file_sha256
 
-FORMAT = 1
+RECORD_FORMAT = 1
 # Fields of a result that are natural logarithms of ratios, or distances between them; JSON has them to base 10, too.
 LOGARITHMS = {"raw", "own", "calibrated", "low", "high", "offset", "stated", "stated_low", "stated_high"}
 LOGARITHMS |= {"elub", "invariance", "lower", "upper"}
@@ -42,6 +42,10 @@ class CaseRecord:
     version : of duoplda
     date : of the day, which is all that differs when the same is done again
     command : what to type to do the same again
+
+    >>> from dataclasses import fields
+    >>> [field.name for field in fields(CaseRecord)][:5]  # `assess_case` fills them
+    ['case', 'recordings', 'quality', 'result', 'words']
     """
 
     case: CaseFile
@@ -58,7 +62,7 @@ class CaseRecord:
         """Everything as dictionaries, lists, texts and numbers; each log ratio as `ln` and as `log10`."""
         case = self.case
         return {
-            "format": FORMAT,
+            "format": RECORD_FORMAT,
             "program": {"name": "duoplda", "version": self.version, "command": self.command},
             "date": self.date,
             "title": case.title,
@@ -80,6 +84,13 @@ def assess_case(case: CaseFile) -> CaseRecord:
     """Read what a case file names, assess it, and put the result into words.
 
     A `CaseRefused` says why no ratio can be given; any other mistake is a `DuopldaError` with the line of the file.
+
+    >>> import tempfile
+    >>> from duoplda.case import read_case, write_example
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = assess_case(read_case(write_example(folder)))
+    >>> record.case.speaker, record.result.validation.n_speakers, record.words.favours
+    ('Mr A', 35, 'first')
     """
     from duoplda import __version__
 

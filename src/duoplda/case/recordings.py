@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.case.file import CaseFile, Place, Source
+from duoplda.case.file import CaseFile, Place, SourceFiles
 from duoplda.data import Recordings
 from duoplda.errors import MissingIds, some
 from duoplda.io import (
@@ -81,7 +81,7 @@ def read_case_recordings(case: CaseFile, model: Backend) -> CaseRecordings:
 
 def _side(case: CaseFile, name: str) -> Side:
     """The recordings of one side, with their labels."""
-    source: Source = getattr(case, name)
+    source: SourceFiles = getattr(case, name)
     listed = source.recordings
     wanted = None if listed is None else [recording.id for recording in listed]
     ids, X = _vectors(case, name, wanted)
@@ -104,7 +104,7 @@ def _side(case: CaseFile, name: str) -> Side:
     return Side(ids, X, None, **labels)
 
 
-def _labels_by_id(source: Source, level: str) -> ById:
+def _labels_by_id(source: SourceFiles, level: str) -> ById:
     """What lists or a table say of recordings at one level."""
     path = getattr(source, f"{level}s")
     if path is None and source.labels is not None and level in label_columns(source.labels, source.columns):
@@ -114,7 +114,7 @@ def _labels_by_id(source: Source, level: str) -> ById:
 
 def _vectors(case: CaseFile, name: str, wanted: Sequence[str] | None) -> tuple[NDArray[np.str_], Floats]:
     """Ids and vectors of the files of a side; of those that are wanted in their order, else of all."""
-    source: Source = getattr(case, name)
+    source: SourceFiles = getattr(case, name)
     vector_of: dict[str, Floats] = {}
     keep = None if wanted is None else frozenset(wanted)
     all_ids: list[str] = []
@@ -210,7 +210,7 @@ def _refuse_vectors(case: CaseFile, name: str, side: Side, width: int) -> None:
 
 def _refuse_swapped(case: CaseFile, name: str, ids: NDArray[np.str_]) -> None:
     """Labels of a side that name a speaker: known recordings are of the known speaker, questioned ones are not."""
-    source: Source = getattr(case, name)
+    source: SourceFiles = getattr(case, name)
     if source.labels is None or "speaker" not in label_columns(source.labels, source.columns):
         return
     speaker = read_map(source.labels, "speaker", source.columns) or {}
@@ -249,12 +249,12 @@ def _refuse_in_population(case: CaseFile, sides: CaseRecordings) -> None:
     if case.speaker in set(population.speaker.tolist()):
         cause = f"the known speaker, {case.speaker!r}, is a speaker of the population"
         raise case.error(("population",), cause, "take this person's recordings out of its labels")
-    there = set(population.ids.tolist())
+    population_ids = set(population.ids.tolist())
     remedy = "take the recordings of the case, and all others of their speakers, out of its labels"
     for name in ("known", "questioned"):
         side = getattr(sides, name)
         for id in side.ids.tolist():
-            if id in there:
+            if id in population_ids:
                 cause = f"recording {id!r} of [{name}] is among those of the population"
                 raise case.error(("population",), cause, remedy)
         for id, other in _equal_vectors(side, population):
@@ -276,17 +276,17 @@ def _equal_vectors(first: Side, second: Side) -> Iterator[tuple[str, str]]:
 
 def _refuse_kinds(case: CaseFile, sides: CaseRecordings, model: Backend) -> None:
     """Kinds of channels that nobody knows, or that are given for some of the recordings only."""
-    given = {name: getattr(sides, name).channel for name in ("known", "questioned", "population")}
-    lack = [f"[{name}]" for name, channel in given.items() if channel is None]
-    if lack and len(lack) < len(given):
+    channels = {name: getattr(sides, name).channel for name in ("known", "questioned", "population")}
+    lack = [f"[{name}]" for name, channel in channels.items() if channel is None]
+    if lack and len(lack) < len(channels):
         remedy = "say the channel of every recording, of the case and of the population, or of none"
         raise case.error((), f"kinds of channels are given, but not in {' and '.join(lack)}", remedy)
     of_model = [str(kind) for kind in model.plda_.channels_.tolist()]
     for name in ("known", "questioned"):
-        channel, there = given[name], given["population"]
-        if channel is None or there is None:
+        channel, population_kinds = channels[name], channels["population"]
+        if channel is None or population_kinds is None:
             continue
-        kinds = of_model if len(of_model) > 1 else sorted({*there.tolist()})
+        kinds = of_model if len(of_model) > 1 else sorted({*population_kinds.tolist()})
         if unknown := sorted({*channel.tolist()} - {*kinds}):
             whose = "the model" if len(of_model) > 1 else "the population"
             cause = f"channel {unknown[0]!r} is no kind that {whose} knows"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.case import calibration
-from duoplda.case.calibration import Trials
+from duoplda.case.calibration import PopulationPairs
 from duoplda.case.models import Models, ratios, sides_of
 from duoplda.case.structure import DRAWS, Pool, Shape
 from duoplda.data.labels import Ints
@@ -77,21 +77,21 @@ class Reference:
         """Pairs of sides of two speakers; each speaker meets equally many others, around a circle."""
         M = self.M
         others = min(M - 1, max(1, MOST_DIFFERENT // M))
-        each = max(1, MOST_DIFFERENT // (M * others))
+        draws = max(1, MOST_DIFFERENT // (M * others))
         for place in range(M):
             i = int(order[place])
             for step in range(1, others + 1):
                 j = int(order[(place + step) % M])
                 n_i = len(self.drawn[i])
                 n_j = len(self.drawn[j])
-                for t in range(min(each, n_i * n_j)):
+                for t in range(min(draws, n_i * n_j)):
                     yield i, t % n_i, j, (t // n_i + t + step) % n_j
 
     @cached_property
-    def trials(self) -> Trials:
+    def trials(self) -> PopulationPairs:
         """The pairs with their ratios by the model's own calibration, from models that have not seen their speakers."""
         i, _, j, _ = self.pairs.T
-        return Trials(self._ratios(calibrated=True), i == j, i, j, self.M)
+        return PopulationPairs(self._ratios(calibrated=True), i == j, i, j, self.M)
 
     @cached_property
     def raw(self) -> Floats:
@@ -139,4 +139,4 @@ class Reference:
         """How often each speaker is taken in resamples (n, M), and the scales and offsets that they teach."""
         rng = np.random.default_rng([seed, 3])
         times = rng.multinomial(self.M, np.full(self.M, 1 / self.M), n).astype(float)
-        return times, calibration.resampled(self.trials, times, self.prior)
+        return times, calibration.resampled(self.trials, times)

@@ -17,22 +17,6 @@ from duoplda.errors import DuopldaError
 
 Floats = NDArray[np.float64]
 
-__all__ = [
-    "CaseRefused",
-    "CaseResult",
-    "Distance",
-    "DomainCheck",
-    "Estimate",
-    "Population",
-    "Ratio",
-    "Sensitivity",
-    "SessionShare",
-    "SideStructure",
-    "Support",
-    "Validation",
-    "in_log10",
-]
-
 
 class CaseRefused(DuopldaError):
     """No ratio can be given for this case; the message says why, and what to do.
@@ -129,6 +113,10 @@ class Population:
     n_used : the speakers who have recordings as in the case, so that they take part in the validation
     known, questioned : the structure of the sides that were drawn from it; those of the case if nothing is lacking
     lacking : sentences that name what the population lacks, and what was taken instead; empty: it lacks nothing
+
+    >>> one = SideStructure(({"telephone": 1},))
+    >>> Population(40, 160, 320, n_used=37, known=one, questioned=one, lacking=()).n_used
+    37
     """
 
     n_speakers: int
@@ -159,6 +147,10 @@ class Validation:
     scores, labels, known_speaker, questioned_speaker : (n,) the ratios of the pairs, whether they are of one speaker,
         and the names of their speakers, for Tippett, ECE and PAV plots
     weights : (n,) with which all metrics count the pairs: each speaker, and each pair of speakers, counts as one
+
+    >>> from dataclasses import fields
+    >>> [field.name for field in fields(Validation) if field.type == "Estimate"][:5]  # those with an interval
+    ['cllr', 'min_cllr', 'calibration_loss', 'eer', 'dev_pav']
     """
 
     n_speakers: int
@@ -193,6 +185,9 @@ class Support:
     ----------
     elub, invariance : (lowest, highest) log ratio that either rule supports
     lower, upper : the narrower of both
+
+    >>> Support(elub=(-4.0, 5.0), invariance=(-3.5, 5.5), lower=-3.5, upper=5.0).upper
+    5.0
     """
 
     elub: tuple[float, float]
@@ -218,6 +213,13 @@ class Ratio:
     bound_by : the rule whose bound binds, "elub" or "invariance"; None where none does
     stated_low, stated_high : the interval, kept within the bounds too
     support : the bounds
+
+    >>> calibrated = {"raw": 9.0, "own": 8.0, "calibrated": 6.5, "low": 5.8, "high": 7.4, "confidence": 0.95}
+    >>> stated = {"stated": 5.0, "relation": "at least", "bound_by": "elub", "stated_low": 5.0, "stated_high": 5.0}
+    >>> bounds = Support((-4.0, 5.0), (-3.5, 5.5), -3.5, 5.0)
+    >>> ratio = Ratio(**calibrated, scale=0.8, offset=0.1, **stated, support=bounds)
+    >>> f"{ratio.relation} {math.exp(ratio.stated):.0f}"
+    'at least 148'
     """
 
     raw: float
@@ -247,6 +249,9 @@ class SessionShare:
     structure : its recordings by kind
     without : the ratio without it, calibrated in that structure; None where it is the only session of its side
     share : `calibrated` less `without`, or None
+
+    >>> SessionShare("known", "monday", {"telephone": 1}, without=2.5, share=0.75).share
+    0.75
     """
 
     side: str
@@ -264,6 +269,9 @@ class Distance:
     ----------
     value : 1 is what the model expects on average
     farther : the share of comparable sides (or pairs of sides) of the population that lie farther
+
+    >>> Distance(value=1.9, farther=0.04).farther  # rare in this population
+    0.04
     """
 
     value: float
@@ -281,6 +289,9 @@ class Sensitivity:
     calibrated : the ratio then; None where it cannot be made, of which `note` tells the reason
     n_speakers : who were in its calibration
     note : what else there is to say; "" if nothing
+
+    >>> Sensitivity("without recordings of the kind codec", "kind", calibrated=1.5, n_speakers=22).note
+    ''
     """
 
     what: str
@@ -301,6 +312,9 @@ class DomainCheck:
     within : whether it is usual
     n_recordings, n_speakers : of what
     adapted : whether this is the distance from an adapted model
+
+    >>> DomainCheck("the case", 14.2, 5.1, within=False, n_recordings=4, n_speakers=1, adapted=False).within
+    False
     """
 
     what: str
@@ -324,7 +338,7 @@ class CaseResult:
     ratio : what may be said, and how sure
     sessions : the share of each session
     typicality_known, typicality_questioned : how far each side lies from the middle of the population; `farther` is the
-        share of the population's sides of this structure that lie farther out. What is rare there, says more.
+        share of the population's sides of this structure that lie farther out. Sides that are rare there say more.
     similarity : how far the two sides lie from each other, as a share of what the model expects of one speaker;
         `farther` is the share of the population's same-speaker pairs that differ more
     similarity_different : the share of the population's different-speaker pairs that differ more
@@ -334,6 +348,10 @@ class CaseResult:
     seed, n_resamples : with which it is repeated to the last bit
     prior_weight : lambda of the calibration's prior, which pulls it to the model's own
     notes : sentences on what else was noticed
+
+    >>> from dataclasses import fields
+    >>> [field.name for field in fields(CaseResult)][:5]  # `assess` fills them
+    ['known', 'questioned', 'population', 'validation', 'ratio']
     """
 
     known: SideStructure

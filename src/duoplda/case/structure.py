@@ -123,7 +123,7 @@ class Pool:
         """Ways in which a speaker fills a structure, `n` of them if there is any; the same ones at each call."""
         rng = np.random.default_rng([self.seed, zlib.crc32(speaker.encode())])
         rows = self._rows[speaker]
-        sessions = Sessions.of(self.material, rows, self._session[rows])
+        sessions = SpeakerSessions.of(self.material, rows, self._session[rows])
         drawn = []
         for _ in range(n):
             ways = (sessions.fill(shape, rng) for _ in range(TRIES if shape.known_occasions else 1))
@@ -137,7 +137,7 @@ class Pool:
         """(M,) how many sessions of the structure each speaker lacks at least; occasions are left aside."""
         out = []
         for rows in self._rows.values():
-            sessions = Sessions.of(self.material, rows, self._session[rows])
+            sessions = SpeakerSessions.of(self.material, rows, self._session[rows])
             slots = [*shape.known, *shape.questioned]
             match = maximum_bipartite_matching(csr_matrix(sessions.eligible(slots)), perm_type="column")
             short = int((match < 0).sum())
@@ -148,7 +148,7 @@ class Pool:
         return np.array(out)
 
 
-class Sessions(NamedTuple):
+class SpeakerSessions(NamedTuple):
     """The sessions of one speaker."""
 
     rows: list[Ints]  # of the recordings of each session
@@ -156,7 +156,7 @@ class Sessions(NamedTuple):
     occasion: NDArray[np.str_]  # (H,) "" where it is not known
 
     @classmethod
-    def of(cls, material: Material, rows: Ints, session: Ints) -> Sessions:
+    def of(cls, material: Material, rows: Ints, session: Ints) -> SpeakerSessions:
         """Of a speaker's rows, and the session of each."""
         parts = [rows[session == name] for name in np.unique(session)]
         kinds = [[""] * len(part) if material.kind is None else material.kind[part].tolist() for part in parts]
@@ -220,27 +220,27 @@ def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
     enough = int(np.clip(-(-M // 2), FEWEST_SPEAKERS, MOST_WANTED))
     wanted = expected_ratio(model, shape)
     able = int((pool.missing(shape) == 0).sum())
-    found = _with_kinds_of(pool, shape, model)
-    missing = pool.missing(found)
+    chosen = _with_kinds_of(pool, shape, model)
+    missing = pool.missing(chosen)
     while (missing == 0).sum() < enough:
-        steps = [(step, pool.missing(step)) for step in sorted(set(_less(found, pool.kinds)))]
+        steps = [(step, pool.missing(step)) for step in sorted(set(_less(chosen, pool.kinds)))]
         helpful = [step for step in steps if step[1].sum() < missing.sum()]
         # Where a single step helps nobody, several steps may: each of those that are left takes something away.
-        steps = helpful or [step for step in steps if _size(step[0]) < _size(found)]
+        steps = helpful or [step for step in steps if _size(step[0]) < _size(chosen)]
         if not steps:
             break
         apart = [abs(expected_ratio(model, step) - wanted) for step, _ in steps]
-        found, missing = steps[int(np.argmin(apart))]
+        chosen, missing = steps[int(np.argmin(apart))]
     n = int((missing == 0).sum())
     if n < FEWEST_SPEAKERS:
-        least = "; ".join(f"{which}: {found.side(which)}" for which in ("known", "questioned"))
+        least = "; ".join(f"{which}: {chosen.side(which)}" for which in ("known", "questioned"))
         raise CaseRefused(
             "population",
             f"{n} of {M} speakers of the population have recordings for both sides of a comparison ({least}), no "
             f"session being on both: a validation needs at least {FEWEST_SPEAKERS}. Give recordings of more speakers, "
             "or more sessions of each",
         )
-    return Match(found, _lacking(pool, shape, found, able, M))
+    return Match(chosen, _lacking(pool, shape, chosen, able, M))
 
 
 def _size(shape: Shape) -> int:
@@ -271,18 +271,25 @@ def _less(shape: Shape, kinds: list[str]) -> Iterator[Shape]:
         for i, session in enumerate(slots):
             others = [*slots[:i], *slots[i + 1 :]]
             if others:
-                fewer = {f"{which}_occasions": min(occasions, len(others))}
-                yield shape._replace(**{which: _sorted(others)}, **fewer)
+                yield _with_side(shape, which, others, min(occasions, len(others)))
             if sum(n for _, n in session) > 1:
                 for kind, _ in session:
-                    rest = tuple((name, n - (name == kind)) for name, n in session if n > (name == kind))
-                    yield shape._replace(**{which: _sorted([*others, rest])})
+                    smaller = tuple((name, n - (name == kind)) for name, n in session if n > (name == kind))
+                    yield _with_side(shape, which, [*others, smaller], occasions)
         if occasions > 1:
-            yield shape._replace(**{f"{which}_occasions": occasions - 1})
+            yield _with_side(shape, which, list(slots), occasions - 1)
     for old in _kinds(shape):
         for new in kinds:
             if new != old:
                 yield _renamed(shape, old, new)
+
+
+def _with_side(shape: Shape, which: str, sessions: list[Session], occasions: int) -> Shape:
+    """A structure with another known or questioned side."""
+    slots = _sorted(sessions)
+    if which == "known":
+        return shape._replace(known=slots, known_occasions=occasions)
+    return shape._replace(questioned=slots, questioned_occasions=occasions)
 
 
 def _renamed(shape: Shape, old: str, new: str) -> Shape:
@@ -304,7 +311,7 @@ def _lacking(pool: Pool, wanted: Shape, found: Shape, able: int, M: int) -> tupl
     kinds = sorted(_kinds(wanted) - set(pool.kinds))
     sentences = [f"The population has no recordings of the kind {kind}." for kind in kinds]
     if found != wanted:
-        sentences.append(f"Only {able} of its {M} speakers have recordings for both sides as in the case.")
+        sentences.append(f"Only {able} of the {M} speakers have recordings for both sides as in the case.")
     for which in ("known", "questioned"):
         before = wanted.side(which)
         after = found.side(which)

@@ -51,6 +51,10 @@ class Words:
     verbal : the equivalent of a verbal scale with its source; None where none was asked for
     posterior : the probability that follows from the prior that the reader gave; None where none was given
     forbidden : sentences that must not be said
+
+    >>> words = Words("about 3.1", "first", "What was measured ...", "The 95 % interval ...", None, None, ())
+    >>> words.strength
+    'about 3.1'
     """
 
     strength: str
@@ -63,7 +67,19 @@ class Words:
 
 
 def in_words(case: CaseFile, result: CaseResult) -> Words:
-    """Put the result of a case into words."""
+    """Put the result of a case into words.
+
+    >>> import tempfile
+    >>> from types import SimpleNamespace
+    >>> from duoplda.case import Ratio, Support, read_case, write_example
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     case = read_case(write_example(folder))
+    >>> bounds = Support((-4.0, 5.0), (-4.0, 5.0), -4.0, 5.0)
+    >>> ratio = Ratio(9.0, 8.0, 6.5, 5.8, 7.4, 0.95, 0.8, 0.1, 5.0, "at least", "elub", 5.0, 5.0, bounds)
+    >>> words = in_words(case, SimpleNamespace(ratio=ratio))  # of a `CaseResult` it reads the ratio alone
+    >>> words.strength, words.favours
+    ('at least 140', 'first')
+    """
     ratio = result.ratio
     favours = _favours(ratio)
     strength = _strength(ratio)

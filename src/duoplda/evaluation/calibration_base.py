@@ -15,6 +15,7 @@ from duoplda.evaluation.metrics import Floats, real_numbers, refuse_rows
 from duoplda.io import read_container, write_container
 
 FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds
+LARGEST_PARAMETER = 1e100  # of parameters and of what was learnt, as in a model: products with scores must not overflow
 
 
 class OfScores(Protocol):
@@ -61,17 +62,17 @@ class Calibration(TransformerMixin, BaseEstimator):
         names = {*fitted.get_params(), *cls._learnt}
         if set(state) != names:
             raise DuopldaError(f"{cls.__name__} needs the state {sorted(names)}, not {sorted(state)}")
-        fitted._take(state)
+        fitted.set_state(state)
         return fitted
 
-    def _take(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         """Set attributes to the numbers of a state, or tell which of them are none."""
         for name, value in state.items():
             a = np.array(value, dtype=np.float64)
             if (a.ndim != 1 or not a.size) if name in self._arrays else a.size != 1:
                 raise DuopldaError(f"{name} has shape {a.shape}; give {'(m,)' if name in self._arrays else 'a number'}")
-            if np.isnan(a).any() or (name != "llr_" and np.isinf(a).any()):
-                raise DuopldaError(f"{name} is not finite")
+            if np.isnan(a).any() or (name != "llr_" and not (np.abs(a) <= LARGEST_PARAMETER).all()):
+                raise DuopldaError(f"{name} is not finite, or above {LARGEST_PARAMETER:g}")
             setattr(self, name, a if name in self._arrays else a.item())
         if len({len(getattr(self, name)) for name in self._arrays}) > 1:
             raise DuopldaError(f"{', '.join(self._arrays)} differ in length")

@@ -12,7 +12,7 @@ from duoplda.errors import DuopldaError
 from duoplda.evaluation.calibration_base import Around, OfScores, refuse_infinite
 from duoplda.evaluation.metrics import Booleans, Floats, check_trials, real_numbers, resamples
 
-POINTS = 1001  # where the intervals are computed
+INTERVAL_POINTS = 1001  # where the intervals are computed
 
 
 class BootstrapCalibration(Around):
@@ -62,7 +62,7 @@ class BootstrapCalibration(Around):
         enrolled, tests = (None, None) if speakers is None else (np.asarray(side)[kept] for side in speakers)
         draws = resamples(y, enrolled, tests, self.n_resamples, self.confidence, self.random_state)
         self.calibration_ = self._inner().fit(s, y, w)
-        self.scores_ = np.linspace(s.min(), s.max(), POINTS)
+        self.scores_ = np.linspace(s.min(), s.max(), INTERVAL_POINTS)
         ratios = np.array([self._again(s, y, w * times) for times in draws])
         if not np.isfinite(ratios).all():
             cause = "a resample gives infinite ratios, around which there are no intervals"
@@ -108,7 +108,7 @@ class BootstrapCalibration(Around):
         names = {"n_resamples", "confidence", "random_state", *cls._arrays}
         if own.keys() != names:
             raise DuopldaError(f"{cls.__name__} needs the state {sorted(names)}, not {sorted(own)}")
-        fitted._take(own)
+        fitted.set_state(own)
         fitted.n_resamples = int(fitted.n_resamples)
         fitted.random_state = int(fitted.random_state)
         fitted.calibration_ = inner

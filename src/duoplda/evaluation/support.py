@@ -6,6 +6,7 @@ reports, how often its ratios mislead, and how far they are from those that the 
 for the orders of magnitude that this field writes.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from duoplda.evaluation.metrics import (
 
 __all__ = ["Bounds", "MisleadingEvidence", "Overestimation", "dev_pav", "ece", "elub", "invariance_bounds"]
 __all__ += ["llr_overestimation", "misleading_evidence"]
+
+LN10 = math.log(10)  # nats of an order of magnitude, in which forensic science writes ratios
 
 
 class Bounds(NamedTuple):
@@ -160,7 +163,7 @@ def llr_overestimation(
     >>> rng = np.random.default_rng(0)
     >>> labels = np.arange(4000) < 2000
     >>> scores = rng.normal(np.where(labels, 2.0, -2.0), 2.0)  # calibrated: the variance is twice the mean
-    >>> bool(np.abs(llr_overestimation(scores, labels).excess).max() < 0.5)
+    >>> bool(np.median(np.abs(llr_overestimation(scores, labels).excess)) < 0.2)
     True
     """
     s, y, _ = check_trials(scores, labels, None)

@@ -14,15 +14,16 @@ from duoplda.case.words import ratio_text
 from duoplda.evaluation import support
 from duoplda.evaluation.calibration import PAVCalibration
 from duoplda.evaluation.metrics import pav_llr
+from duoplda.evaluation.support import LN10
 from duoplda.io import atomic_path
 from duoplda.report._charts import Curve, Mark, chart
 from duoplda.report._html import badge, bdi, facts, number, page, plain, table, template, text
 from duoplda.report._sections import of_repeat
 from duoplda.report.plots import score_range, tippett_curve
 
-LN10 = math.log(10)
 PRIOR_RANGE = 3.0  # orders of magnitude of prior odds on the ECE plot
 DASH = "\N{EN DASH}"
+LOG10 = 'log<tspan dy="3" font-size="9">10</tspan><tspan dy="-3">&#8203;</tspan> '  # of an axis: SVG has no <sub>
 
 
 def write_case_report(path: str | os.PathLike[str], record: CaseRecord, *, force: bool = False) -> Path:
@@ -32,6 +33,13 @@ def write_case_report(path: str | os.PathLike[str], record: CaseRecord, *, force
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
     record : what `duoplda case` made
+
+    >>> import tempfile
+    >>> from duoplda.case import assess_case, read_case, write_example
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_case_report(f"{folder}/case.html", assess_case(read_case(write_example(folder))))
+    ...     "What must not be said" in page.read_text(encoding="utf-8")
+    True
     """
     result = record.result
     sections = {
@@ -84,9 +92,10 @@ def _grounds(record: CaseRecord) -> Iterator[str]:
     result = record.result
     population, validation = result.population, result.validation
     why = record.case.why
+    used = "all" if population.n_used == population.n_speakers else f"{population.n_used:,}"
     yield (
         f"What if somebody else spoke? That is judged by other people. Why these: {why}{'.' * (why[-1] not in '.!?')} "
-        f"They are {population.n_speakers:,} speakers, {population.n_used:,} of whom have recordings as in this case."
+        f"They are {population.n_speakers:,} speakers, {used} of whom take part in the comparisons."
     )
     yield from population.lacking
     yield (
@@ -142,12 +151,17 @@ def _ratio(record: CaseRecord) -> str:
         ("invariance verification", *map(_log10, r.support.invariance)),
         ("<strong>used</strong>, the narrower", _log10(r.support.lower), _log10(r.support.upper)),
     ]
+    sign = "+" if r.offset >= 0 else DASH
+    formula = (
+        f"calibrated = {number(r.scale, '{:.3f}')} \N{MULTIPLICATION SIGN} own "
+        f"{sign} {number(abs(in_log10(r.offset)), '{:.3f}')}"
+    )
     note = (
         f"Below: the {100 * r.confidence:.3g} % interval over speakers: the population resampled "
-        f"{record.result.n_resamples:,} times, and the calibration made anew each time. In the structure of the case: "
-        f"calibrated = {number(r.scale, '{:.3f}')} \N{MULTIPLICATION SIGN} own {'+' if r.offset >= 0 else DASH} "
-        f"{number(abs(in_log10(r.offset)), '{:.3f}')}. Only the last line is for a conclusion. A value of 2 is a ratio "
-        "of 100, of \N{MINUS SIGN}2 one of 1/100."
+        f"{record.result.n_resamples:,} times, and the calibration made anew each time, with the quantiles that so few "
+        "speakers ask for. What other training speakers of the model would change is not in it. In the structure of "
+        f"the case: {formula}. Only the last line is for a conclusion. A value of 2 is a ratio of 100, of "
+        "\N{MINUS SIGN}2 one of 1/100."
     )
     return (
         table(("Likelihood ratio", "log<sub>10</sub>"), rows)
@@ -257,13 +271,13 @@ def _quality(record: CaseRecord) -> str:
         return ""
     rows = []
     for measure in record.quality.measures:
-        there = measure.population
+        usual = measure.population
         unlike = ", ".join(measure.unusual)
         mark = (
-            badge("bad", f"unusual: {unlike}") if unlike else badge("good", "usual") if there.n else badge("open", "?")
+            badge("bad", f"unusual: {unlike}") if unlike else badge("good", "usual") if usual.n else badge("open", "?")
         )
         sides = [_range(side.lowest, side.highest) for side in (measure.known, measure.questioned)]
-        rows.append((text(measure.name), mark, *sides, _range(there.usual_low, there.usual_high)))
+        rows.append((text(measure.name), mark, *sides, _range(usual.usual_low, usual.usual_high)))
     head = ("Measure", "", "known", "in question", "population, 5 to 95 %")
     note = "The lowest and the highest value of each side, beside where nine in ten recordings of the population lie."
     return f'<h3>Quality of the recordings</h3>{table(head, rows, 2)}<p class="note">{note}</p>'
@@ -341,9 +355,10 @@ def _tippett(v: Validation, result: CaseResult) -> str:
     ]
     caption = "The share of comparisons with at least this ratio. Left of 0, those of one speaker mislead; right of 0, "
     caption += "those of two."
-    names = ("log10 likelihood ratio", "share with at least this ratio")
-    mark = Mark("this case, as stated", stated / LN10)
-    return chart("Tippett plot", curves, names, ((low, high), (0.0, 1.0)), caption, [mark])
+    names = (f"{LOG10}likelihood ratio", "share with at least this ratio")
+    bounds = [bound / LN10 for bound in (result.ratio.support.lower, result.ratio.support.upper)]
+    marks = [Mark("the bounds", bounds, 1), Mark("this case, as stated", [stated / LN10])]
+    return chart("Tippett plot", curves, names, ((low, high), (0.0, 1.0)), caption, marks)
 
 
 def _ece(v: Validation) -> str:
@@ -357,7 +372,7 @@ def _ece(v: Validation) -> str:
     top = min(1.5, 1.05 * max(1.0, float(np.max(actual))))
     caption = "What is left to be known by whoever believes the ratios, at each prior. Above the dotted line of no "
     caption += "ratios, they would mislead."
-    names = ("log10 prior odds", "empirical cross-entropy (bits)")
+    names = (f"{LOG10}prior odds", "empirical cross-entropy (bits)")
     return chart("ECE plot", curves, names, ((-PRIOR_RANGE, PRIOR_RANGE), (0.0, top)), caption)
 
 
@@ -373,7 +388,7 @@ def _pav(v: Validation) -> str:
         "What the ratios are worth on these comparisons against what they say; calibrated ratios follow the dotted "
     )
     caption += "line."
-    names = ("log10 likelihood ratio", "log10 likelihood ratio by PAV")
+    names = (f"{LOG10}likelihood ratio", f"{LOG10}likelihood ratio by PAV")
     return chart("PAV plot", curves, names, ((low, high), ends), caption)
 
 

@@ -18,6 +18,7 @@ RIGHT = 12
 TOP = 8
 BOTTOM = 48
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
+MARK_DASHES = ("", "3 3")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +34,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line at a value, with its name beside it."""
+    """Vertical lines at some values, which the legend names."""
 
     name: str
-    x: float
+    x: Sequence[float]
+    style: int = 0  # which dashes
 
 
 def ticks(low: float, high: float, most: int = 7) -> list[float]:
@@ -61,28 +63,31 @@ def chart(
     caption: str,
     marks: Sequence[Mark] = (),
 ) -> str:
-    """Return a figure with its title, its legend and a caption; `names` and `limits` are of the two axes."""
+    """Return a figure with its title, its legend and a caption; `names` and `limits` are of the two axes.
+
+    The names may be markup, as that of a logarithm with its base.
+    """
     (x_low, x_high), (y_low, y_high) = limits
     parts = [*_grid(limits), *_names(names)]
     for mark in marks:
-        x = _place(mark.x, x_low, x_high, LEFT, WIDTH - RIGHT)
-        right = x > WIDTH / 2
-        where = f'x="{x + (-5 if right else 5):.1f}" y="{TOP + 14}" text-anchor="{"end" if right else "start"}"'
-        parts.append(f'<line class="cursor" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text class="mark" {where}>{text(mark.name)}</text>')
+        for x in _place(mark.x, x_low, x_high, LEFT, WIDTH - RIGHT):
+            where = f'x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
+            parts.append(f'<line class="mark"{_dashes(MARK_DASHES[mark.style])} {where}/>')
     for curve in curves:
         x = _place(curve.x, x_low, x_high, LEFT, WIDTH - RIGHT)
         y = _place(curve.y, y_low, y_high, HEIGHT - BOTTOM, TOP)
         kept = thin(x, y, 0.3, 0.3)
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[kept], y[kept], strict=True))
-        parts.append(f'<polyline class="{_class(curve)}"{_dashes(curve)} points="{points}"/>')
+        parts.append(f'<polyline class="{_class(curve)}"{_dashes(DASHES[curve.style])} points="{points}"/>')
     drawn = (
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{"".join(parts)}</svg>'
     )
+    lines = [(_class(curve), DASHES[curve.style], "M0 5H34", curve.name) for curve in curves]
+    lines += [("mark", MARK_DASHES[mark.style], "M17 0V14", mark.name) for mark in marks]
     icons = "".join(
-        f'<li><svg width="34" height="10" aria-hidden="true"><path class="{_class(curve)}"{_dashes(curve)} '
-        f'd="M0 5H34"/></svg>{text(curve.name)}</li>'
-        for curve in curves
+        '<li><svg width="34" height="14" viewBox="0 -2 34 14" aria-hidden="true">'
+        f'<path class="{kind}"{_dashes(dashes)} d="{line}"/></svg>{text(name)}</li>'
+        for kind, dashes, line, name in lines
     )
     legend = f'<ul class="legend">{icons}</ul>'
     return f"<figure><h3>{text(title)}</h3>{legend}{drawn}<figcaption>{text(caption, None)}</figcaption></figure>"
@@ -92,8 +97,7 @@ def _class(curve: Curve) -> str:
     return f"curve s{curve.style}" + " thin" * curve.thin
 
 
-def _dashes(curve: Curve) -> str:
-    dashes = DASHES[curve.style % len(DASHES)]
+def _dashes(dashes: str) -> str:
     return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
@@ -125,6 +129,6 @@ def _names(names: tuple[str, str]) -> list[str]:
     middle = (LEFT + WIDTH - RIGHT) / 2
     turned = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
     return [
-        f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{text(names[0])}</text>',
-        f'<text transform="{turned}" text-anchor="middle">{text(names[1])}</text>',
+        f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{names[0]}</text>',
+        f'<text transform="{turned}" text-anchor="middle">{names[1]}</text>',
     ]

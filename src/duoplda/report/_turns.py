@@ -16,7 +16,7 @@ from duoplda.io import atomic_path
 from duoplda.report._html import bdi, facts, number, page, table, text
 from duoplda.report._sections import of_repeat
 
-WIDTH = 1000  # of a timeline, in its own units
+TIMELINE_WIDTH = 1000  # of a timeline, in its own units
 PALEST = 0.2  # the opacity of a turn that is as likely of somebody else
 
 
@@ -119,7 +119,8 @@ def _timelines(
         for k in dict.fromkeys(turns.speaker.codes[rows].tolist()):
             mine = rows[turns.speaker.codes[rows] == k]
             drawn = "".join(_turn(turns, row, end) for row in mine.tolist())
-            box = f'<svg class="timeline" viewBox="0 0 {WIDTH} 10" preserveAspectRatio="none" role="img">{drawn}</svg>'
+            size = f'viewBox="0 0 {TIMELINE_WIDTH} 10" preserveAspectRatio="none"'
+            box = f'<svg class="timeline" {size} role="img">{drawn}</svg>'
             body.append((bdi(turns.speaker.names[k]), box, _clock(float(turns.duration[mine].sum()))))
         shares = [f"{k}: {number(p, '{:.2f}')}" for k, p in numbers.get(name, {}).items() if p >= 0.005]
         said = f" Number of speakers: {', '.join(shares)}." if shares else ""
@@ -136,8 +137,8 @@ def _turn(turns: Diarization, row: int, end: float) -> str:
     opacity = PALEST + (1 - PALEST) * max(0.0, 2 * posterior - 1)
     span = f"{_clock(turns.start[row])} to {_clock(turns.end[row])}"
     said = text(f"{turns.speaker.values[row]}, {span}, posterior {posterior:.2f}")
-    x = WIDTH * float(turns.start[row]) / end
-    width = max(1.0, WIDTH * float(turns.duration[row]) / end)
+    x = TIMELINE_WIDTH * float(turns.start[row]) / end
+    width = max(1.0, TIMELINE_WIDTH * float(turns.duration[row]) / end)
     where = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
     return f'<rect class="f0" {where} fill-opacity="{opacity:.2f}"><title>{said}</title></rect>'
 
