@@ -81,10 +81,11 @@ define environment
 @$(PYTHON) -m venv $(@D)
 endef
 
-# What the demonstration needs, and no more. The tests install what they need beside it, in either order.
+# What the demonstration needs, and no more; bytecode is made of what it imports alone. The tests install what they need
+# beside it, in either order.
 $(VENV)/$(STAMP)-demo: pyproject.toml
 	$(environment)
-	$(@D)/$(INSTALL) --editable '.[cli,plots]'
+	$(@D)/$(INSTALL) --no-compile --editable '.[cli]'
 	touch $@
 
 $(VENV)/$(STAMP)-serve: pyproject.toml

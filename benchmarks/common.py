@@ -50,15 +50,17 @@ def smaller(n: int, least: int = 60) -> int:
     return n if DIVISOR == 1 else min(n, max(n // DIVISOR, least))
 
 
-def interleaved(*functions: Callable[[], Any], repeat: int = 5) -> list[float]:
+def interleaved(
+    *functions: Callable[[], Any], repeat: int = 5, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """The best time of each of several functions, called in turn, so that other load slows all of them alike."""
     best = [float("inf")] * len(functions)
     for _ in range(repeat if DIVISOR == 1 else 1):
         for i, function in enumerate(functions):
             gc.collect()
-            start = time.perf_counter()
+            start = clock()
             function()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], clock() - start)
     return best
 
 

@@ -2,9 +2,13 @@
 
 import json
 import re
+import shlex
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from audio_cases import METADATA, RATE, voice, write_extractor
 from cli_cases import done, duoplda, lines
@@ -14,7 +18,7 @@ from duoplda.diarization import read_rttm, read_segments
 from duoplda.io import read_embeddings, read_extractor, read_labels, read_quality, read_trials
 
 soundfile = pytest.importorskip("soundfile", reason="needs the extra audio")
-pytest.importorskip("soxr", reason="needs the extra audio")
+soxr = pytest.importorskip("soxr", reason="needs the extra audio")
 pytest.importorskip("sherpa_onnx", reason="needs the extra audio")
 
 
@@ -212,6 +216,14 @@ def test_what_others_call_extractor_is_nothing_to_us(tmp_path, array):
 # -- interrupted runs
 
 
+@pytest.fixture
+def one_thread():
+    """No second thread has files under way when the first is interrupted."""
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_run_goes_on_where_it_was(folder, tmp_path, monkeypatch):
     """What is done is not done again, and the result is that of one run, to the last bit."""
     given = ["--copies", "clean,noise", "--speakers", "folders"]
@@ -351,6 +363,36 @@ def test_demo_of_a_folder_of_wav_files(folder, tmp_path, monkeypatch):
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
 
 
+def test_the_page_goes_from_wav_files_to_names(folder, tmp_path, monkeypatch):
+    """The commands of docs/audio.md, one after another; its first one, the demonstration, has a test of its own."""
+    page = (Path(__file__).parents[1] / "docs" / "audio.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = [shlex.split(line)[1:] for line in re.findall("^duoplda .*$", page, re.MULTILINE)]
+    assert commands.pop(0)[0] == "demo"
+    assert [words[0] for words in commands] == [
+        "embed", "embed", "embed", "train", "score", "voices", "identify", "diarize", "embed", "diarize"
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(folder / "tiny.onnx", "campplus.onnx")
+    write_extractor(tmp_path / "bare.onnx", {})
+    for i in range(10):
+        at = tmp_path / "recordings" / f"s{i}"
+        at.mkdir(parents=True)
+        for k in range(2):
+            soundfile.write(at / f"r{k}.wav", voice(i, 1.0) + 0.02 * voice(100 + 2 * i + k, 1.0), RATE)
+    shutil.copy("recordings/s3/r1.wav", "call.wav")
+    soundfile.write("meeting.wav", np.concatenate([voice(0), np.zeros(RATE), voice(1)]), RATE)
+    (tmp_path / "trials").write_text("s0/r0 s0/r1\ns0/r0 s1/r1\n")
+    (tmp_path / "enroll").write_text("".join(f"speaker-{i} s{i}/r0\n" for i in range(10)))
+    for words in commands:
+        force = [] if words[0] in ("voices", "identify") else ["--force"]
+        said = done(*[word.replace("=192", "=24") for word in words], *force).output
+        if words[0] == "identify":
+            assert "speaker-3" in said
+    scores = [float(score) for *_, score in lines(tmp_path / "scores.txt")]
+    assert scores[0] > scores[1]
+    assert len(read_rttm(tmp_path / "meeting.rttm")) > 0
+
+
 def test_options_of_the_demonstration(folder, tmp_path):
     for wrong, message in (
         (["--audio", folder / "audio"], "--audio and --extractor go together"),
@@ -451,6 +493,42 @@ def test_broken_and_silent_audio_of_other_commands(folder, known, tmp_path, monk
                      "--extractor", folder / "tiny.onnx")  # fmt: skip
     assert failed.exit_code == 1
     assert "none of the 1 files has speech" in failed.stderr
+
+
+def test_a_model_knows_what_its_training_recordings_were_like(folder, tmp_path, monkeypatch):
+    """Audio of another quality gives a warning that says by which measures; audio like that of the training none."""
+    monkeypatch.chdir(tmp_path)
+    tables = ["--labels-out", "labels.csv", "--quality-out", "q.tsv"]
+    done(*embedding(folder, "x.npz", "--copies", "clean,noise", "--speakers", "folders", *tables))
+    train = ["train", "--embeddings", "x.npz", "--labels", "labels.csv", "--lda", "1", "--shrinkage", "0.5"]
+    done(*train, "--quality", "q.tsv", "--out", "model")
+    done(*train, "--out", "without")
+    (tmp_path / "narrow").mkdir()
+    for i in range(3):
+        telephone = soxr.resample(soxr.resample(voice(i), RATE, 6000), 6000, RATE)
+        soundfile.write(tmp_path / "narrow" / f"r{i}.wav", telephone, RATE)
+    (tmp_path / "narrow.txt").write_text("r0 r1\n")
+    (tmp_path / "same.txt").write_text("s0/r0 s1/r1\n")
+    score = ["score", "--out", "s.txt", "--force", "--extractor", folder / "tiny.onnx"]
+    narrow = [*score, "--trials", "narrow.txt", "--audio", tmp_path / "narrow"]
+    said = done(*narrow, "--model", "model").stderr
+    assert re.search(r"by their quality \(.*bandwidth: median 3\d{3}, 3 of 3 outside of \d{4} to 8000", said)
+    for quiet in (
+        [*narrow, "--model", "model", "--no-domain-check"],
+        [*narrow, "--model", "without"],
+        [*score, "--model", "model", "--trials", "same.txt", "--audio", folder / "audio"],
+    ):
+        assert "by their quality" not in done(*quiet).stderr
+    shown = done("info", "model", "--quality", "q.tsv").stdout
+    assert re.search(r"^quality: bandwidth: median \d{4}, 0 of 12 outside of \d{4} to 8000$", shown, re.MULTILINE)
+    failed = duoplda("info", "without", "--quality", "q.tsv")
+    assert failed.exit_code == 1
+    assert "was trained without --quality" in failed.stderr
+    (tmp_path / "other.tsv").write_text("id\tsnr\nnobody\t3\n")
+    failed = duoplda(*train, "--quality", "other.tsv", "--out", "third")
+    assert failed.exit_code == 1
+    assert "has no row for any recording of the training" in failed.stderr
+    assert not (tmp_path / "third").exists()
 
 
 def test_quality_is_what_calibration_takes(folder, tmp_path):

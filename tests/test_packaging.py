@@ -139,7 +139,28 @@ LACK = [  # commands, and what they lack
     ("evaluate --scores scores --trials trials --plot o.png", "matplotlib"),
     ("calibrate --scores scores.h5 --trials trials --out o.safetensors", "h5py"),
     ("report --scores scores.h5 --trials trials --out o.html", "h5py"),
+    ("case case.toml --out o", "h5py"),
 ]
+
+
+CASE = """version = 1
+title = "t"
+model = "m"
+[propositions]
+same = "A."
+different = "B."
+[known]
+speaker = "k"
+embeddings = "x.h5"
+recordings = [{ id = "a", session = "a" }]
+[questioned]
+embeddings = "x.h5"
+recordings = [{ id = "b", session = "b" }]
+[population]
+why = "w"
+embeddings = "x.h5"
+speakers = "list"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +176,7 @@ def folder(tmp_path_factory):
     (at / "segments").write_text("a f 0 1\n")
     (at / "scores").write_text("a b 1\na c -1\n")
     (at / "trials").write_text("a b target\na c nontarget\n")
+    (at / "case.toml").write_text(CASE)
     for name in ("x.h5", "scores.h5"):
         (at / name).write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
     return at

@@ -31,6 +31,7 @@ KINDS = ("clean", "noise", "telephone", "reverb", "codec")
 SNR = (5.0, 15.0)  # dB, of copies in noise
 REVERBERATION = (0.2, 0.9)  # seconds until an echo has fallen by 60 dB
 DIRECT = (0.0, 12.0)  # dB between the direct sound and all echoes together
+LEVEL = (-15.0, 0.0)  # dB of a copy beside its recording: callers are near and far from their telephones
 BABBLE_VOICES = 6  # that babble is made of
 
 
@@ -44,7 +45,7 @@ class Channels:
     - `reverb`: in a room: echoes that decay by 60 dB in 0.2 to 0.9 s, as noise with an exponential envelope.
     - `codec`: Opus or MP3 at 8 to some 24 kbit/s.
 
-    A copy has as many samples as the recording, and its level.
+    A copy has as many samples as the recording, and is up to 15 dB quieter.
 
     Parameters
     ----------
@@ -82,6 +83,7 @@ class Channels:
         out = np.zeros(len(samples))
         out[: len(heard)] = heard[: len(samples)]
         gain = np.sqrt(np.mean(samples.astype(float) ** 2) / max(np.mean(out**2), 1e-20))
+        gain *= 10 ** (rng.uniform(*LEVEL) / 20)
         return (out * min(gain, 1 / max(np.abs(out).max(), 1e-20))).astype(np.float32)
 
     def _noise(self, samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]:

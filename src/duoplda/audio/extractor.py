@@ -73,7 +73,7 @@ class Extractor:
             try:
                 config = sherpa.SpeakerEmbeddingExtractorConfig(model=os.fspath(path), num_threads=1)
                 network = sherpa.SpeakerEmbeddingExtractor(config)
-            except RuntimeError as error:
+            except (RuntimeError, UnicodeDecodeError) as error:  # the latter where its message quotes the file
                 cause = f"sherpa-onnx cannot load it ({' '.join(str(error).split())[:160]})"
                 raise bad(self.path, "", cause) from error
             with open_binary(path) as file:
@@ -97,7 +97,7 @@ class Extractor:
             stream.accept_waveform(sample_rate=self.sample_rate, waveform=samples)
             stream.input_finished()
             embedding = np.array(self._network.compute(stream), np.float32)
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise bad(self.path, "", f"sherpa-onnx cannot run it ({' '.join(str(error).split())[:160]})") from error
         if not np.isfinite(embedding).all():
             raise DuopldaError("has an embedding with NaN or infinity in it; are its samples between -1 and 1?")

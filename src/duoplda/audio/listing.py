@@ -34,8 +34,8 @@ class AudioFile:
     @property
     def first_word(self) -> str:
         """The name of the file up to its first `-` or `_`: `ann` of `ann-call1` and of `ann_1`; else nothing."""
-        found = re.match("([^-_]+)[-_]", self.id.rpartition("/")[2])
-        return found[1] if found else ""
+        match = re.match("([^-_]+)[-_]", self.id.rpartition("/")[2])
+        return match[1] if match else ""
 
 
 def list_audio(sources: PathLike | Sequence[PathLike]) -> list[AudioFile]:
@@ -56,8 +56,8 @@ def list_audio(sources: PathLike | Sequence[PathLike]) -> list[AudioFile]:
     ...     [file.id for file in list_audio(folder)]
     ['ann/call1']
     """
-    each = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    files = [file for source in each for file in _files(source)]
+    paths = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    files = [file for source in paths for file in _files(source)]
     _check_ids(files)
     return files
 

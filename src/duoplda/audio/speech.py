@@ -135,7 +135,7 @@ class SileroDetector:
             silero = sherpa.SileroVadModelConfig(model=str(self.path), threshold=self.threshold)
             detector = sherpa.VoiceActivityDetector(sherpa.VadModelConfig(silero_vad=silero, sample_rate=rate))
             ends = [*self._ends(detector, blocks)]
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise bad(self.path, "", f"is not Silero's network ({' '.join(str(error).split())[:160]})") from error
         return np.array(ends, float).reshape(-1, 2) / rate
 
@@ -182,14 +182,14 @@ def band_levels(blocks: Iterable[Samples], rate: int) -> NDArray[np.float32]:
 
 def frames_of(blocks: Iterable[Samples], size: int, most: int = 4096) -> Iterator[NDArray[np.float32]]:
     """Yield overlapping frames (n, 2 size), one every `size` samples; a last one that is not full is left out."""
-    rest = np.zeros(0, np.float32)
+    left = np.zeros(0, np.float32)
     for block in blocks:
-        rest = np.concatenate([rest, block])
-        n = max(0, len(rest) // size - 1)
+        left = np.concatenate([left, block])
+        n = max(0, len(left) // size - 1)
         for i in range(0, n, most):
             last = min(i + most, n)
-            yield np.lib.stride_tricks.sliding_window_view(rest[i * size : (last + 1) * size], 2 * size)[::size]
-        rest = rest[n * size :]
+            yield np.lib.stride_tricks.sliding_window_view(left[i * size : (last + 1) * size], 2 * size)[::size]
+        left = left[n * size :]
 
 
 def _smoothed(levels: NDArray[np.float32], width: int = 9) -> Floats:

@@ -16,7 +16,7 @@ from duoplda.cli._terminal import Terminal, result
 EXAMPLES = """\
 duoplda demo --audio recordings --extractor campplus.onnx --out demo
 duoplda demo --out demo"""
-KINDS = "clean,noise,telephone,reverb,codec"
+COPIES = "clean,noise,telephone,reverb,codec"
 TRAIN = "train --embeddings OUT/train.scp --speakers OUT/utt2spk"
 SCORE = "score --embeddings OUT/eval.scp --enroll OUT/enroll --trials OUT/trials.tsv"
 DEMO_COMMANDS = f"""{TRAIN} --sessions OUT/utt2sess --out OUT/duoplda.safetensors
@@ -30,7 +30,7 @@ report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.
 # To whiten takes more recordings than there are dimensions: a folder of somebody's own may hold a few people's.
 TRAIN_AUDIO = "train --embeddings OUT/x.npz --no-whiten --labels OUT/train.csv"
 SCORE_AUDIO = "score --embeddings OUT/x.npz --enroll OUT/eval_enroll --trials OUT/eval_trials"
-AUDIO_COMMANDS = f"""embed --extractor EXTRACTOR --audio AUDIO --speakers SPEAKERS --copies {KINDS} \
+AUDIO_COMMANDS = f"""embed --extractor EXTRACTOR --audio AUDIO --speakers SPEAKERS --copies {COPIES} \
 --out OUT/x.npz --labels-out OUT/labels.csv --quality-out OUT/quality.tsv
 split --labels OUT/labels.csv --dev 0 --eval 0.5 --out OUT
 {TRAIN_AUDIO} --model-type two-source --out OUT/duoplda.safetensors

@@ -24,6 +24,9 @@ def info(
     ids: options.Ids = None,
     columns: options.Columns = None,
     speakers: Annotated[File, option("The speaker of each recording; the limit is higher for few speakers.")] = None,
+    quality: Annotated[
+        File, option("Measures of recordings, which are compared with those of `duoplda train --quality`.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Print what is in a model, or who is enrolled in a file.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from duoplda.cli import _options as options
 from duoplda.cli import _parse as parse
-from duoplda.cli._options import option
+from duoplda.cli._options import File, option
 from duoplda.cli._terminal import command_line, result_json, terminal, work_options
 from duoplda.cli._words import summary_lines
 
@@ -35,6 +35,9 @@ def train(
     channels: options.TrainingChannels = None,
     occasions: options.TrainingOccasions = None,
     labels: options.Labels = None,
+    quality: Annotated[
+        File, option("Measures of the recordings (`duoplda embed --quality-out`): audio unlike them gives a warning.")
+    ] = None,
     ids: options.Ids = None,
     columns: options.Columns = None,
     speaker_factors: Annotated[

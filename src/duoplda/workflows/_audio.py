@@ -9,6 +9,7 @@ from pathlib import Path
 
 from duoplda.errors import OptionsError
 from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows._quality import ranges_of, warn_of_quality
 
 WINDOW = 1.5  # seconds of a window where speakers are told apart
 
@@ -38,6 +39,7 @@ def embedded_recordings(
     extractor: PathLike | None,
     embeddings: PathLike | None,
     *,
+    model: PathLike | None = None,
     allow_missing: bool = False,
     note: Note = silent,
     show: Show = silent,
@@ -45,6 +47,7 @@ def embedded_recordings(
     """Give the block embeddings as a file: those that there are, if any, or else of each recording of the audio.
 
     A recording without speech has none, which is told. With `allow_missing`, files that cannot be read are told, too.
+    Where the `model` knows of what quality its training was, there is a warning of audio that is unlike it.
     """
     if audio is None or extractor is None:
         yield embeddings
@@ -53,7 +56,11 @@ def embedded_recordings(
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "audio.npz")
-        embed_for(extractor, audio, out, allow_missing=allow_missing, note=note, show=show)
+        ranges = {} if model is None else ranges_of(model)
+        measured = embed_for(
+            extractor, audio, out, quality=bool(ranges), allow_missing=allow_missing, note=note, show=show
+        )
+        warn_of_quality(ranges, measured)
         yield out
 
 

@@ -35,6 +35,7 @@ from duoplda.io import (
     Coded,
     ExtractorName,
     LabelColumns,
+    QualityTable,
     atomic_path,
     check_output,
     read_map,
@@ -139,15 +140,19 @@ def embed_for(
     *,
     segments_out: PathLike | None = None,
     windows: float | None = None,
+    quality: bool = False,
     allow_missing: bool = False,
     note: Note = silent,
     show: Show = silent,
-) -> None:
-    """Embed audio for another command, which has its own outputs: files that cannot be read are refused, or told."""
+) -> QualityTable:
+    """Embed audio for another command, which has its own outputs: files that cannot be read are refused, or told.
+
+    With `quality`, the table that is returned has a row for each embedding, and else none.
+    """
     files = list_audio(audio)
     network = Extractor(extractor)
     done = _Done(len(files), note, show)
-    results = embed_audio(network, files, Pieces(windows))
+    results = embed_audio(network, files, Pieces(windows, quality=quality))
     write_embeddings(out, done.chunks(results), extractor=ExtractorName(network.name, network.sha256))
     if not allow_missing:
         done.refuse_problems()
@@ -155,6 +160,7 @@ def embed_for(
         note(f"left out: {problem}")
     if segments_out is not None:
         write_segments(segments_out, done.segments())
+    return quality_table({i: one.qualities[i] for one in done.embedded for i in one.ids if quality})
 
 
 def _job(network: Extractor, pieces: Pieces, detector: SpeechDetector, channels: Channels) -> dict[str, object]:

@@ -59,7 +59,7 @@ def enroll(
     check_outputs([out], force, [embeddings], lists)
     with (
         embedded_recordings(
-            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+            audio, extractor, embeddings, model=model, allow_missing=allow_missing, note=note, show=show
         ) as embeddings,
         reader(device, dask, note, show, columns=columns) as (read, place),
     ):

@@ -9,10 +9,11 @@ from typing import Any
 from duoplda.errors import DuopldaError, OptionsError
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.scoring import measure_recordings
-from duoplda.io import read_container, read_map, read_recordings
+from duoplda.io import read_container, read_map, read_quality, read_recordings
 from duoplda.io.common import first_bytes
 from duoplda.trials.sides import fingerprint, read_enrolled
 from duoplda.workflows._files import Columns, PathLike, file_hashes
+from duoplda.workflows._quality import compare, ranges_of
 
 
 def info(
@@ -22,9 +23,11 @@ def info(
     ids: str | None = None,
     columns: Columns = None,
     speakers: PathLike | None = None,
+    quality: PathLike | None = None,
 ) -> dict[str, Any]:
     """The summary of a model; with `embeddings`, under `domain`, their distance from its training data and its limit.
 
+    With `quality`, a table of measures, under `quality` how its recordings compare with those of the training by each.
     Without `speakers`, the speaker of each recording, clusters of a sample of them count as speakers. Of a file of
     enrolled speakers, or a registry of voices: `enrolled`, with the numbers of sessions and recordings of each, and
     `model`, the fingerprint of the model that enrolled them (of a registry: of its steps, too). The SHA-256 of a file
@@ -33,13 +36,17 @@ def info(
     if embeddings is None and (ids is not None or speakers is not None):
         raise OptionsError("`ids` and `speakers` are about recordings: give `embeddings`")
     if _is_registry(model):
-        if embeddings is not None:
-            raise OptionsError(f"`embeddings` are compared with a model, and {model} is a registry of voices")
+        if embeddings is not None or quality is not None:
+            raise OptionsError(
+                f"`embeddings` and `quality` are compared with a model, and {model} is a registry of voices"
+            )
         return {"registry": os.fspath(model), **_about_registry(model)}
     sha256 = file_hashes([model]).get(os.fspath(model))
     if read_container(model, ["duoplda-backend", "duoplda-sides"])[1]["format"] == "duoplda-sides":
-        if embeddings is not None:
-            raise OptionsError(f"`embeddings` are compared with a model, and {model} holds enrolled speakers")
+        if embeddings is not None or quality is not None:
+            raise OptionsError(
+                f"`embeddings` and `quality` are compared with a model, and {model} holds enrolled speakers"
+            )
         enrolled = read_enrolled(model)
         counts = zip(enrolled.sessions.tolist(), enrolled.recordings.tolist(), strict=True)
         each = [{"sessions": sessions, "recordings": n} for sessions, n in counts]
@@ -47,6 +54,13 @@ def info(
         return {"sha256": sha256, "model": enrolled.model, "enrolled": voices}
     chain = Backend.load(model)
     summary = chain.summary() | {"sha256": sha256, "fingerprint": fingerprint(chain.plda_.ratio_model_)}
+    if quality is not None:
+        ranges = ranges_of(model)
+        if not ranges:
+            raise DuopldaError(
+                f"{model}: was trained without `quality`, and does not know what its recordings were like"
+            )
+        summary |= {"quality": [one._asdict() for one in compare(ranges, read_quality(quality))]}
     if embeddings is None:
         return summary
     known = read_map(speakers, "speaker", columns)

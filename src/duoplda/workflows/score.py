@@ -103,7 +103,13 @@ def score(
     absent = partial(missing, allow_missing=allow_missing, note=note)
     with (
         embedded_recordings(
-            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+            audio,
+            extractor,
+            embeddings,
+            model=model if domain_check else None,
+            allow_missing=allow_missing,
+            note=note,
+            show=show,
         ) as embeddings,
         files.reader(device, dask, note, show, columns=columns, domain_check=domain_check) as (read, place),
     ):

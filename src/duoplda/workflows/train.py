@@ -11,10 +11,11 @@ from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
 from duoplda.estimators.plda import PLDA
-from duoplda.io import read_extractor, read_labels
+from duoplda.io import read_embeddings, read_extractor, read_labels
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
+from duoplda.workflows._quality import QUALITY_KEY, training_ranges
 
 
 def train(
@@ -26,6 +27,7 @@ def train(
     channels: PathLike | None = None,
     occasions: PathLike | None = None,
     labels: PathLike | None = None,
+    quality: PathLike | None = None,
     ids: str | None = None,
     columns: Columns = None,
     preset: str | None = None,
@@ -53,8 +55,8 @@ def train(
 ) -> Backend:
     """Train a model on embeddings, which are read in chunks, write it, and return it.
 
-    `<out>.resume` holds the state of a training that is under way, and of an interrupted one. `options` are further
-    parameters of `PLDA`.
+    `<out>.resume` holds the state of a training that is under way, and of an interrupted one. The model remembers the
+    usual range of each measure in the table `quality`. `options` are further parameters of `PLDA`.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     if labels is None and speakers is None:
@@ -62,9 +64,9 @@ def train(
     if preset is not None and not length_norm:
         raise OptionsError("`preset` normalises lengths twice: leave `length_norm` as it is")
     in_embeddings = labels == embeddings  # as columns of theirs
-    ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)
+    ids, *held, labels, quality = files.held_lists(ids, speakers, sessions, channels, occasions, labels, quality)
     speakers, sessions, channels, occasions = held
-    lists = [None if ids == "rows" else ids, *held, None if in_embeddings else labels]
+    lists = [None if ids == "rows" else ids, *held, None if in_embeddings else labels, quality]
     files.check_outputs([out], force, [embeddings], lists)
     choices: dict[str, Any] = {"model": model_type, "n_channels": learn_channels, "random_state": seed, **options}
     plda = PLDA(speaker_factors, session_factors, shrinkage=shrinkage, **choices)
@@ -80,6 +82,10 @@ def train(
         if not in_embeddings:
             table = read_labels(speakers or labels, sessions, channels, occasions=occasions, columns=columns)
         recordings: Any = read(embeddings, ids, table)
+        ranges = None
+        if quality is not None:
+            known = read_embeddings(embeddings, ids, columns=columns).ids() if in_embeddings else table.ids
+            ranges = training_ranges(quality, known.tolist())
         del table
         files.release_memory()
         progress = files.Progress(show, recordings)
@@ -88,6 +94,8 @@ def train(
     backend.provenance_ = {"versions": versions(), "command": command, **origin, "seed": seed}
     if (made_by := read_extractor(embeddings)) is not None:
         backend.provenance_["extractor"] = asdict(made_by)
+    if ranges is not None:
+        backend.provenance_[QUALITY_KEY] = ranges
     if sessions_are is not None:
         backend.provenance_["sessions_are"] = sessions_are
     backend.save(out, force=force)

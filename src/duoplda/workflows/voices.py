@@ -95,7 +95,7 @@ def voices(
         check_audio(audio, extractor, embeddings, ids)
         labels = files.labels_by_id(sessions, channels, columns)
         with embedded_recordings(
-            audio, extractor, embeddings, allow_missing=allow_missing, note=note, show=show
+            audio, extractor, embeddings, model=model, allow_missing=allow_missing, note=note, show=show
         ) as path:
             assert path is not None
             files.warn_of_extractor(path, chain)
