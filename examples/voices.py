@@ -1,6 +1,7 @@
 """Who is this? Open-set identification on real speech: right, wrong and open answers, and strangers who are named.
 
     python examples/voices.py DATA_FOLDER [--set so762] [--model voices.safetensors] [--draws 100] [--resamples 1000]
+        [--picture FILE]
 
 DATA_FOLDER holds SET_campp_train.npz and SET_campp_public.npz: embeddings with speaker, session and channel. The
 model is the default back-end with kinds of channels, trained on the training part; `--model` keeps it in a file, and
@@ -11,7 +12,8 @@ For each form of enrolment and test it prints, in %, of the enrolled: right, wro
 and of the strangers: named, where a name is accepted above a posterior of .5, .9 and .99. The prior is the default one:
 .5 that it is one of the voices. 95 % intervals are over speakers. Beside it stands the cosine with the sums of centred
 vectors of unit length, whose threshold is the one with the fewest errors in the same experiment on training speakers.
-Then follows how reliable posteriors are: the mean of the highest one, and the share that is right, by its size.
+Then follows how reliable posteriors are: the mean of the highest one, and the share that is right, by its size;
+`--picture` draws that.
 
 The first draw of each form is asked of a `Registry` in a file, too, which must answer alike.
 """
@@ -171,8 +173,8 @@ def threshold(trials: Trials, number: int) -> float:
     return float(values[int(np.argmin(errors))])
 
 
-def reliability(trials: Trials, enrolled: list[np.ndarray], best: list[tuple[np.ndarray, np.ndarray]]) -> str:
-    """The mean of the highest posterior, and the share that is right, by its size."""
+def reliability(trials: Trials, best: list[tuple[np.ndarray, np.ndarray]]) -> list[tuple[float, float, int]]:
+    """The mean of the highest posterior, the share that is right, and the number of answers, by its size."""
     row = np.searchsorted(np.unique(trials.speaker), trials.speaker)
     value = np.concatenate([value for _, value in best])
     right = np.concatenate([name == row for name, _ in best])
@@ -180,8 +182,30 @@ def reliability(trials: Trials, enrolled: list[np.ndarray], best: list[tuple[np.
     for low, high in pairwise(BINS):
         hit = (value > low) & (value <= high)
         if hit.sum() >= 20:
-            cells.append(f"{value[hit].mean():.2f}: {right[hit].mean():.2f} ({hit.sum()})")
-    return "  ".join(cells)
+            cells.append((float(value[hit].mean()), float(right[hit].mean()), int(hit.sum())))
+    return cells
+
+
+def draw(path: Path, lines: dict[str, list[tuple[float, float, int]]]) -> None:
+    """The share that is right against the mean of the highest posterior, which means what it says on the diagonal.
+
+    The more answers, the larger is a point.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "voices", "font.family": "sans-serif"})
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    ax = figure.subplots()
+    ax.plot([0, 1], [0, 1], color="0.6", linewidth=1)
+    for (name, cells), marker, colour in zip(lines.items(), "os^", ("#d55e00", "#0072b2", "#00805d"), strict=True):
+        means, shares, numbers = map(np.array, zip(*cells, strict=True))
+        ax.plot(means, shares, color=colour, linewidth=1)
+        ax.scatter(means, shares, 150 * np.sqrt(numbers / numbers.sum()), color=colour, marker=marker, label=name)
+    ax.set(xlabel="Highest posterior (mean)", ylabel="Share of answers that are right", xlim=(0, 1.02), ylim=(0, 1.02))
+    for handle in ax.legend(frameon=False, loc="lower right").legend_handles:
+        handle.set_sizes([30])
+    figure.savefig(path, metadata={"Date": None})
 
 
 def ask_registry(backend: Backend, data: Data, form: Form, known: np.ndarray, trials: Trials) -> None:
@@ -212,6 +236,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--picture", type=Path, help="draw how reliable posteriors are (an .svg, needs matplotlib)")
     given = parser.parse_args()
     train, public = load(given.folder, given.set, "train"), load(given.folder, given.set, "public")
     backend = model(train, given.model)
@@ -219,7 +244,7 @@ def main() -> None:
     enrolled = draws(len(np.unique(public["speaker"])), given.draws)
     header = ["right", "wrong", "open", "strangers named"]
     print(f"{'in %, with 95 % intervals over speakers':42}" + "  ".join(f"{cell:20}" for cell in header))
-    notes = []
+    reliable = {}
     for form in FORMS:
         print(form.name)
         trials = ratios(backend, public, form)
@@ -230,9 +255,13 @@ def main() -> None:
         limit = threshold(cosines(train, form, mean), given.draws)
         table = counts(cosine, enrolled, nearest(cosine, enrolled, posterior=False), limit)
         print(line(f"  cosine > {limit:.2f} (training speakers)", table, given.resamples))
-        notes.append(f"{form.name}: {reliability(trials, enrolled, best)}")
+        reliable[form.name] = reliability(trials, best)
         ask_registry(backend, public, form, enrolled[0], trials)
-    print("\nhighest posterior: share right (answers)", *notes, sep="\n  ")
+    print("\nhighest posterior: share right (answers)")
+    for name, cells in reliable.items():
+        print(f"  {name}:", "  ".join(f"{mean:.2f}: {share:.2f} ({n})" for mean, share, n in cells))
+    if given.picture is not None:
+        draw(given.picture, reliable)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def test_the_page_on_known_voices(tmp_path, monkeypatch):
     write_map("enroll", [names[s] for s in speaker[who].tolist()], ids[who])
     write_embeddings("new.npz", ids[:12], X[:12])
     commands = re.findall(r"^duoplda .*", text, re.MULTILINE)
-    assert len(commands) == 10
+    assert len(commands) == 11
     for command in commands:
         done(*shlex.split(command)[1:])
     with Registry.open("copy.db") as registry:

@@ -170,5 +170,5 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise DuopldaError(f"`{name}` is text, or a list of texts")
+        raise DuopldaError(f"`{name}` must be text, or a list of texts")
     return str(value)

@@ -58,9 +58,9 @@ class Reply:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.begun(self.status)
-            given = {name.lower() for name, _ in message["headers"]}
+            present = {name.lower() for name, _ in message["headers"]}
             more = {**HEADERS, "x-request-id": self.request_id}
-            extra = [(name.encode(), value.encode()) for name, value in more.items() if name.encode() not in given]
+            extra = [(name.encode(), value.encode()) for name, value in more.items() if name.encode() not in present]
             message = {**message, "headers": [*message["headers"], *extra]}
         await self.send(message)
 

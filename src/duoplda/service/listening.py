@@ -22,5 +22,5 @@ def embedding_of(extractor: Extractor, body: bytes) -> NDArray[np.float32]:
     with error_prefix("the body"):
         if float(np.diff(regions, axis=1).sum()) < LEAST_SPEECH:
             seconds = len(samples) / extractor.sample_rate
-            raise DuopldaError(f"has no speech in its {seconds:.1f} s, so that nobody can be told by it")
+            raise DuopldaError(f"has no speech in its {seconds:.1f} s, so that nobody can be recognised in it")
         return extractor.embed(samples)[None]

@@ -177,10 +177,10 @@ def _add_asking(router: APIRouter, registry: Registry, reader: Reader, metrics: 
         sessions = _one(session, received.session)
         kinds = _one(kind, received.kind)
         with _audited(audit, request, "identify", recordings=len(received.X)) as outcome:
-            found = registry.identify(received.X, sessions, k, known, costs=costs, kind=kinds)
-            outcome.update(decision=found.decision, voice=found.name)
-        metrics.decisions.labels(found.decision).inc()
-        return answers.IdentificationAnswer.model_validate(found)
+            answer = registry.identify(received.X, sessions, k, known, costs=costs, kind=kinds)
+            outcome.update(decision=answer.decision, voice=answer.name)
+        metrics.decisions.labels(answer.decision).inc()
+        return answers.IdentificationAnswer.model_validate(answer)
 
     @router.post("/verify", openapi_extra=_takes("read", RECORDINGS))
     def verify(
@@ -197,10 +197,10 @@ def _add_asking(router: APIRouter, registry: Registry, reader: Reader, metrics: 
         sessions = _one(session, received.session)
         kinds = _one(kind, received.kind)
         with _audited(audit, request, "verify", voice=name, recordings=len(received.X)) as outcome:
-            found = registry.verify(name, received.X, sessions, prior, costs, kind=kinds)
-            outcome.update(decision=found.decision)
-        metrics.decisions.labels(found.decision).inc()
-        return answers.VerificationAnswer.model_validate(found)
+            answer = registry.verify(name, received.X, sessions, prior, costs, kind=kinds)
+            outcome.update(decision=answer.decision)
+        metrics.decisions.labels(answer.decision).inc()
+        return answers.VerificationAnswer.model_validate(answer)
 
     @router.post("/name_speakers", openapi_extra=_takes("read", SPEAKERS))
     def name_speakers(
@@ -213,10 +213,10 @@ def _add_asking(router: APIRouter, registry: Registry, reader: Reader, metrics: 
         """Name the local speakers of one file together."""
         speakers = reader.speakers(**sent)
         with _audited(audit, request, "name speakers", recordings=sum(map(len, speakers.values()))):
-            found = registry.name_speakers(speakers, known=known, costs=costs, once=once)
-        for answer in found.values():
+            named = registry.name_speakers(speakers, known=known, costs=costs, once=once)
+        for answer in named.values():
             metrics.decisions.labels(answer.decision).inc()
-        return answers.SpeakersAnswer.model_validate({"speakers": found}, from_attributes=True)
+        return answers.SpeakersAnswer.model_validate({"speakers": named}, from_attributes=True)
 
 
 def _add_watching(router: APIRouter, registry: Registry, reader: Reader, metrics: Metrics, tokens: bool) -> None:

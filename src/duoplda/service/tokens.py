@@ -67,10 +67,10 @@ def _tokens(path: PathLike, lines: list[str]) -> Iterator[Token]:
             raise bad(path, place, "is not `NAME read|write TOKEN`")
         name, scope, token = fields
         if not re.fullmatch(r"[\w.@-]{1,64}", name) or name in names:
-            raise bad(path, place, "the name is there twice, or is more than letters, digits, `.`, `@`, `-` and `_`")
+            raise bad(path, place, "the name occurs twice, or has more than letters, digits, `.`, `@`, `-` and `_`")
         if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},512}}", token):
             remedy = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
-            raise bad(path, place, f"the token has less than {SHORTEST_TOKEN} characters, or some beyond ASCII", remedy)
+            raise bad(path, place, f"the token has fewer than {SHORTEST_TOKEN} characters, or not ASCII alone", remedy)
         names.add(name)
         yield Token(name, scope, hashlib.sha256(token.encode()).digest())
 

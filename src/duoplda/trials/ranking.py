@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import SpdInverse, in_order, reproducible
 from duoplda.data.labels import Ints
 from duoplda.model.parameters import Terms
-from duoplda.trials.ratios import run
+from duoplda.trials.ratios import KEPT_BYTES, run
 from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
@@ -35,6 +35,7 @@ FEWEST = 1 << 8  # sides for which it is worth while
 MOST_INVERSES = 1024  # beyond, inverses take longer than products
 KEPT_PATTERNS = 8  # of tests, for which a_1 is kept
 SAMPLE = 1 << 13  # sides that tell where the k highest begin
+LARGEST_SAMPLE = 1 / 8  # of all sides in that sample, as its scores are computed twice
 CELLS = 1 << 18  # of a product that stays in the caches
 
 
@@ -172,6 +173,19 @@ class Ranking:
         return rows, ratios
 
     @reproducible()
+    def ratios(self, tests: Sides) -> Floats:
+        """(tests, sides) all ratios in double precision: a product, and what is kept of sides that have not changed."""
+        out = np.empty((len(tests), len(self.sides)))
+        for which, parts in self._parts(tests):
+            for part in parts:
+                for start in range(0, part.block.n, 4096):
+                    places = slice(start, min(start + 4096, part.block.n))
+                    rows = part.block.rows[places]
+                    products = part.right @ self.sides.gamma[rows].T
+                    out[which[:, None], rows] = products + part.alone.values[places] + part.b[:, None]
+        return out
+
+    @reproducible()
     def guesses(self, tests: Sides) -> Singles:
         """(tests, sides) all ratios in single precision, off by some hundredths at most where gamma is not large."""
         out = np.empty((len(tests), len(self.sides)), np.float32)
@@ -195,6 +209,7 @@ class Ranking:
             parts = []
             for own, block in self.blocks.items():
                 if not block.n:
+                    block.alone.clear()
                     continue
                 if pattern not in block.alone:
                     block.alone[pattern] = Alone(self._Lambda(own), self._Lambda(own + pattern))
@@ -208,7 +223,8 @@ class Ranking:
     def _meet(self, pattern: Pattern) -> None:
         """Note a pattern of tests; what is kept for those that were not met for long is forgotten."""
         self.met = [*(p for p in self.met if p != pattern), pattern]
-        while len(self.met) > KEPT_PATTERNS:
+        of_one = 16 * self.sides.gamma.shape[1] ** 2 * len(self.blocks)  # bytes of M3 and D
+        while len(self.met) > max(1, min(KEPT_PATTERNS, KEPT_BYTES // max(of_one, 1))):
             forgotten = self.met.pop(0)
             for block in self.blocks.values():
                 block.alone.pop(forgotten, None)
@@ -237,7 +253,7 @@ class Ranking:
     def _least(self, parts: list[TestPart], T: int, k: int) -> Floats:
         """(T,) a bound that k of the sides reach in single precision: the k-th highest of some of them."""
         n = sum(part.block.n for part in parts)
-        share = max(min(1.0, SAMPLE / n), min(1.0, 16 * k / n))
+        share = min(1.0, max(min(SAMPLE / n, LARGEST_SAMPLE), 16 * k / n))
         scores = []
         for part in parts:  # the first ones, which lie together: to gather others would take longer than their product
             rows = slice(0, int(np.ceil(share * part.block.n)))

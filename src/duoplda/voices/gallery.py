@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 
 # With more voices, ratios are computed in single precision, and those of the highest in double
 EXACT_UP_TO = 20_000
+# Where fewer voices have the same numbers of sessions and recordings, what is kept of these takes more than it saves.
+VOICES_OF_A_PATTERN = 32
 
 
 class Gallery:
@@ -47,11 +49,11 @@ class Gallery:
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Remove voices, of which some may not be there."""
-        given = np.array([*dict.fromkeys(numbers)], np.int64)
-        rows = self.sides.rows(given)
+        removed = np.array([*dict.fromkeys(numbers)], np.int64)
+        rows = self.sides.rows(removed)
         if (rows >= 0).any():
             gone = {*rows[rows >= 0].tolist()}
-            self.sides.remove(given[rows >= 0])
+            self.sides.remove(removed[rows >= 0])
             self.names = [name for row, name in enumerate(self.names) if row not in gone]
             self.rows = {name: row for row, name in enumerate(self.names)}
 
@@ -65,19 +67,22 @@ class Gallery:
         """(tests, voices) calibrated ln likelihood ratios.
 
         Where there are very many voices, those of the `k` highest of each test are exact, and the others are off by
-        hundredths of a nat.
+        hundredths of a nat. What depends on one voice alone is kept for further questions, until that voice changes.
         """
-        many = len(self.sides) > EXACT_UP_TO and self.scorer.calibration is None  # a ranking is of raw ratios
-        ranking = ranking_of(self.sides) if many else None
-        if ranking is None:
+        ranking = ranking_of(self.sides) if self.scorer.calibration is None else None  # a ranking is of raw ratios
+        few = len(self.sides) <= EXACT_UP_TO
+        if ranking is None or (few and len(self.sides) < VOICES_OF_A_PATTERN * len(ranking.blocks)):
             return self._calibrated(to_numpy(self.scorer.columns(tests)).T)
+        if few:
+            return self._calibrated(ranking.ratios(tests))
         out = ranking.guesses(tests).astype(np.float64)
         np.put_along_axis(out, *ranking.top(tests, min(k, len(self.sides))), axis=1)
         return self._calibrated(out)
 
     def ratio(self, row: int, tests: Sides) -> float:
         """The same of one voice and one test."""
-        return float(self._calibrated(to_numpy(self.scorer.pairs(tests, np.array([[row, 0]]))))[0])
+        alone = self.chain.scorer(self.sides.select([row]))  # a scorer of all would look at all
+        return float(self._calibrated(to_numpy(alone.columns(tests)))[0, 0])
 
     def _calibrated(self, ratios: Floats) -> Floats:
         calibration = self.chain.calibration_ if self.scorer.calibration is None else None

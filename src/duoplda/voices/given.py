@@ -68,8 +68,8 @@ def sessions_of(session: Labels, n: int) -> tuple[list[str] | None, Ints]:
     """The names of sessions in the order in which they occur, and which one each recording is of."""
     if session is None:
         return None, np.arange(n)
-    given = np.asarray(session)
-    labels = [str(label) for label in (given.tolist() if given.ndim else [given.item()] * n)]
+    named = np.asarray(session)
+    labels = [str(label) for label in (named.tolist() if named.ndim else [named.item()] * n)]
     if len(labels) != n:
         raise DuopldaError(f"there are {n} recordings and {len(labels)} names of sessions")
     names = [checked_name(label, "a name of a session") for label in labels]
@@ -81,11 +81,11 @@ def kinds_of(kind: Labels, n: int) -> NDArray[Any] | None:
     """The kind of each recording, None if it is not told."""
     if kind is None:
         return None
-    given = np.asarray(kind)
-    given = given if given.ndim else np.full(n, given)
-    if given.shape != (n,):
-        raise DuopldaError(f"there are {n} recordings and {given.size} kinds of channels")
-    return given
+    kinds = np.asarray(kind)
+    kinds = kinds if kinds.ndim else np.full(n, kinds)
+    if kinds.shape != (n,):
+        raise DuopldaError(f"there are {n} recordings and {kinds.size} kinds of channels")
+    return kinds
 
 
 def numbered(n: int, taken: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from duoplda.io.common import PathLike
 from duoplda.trials.identification import (
     Costs,
     Probabilities,
+    decide,
     decide_together,
     identify,
     identify_together,
@@ -53,11 +54,12 @@ from duoplda.voices.rows import (
     voice_of,
 )
 from duoplda.voices.snapshots import drop_blocks, read_snapshot, write_block
-from duoplda.voices.store import EMBEDDINGS, FORMAT, REGISTRY, REMOVED, SESSIONS, VOICES, Store
+from duoplda.voices.store import EMBEDDINGS, REGISTRY, REGISTRY_FORMAT, REMOVED, SESSIONS, VOICES, Store
 from duoplda.voices.sums import StoredSums
 
 KEEP = ("statistics", "embeddings")
 ROWS_OF_A_QUERY = 500  # of a query: databases limit how many values one may have
+ROWS_OF_A_FETCH = 10_000  # of names: one by one they take twice as long, and all at once much memory
 
 Model = Backend | PLDA
 
@@ -103,7 +105,7 @@ class Registry:
         location : the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://user@host/name)
         model : the fitted `Backend` or `PLDA` by which voices are enrolled and compared
         keep : "statistics", or "embeddings": the vectors of the recordings, too
-        by : who makes changes, unless these say so themselves
+        by : who makes the changes, where a call does not name somebody
         """
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
@@ -119,9 +121,10 @@ class Registry:
         try:
             with registry._store.reading() as connection:
                 row = connection.execute(sa.select(REGISTRY)).one_or_none()
-                if row is None or row.format != FORMAT:
+                if row is None or row.format != REGISTRY_FORMAT:
                     what = "no registry" if row is None else f"a registry of format {row.format}"
-                    raise DuopldaError(f"{registry._store.name}: it is {what}, this duoplda reads format {FORMAT}")
+                    ours = f"this duoplda reads format {REGISTRY_FORMAT}"
+                    raise DuopldaError(f"{registry._store.name}: it is {what}, {ours}")
                 registry._check_model(row)
         except BaseException:
             registry.close()
@@ -162,21 +165,19 @@ class Registry:
             return int(connection.execute(sa.select(sa.func.count()).select_from(VOICES)).scalar_one())
 
     def voices(self, search: str | None = None) -> list[Voice]:
-        """All voices by name, or those whose name has a text in it, in capitals or not."""
+        """All voices in the order of their names, or those whose name contains a text, in capitals or not."""
         with self._store.reading() as connection:
             rows = connection.execute(counted_voices()).all()
         wanted = (search or "").casefold()
-        found = (voice_of(row) for row in rows if wanted in row.name.casefold())
-        return sorted(found, key=lambda voice: voice.name)  # as databases sort in ways of their own
+        matching = (voice_of(row) for row in rows if wanted in row.name.casefold())
+        return sorted(matching, key=lambda voice: voice.name)  # as databases sort in ways of their own
 
     def sides(self) -> Sides:
         """All voices as sides of trials under their names, such as `known` of `PLDA.cluster`."""
         chain = self._model
         with self._store.reading() as connection:
             self._check_model(connection.execute(sa.select(REGISTRY)).one())
-            names = {
-                int(number): str(name) for number, name in connection.execute(sa.select(VOICES.c.id, VOICES.c.name))
-            }
+            names = _names(connection, sa.select(VOICES.c.id, VOICES.c.name))
             out = Sides.empty(chain.ratio_model_, np.zeros(0, "U1"))
             for numbers, owner, sums in self._sums_of_voices(connection, names, every=True):
                 out.add(sums.sides(chain.ratio_model_, [names[number] for number in numbers], owner))
@@ -278,15 +279,15 @@ class Registry:
         number = find_voice(connection, name)
         if number is None:
             number = insert(connection, VOICES, name=name, created=now(), changed=now(), version=0)
-        there = sessions_by_name(connection, number)
-        names = addition.sessions or numbered(len(sums), there)
-        known = [label for label in names if label in there]
+        enrolled = sessions_by_name(connection, number)
+        names = addition.sessions or numbered(len(sums), enrolled)
+        known = [label for label in names if label in enrolled]
         if known and not join:
             remedy = "give sessions other names, or `join` them"
             raise DuopldaError(f"{name!r} has {len(known)} of these sessions already: {some(known)}: {remedy}")
         for i, label in enumerate(names):
-            if label in there:
-                session_id = there[label]
+            if label in enrolled:
+                session_id = enrolled[label]
                 before = sums_of(connection, self._model.ratio_model_, [session_id])
                 replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
             else:
@@ -315,15 +316,15 @@ class Registry:
             target = number_of(connection, into)
             if number == target:
                 raise DuopldaError(f"{name!r} and {into!r} are one voice: give two")
-            there = sessions_by_name(connection, target)
+            sessions = sessions_by_name(connection, target)
             for label, session_id in sessions_by_name(connection, number).items():
-                if label in there:
+                if label in sessions:
                     self._check_model(registry)
                     model = self._model.ratio_model_
-                    first, second = (sums_of(connection, model, [which]) for which in (there[label], session_id))
-                    replace_sums(connection, there[label], first.joined(second, model))
+                    first, second = (sums_of(connection, model, [which]) for which in (sessions[label], session_id))
+                    replace_sums(connection, sessions[label], first.joined(second, model))
                     moved = sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id)
-                    connection.execute(moved.values(session=there[label]))
+                    connection.execute(moved.values(session=sessions[label]))
                     connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session_id))
                 else:
                     connection.execute(sa.update(SESSIONS).where(SESSIONS.c.id == session_id).values(voice=target))
@@ -336,12 +337,12 @@ class Registry:
         """Remove one session of a voice, which then is what it would be without it."""
         with self._store.changing() as (connection, registry):
             number = number_of(connection, name)
-            there = sessions_by_name(connection, number)
-            if session not in there:
-                raise MissingIds(f"{name!r} has no session {session!r}: it has {some(there)}")
-            if len(there) == 1:
+            sessions = sessions_by_name(connection, number)
+            if session not in sessions:
+                raise MissingIds(f"{name!r} has no session {session!r}: it has {some(sessions)}")
+            if len(sessions) == 1:
                 raise DuopldaError(f"{session!r} is the only session of {name!r}: remove the voice")
-            drop_sessions(connection, SESSIONS.c.id == there[session])
+            drop_sessions(connection, SESSIONS.c.id == sessions[session])
             drop_blocks(connection, number)
             touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
@@ -370,20 +371,23 @@ class Registry:
         *,
         kind: Labels = None,
     ) -> Identification:
-        """Who it is, of all voices, or somebody else.
+        """Say which of the voices speaks in recordings of one person, or that it is somebody else.
+
+        The probabilities are worth what the model's calibration is worth on such recordings; `domain_warning` of the
+        answer says where they are unlike those of its training.
 
         Parameters
         ----------
         X : (n, d) recordings of one person, or one recording, (d,)
         session, kind : as for `add`. Recordings of one session are no independent evidence.
-        k : how many candidates are told
+        k : how many candidates the answer lists
         known : the prior probability that it is one of the voices, which have equal parts of it
         prior : prior probabilities of voices by name, instead; voices that are not in it have equal parts of what is
             left of `known`
         costs : what wrong decisions cost (see `Costs`)
         """
         rows = matrix(X)
-        (answer,) = self._answers([(rows, session, kind)], k, known, prior, costs, identify)
+        (answer,) = self._answers([(rows, session, kind)], k, known, prior, costs)
         return answer
 
     def name_speakers(
@@ -398,7 +402,7 @@ class Registry:
         kind: Mapping[str, Labels] | None = None,
         once: bool = True,
     ) -> dict[str, Identification]:
-        """Who the speakers of one file are, of whom no two are one voice, unless `once` is False.
+        """Say who the speakers of one file are. No voice is given to two of them, unless `once` is False.
 
         Parameters
         ----------
@@ -410,7 +414,7 @@ class Registry:
         for label, X in speakers.items():
             rows = matrix(X)
             parts.append((rows, (session or {}).get(label, label), (kind or {}).get(label)))
-        answers = self._answers(parts, k, known, prior, costs, identify_together if once else identify)
+        answers = self._answers(parts, k, known, prior, costs, together=once)
         return dict(zip(speakers, answers, strict=True))
 
     def verify(
@@ -423,7 +427,7 @@ class Registry:
         *,
         kind: Labels = None,
     ) -> Verification:
-        """Whether it is this voice, with the prior probability `prior`, or somebody else."""
+        """Say whether recordings of one person are of this voice, whose prior probability is `prior`."""
         tests = self._tests([(matrix(X), session, kind)])
         with self._lock:
             gallery = self._current()
@@ -440,8 +444,9 @@ class Registry:
         known: float,
         prior: Mapping[str, float] | None,
         costs: Costs,
-        how: Callable[..., Probabilities],
+        together: bool = False,
     ) -> list[Identification]:
+        """Who each of several is; `together`: they are different people, and no voice is given to two of them."""
         if k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         tests = self._tests(parts)
@@ -450,10 +455,15 @@ class Registry:
             names = gallery.names
             priors = None if prior is None else _priors(prior, gallery, known)
             ratios = gallery.ratios(tests, k)
-        probabilities = how(ratios, known, priors)
+        if together:
+            probabilities = identify_together(ratios, known, priors)
+            decisions = decide_together(probabilities, costs)
+        else:
+            probabilities = identify(ratios, known, priors)
+            decisions = [decide(Probabilities(*one), costs) for one in zip(*probabilities, strict=True)]
         warning = self._domain_warning(tests)
         out = []
-        for s, decision in enumerate(decide_together(probabilities, costs)):
+        for s, decision in enumerate(decisions):
             P = probabilities.voices[s]
             first = np.argsort(-P, kind="stable")[:k]
             # Where probabilities underflow, ratios still tell who is nearer.
@@ -478,7 +488,7 @@ class Registry:
             n_cells += int(index.max()) + 1
             kinds.append(kinds_of(kind, len(rows)))
         if any(k is None for k in kinds) and any(k is not None for k in kinds):
-            raise DuopldaError("kinds of channels are told of some speakers and not of others: tell all, or none")
+            raise DuopldaError("kinds of channels are given for some speakers and not for others: give all, or none")
         told = None if kinds[0] is None else np.concatenate([k for k in kinds if k is not None])
         X = np.concatenate([rows for rows, *_ in parts])
         return self._model.enroll(X, np.concatenate(side), np.concatenate(cell), told)
@@ -523,8 +533,9 @@ class Registry:
         self._store.wipe()
 
     def snapshot(self) -> None:
-        """Write what all voices are at this moment in a form that is read fast: programs that open the registry start
-        from it.
+        """Write all voices, as they are at this moment, in a form that can be read fast.
+
+        Programs that open the registry start from it.
 
         Voices that change afterwards are read from their sessions, as all are where there is no snapshot. So make
         another one from time to time, such as after many were enrolled.
@@ -597,7 +608,7 @@ class Registry:
                 gone = sa.select(REMOVED.c.voice).where(REMOVED.c.version > self._version)
                 gallery.remove(connection.execute(gone).scalars())
             changed = sa.select(VOICES.c.id, VOICES.c.name).where(VOICES.c.version > self._version)
-            voices: dict[int, str] = dict(connection.execute(changed).tuples().all())
+            voices = _names(connection, changed)
             since = self._version
             self._gallery = None  # an error half-way: read everything the next time
             self._version = -1
@@ -627,12 +638,18 @@ class Registry:
             yield some_voices, owner, unpacked_sums(connection, rows, model.K, model.ny, model.nx)
 
 
+def _names(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, str]:
+    """The names of voices by number."""
+    rows = connection.execute(query).partitions(ROWS_OF_A_FETCH)
+    return {int(number): str(name) for part in rows for number, name in part}
+
+
 def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:
     """Prior probabilities of all voices: those that are given, and equal parts of what they leave of `known`."""
     rows = [gallery.row(name) for name in prior]
-    given = np.asarray([*prior.values()], float)
-    left = max(0.0, known - float(given.sum()))
+    told = np.asarray([*prior.values()], float)
+    left = max(0.0, known - float(told.sum()))
     n_other = len(gallery.names) - len(rows)
     out = voice_priors(len(gallery.names), left * len(gallery.names) / n_other if n_other else 0.0)
-    out[rows] = given
+    out[rows] = told
     return out

@@ -178,7 +178,7 @@ def kept_embeddings(connection: sa.Connection) -> Iterator[tuple[int, list[Kept]
 
 def _same_checksum(expected: int, *parts: bytes) -> None:
     if checksum(*parts) != expected:
-        raise ValueError("its checksum is another one")
+        raise ValueError("its checksum does not match")
 
 
 def _damaged(rows: Iterable[str]) -> StoreError:

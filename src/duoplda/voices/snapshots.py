@@ -51,7 +51,7 @@ def read_snapshot(connection: sa.Connection, model: Model) -> Sides | None:
         kept = ~np.isin(block.numbers, later)
         end = n + int(kept.sum())
         numbers[n:end] = block.numbers[kept]
-        gamma[n:end] = block.gamma[kept]
+        gamma[n:end] = block.gamma if kept.all() else block.gamma[kept]
         places = [columns.setdefault(type_, len(columns)) for type_ in map(tuple, block.types.tolist())]
         counts.append((n, block.counts[kept], places))
         n = end
@@ -62,7 +62,7 @@ def read_snapshot(connection: sa.Connection, model: Model) -> Sides | None:
     return unnamed_sides(model, types, Table(ids=numbers[:n], counts=every, gamma=gamma[:n]))
 
 
-class Block(NamedTuple):
+class VoiceBlock(NamedTuple):
     """Some voices as they were at some version of the registry."""
 
     version: int
@@ -72,20 +72,20 @@ class Block(NamedTuple):
     gamma: Floats  # (n, ny)
 
 
-def _blocks(connection: sa.Connection, model: Model) -> Iterator[Block]:
+def _blocks(connection: sa.Connection, model: Model) -> Iterator[VoiceBlock]:
     """Read them one by one: together they may be large."""
     for number in connection.execute(sa.select(SNAPSHOT.c.id).order_by(SNAPSHOT.c.first)).scalars().all():
         row = connection.execute(sa.select(SNAPSHOT).where(SNAPSHOT.c.id == number)).one()
         try:
             if checksum(row.numbers, row.types, row.counts, row.gamma) != row.checksum:
-                raise ValueError("its checksum is another one")
+                raise ValueError("its checksum does not match")
             numbers = unpacked(row.numbers, "<i8", row.n).astype(np.int64)
             types = unpacked(row.types, "<i8", row.n_types, model.K).astype(np.int64)
             counts = unpacked(row.counts, "<i8", row.n, row.n_types).astype(np.int64)
             gamma = unpacked(row.gamma, "<f8", row.n, model.ny).astype(float, copy=False)
         except (ValueError, TypeError) as error:
             raise StoreError(f"damaged rows: the snapshot ({error}): make it anew") from None
-        yield Block(row.version, numbers, types, counts, gamma)
+        yield VoiceBlock(row.version, numbers, types, counts, gamma)
 
 
 def drop_blocks(connection: sa.Connection, voice: int | None = None) -> None:

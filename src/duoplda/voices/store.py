@@ -26,7 +26,7 @@ from sqlalchemy import event, exc
 from duoplda.errors import DuopldaError, printable
 from duoplda.io.common import PathLike
 
-FORMAT = 1
+REGISTRY_FORMAT = 1
 WAIT_SECONDS = 60  # for another program's change
 
 METADATA = sa.MetaData()
@@ -135,7 +135,7 @@ class Store:
             if sa.inspect(connection).has_table("registry"):
                 raise DuopldaError(f"{self.name}: there is a registry already: open it")
             METADATA.create_all(connection)
-            connection.execute(sa.insert(REGISTRY).values(id=1, format=FORMAT, version=0, **row))
+            connection.execute(sa.insert(REGISTRY).values(id=1, format=REGISTRY_FORMAT, version=0, **row))
             fill(connection)
 
     @contextmanager

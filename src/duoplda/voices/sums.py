@@ -89,7 +89,7 @@ def unpacked(data: bytes, dtype: str, *shape: int) -> NDArray[np.generic]:
     if not isinstance(data, bytes) or len(data) != expected:
         size = len(data) if isinstance(data, bytes) else type(data).__name__
         raise ValueError(f"{size} bytes, expected {expected}")
-    return np.frombuffer(data, dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
+    return np.frombuffer(data, dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="), copy=False)
 
 
 def checksum(*parts: bytes) -> int:
