@@ -594,7 +594,7 @@ def test_the_room_is_not_taken_for_a_voice():
     enrolled = talk(plda, np.repeat(np.arange(4), 6), y=y)
     known = chain.enroll(enrolled, np.repeat([f"v{k}" for k in range(4)], 6))
     who = np.tile(np.arange(6), 4).repeat(8)
-    X = talk(plda, who, y=y, seed=3) + 3 * rng.normal(size=len(plda.mean_)) / len(plda.mean_) ** 0.5
+    X = talk(plda, who, y=y, seed=3) + 12 * rng.normal(size=len(plda.mean_)) / len(plda.mean_) ** 0.5
     found = diarize(chain, X, windows(len(who)), known=known, **TRUE)
     truth = as_turns(windows(len(who)), [f"v{k}" if k < 4 else f"f-{k + 1}" for k in who])
     assert found.speaker.values.tolist() == truth.speaker.values.tolist()

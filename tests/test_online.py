@@ -5,6 +5,7 @@ import pytest
 
 from duoplda import Backend
 from duoplda.diarization import Online, as_turns, der, diarize
+from duoplda.diarization.diarizer import Labelled
 from duoplda.diarization.online import final_labels
 from duoplda.errors import DuopldaError
 from test_diarization import TRUE, error, talk, turn_order, two_levels, windows
@@ -48,6 +49,24 @@ def test_no_label_is_late_and_corrections_say_what_they_replace(stream):
     assert len(told) == len(who)
 
 
+def test_what_is_older_than_the_memory_is_final(stream):
+    """Also where each round has another opinion, of the windows by which speakers are known again too."""
+    online = Online(stream[0], delay=1.0, memory=5.0)
+    rng = np.random.default_rng(0)
+
+    def fickle(model, Z, X, start, end):
+        labels = np.append([0, 1], rng.integers(2, size=len(Z)))[: len(Z)]
+        return Labelled(labels, np.eye(2)[labels][:, : labels.max() + 1], {}, 2)
+
+    online._diarizer = fickle
+    corrected = 0
+    for t, answer in enumerate(run(online, stream[3][:40])):
+        assert all(label.end > min(t + 1, 40) - 5 for label in answer)
+        corrected += sum(label.replaces != "" for label in answer)
+    assert corrected > 10
+    assert len(online._X) > 6  # some older windows are kept
+
+
 def test_known_voices_are_named(stream):
     plda, y, who, X = stream
     chain = Backend.from_plda(plda)
@@ -62,13 +81,13 @@ def test_known_voices_are_named(stream):
 
 def test_what_is_wrong_with_a_stream_is_named(stream):
     plda, _, _, X = stream
-    with pytest.raises(DuopldaError, match="memory is longer"):
+    with pytest.raises(DuopldaError, match="memory longer"):
         Online(plda, delay=10.0, memory=5.0)
     online = Online(plda)
     online.add(X[0], 3.0, 4.0)
     for window, message in (
-        ((X[1], 2.0, 5.0), "not in the order of time"),
-        ((X[1], 5.0, 5.0), "or is none"),
+        ((X[1], 2.0, 5.0), "does not follow the windows before"),
+        ((X[1], 5.0, 5.0), "is empty"),
         ((X[1][:5], 5.0, 6.0), "5 dimensions"),
         ((X[1] * np.nan, 5.0, 6.0), "NaN"),
     ):

@@ -57,9 +57,7 @@ def diarize(
     loop: Annotated[
         float | None, option("The probability that the next segment is of the same speaker.  [by the file]")
     ] = None,
-    discount: Annotated[
-        float | None, option("How much each segment counts.  [by their overlap]")
-    ] = None,
+    discount: Annotated[float | None, option("How much each segment counts.  [by their overlap]")] = None,
     prior: Annotated[float, option("The probability that two segments of a file are of one speaker.")] = 0.25,
     speakers: Annotated[int | None, option("The number of speakers of each file.", min=1)] = None,
     min_speakers: Annotated[int | None, option("The smallest number of speakers of a file.", min=1)] = None,

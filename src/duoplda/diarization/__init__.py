@@ -1,8 +1,8 @@
 """Who speaks when: from embeddings of the windows of audio files to the turns of speakers.
 
-The embeddings come from another tool, as does the choice of what is speech. `diarize` gives every window to one speaker
-and joins windows to turns; `der` measures turns against a reference. RTTM, UEM and segment files are read and written
-here. No other room but the reports and the commands needs this one.
+The embeddings, and the choice of what is speech, come from `duoplda.audio` or from another tool. `diarize` gives every
+window to one speaker and joins windows to turns; where regions of overlap are given, a second speaker is added there.
+`der` measures turns against a reference. RTTM, UEM and segment files are read and written here.
 """
 
 from duoplda.diarization.chunks import diarize_chunks

@@ -69,8 +69,8 @@ def diarize_chunks(
     diagonal, _ = chain.collapsed(one_session=diarizer.segments_are == "recordings")
     rows = X[chunk, local]
     begin = (chunk * step).astype(np.float64)
-    found = diarizer(diagonal, to_numpy(chain.transform(rows)), rows, begin, begin + duration)
-    speaker = speakers_of_chunks(found.posterior, chunk, local, active.shape)
+    labelled = diarizer(diagonal, to_numpy(chain.transform(rows)), rows, begin, begin + duration)
+    speaker = speakers_of_chunks(labelled.posterior, chunk, local, active.shape)
     return turns_of_chunks(A, speaker, step=step, duration=duration, file=file, threshold=threshold)
 
 

@@ -174,7 +174,7 @@ class Diarizer:
             raise DuopldaError("give either n_speakers, or min_speakers and max_speakers")
         low, high = self.limits
         if not 1 <= low <= high:
-            raise DuopldaError(f"at least {low} and at most {high} speakers: these must be from 1 on, in this order")
+            raise DuopldaError(f"at least {low} and at most {high} speakers: both must be 1 or more, in this order")
 
     @property
     def limits(self) -> tuple[int, float]:
@@ -450,17 +450,17 @@ def _in_files(
         with error_prefix(f"file {file}"):
             Z[rows] = to_numpy(chain.transform(X[rows]))
             times = segments.start[rows], segments.end[rows]
-            found = diarizer(diagonal, Z[rows], X[rows], *times, None if first is None else first[rows])
+            labelled = diarizer(diagonal, Z[rows], X[rows], *times, None if first is None else first[rows])
         rho[rows] = diarizer.share(*times)
         if told is not None:
-            told(file, found)
-        n = int(found.labels.max()) + 1
-        if found.first >= 4 and n == 1 and diarizer.limits[1] > 1:
-            cause = f"file {printable(file)}: {found.first} first speakers became one"
+            told(file, labelled)
+        n = int(labelled.labels.max()) + 1
+        if labelled.first >= 4 and n == 1 and diarizer.limits[1] > 1:
+            cause = f"file {printable(file)}: {labelled.first} first speakers became one"
             remedy = "if there are more, give their number; is the model one for these embeddings?"
             warnings.warn(f"{cause}; {remedy}", UserWarning, stacklevel=3)
-        speaker[rows] = len(cast) + found.labels
-        posteriors[file] = len(cast) + np.arange(n), found.posterior
+        speaker[rows] = len(cast) + labelled.labels
+        posteriors[file] = len(cast) + np.arange(n), labelled.posterior
         cast += [f"{file}-{k + 1}" for k in range(n)]
     domain.check(chain, domain.see(chain, X, Z), _spread(speaker, segments.file.codes, float(rho.sum())), 4)
     return _LocalSpeakers(segments, Z, rho, speaker, np.array(cast), posteriors)

@@ -37,7 +37,8 @@ class DiarizationErrors(NamedTuple):
 
     `miss` is speech that no speaker of the hypothesis has, `false_alarm` what the hypothesis has beyond the speech of
     the reference, `confusion` speech that was given to another speaker. A high miss rate points at the detection of
-    speech (or at overlapped speech, which `diarize` never gives to two), a high confusion at the clustering.
+    speech (or at overlapped speech, which `diarize` gives to two speakers only with `overlap`), a high confusion at the
+    clustering.
 
     >>> DiarizationErrors(miss=1.0, false_alarm=0.5, confusion=0.5, total=20.0).rate
     0.1

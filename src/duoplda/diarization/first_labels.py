@@ -15,6 +15,7 @@ from scipy.special import expit
 from duoplda.diarization.vbhmm import Floats, Ints, finite_rows
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators.plda import PLDA
+from duoplda.trials.clustering import cluster
 
 
 def ratio_labels(
@@ -53,8 +54,8 @@ def ratio_labels(
         raise DuopldaError("the model has no variance between speakers: there is nothing to tell them apart by")
     k = len(differ)
     plda = PLDA.from_parameters(np.zeros(k), np.diag(np.sqrt(phi[differ])), None, np.eye(k))
-    items = rows[:, differ] if groups is None else plda.enroll(rows[:, differ], groups)
-    return plda.cluster(
+    items = plda.enroll(rows[:, differ], np.arange(len(rows)) if groups is None else groups)
+    return cluster(  # and not `PLDA.cluster`, which compares the items with training data that this model never had
         items,
         prior=prior,
         min_speakers=min_speakers,

@@ -47,7 +47,7 @@ EXACT_RATIOS = 100  # voices for each speaker whose ratios are exact where those
 
 
 class Names(NamedTuple):
-    """Who people are: for each of them the most probable voice, its probability, and whether it is decided to be them.
+    """For each person the most probable voice, its probability, and whether the person is taken to be that voice.
 
     `voice` (n,) names, `posterior` (n,) their probabilities, `named` (n,) whether this is decided, which costs least
     above .5; `voices` (K,) are the names of all voices.
@@ -83,7 +83,7 @@ def known_voices(
     prior: float = 0.5,
     apart: bool = False,
 ) -> Names:
-    """Who of the known voices some people are.
+    """Say which of the known voices each of some people is, if any.
 
     Parameters
     ----------

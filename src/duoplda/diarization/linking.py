@@ -17,6 +17,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.scoring import chain_of
+from duoplda.trials.clustering import cluster
 
 SEGMENT_LEVELS = ("sessions", "recordings")  # what a segment of a file can have been in training
 
@@ -65,9 +66,10 @@ def link_speakers(
     if file is not None:
         home = np.empty(len(names), np.int64)
         home[side] = lab.codes(file, "file", n)[1]
-        pairs = pairs_within(names.tolist(), home.tolist()) or None
+        within = pairs_within(names.tolist(), home.tolist())
+        pairs = np.array(within) if within else None
     voices = _without_sessions(plda) if segments_are == "sessions" else unscaled(plda)
-    linked = voices.cluster(voices.enroll(vectors, speaker, speaker, channel), prior=prior, cannot_link=pairs)
+    linked = cluster(voices.enroll(vectors, speaker, speaker, channel), prior=prior, cannot_link=pairs)
     return linked.names[linked.labels][np.searchsorted(linked.ids, names)][side]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from duoplda.arrays import to_numpy
@@ -78,7 +78,7 @@ class Online:
     ):
         if not 0 <= delay < memory < np.inf:
             raise DuopldaError(
-                f"delay={delay!r} and memory={memory!r}: seconds, and the memory is longer than the delay"
+                f"delay={delay!r} and memory={memory!r}: both must be seconds, and the memory longer than the delay"
             )
         self.delay = delay
         self.memory = memory
@@ -103,7 +103,7 @@ class Online:
             raise DuopldaError(f"the window has {row.shape[1]} dimensions, the model takes {self._X.shape[1]}")
         before = self._new[-1][1:] if self._new else self._times[-1] if len(self._times) else (0.0, 0.0)
         if not (0 <= start < end < np.inf and start >= before[0] and end >= before[1]):
-            raise DuopldaError(f"the window from {start} to {end} s is not in the order of time, or is none")
+            raise DuopldaError(f"the window from {start} to {end} s is empty, or does not follow the windows before it")
         self._new.append((row[0], float(start), float(end)))
         return self._round() if end - self._new[0][2] >= self.delay else []
 
@@ -119,16 +119,17 @@ class Online:
         self._speaker = np.append(self._speaker, np.full(len(rows), -1))
         self._told += [""] * len(rows)
         Z = to_numpy(self._chain.transform(self._X))
-        found = self._diarizer(self._diagonal, Z, self._X, *self._times.T)
-        speaker = self._numbers(found.labels)
-        names = self._names(Z, found.labels)
+        labelled = self._diarizer(self._diagonal, Z, self._X, *self._times.T)
+        speaker = self._numbers(labelled.labels)
+        names = self._names(Z, labelled.labels)
         labels = []
-        self._speaker = speaker[found.labels]
-        for t, k in enumerate(found.labels.tolist()):
+        self._speaker = speaker[labelled.labels]
+        recent = self._recent
+        for t, k in enumerate(labelled.labels.tolist()):
             name = names[k] or f"speaker{speaker[k] + 1}"
-            if name != self._told[t]:
+            if recent[t] and name != self._told[t]:
                 begin, stop = self._times[t].tolist()
-                labels.append(OnlineLabel(begin, stop, name, float(found.posterior[t, k]), self._told[t]))
+                labels.append(OnlineLabel(begin, stop, name, float(labelled.posterior[t, k]), self._told[t]))
                 self._told[t] = name
         self._forget()
         return labels
@@ -159,9 +160,14 @@ class Online:
         )
         return [voice if named else "" for voice, named in zip(names.voice, names.named, strict=True)]
 
+    @property
+    def _recent(self) -> NDArray[np.bool_]:
+        """(T,) the windows whose labels are still corrected."""
+        return self._times[:, 1] > self._times[-1, 1] - self.memory
+
     def _forget(self) -> None:
         """Drop windows that are older than the memory, but for the last ones of each speaker."""
-        keep = self._times[:, 1] > self._times[-1, 1] - self.memory
+        keep = self._recent
         for k in np.unique(self._speaker):
             keep[np.flatnonzero(self._speaker == k)[-KEPT:]] = True
         self._X = self._X[keep]

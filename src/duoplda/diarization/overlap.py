@@ -70,11 +70,11 @@ def _other(turns: Diarization, own: NDArray[Any], row: int, moment: float) -> tu
     second = str(turns.second.values[row])
     if second and turns.second_posterior[row] >= LEAST:
         return second, float(turns.second_posterior[row])
-    rest = own[turns.speaker.codes[own] != turns.speaker.codes[row]]
-    if not len(rest):
+    others = own[turns.speaker.codes[own] != turns.speaker.codes[row]]
+    if not len(others):
         return None
-    away = np.maximum(turns.start[rest] - moment, moment - turns.end[rest])
-    name = str(turns.speaker.values[rest[away.argmin()]])
+    away = np.maximum(turns.start[others] - moment, moment - turns.end[others])
+    name = str(turns.speaker.values[others[away.argmin()]])
     return name, float(turns.second_posterior[row]) if name == second else 0.0
 
 
