@@ -7,7 +7,7 @@ Without a folder, data are drawn: a model is trained on 300 speakers, who have 2
 speakers of the same kind are drawn, and as many recordings of each, and **each recording is a model** of its own. They
 are looked at as they are, where a warning is a false alarm, and shifted by D = .25 d in a random direction. For each
 number of speakers are printed, in % of the draws (with 1, 10 and 100 recordings of each speaker, at most 1,000 in all):
-- old: false alarms of the limit that was used before, d (.06 + .5 / models + 1 / recordings),
+- old: false alarms of a limit that takes models for speakers, d (.06 + .5 / models + 1 / recordings),
 - false: false alarms, by trials between all recordings, and by `cluster` (of at most 100 recordings),
 - seen: shifts that are noticed, and `known`: those that would be noticed if it were known who speaks.
 
@@ -36,7 +36,7 @@ from duoplda.datasets import make_recordings
 from duoplda.estimators import domain
 
 PARTS = ("so762_campp_public", "cvau_campp_public", "amnist_campp_public", "amnist_campp_train")
-SIZES = ((5, 20), (10, 100))  # speakers and recordings
+SIZES = ((1, 10), (2, 20), (5, 20), (10, 100))  # speakers and recordings
 SHARES = (0.2, 0.4, 0.77)  # of the speakers in the variance
 SPEAKERS = (1, 2, 3, 5, 10, 20, 50)
 RECORDINGS = (1, 10, 100)  # of each speaker

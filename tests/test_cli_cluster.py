@@ -185,8 +185,10 @@ def test_what_people_are_told(tmp_path, folder):
         first
         == f"{len(found.ids)} recordings, {found.sessions.sum()} sessions, {len(found)} speakers: {tmp_path / 'a'}"
     )
+    (number, probability), *_ = sorted(found.number_posterior.items(), key=lambda pair: -pair[1])
+    assert rest[0].startswith(f"probable numbers of speakers: {number} ({100 * probability:.0f} %)")
     weakest = found.names[np.argmin(found.split)]
-    assert rest[1].split() == [weakest, f"{found.split.min():.1f}"]
+    assert rest[2].split() == [weakest, f"{found.split.min():.1f}"]
     pair = rest[rest.index("nearest pairs of speakers, and nats that merging them would gain:") + 1].split()
     k = int(np.argmax(found.merge))
     assert {*pair[:2]} == {found.names[k], found.names[found.nearest[k]]}

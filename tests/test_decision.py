@@ -17,7 +17,8 @@ from duoplda.io import LabelColumns, read_labels, read_recordings, write_embeddi
 from duoplda.metrics import cllr
 from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Scales, Shrinkage, scaled
-from duoplda.selection.cost import calibrate, cost, cost_expansion
+from duoplda.selection import decision
+from duoplda.selection.cost import calibrate, cost, cost_expansion, share_kept
 from duoplda.selection.decision import HeldOutCost, TrialOptions
 from duoplda.selection.held_out import guess_shrinkage, hold_out
 from duoplda.selection.search import Search
@@ -415,8 +416,15 @@ def fitted(data):
     return PLDA(shrinkage="auto").fit(*data)
 
 
-def test_what_is_chosen_is_what_the_trials_say(data, fitted):
+@pytest.fixture
+def as_chosen(monkeypatch):
+    """Nothing is taken back of what few speakers choose."""
+    monkeypatch.setattr(decision, "share_kept", lambda errors: 1.0)
+
+
+def test_what_is_chosen_is_what_the_trials_say(data, as_chosen):
     """Cost and calibration are those of the amounts that are kept, and these cost less than the start."""
+    fitted = PLDA(shrinkage="auto").fit(*data)
     found = held_out_trials(Statistics.from_arrays(*data, n_folds=5))
     value, (scale, offset) = found.calibrated(lambda fold: scaled(fold(fitted.shrinkage_), fitted.scales_))
     assert fitted.cost_ == pytest.approx(value, abs=1e-9)
@@ -429,7 +437,7 @@ def test_what_is_chosen_is_what_the_trials_say(data, fitted):
 
 
 @pytest.mark.parametrize(("n", "d", "seed"), [(60, 8, 0), (45, 5, 2)])
-def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed):
+def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed, as_chosen):
     """The cost, and 0.015 / speakers times the squared distance from the guess in logits, ten times that in scales."""
     made = drawn(n, d, seed=seed)
     found = held_out_trials(Statistics.from_arrays(made.X, made.speaker, made.session, n_folds=3))
@@ -445,6 +453,19 @@ def test_what_is_chosen_costs_least_with_the_penalty_for_going_far(n, d, seed):
     best = minimize(value, chosen, method="Nelder-Mead", options={"xatol": 0.02, "fatol": 1e-6, "maxiter": 400})
     assert value(chosen) < best.fun + 2e-4  # with a penalty that is ten times as large: 9e-4
     assert choice.cost < found.cost(lambda shrinker: shrinker(found.start)) - 2e-3
+
+
+def test_few_speakers_choose_little(data, fitted, monkeypatch):
+    """Scales and calibration are kept as far as they gain more than a standard error, the shrinkages wholly."""
+    errors = []
+    monkeypatch.setattr(decision, "share_kept", lambda e: errors.append(e) or 1.0)
+    whole = PLDA(shrinkage="auto").fit(*data)
+    kept = share_kept(errors[0])
+    assert 0 < kept < 1
+    assert fitted.shrinkage_ == whole.shrinkage_
+    assert np.log(fitted.scales_) == pytest.approx(kept * np.log(whole.scales_), abs=1e-3)
+    assert np.log(fitted.calibration_.scale_) == pytest.approx(kept * np.log(whole.calibration_.scale_))
+    assert fitted.calibration_.offset_ == pytest.approx(kept * whole.calibration_.offset_)
 
 
 # -- nothing is found where nothing is

@@ -1,5 +1,6 @@
 """The distance between what is scored and what a chain was trained on, and the warning where it is too large."""
 
+import itertools
 import json
 import pickle
 import re
@@ -19,6 +20,7 @@ from duoplda.estimators import domain
 from duoplda.estimators.domain import Seen
 from duoplda.estimators.preprocessing import Center
 from duoplda.io import Coded, read_container, write_container, write_embeddings, write_map
+from duoplda.trials.scatter import number_by_scatter
 from duoplda.trials.sides import Sides
 from test_scoring import Parts
 
@@ -90,7 +92,9 @@ def usual(chain, n_speakers, n_sessions, n_recordings):
     B, S = p.speaker_loadings_ @ p.speaker_loadings_.T, p.session_loadings_ @ p.session_loadings_.T
     N = sum(prior * np.linalg.inv(own) for prior, own in zip(priors, W, strict=True))
     T = B + S + N + np.cov(p.channel_means_.T, aweights=priors, bias=True)
-    B = B * (1 + n_speakers / chain.counts_.get("speakers", np.inf))  # the mean of the training data scatters, too
+    M = chain.counts_.get("speakers", np.inf)
+    # The mean of the training data scatters, too, and new speakers lie farther off than those of the training.
+    B = B * (1 + n_speakers / M) / (1 - np.trace(np.linalg.solve(T, B)) / M)
     C = np.cov(p.channel_means_.T, aweights=priors, bias=True)  # all recordings may be of one kind
     A = np.linalg.solve(T, B / n_speakers + S / n_sessions + N / n_recordings + C)
     scatter = np.linalg.eigvals(A).real.clip(0)
@@ -328,6 +332,75 @@ def test_a_shift_of_five_speakers_is_noticed(chain):
         warned(copy(chain).cluster, rows)
         sides = chain.enroll(rows, np.arange(len(rows)))
         warned(copy(chain).llr, sides, sides)
+
+
+@pytest.fixture(scope="module")
+def hard():
+    """A chain of 8 dimensions, where speakers have a fifth of the variance: one recording does not tell them apart."""
+    sizes = {"n_dimensions": 8, "n_speaker_factors": 8, "n_session_factors": 4}
+    variances = {"speaker_variance": 0.2, "session_variance": 0.4, "channel_variance": 0.4}
+    train = make_recordings(300, (2, 4), (1, 3), **sizes, **variances, seed=0)
+    plda = PLDA(shrinkage=0.1, tol=1e-3)
+    return Backend(length_norm=False, plda=plda).fit(train.X, train.speaker, session=train.session), train.model
+
+
+def test_speakers_who_cannot_be_told_apart_are_counted_by_their_scatter(hard):
+    """Fifty of them fall into one or two clusters, for whom a shift of half a standard deviation would be usual."""
+    chain, model = hard
+    for seed in range(3):
+        rows = make_recordings(50, 6, 1, model=model, seed=seed).X
+        silent(copy(chain).cluster, rows[:100])
+        sides = chain.enroll(rows, np.arange(len(rows)))
+        silent(copy(chain).llr, sides, sides)
+        sides = chain.enroll(rows + 0.5 * rows.std(axis=0), np.arange(len(rows)))
+        by_clusters = domain.spread_of([sides])
+        assert domain.measure(chain, sides.seen, by_clusters).within
+        assert domain.measure_sides(chain, sides.seen, by_clusters, [sides]).n_speakers > 2 * by_clusters.n_speakers
+        warned(copy(chain).llr, sides, sides)
+
+
+def test_few_speakers_are_not_taken_for_many_by_their_scatter(hard):
+    chain, model = hard
+    alarms = 0
+    for n, seed in itertools.product((1, 2, 5), range(12)):
+        rows = make_recordings(n, 20, 1, model=model, seed=seed).X
+        sides = chain.enroll(rows, np.arange(len(rows)))
+        found = domain.measure_sides(chain, sides.seen, domain.Spread(1, len(rows), len(rows)), [sides])
+        alarms += not found.within
+    assert alarms <= 1
+
+
+def test_the_number_of_speakers_by_scatter(hard):
+    _, model = hard
+    for n, fewest, most in ((1, 1, 2), (4, 2, 20), (100, 15, 400)):
+        plda = PLDA.from_parameters(model.mu[0], 5 * model.V, model.U, model.W[0])  # noise is not what is asked about
+        sample = plda.sample(n, 400 // n, 1, random_state=1)[0]
+        guess = number_by_scatter([plda.enroll(sample, np.arange(400))])
+        assert guess.probability.sum() == pytest.approx(1)
+        assert fewest <= 1 / (guess.probability @ (1 / guess.n)) <= most
+        # In terms of a model that scales speakers the answer is the same.
+        scaled = PLDA.from_parameters(model.mu[0], 10 * model.V, model.U, model.W[0])
+        again = number_by_scatter([scaled.enroll(sample, np.arange(400))], 0.25)
+        np.testing.assert_allclose(again.probability, guess.probability, atol=1e-6)
+
+
+def test_a_plda_of_few_speakers_knows_how_few(tmp_path):
+    """Its own mean is that of 10 people, and its covariance, too: others are farther off than they were."""
+    train = make_recordings(10, (2, 5), (1, 4), n_dimensions=20, n_speaker_factors=10, n_session_factors=20, seed=0)
+    plda = PLDA(shrinkage=0.3, tol=1e-3).fit(train.X, train.speaker, session=train.session)
+    plda.save(tmp_path / "model")
+    again = PLDA.load(tmp_path / "model")
+    counts = {"speakers": 10, "sessions": len(set(train.session)), "recordings": len(train.X)}
+    assert again.counts_ == plda.counts_ == counts
+    assert Backend.load(tmp_path / "model").counts_ == Backend.from_plda(plda).counts_ == plda.counts_
+    test = make_recordings(100, 2, 2, model=train.model, seed=1)
+    for chain in (again, Backend.load(tmp_path / "model")):
+        sides = chain.enroll(test.X, test.speaker, test.session)
+        silent(chain.llr, sides, sides)
+        far = chain.enroll(test.X + 5, test.speaker, test.session)
+        warned(chain.llr, far, far)
+    again.counts_ = {}
+    assert not domain.measure(domain.measured(again), sides.seen, 100).within
 
 
 def test_a_plda_alone(chains):

@@ -211,22 +211,27 @@ def test_training_learns_it_where_it_pays():
     X, speaker, session, _ = make_recordings(40, 4, 2, **sizes, seed=3)
     options = {"shrinkage": "auto", "random_state": 0, "tol": 1e-3, "n_folds": 3}
     kind = np.arange(len(X)) % 2
-    own = np.random.default_rng(0).standard_normal((40, 2, 4))
-    X = X + 1.5 * own[np.unique(speaker, return_inverse=True)[1], kind]
-    learned, one = (
-        PLDA(**options, calibration=name).fit(X, speaker, session=session, channel=kind)
-        for name in ("structure", "affine")
-    )
-    assert isinstance(learned.calibration_, StructureCalibration)
-    assert learned.cost_ < one.cost_
-    assert (learned.shrinkage_, learned.scales_) == (one.shrinkage_, one.scales_)
+    taken = 0
+    for seed in range(3):
+        own = 1.5 * np.random.default_rng(seed).standard_normal((40, 2, 4))
+        learned, one = (
+            PLDA(**options, calibration=name).fit(
+                X + own[np.unique(speaker, return_inverse=True)[1], kind], speaker, session=session, channel=kind
+            )
+            for name in ("structure", "affine")
+        )
+        assert (learned.shrinkage_, learned.scales_) == (one.shrinkage_, one.scales_)
+        if isinstance(learned.calibration_, StructureCalibration):
+            taken += 1
+            assert learned.cost_ < one.cost_
+    assert taken >= 2  # 16 of 18 draws with offsets of 1.5 to 3
 
 
 def test_one_map_stays_unless_structure_saves_more_than_its_standard_error(rng):
     chosen = {}
-    for differ in (0.0, 1.0):
+    for differ, draws in ((0.0, 10), (1.0, 10), (0.4, 20)):
         taken = 0
-        for _ in range(10):
+        for _ in range(draws):
             scores, target, expected, alike = structured_trials(rng, 900, differ)
             speaker = rng.integers(0, 30, 900)
             trials = (scores, target, np.ones(900), Structure(expected, alike), speaker % 5, speaker)
@@ -234,6 +239,7 @@ def test_one_map_stays_unless_structure_saves_more_than_its_standard_error(rng):
         chosen[differ] = taken
     assert chosen[0.0] <= 3  # one of six, were chance normal
     assert chosen[1.0] >= 5
+    assert chosen[0.4] <= 5  # it saves something in about every second draw, and that is chance
 
 
 def test_a_calibration_of_trials_of_ones_own(plda, sides):

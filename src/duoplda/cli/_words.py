@@ -37,6 +37,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         end = "within it" if domain["within"] else "beyond it: ratios may mislead, see `duoplda adapt`"
         distance = f"squared distance {domain['distance']:.4g}, limit {domain['limit']:.4g}"
         lines.append(f"domain: {distance} for {recordings}: {end}")
+    for one in summary.get("quality", ()):
+        count = f"{one['outside']:,} of {one['recordings']:,} outside of {one['low']:.4g} to {one['high']:.4g}"
+        lines.append(f"quality: {one['measure']}: median {one['median']:.4g}, {count}")
     if summary.get("adapted"):
         lines += adaptation_lines(summary["adapted"])
     lines += [f"{name} of this model: {summary[name]}" for name in ("sha256", "fingerprint") if name in summary]
@@ -202,6 +205,9 @@ def present_clusters(summary: Mapping[str, Any], out: Path, json: bool, screen: 
     kinds = ("segments", "local speakers", "recordings", "sessions", "speakers")
     counts = ", ".join(f"{summary[kind]:,} {kind}" for kind in kinds if kind in summary)
     lines = [f"{counts}{known}: {out}"]
+    if numbers := summary["number_posterior"]:
+        likely = sorted(numbers, key=numbers.__getitem__, reverse=True)[:5]
+        lines.append("probable numbers of speakers: " + ", ".join(f"{k} ({100 * numbers[k]:.0f} %)" for k in likely))
     if summary["weak_merges"]:
         lines.append("weakest speakers, and nats that splitting them would lose:")
         lines += [f"  {doubt['speaker']}  {doubt['nats']:.1f}" for doubt in summary["weak_merges"]]

@@ -128,8 +128,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         self.steps_ = steps
         self.n_features_in_ = steps["center"].n_features_in_
         self.provenance_: dict[str, Any] = {}
-        self.counts_ = {"speakers": len(stats.speaker_ids), "sessions": int(stats.n_sessions)}
-        self.counts_["recordings"] = int(stats.n_recordings)
+        self.counts_ = dict(self.plda_.counts_)
         return self
 
     def _fit_without(self, stats: Statistics, stage: int) -> list[Steps]:
@@ -443,7 +442,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         backend.steps_ = {}
         backend.plda_ = copy(plda)
         backend.n_features_in_ = plda.n_features_in_
-        backend.counts_ = {}
+        backend.counts_ = dict(getattr(plda, "counts_", {}))
         backend.provenance_ = {}
         return backend
 

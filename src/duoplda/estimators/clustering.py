@@ -103,8 +103,8 @@ def cluster_recordings(
 ) -> Clustering:
     """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides.
 
-    What is clustered is compared with the training data (`domain.check`). Clusters then count as speakers. Recordings
-    within one session share a room and a line: they count as one session.
+    What is clustered is compared with the training data (`domain.check`). Clusters then count as speakers, unless the
+    scatter says that there are more. Recordings within one session share a room and a line: they count as one session.
     """
     known = options.get("known")
     if within_session and (session is not None or known is not None or isinstance(X, Sides)):
@@ -115,7 +115,7 @@ def cluster_recordings(
         _check_sides(chain, X, known)
         clusters = cluster(X, **options)
         speaker = np.repeat(clusters.labels, X.counts @ X.types.sum(axis=1))
-        domain.check(domain.measured(chain), X.seen, domain.Spread.of(speaker))
+        domain.check(domain.measured(chain), X.seen, domain.Spread.of(speaker), sides=[X])
         return clusters
     if known is None:
         model = unscaled(of_one_session(chain) if within_session else chain)
@@ -139,7 +139,7 @@ def cluster_recordings(
     clusters = cluster(sides.unnamed(names), **options)
     one = np.zeros(len(row), np.int64)
     spread = domain.Spread.of(clusters.labels[row], one if within_session else row)
-    domain.check(domain.measured(chain), seen, spread)
+    domain.check(domain.measured(chain), seen, spread, sides=[] if within_session else [sides])
     return replace(clusters, ids=ids, labels=clusters.labels[row], item=clusters.item[row])
 
 

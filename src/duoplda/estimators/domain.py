@@ -10,15 +10,18 @@ terms of the total covariance of the model:
     D = (mean of z - mu)' T^-1 (mean of z - mu),    T = B + S + N + C,    mu = sum_k p_k mu_k,
     B = VV',    S = UU',    N = sum_k p_k W_k^-1,    C = sum_k p_k (mu_k - mu)(mu_k - mu)'
 
-Under the model the mean scatters by A = B / n_speakers + S / n_sessions + N / n_recordings + C, as all may be of one
-kind. Here 1 / n is the sum of the squared shares of the recordings that each speaker (session, recording) has; as the
-mean of the training data scatters, too, that of the training speakers is added to 1 / n_speakers. Where the mean of all
-recordings of a domain is at a squared distance of .06 d, D is a sum of squares with mean .06 d + tr(T^-1 A) and
-variance 2 tr(T^-1 A T^-1 A) + .24 tr(T^-1 A), about a gamma distribution. Too far is beyond its quantile of .99.
+Under the model the mean scatters by A = b B + S / n_sessions + N / n_recordings + C, as all may be of one kind. Here
+1 / n is the sum of the squared shares of the recordings that each speaker (session, recording) has. With M training
+speakers, b = (1 / n_speakers + 1 / M) / (1 - tr(T^-1 B) / M): the mean of the training data scatters, too, and new
+speakers lie farther off than those from whom T was estimated. Where the mean of all recordings of a domain is at a
+squared distance of .06 d, D is a sum of squares with mean .06 d + tr(T^-1 A) and variance 2 tr(T^-1 A T^-1 A) +
+.24 tr(T^-1 A) + .2 (b tr(T^-1 B))^2 / n_speakers, about a gamma distribution. Too far is beyond its quantile of .99.
 
 Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carry. Who speaks is rarely known; models
-are not speakers, as each recording of a few speakers may be a model. So clusters of a sample of the sides count as
-speakers. Clusters of recordings that are far off are too few, which makes the limit wider than it should be.
+are not speakers, as each recording of a few speakers may be a model. So speakers are counted in two ways, and the lower
+limit holds. Clusters of a sample of the sides count as speakers; where speakers are hard to tell apart, or recordings
+are far off and thus alike, there are too few of them. And the scatter of the sides gives each number of speakers a
+probability (`duoplda.trials.scatter`), with which the distributions of D are mixed.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
+from scipy.optimize import brentq
 from scipy.stats import gamma
 
 from duoplda.arrays import Array, namespace, take, to_numpy
@@ -43,6 +47,7 @@ from duoplda.estimators.preprocessing import LDA, Center, Whiten, through
 from duoplda.model.parameters import Model
 from duoplda.model.summary import level_covariances
 from duoplda.trials.clustering import cluster
+from duoplda.trials.scatter import NumberOfSpeakers, number_by_scatter
 from duoplda.trials.sides import Seen, Sides, seen_together
 
 __all__ = [
@@ -55,6 +60,7 @@ __all__ = [
     "limit",
     "look",
     "measure",
+    "measure_sides",
     "see",
     "spread_of",
 ]
@@ -106,9 +112,9 @@ def _sizes(labels: ArrayLike) -> Floats:
     return np.unique(np.asarray(labels), return_counts=True)[1].astype(float)
 
 
-def _equal(sizes: NDArray[Any]) -> float:
-    """How many parts of one size have the sum of squared shares that parts of these sizes have."""
-    return float(sizes.sum() ** 2 / (sizes**2).sum())
+def _equal(sizes: NDArray[Any], n: NDArray[Any] | float = 1.0) -> float:
+    """How many parts of one size have the sum of squared shares that parts of these sizes have, `n` of each size."""
+    return float((n * sizes).sum() ** 2 / (n * sizes**2).sum())
 
 
 class MeasuredChain(Protocol):
@@ -143,7 +149,9 @@ class PldaAlone:
 
 def measured(model: Any) -> MeasuredChain:
     """A back-end as it is; a PLDA alone as a chain without steps, which remembers what the PLDA does."""
-    return model if hasattr(model, "steps_") else PldaAlone(model, {}, model.domain_memory)
+    if hasattr(model, "steps_"):
+        return model
+    return PldaAlone(model, {}, model.domain_memory, getattr(model, "counts_", {}))
 
 
 class Domain(NamedTuple):
@@ -165,26 +173,43 @@ class Domain(NamedTuple):
         return not self.distance > self.limit
 
 
-def limit(chain: MeasuredChain, spread: Spread) -> float:
+def limit(chain: MeasuredChain, spread: Spread, number: NumberOfSpeakers | None = None) -> float:
     """The largest distance that does not count as another domain, for the mean of recordings with this spread.
+
+    With `number`, the number of speakers is one of several, each with a probability, instead of that of the spread.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([0.0, 0.0], np.eye(2), None, np.eye(2)))
     >>> [round(limit(chain, Spread(n, n, n)), 2) for n in (1, 10, 1000)]
-    [9.75, 1.37, 0.18]
+    [9.96, 1.37, 0.18]
     """
     # What recordings at home may differ by, such as those of one channel of five. With .045, 5 to 8 % of draws of five
     # speakers and one channel of so762 were false alarms, and 2 % with .06.
     tolerance = 0.06
+    # Real speakers lie near or far, more than those of a Gaussian do: so much more does their squared distance vary, as
+    # a relative variance. With 0, one held-out training speaker of so762 was a false alarm in 8 to 18 % of draws, with
+    # .2 in 0 to 5 %.
+    uneven = 0.2
+    exceeded = 0.01  # the share of cases
     levels = _levels(chain)
-    share = 1 / np.array([*spread, 1.0])
+    n, probability = number or NumberOfSpeakers(np.array([spread.n_speakers]), np.ones(1))
+    share = 1 / np.tile([*spread, 1.0], (len(n), 1))
+    share[:, 0] = 1 / n
     n_trained = chain.counts_.get("speakers", 0)
     if n_trained:  # the mean of the training data scatters as well
-        share[0] += 1 / n_trained
-    scatter = float(levels.traces @ share)
+        share[:, 0] += 1 / n_trained
+        # T has been estimated from these speakers. Without speaker i, whose mean is b, it is T_i = T - bb' / M, and
+        # b' T_i^-1 b = h / (1 - h / M) with h = b' T^-1 b: so far do new speakers lie from the mean.
+        share[:, 0] /= max(1 - levels.traces[0] / n_trained, 0.1)
+    scatter = share @ levels.traces
     mean = scatter + tolerance * len(levels.factor)
-    variance = 2 * float(share @ levels.products @ share) + 4 * tolerance * scatter
-    return float(gamma.ppf(0.99, mean**2 / variance, scale=variance / mean))
+    variance = 2 * np.vecdot(share @ levels.products, share) + 4 * tolerance * scatter
+    variance += uneven * (share[:, 0] * levels.traces[0]) ** 2 / n
+    distribution = gamma(mean**2 / variance, scale=variance / mean)
+    limits = distribution.isf(exceeded)
+    low = 0.999 * float(limits.min())
+    high = 1.001 * float(limits.max())
+    return float(brentq(lambda D: probability @ distribution.sf(D) - exceeded, low, high, xtol=1e-12, rtol=1e-12))
 
 
 def _levels(chain: MeasuredChain) -> WhiteLevels:
@@ -340,12 +365,35 @@ def measure(chain: MeasuredChain, seen: Seen, spread: Spread | int) -> Domain:
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> measured = measure(chain, see(chain, np.array([[5.0], [5.0]])), 2)
     >>> round(measured.distance, 3), round(measured.limit, 3), measured.within
-    (8.0, 3.692, False)
+    (8.0, 3.712, False)
     """
     if not isinstance(spread, Spread):
         spread = Spread(spread, seen.n, seen.n)
     d = len(_levels(chain).factor)
     return Domain(distance(chain, seen), limit(chain, spread), d, seen.n, round(spread.n_speakers))
+
+
+def measure_sides(chain: MeasuredChain, seen: Seen, spread: Spread, sides: Sequence[Sides]) -> Domain:
+    """`measure`, or the same with a number of speakers that the scatter of sides tells, whichever limit is lower.
+
+    >>> from duoplda import Backend, PLDA
+    >>> chain = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
+    >>> sides = chain.enroll(2 * np.arange(-1.0, 4.0)[:, None], range(5))
+    >>> one = Spread(1, 5, 5)  # for all are alike
+    >>> round(measure(chain, sides.seen, one).limit, 2), round(measure_sides(chain, sides.seen, one, [sides]).limit, 2)
+    (4.5, 2.16)
+    """
+    found = measure(chain, seen, spread)
+    if not found.within:
+        return found
+    # Sides are summed up with the model that serves ratios, whose speakers may be scaled.
+    variance = float(np.sum(to_numpy(chain.plda_.speaker_loadings_) ** 2) / np.sum(to_numpy(sides[0].model.V) ** 2))
+    number = number_by_scatter(sides, variance)
+    by_scatter = limit(chain, spread, number)
+    if by_scatter >= found.limit:
+        return found
+    speakers = 1 / float(number.probability @ (1 / number.n))
+    return found._replace(limit=by_scatter, n_speakers=round(speakers))
 
 
 def spread_of(sides: Sequence[Sides]) -> Spread:
@@ -371,22 +419,24 @@ def spread_of(sides: Sequence[Sides]) -> Spread:
     sample = sample.select(sample.counts.any(axis=1))
     size = sample.counts @ sample.types.sum(axis=1)
     speakers = np.bincount(cluster(sample).labels, size)
-    return Spread(_equal(speakers), _equal(sessions), n_recordings)
+    return Spread(_equal(speakers), _equal(*sessions), n_recordings)
 
 
-def _sessions(sides: Sequence[Sides]) -> Floats:
-    """(h,) the numbers of recordings of all sessions."""
-    sizes = [np.repeat(side.types.sum(axis=1), side.counts.sum(axis=0)) for side in sides]
-    return np.concatenate(sizes).astype(float)
+def _sessions(sides: Sequence[Sides]) -> tuple[Floats, Floats]:
+    """(C,) the numbers of recordings of sessions by type, and how many sessions there are of each type."""
+    sizes = np.concatenate([side.types.sum(axis=1) for side in sides])
+    return sizes.astype(float), np.concatenate([side.counts.sum(axis=0) for side in sides]).astype(float)
 
 
-def check(chain: Any, seen: Seen | None, spread: Spread | Sequence[Sides], stacklevel: int = 4) -> None:
+def check(
+    chain: Any, seen: Seen | None, spread: Spread | None, stacklevel: int = 4, sides: Sequence[Sides] = ()
+) -> None:
     """Warn, once for each chain, if recordings are too far from its training data.
 
-    Where it is not known who speaks, `spread` are the sides of all recordings, or of a sample of them: their clusters
-    are counted if the distance is too large for as many speakers as there are sides. Nothing is said of sides of which
-    it is not known what they have seen. `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences
-    the warning.
+    Where it is not known who speaks, `sides` are those of all recordings, or of a sample of them. Their scatter tells
+    of the number of speakers, and without a `spread` their clusters are counted, if the distance is too large for as
+    many speakers as there are sides. Nothing is said of sides of which it is not known what they have seen.
+    `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences the warning.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -402,12 +452,12 @@ def check(chain: Any, seen: Seen | None, spread: Spread | Sequence[Sides], stack
         return
     if len(seen.sum) != (chain.plda_.n_features_in_ if seen.inside else _n_features_in(chain)):
         return  # another chain, with other steps, has seen them
-    if not isinstance(spread, Spread):
-        most = Spread(sum(len(side) for side in spread), _equal(_sessions(spread)), seen.n)
+    if spread is None:
+        most = Spread(sum(len(side) for side in sides), _equal(*_sessions(sides)), seen.n)
         if measure(chain, seen, most).within:
             return
-        spread = spread_of(spread)._replace(n_recordings=seen.n)
-    found = measure(chain, seen, spread)
+        spread = spread_of(sides)._replace(n_recordings=seen.n)
+    found = measure_sides(chain, seen, spread, sides) if sides else measure(chain, seen, spread)
     if found.within:
         return
     memory.warned = True
@@ -434,8 +484,8 @@ def check_sides(chain: Any, enrolled: Sides, tests: Sides, *, may_be_copies: boo
     """
     both = [enrolled] if tests is enrolled else [enrolled, tests]
     seen = enrolled.seen if tests is enrolled else seen_together(enrolled.seen, tests.seen)
-    spread: Spread | list[Sides] = both
+    spread = None
     if may_be_copies and seen is not None and seen.n:
         n = spread_of(both).n_speakers
         spread = Spread(n, n, n)
-    check(chain, seen, spread, 5)
+    check(chain, seen, spread, 5, both)

@@ -345,9 +345,12 @@ class ScoresTrials(ABC):
     ) -> Self:
         """Learn a calibration of the ratios from uncalibrated scores of trials, in the place of the one that was there.
 
+        What is learnt is applied to raw ratios. Learnt from calibrated ones, it would be close to doing nothing, and
+        would undo the calibration that was there; nothing in the scores gives that away.
+
         Parameters
         ----------
-        scores : (n,) ratios of trials, without calibration
+        scores : (n,) ratios of trials, those of `llr(..., calibrated=False)`
         labels : (n,) whether each is a target
         method : "affine", a scale and an offset; "pav", a rising step function, which needs many more trials;
             "structure", a scale and an offset for each structure, which needs trials of several structures
@@ -472,6 +475,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         Where `n_channels="auto"`: the same for each number of kinds that was tried.
     adapted_ : dict or None
         What `adapt` did, and why.
+    counts_ : dict
+        Numbers of recordings, sessions and speakers of the training data.
     log_likelihoods_ : (n_iter_ + 1,)
         Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
         that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
@@ -590,6 +595,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             observer = WithCallback(self.callback, observer)
         model, shares, choice, self.shrinkage_path_, fit, self.model_costs_ = self._training(observer)(stats, state)
         self._keep(model, shares, choice)
+        numbers = len(stats.speaker_ids), int(stats.n_sessions), int(stats.n_recordings)
+        self.counts_ = dict(zip(("speakers", "sessions", "recordings"), numbers, strict=True))
         if not self.learns_channels or not hasattr(self, "channel_costs_"):  # `statistics` may have learnt kinds
             self.channel_costs_ = {}
         self.log_likelihoods_ = fit.log_likelihoods
@@ -655,8 +662,10 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return hasattr(self, "model_")
 
     def __getstate__(self) -> dict[str, Any]:
-        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle.
+        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle. What was made of the
+        # parameters is made again: scoring leaves no trace in a pickle.
         state = super().__getstate__()
+        state.pop("_scaled", None)
         return state | {k: list(state[k].items()) for k in ("shrinkage_path_",) if k in state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -496,7 +496,7 @@ def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> I
                 samples = samples[::2]
                 every *= 2
         yield block
-    domain.check(chain, seen, [enrolled, *samples], 3)
+    domain.check(chain, seen, None, 3, [enrolled, *samples])
 
 
 def measure_recordings(
@@ -504,7 +504,7 @@ def measure_recordings(
 ) -> domain.Domain | None:
     """How far recordings are from the training data, and the limit; None: there are none that can be summed up.
 
-    Where it is not known who speaks, clusters of a sample of the recordings count as speakers.
+    Where it is not known who speaks, clusters of a sample of the recordings, or their scatter, tell how many do.
 
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> recordings = Recordings.from_arrays([[9.0], [9.1], [9.2]], ids=["a", "b", "c"])
@@ -521,8 +521,9 @@ def measure_recordings(
     if measured.within:
         return measured
     sample = names[np.random.default_rng(0).permutation(len(names))[: domain.MAX_SIDES]]
-    spread = domain.spread_of([enroll_recordings(chain, recordings, sample, sample)])
-    return domain.measure(chain, seen, spread._replace(n_sessions=seen.n, n_recordings=seen.n))
+    sides = [enroll_recordings(chain, recordings, sample, sample)]
+    spread = domain.spread_of(sides)._replace(n_sessions=seen.n, n_recordings=seen.n)
+    return domain.measure_sides(chain, seen, spread, sides)
 
 
 def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:

@@ -21,9 +21,10 @@ from duoplda.model.sample import Sample, SampleLimits
 from duoplda.model.shrinkage import Shrinker
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT
+from duoplda.selection.cost import gains_more_than_chance
 from duoplda.selection.decision import HeldOutCost
 from duoplda.selection.held_out import USUAL_SHRINKAGE, HeldOutLikelihood, guess_shrinkage, hold_out
-from duoplda.selection.training import Training, gains_more_than_chance
+from duoplda.selection.training import Training
 
 Transform = Callable[[NDArray[np.float64], NDArray[np.str_]], Array]  # of rows and their kinds
 

@@ -95,6 +95,42 @@ def trial_losses(scores: Floats, target: bool, priors: Sequence[float]) -> Float
     return (weight * np.logaddexp(0.0, (-1 if target else 1) * (scores + logit(pi)))).mean(axis=0)
 
 
+def gain_in_errors(losses: Floats, others: Floats) -> float:
+    """By how much the others are less than these losses of speakers, in standard errors over the speakers.
+
+    >>> gain_in_errors(np.array([1.0, 2.0, 4.0, 5.0]), np.array([0.0, 0.0, 1.0, 2.0]))
+    5.4272042023997455
+    """
+    alike = losses.shape == others.shape  # else trials chose one, and likelihood the other
+    gains = losses - others if alike else np.array([losses.sum() - others.sum()])
+    error = np.sqrt(len(gains)) * gains.std()
+    gain = gains.sum()
+    return float(gain / error) if error > 0 else float(np.copysign(np.inf, gain) if gain else 0.0)
+
+
+def share_kept(errors: float) -> float:
+    """How much is kept of changes that gain so many standard errors: nothing up to one, and all from three on.
+
+    Between, it grows as what an estimate of James and Stein keeps. `examples/few_speakers.py` with 50 drawn speakers
+    was .004 bits worse than maximum likelihood where all was kept, and with 30 of 48 dimensions a third worse where
+    two errors kept half.
+
+    >>> [share_kept(errors) for errors in (-1.0, 1.0, 2.0, 5.0)]
+    [0.0, 0.0, 0.84375, 1.0]
+    """
+    return min(9 / 8 * (1 - 1 / max(errors, 1.0) ** 2), 1.0)
+
+
+def gains_more_than_chance(losses: Floats, others: Floats) -> bool:
+    """Whether a richer model loses less than a simpler one with these losses, by more than chance would give it.
+
+    That is two standard errors over the held-out speakers: `examples/what_auto_finds.py` then finds the true model in
+    11 of 12 draws, where the lowest cost finds it in 7. Gains of one standard error are common where nothing is gained,
+    and which trials are held out, and so the last digits of the data, decided there.
+    """
+    return gain_in_errors(losses, others) > 2
+
+
 def newton(expand: Callable[[Floats], Expansion], v: Floats, max_steps: int = 60) -> tuple[Floats, float]:
     """The minimum of a convex function: where it is, and its value. Steps are halved until the function falls."""
     value, gradient, curvature = expand(v)

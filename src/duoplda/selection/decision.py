@@ -30,7 +30,7 @@ from duoplda.model.posteriors import kind_log_posterior
 from duoplda.model.sample import FOLD_SAMPLE, Sample
 from duoplda.model.shrinkage import Scales, Shrinkage, scaled
 from duoplda.observer import SILENT, Observer
-from duoplda.selection.cost import DEFAULT_PRIORS, Floats, calibrate, trial_losses
+from duoplda.selection.cost import DEFAULT_PRIORS, Floats, calibrate, gain_in_errors, share_kept, trial_losses
 from duoplda.selection.held_out import Change, Choice, Criterion, HeldOutFold
 from duoplda.selection.search import Scores, Search
 from duoplda.selection.structure import StructuredTrials, by_structure
@@ -237,9 +237,13 @@ class HeldOutCost(Criterion):
 
     def cost_by_speaker(self, change: Change) -> Floats:
         """(speakers,) what the trials of each enrolled speaker add to the cost of changed models."""
-        targets, nontargets = self.scores(change)[0]
+        scores = self.scores(change)[0]
+        return self._losses(scores, *calibrate(*scores, self.priors, self.trials.weight)[1])
+
+    def _losses(self, scores: Scores, scale: float, offset: float) -> Floats:
+        """The same for scores, with a calibration that is given."""
+        targets, nontargets = scores
         weight = self.trials.weight
-        _, (scale, offset) = calibrate(targets, nontargets, self.priors, weight)
         losses = [
             trial_losses(scale * targets + offset, True, self.priors) / len(targets),
             trial_losses(scale * nontargets + offset, False, self.priors) * weight / weight.sum(),
@@ -274,7 +278,14 @@ class HeldOutCost(Criterion):
 
         search = Search(scores, limits, self.priors, penalty, self.trials.weight, self.observer, snap)
         best, cost, (scale, offset) = search(start, self.trials.first_scores)
-        calibration: AffineCalibration | StructureCalibration = AffineCalibration.of(float(scale), float(offset))
+        # What few speakers choose is mostly noise: scales and calibration go back towards no change.
+        unscaled = np.append(best[:n], np.zeros(n_scales))
+        without = self._losses(scores([unscaled])[0], 1.0, 0.0)
+        kept = share_kept(gain_in_errors(without, self._losses(search.best_scores, scale, offset)))
+        best = snap(unscaled + kept * (best - unscaled))
+        cost = calibrate(*scores([best])[0], self.priors, self.trials.weight)[0]
+        calibration: AffineCalibration | StructureCalibration
+        calibration = AffineCalibration.of(float(scale) ** kept, float(offset) * kept)
         for theta, value in [*search.tried, (best, cost)]:
             a, scales = amounts(theta, 3)
             self.path.pop((*a, *scales), None)  # the last is what was chosen

@@ -7,7 +7,7 @@ trained on all speakers (`duoplda.model.training`), and shrunk.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from duoplda.model.shrinkage import Shrinkage, Shrinker, scaled, target
 from duoplda.model.statistics import Statistics
 from duoplda.model.training import SINGULAR_NOISE_FLOOR, EMOptions, some_kind_is_rare, train
 from duoplda.observer import SILENT, Observer
+from duoplda.selection.cost import gains_more_than_chance
 from duoplda.selection.decision import HeldOutCost, TrialOptions
 from duoplda.selection.held_out import (
     USUAL_SHRINKAGE,
@@ -221,23 +222,11 @@ def _simplest(candidates: dict[str, _Candidate]) -> str:
     return simplest
 
 
-def gains_more_than_chance(losses: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether a richer model loses less than a simpler one with these losses, by more than chance would give it.
-
-    That is two standard errors over the held-out speakers: `examples/what_auto_finds.py` then finds the true model in
-    11 of 12 draws, where the lowest cost finds it in 7. Gains of one standard error are common where nothing is gained,
-    and which trials are held out, and so the last digits of the data, decided there.
-    """
-    alike = losses.shape == others.shape  # else trials chose one, and likelihood the other
-    gains = losses - others if alike else np.array([losses.sum() - others.sum()])
-    return bool(gains.sum() > 2 * np.sqrt(len(gains)) * gains.std())
-
-
 def _warn(message: str) -> None:
     """Warn at the line outside of this package that asked for the training."""
-    level = 2
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("duoplda"):
+    level = 1
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("duoplda"):
         level = level + 1
         frame = frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)

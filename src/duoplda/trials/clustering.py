@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -26,7 +26,7 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.model.ragged import Patterns, speakers
 from duoplda.trials import optimum, rounds
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.concentration import LEAST_LN_ALPHA, learn, ln_alpha_of, most_ln_alpha
+from duoplda.trials.concentration import LEAST_LN_ALPHA, learn, ln_alpha_of, most_ln_alpha, number_posterior
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
 from duoplda.trials.refine import Places, Splits, best_places, exact_gain
@@ -62,6 +62,8 @@ class Clustering:
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
     prior : the probability that two random sessions are of one speaker, as it was given or learned
+    number_posterior : {number of speakers: its probability}, where the prior was learned; else, and of many items on a
+        GPU, it is empty. Numbers below one in a thousand are left out
     exact : whether `nearest`, `merge`, `runner_up` and `margin` are those of the best alternatives of all. They are
         where items are few, or all sessions of one type; else guesses choose the alternatives whose gains are computed,
         and margins of more than 3 nats are guesses themselves
@@ -96,6 +98,7 @@ class Clustering:
     means: Floats
     prior: float
     exact: bool
+    number_posterior: dict[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """How many speakers were found."""
@@ -212,10 +215,13 @@ def cluster(
     else:
         queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
     queue.merge_all(fewest, most)
+    sure: dict[int, float] = {}
     if learned and p.n_clusters <= most:
         pulls = np.array([gain + ln_alpha for _, _, gain, _ in p.merges])
         n_clusters = np.array([n_items, *(left for _, _, _, left in p.history)])
-        ln_alpha, n_merges = learn(pulls, len(items.m), n_sessions, (n_clusters >= fewest) & (n_clusters <= most))
+        allowed = (n_clusters >= fewest) & (n_clusters <= most)
+        sure = number_posterior(pulls, len(items.m), n_sessions, n_clusters, allowed)
+        ln_alpha, n_merges = learn(pulls, len(items.m), n_sessions, allowed)
         p = p.after(n_merges, ln_alpha)
     best = optimum.best_of_all(items, ln_alpha, weight, fewest, most) if optimum.is_affordable(items) else None
     if p.n_clusters > most and best is None:
@@ -230,7 +236,8 @@ def cluster(
     splits = Splits(p, tree)
     if refine and best is None:
         places = improve(p, splits, fewest, most)
-    return _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
+    found = _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
+    return replace(found, number_posterior=sure)
 
 
 def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:

@@ -4,6 +4,13 @@ The prior of Ewens expects k = alpha [digamma(alpha + n) - digamma(alpha)] clust
 alpha = (1 - p) / p and p is the probability that two random sessions are of one speaker. Which two clusters are merged
 first does not depend on alpha, only where merging stops. So clusters are merged down to where the least alpha would
 stop, and along this path the alpha is found whose best partition has the number of clusters that it expects.
+
+The partitions on the path also say how sure their number of clusters is. With gains that sum up to T_k at an alpha of 1
+where k clusters are left, and every ln alpha between its limits as probable,
+
+    ln P(k) = TEMPER [T_k + ln integral of alpha^k Gamma(alpha) / Gamma(alpha + n) d ln alpha]
+
+Other partitions into as many clusters are left out, and those on the path were searched for: TEMPER makes up for that.
 """
 
 from __future__ import annotations
@@ -13,12 +20,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import digamma
+from scipy.special import digamma, gammaln, logsumexp, softmax
 
 from duoplda.trials.evidence import Floats
 
 # One speaker is expected of any number of sessions that fit into memory.
 LEAST_LN_ALPHA = math.log(0.01)
+# At 1 the most probable number of drawn speakers had 69 % and was right in 62 % of cases, at .7 64 %, and at .5 59 %;
+# with seeds that `examples/clustering_drawn.py` does not draw.
+TEMPER = 0.7
 
 
 def most_ln_alpha(n_sessions: float) -> float:
@@ -71,3 +81,25 @@ def learn(pulls: Floats, n_items: int, n_sessions: float, allowed: NDArray[np.bo
             return ln_alpha, merges
         merges = best
         ln_alpha = ln_alpha_of(float(n_clusters[merges]), n_sessions)
+
+
+def number_posterior(
+    pulls: Floats, n_items: int, n_sessions: float, number: NDArray[np.int64], allowed: NDArray[np.bool_]
+) -> dict[int, float]:
+    """The probability of each number of speakers to which a path of merges leads, as far as it is not negligible.
+
+    `number` (t + 1,) are the speakers before each merge and after the last one; clusters of known speakers without a
+    recording are none of them.
+
+    >>> path = number_posterior(np.array([9.0, 5.0, -9.0]), 4, 4, np.array([4, 3, 2, 1]), np.ones(4, bool))
+    >>> {k: round(p, 2) for k, p in path.items()}
+    {1: 0.01, 2: 0.97, 3: 0.02}
+    """
+    ln_alpha = np.linspace(LEAST_LN_ALPHA, most_ln_alpha(n_sessions), 200)
+    alpha = np.exp(ln_alpha)
+    k = n_items - np.arange(len(pulls) + 1.0)
+    prior = logsumexp(k[:, None] * ln_alpha + gammaln(alpha) - gammaln(alpha + n_sessions), axis=1)
+    total = np.concatenate([[0.0], np.cumsum(pulls)])
+    share = np.bincount(number[allowed], softmax(TEMPER * (total + prior)[allowed]))
+    likely = np.flatnonzero(share > 1e-3)
+    return dict(zip(likely.tolist(), (share[likely] / share[likely].sum()).tolist(), strict=True))

@@ -106,7 +106,8 @@ def summarized(clustering: Clustering, counts: dict[str, int], most: int = 5) ->
         gain = max(float(clustering.merge[k]) for k, m in ((a, b), (b, a)) if clustering.nearest[k] == m)
         near.append({"speaker": names[a], "other": names[b], "nats": gain})
     more = {"known": int(clustering.known.sum()), "log_posterior": clustering.log_posterior}
-    return {**counts, **more, "weak_merges": weak, "near_pairs": near}
+    numbers = {str(k): round(p, 4) for k, p in clustering.number_posterior.items()}
+    return {**counts, **more, "number_posterior": numbers, "weak_merges": weak, "near_pairs": near}
 
 
 def _read_pairs(path: PathLike | None, columns: Columns) -> NDArray[np.str_] | None:
