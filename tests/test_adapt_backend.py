@@ -248,12 +248,17 @@ def test_known_covariances_are_recovered_better_than_by_centring(plda, backend, 
     known, asked = LEARNING[method], "sessions" if method == "sessions" else "auto"
     new, centred = adapted("plda", known, asked), adapted("plda", known, "centre")
     assert new.adapted_["method"] == method
-    assert off(new) < 0.6 * off(centred) < 0.6 * off(plda)
+    # Where nothing is known, what has grown is given to sessions and noise, and not to the speakers, whoever it was.
+    nearer = 0.95 if method == "total" else 0.6
+    assert off(new) < nearer * off(centred)
+    assert off(centred) < off(plda)
+    if method == "total":
+        assert cllr(new) < 0.5 * cllr(centred)
     for what, source in (("plda", plda), ("backend", backend)):
         new, centred = adapted(what, known, asked), adapted(what, known, "centre")
         assert_sound(new)
         # Where nothing is known, ten recordings count as one speaker, so that few people's do no harm: less is gained.
-        gain = 0.95 if method == "total" else 0.9
+        gain = 0.96 if method == "total" else 0.9
         assert cllr(raw(new)) < gain * min(cllr(raw(centred)), cllr(raw(source)))
         assert cllr(new) < 0.97 * min(cllr(centred), cllr(source))
 
@@ -519,17 +524,40 @@ def test_few_labelled_speakers(plda, n):
     assert off(adapted) < off(plda)
 
 
+def test_few_labelled_recordings_tell_how_large_sessions_and_noise_are(plda):
+    """Half of the way, which is as far as shapes go, would leave ratios of so noisy recordings too sure."""
+    noisy = replace(SOURCE, W=SOURCE.W / 5)
+    adapted = plda.adapt(*drawn(noisy, 4, 5, (3, 4), (3, 3), prefix="n")[:3])
+    sizes = [np.trace(covariances(model_of(fitted))[2][0]) for fitted in (adapted, plda)]
+    assert 4 < sizes[0] / sizes[1] < 6
+    test = drawn(noisy, 60, 6, (4, 4), (2, 2), prefix="f")[:3]
+    assert cllr(adapted, test) < 0.9 * cllr(plda, test)
+    assert_sound(adapted)
+
+
+def test_sessions_that_fall_apart_differ_more_and_not_their_speakers(plda):
+    restless = replace(SOURCE, U=SOURCE.U * 4)
+    X, _, session = drawn(restless, 8, 5, (3, 4), (3, 3), prefix="n")[:3]
+    adapted = plda.adapt(X, session=session)
+    assert any("many sessions are alone in their cluster" in note for note in adapted.adapted_["notes"])
+    (B, S, _), (source_B, source_S, _) = (covariances(model_of(fitted)) for fitted in (adapted, plda))
+    assert np.trace(B) < 1.1 * np.trace(source_B)
+    assert np.trace(S) > 3 * np.trace(source_S)
+    test = drawn(restless, 60, 6, (4, 4), (2, 2), prefix="f")[:3]
+    assert cllr(adapted, test) < 0.9 * cllr(plda, test)
+    assert_sound(adapted)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_too_few_clusters(well, n):
     X, _, session = clear(n, 11)
-    with pytest.warns(UserWarning, match=f"{n} clusters were found, fewer than 4: only the mean is adapted"):
+    words = f"{n} clusters were found, fewer than 4: they tell nothing of how speakers differ"
+    with pytest.warns(UserWarning, match=words):
         adapted = well.adapt(X, session=session)
-    for part in ("V", "U", "W"):
-        np.testing.assert_array_equal(getattr(model_of(adapted), part), getattr(model_of(well), part))
     assert adapted.adapted_["target"]["clusters"] == n
-    assert adapted.adapted_["shares"] == {}
+    assert list(adapted.adapted_["shares"]) == ["total"]  # as if nothing were known
     assert_sound(adapted)
-    with pytest.warns(UserWarning, match="only the mean is adapted"):
+    with pytest.warns(UserWarning, match=words):
         well.adapt(X, session=session, method="sessions")
 
 
@@ -703,8 +731,10 @@ def test_statistics_suffice(plda, adapted, by_labels):
     for weights in ((0.3, 0.2), (1, 1), (0, 0.1)):
         options = {"method": "sessions", "weights": weights}
         assert_same(plda.adapt(alone, **options), plda.adapt(X, session=session, **options))
-    for method in ("total", "kaldi"):
-        assert_same_model(plda.adapt(stats, method=method), adapted("plda", "nothing", method))
+    assert_same_model(plda.adapt(stats, method="kaldi"), adapted("plda", "nothing", "kaldi"))
+    # Clusters of the recordings tell how far the mean goes; statistics have none.
+    total = {"method": "total", "centre": 0.8}
+    assert_same_model(plda.adapt(stats, **total), plda.adapt(X, **total))
     assert_same_model(plda.adapt(stats, method="centre"), adapted("plda", "speakers", "centre"))
 
 

@@ -381,6 +381,56 @@ def replace_noise(model, levels, data, K, known):
     return B + S + sum(s * n for s, n in zip(shares, N, strict=True))
 
 
+def grown_target(levels, *, session=1.0, noise=1.0, labels=True):
+    """What an endless target would tell that has the model's levels, of which some have grown."""
+    B, S, N = levels.B, session * levels.S, noise * levels.N[0]
+    told = {"speaker": B, "session": S} if labels else {}
+    return Target(levels.mu, np.ones(1), B + S + N, N, both=B + S, **told)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_levels_are_as_large_as_those_of_the_target(labels):
+    """Where they are larger by more than chance; the speakers never are."""
+    _, levels, _ = case("two-source", 5)
+    grown = levels.grown(grown_target(levels, session=3.0, noise=4.0, labels=labels))
+    np.testing.assert_allclose(grown.S, 3 * levels.S, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(grown.N, 4 * levels.N, rtol=1e-8, atol=1e-10)
+    np.testing.assert_array_equal(grown.model.V, levels.model.V)
+    smaller = grown_target(levels, session=1.9, noise=0.3, labels=labels)
+    assert levels.grown(smaller) is levels
+
+
+def test_where_only_the_total_is_known_sizes_go_halfway():
+    _, levels, _ = case("two-source", 5)
+    total = replace(grown_target(levels, session=3.0, noise=3.0, labels=False), noise=None, both=None)
+    grown = levels.grown(total)
+    np.testing.assert_allclose(grown.S, 2 * levels.S, rtol=1e-8, atol=1e-10)
+    model = ad.through_growing_total(levels, total, 0.3, 0.0)
+    B, S, N = covariances(model)
+    assert np.trace(B) <= np.trace(levels.B) * (1 + 1e-9)
+    assert np.trace(S) > 2 * np.trace(levels.S)
+    assert np.trace(N[0]) > 2 * np.trace(levels.N[0])
+
+
+def test_sessions_take_what_grows():
+    """Where the sum of both levels grows, the speakers differ as before; where it shrinks, they differ less."""
+    _, levels, _ = case("two-source", 6)
+    more = np.random.default_rng(6).standard_normal((len(levels.B), 2))
+    shares = SessionShares(0.0, 0.4)
+    target = grown_target(levels, labels=False)
+    target = replace(target, both=target.both + more @ more.T)
+    B, S, _ = covariances(ad.between(levels, target, shares, 0.0, sessions_grow=True))
+    np.testing.assert_allclose(B, levels.B, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(S, levels.S + 0.4 * more @ more.T, rtol=1e-7, atol=1e-9)
+    assert np.trace(covariances(ad.between(levels, target, shares, 0.0))[0]) > 1.05 * np.trace(B)
+    B, S, _ = covariances(ad.between(levels, replace(target, both=0.5 * levels.B), shares, 0.0, sessions_grow=True))
+    np.testing.assert_allclose(B + S, 0.6 * (levels.B + levels.S) + 0.2 * levels.B, rtol=1e-7, atol=1e-9)
+    assert np.trace(B) < np.trace(levels.B)
+    B, S, _ = covariances(ad.below_growing(levels, replace(target, both=5 * target.both), shares, 0.0))
+    assert np.trace(B) < 1.01 * np.trace(levels.B)
+    assert np.trace(S) > 2 * np.trace(levels.S)
+
+
 def test_what_labels_leave_together_moves_together():
     """Speakers with one session each; recordings without copies; and neither."""
     p, levels, data = case("two-source", 5, sessions=(3, 3), recordings=(2, 3))

@@ -68,7 +68,12 @@ RECORDINGS_OF_A_SPEAKER = 10
 RECORDINGS_TO_CLUSTER = 300
 # The mean of a few speakers who are like the source's may be so many times as far away as it is on average.
 USUAL_SCATTER = 2.0
-FEWEST_CLUSTERS = 4  # to adapt covariances to: fewer tell next to nothing of how speakers differ
+FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell next to nothing of how speakers differ
+# ... and so many of the sessions must be in them: those that are alone are of new speakers, or torn from theirs. With
+# one half for few clusters, too, drawn sessions of 10 speakers that varied three times as much did harm.
+LEAST_IN_COMPANY = 0.75
+LEAST_OF_MANY = 0.5
+MANY_CLUSTERS = 16
 ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
 ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
@@ -180,6 +185,7 @@ class Adaptation:
         self.known = self.target.known
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
         self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
+        self.posteriors: dict[str, float] = {}  # of those partitions that trust ratios wholly, logs
         self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
@@ -329,6 +335,7 @@ class Adaptation:
         """Partitions by the source, by the source with other shares, and by what came of the best one, compete.
 
         The source itself is among them: it stays where no move of levels makes clusters that are left out more likely.
+        Partitions that leave too many sessions alone do not compete; without any other, clusters are of no account.
         With method="sessions" clusters choose the shares, and no more than that.
         """
         # The source finds the first clusters, with its mean moved as if each session were of another speaker.
@@ -337,27 +344,67 @@ class Adaptation:
         n = len(first.sizes)
         k, steps = self._centring(levels_of.effective_number(first.sizes), self._measured(first) if n > 1 else None)
         if n < FEWEST_CLUSTERS:
-            self._note(f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}: only the mean is adapted", warn=True)
-            return replace(self._to_mean(k, steps), n_clusters=n)
-        shared = self._to_sessions(self.statistics(steps, FOLDS, first), steps, k)
+            cause = f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}"
+            self._note(f"{cause}: they tell nothing of how speakers differ", warn=True)
+            return replace(self._by_total(first), n_clusters=n)
+        stats = self.statistics(steps, FOLDS, first)
+        shared = self._to_sessions(stats, steps, k)
         if self.method == "sessions":
             return shared
-        candidates = [*self._candidates("source", source, k, steps), *self._candidates("shares", shared, k, steps)]
+        name, moved = self._likeliest_growth(stats, shared)
+        candidates = [*self._candidates("source", source, k, steps), *self._candidates(name, moved, k, steps)]
+        if not candidates:
+            return replace(self._without_clusters(first, stats, shared), n_clusters=n)
         best = min(candidates, key=lambda adapted: adapted.cost)
-        return min(best, *self._candidates("adapted", best, k, steps), key=lambda adapted: adapted.cost)
+        return min([best, *self._candidates("adapted", best, k, steps)], key=lambda adapted: adapted.cost)
+
+    def _likeliest_growth(self, stats: Statistics, shared: Adapted) -> tuple[str, Adapted]:
+        """Where both levels above the noise move together: whether sessions take what grows.
+
+        Sessions are equally likely while they are taken to be of different speakers; so the posteriors of the
+        partitions that the models find tell which is the likelier.
+        """
+        target = Target.of(self.levels.fitting(stats))
+        shares = SessionShares(**shared.shares)
+        if not shares.both or target.noise is None or target.both is None:
+            return "shares", shared
+        model = levels_of.between(self.levels, target, shares, shared.centre, sessions_grow=True)
+        moved = {"shares": shared, "growing sessions": replace(shared, model=model)}
+        for name, adapted in moved.items():
+            self._partition(name, TRUSTS[0], adapted)
+        return max(moved.items(), key=lambda item: self.posteriors[item[0]])
+
+    def _without_clusters(self, first: Relabelled, stats: Statistics, shared: Adapted) -> Adapted:
+        """Clusters of several sessions are few, or leave too many sessions alone.
+
+        Sessions are alone where they differ more than those of the source: then what has grown is taken to be at the
+        levels below the speakers. Otherwise there are few speakers, and it is as if nothing were known.
+        """
+        if _in_company(first.sizes) >= LEAST_IN_COMPANY or not any(shared.shares.values()):
+            self._note("few clusters have several sessions: what they tell of how speakers differ is not used")
+            return self._by_total(first)
+        self._note(
+            "many sessions are alone in their cluster: what has grown is taken to be at levels below the speakers"
+        )
+        target = Target.of(self.levels.fitting(stats))
+        model = levels_of.below_growing(self.levels, target, SessionShares(**shared.shares), shared.centre)
+        return replace(shared, model=model)
 
     def _by_centre(self) -> Adapted:
         if self.known == "speakers":
             return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw), self._measured()))
         return self._to_mean(*self._centring(self.raw.n_sessions))
 
-    def _by_total(self) -> Adapted:
-        """All levels move, at most halfway, unless the target's mean is one that speakers like the source's have."""
+    def _by_total(self, clusters: Relabelled | None = None) -> Adapted:
+        """All levels move, at most halfway, unless the target's mean is one that speakers like the source's have.
+
+        `clusters` of sessions tell how many speakers there are.
+        """
         if self.weights:
             share = self.weights[0]
             stats, steps, k = self._centred(None)
             return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
-        n_speakers, scatter = (None, None) if self.centre is not None else self._unknown_speakers()
+        n_speakers, scatter = (None, None) if self.centre is not None else self._unknown_speakers(clusters)
         if scatter is not None:
             usual = 0.06 * self.domain.n_dimensions + USUAL_SCATTER * scatter
             if self.domain.distance <= usual:
@@ -374,22 +421,27 @@ class Adaptation:
         model = levels_of.through_growing_total(self.levels, Target.of(stats), share, k)
         return Adapted(model, steps, k, {"total": share})
 
-    def _unknown_speakers(self) -> tuple[float, float]:
+    def _unknown_speakers(self, clusters: Relabelled | None) -> tuple[float, float]:
         """About how many speakers recordings of nobody known are of, and how far the mean of so many scatters.
 
-        Clusters of some of the recordings, as they are, count as speakers. (Were they centred first, those of a single
-        speaker would fall apart.) One cluster shows no scatter: that of the source's speakers is the least.
+        Clusters of sessions, or of some of the recordings, as they are, count as speakers. (Were they centred first,
+        those of a single speaker would fall apart.) One cluster shows no scatter: that of the source's speakers is the
+        least.
         """
         if isinstance(self.target, Statistics):
             n = max(1.0, self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
             return n, self._scatter_of_speakers(n)
-        X = few(self.target, RECORDINGS_TO_CLUSTER)
-        sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
-        sample = Recordings.from_arrays(X, cluster(sides).labels)
-        steps = {} if domain.whitens(self.source) else self.source.steps_
-        stats = Statistics.of(sample, partial(through, steps) if steps else None)
+        if clusters is not None:
+            stats = self._measured(clusters)
+        else:
+            X = few(self.target, RECORDINGS_TO_CLUSTER)
+            sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
+            sample = Recordings.from_arrays(X, cluster(sides).labels)
+            steps = {} if domain.whitens(self.source) else self.source.steps_
+            stats = Statistics.of(sample, partial(through, steps) if steps else None)
         n = levels_of.effective_speakers(stats)
-        return n, max(self._scatter_of_mean(stats), self._scatter_of_speakers(n))
+        least = self._scatter_of_speakers(n)
+        return n, max(self._scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
 
     def _by_kaldi(self) -> Adapted:
         stats, steps, k = self._centred(None)
@@ -433,10 +485,15 @@ class Adaptation:
         """
         levels = self.levels
         whole = levels.fitting(stats)
+        few_labelled = name == "labels" and len(stats.speaker_ids) < enough and not self.weights
+
+        def moved(target: Target, shares: Shares) -> Model:
+            # Labels of so few tell sizes of sessions and noise, and no trials how sure ratios may be.
+            return labelled(levels.grown(target) if few_labelled else levels, target, shares, k)
 
         def adapted(rule: Callable[[Statistics], Shares], part: Statistics) -> Model:
             fitting = levels.fitting(part)
-            return labelled(levels, Target.of(fitting), rule(fitting), k)
+            return moved(Target.of(fitting), rule(fitting))
 
         if self.weights:
             shares = Shares(*self.weights)
@@ -449,9 +506,7 @@ class Adaptation:
             kappa = self._kappa(stats, steps, way)
             return Adapted(way(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
         candidates = selection.moves(Target.of(whole))
-        gain = self._choose_levels(
-            name, stats, candidates, lambda target, part, move: labelled(levels, target, move.shares(part), k)
-        )
+        gain = self._choose_levels(name, stats, candidates, lambda target, part, move: moved(target, move.shares(part)))
         moves = candidates[:1]  # the source
         if any(gain.move[:3]):
             # Clusters may be wrong: by them, nothing goes further than usual.
@@ -554,8 +609,11 @@ class Adaptation:
             # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
             first = np.unique(labels, return_index=True)[1]
             kept = {"sessions": sessions, "speakers": sessions[first][labels]}
+            kept["posterior"] = np.round([clusters.log_posterior], 6)  # the last digits hang on the order of recordings
             self.observer.stage_done(f"partition {name} {trust:g}", kept)
         self.partitions[name, trust] = Relabelled(self.target, kept["sessions"], kept["speakers"])
+        if trust == TRUSTS[0]:
+            self.posteriors[name] = float(kept["posterior"][0])
         return self.partitions[name, trust]
 
     def _unscaled(self, model: Model, steps: Steps) -> Chain:
@@ -566,7 +624,7 @@ class Adaptation:
         return Chain(plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
-        """Adaptations to the partitions that a model finds.
+        """Adaptations to the partitions that a model finds, but for those that leave too many sessions alone.
 
         The cost of a partition is that of trials between its clusters, each scored by a model that is adapted to the
         others, as far as its sessions have company: those that are alone in their cluster tell nothing.
@@ -575,11 +633,15 @@ class Adaptation:
         for trust in TRUSTS:
             clusters = self._partition(name, trust, model)
             sizes = clusters.sizes
+            covered = _in_company(sizes)
+            several = int((sizes > 1).sum())
+            least = LEAST_OF_MANY if several >= MANY_CLUSTERS else LEAST_IN_COMPANY
+            if several < FEWEST_CLUSTERS or covered < least:
+                continue
             key = clusters.speakers.tobytes()
             if key not in self.tried:
                 stats = self.statistics(steps, FOLDS, clusters)
                 adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
-                covered = float(sizes[sizes > 1].sum() / sizes.sum())
                 cost = 1 - covered * (1 - adapted.cost)
                 self.tried[key] = replace(adapted, n_clusters=len(sizes), cost=cost)
             adapted = self.tried[key]
@@ -635,6 +697,11 @@ class Adaptation:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
         return Chain(plda, adapted.steps)
+
+
+def _in_company(sizes: NDArray[Any]) -> float:
+    """The share of the sessions of clusters with so many sessions that are not alone."""
+    return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
 def _told(gain: selection.Gain) -> dict[str, float]:
