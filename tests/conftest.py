@@ -12,7 +12,8 @@ from hypothesis import settings
 
 from duoplda.arrays import Array
 
-settings.register_profile("same", derandomize=True)
+# No example has a deadline: on a busy machine the first one of a test may take a second.
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("same")
 
 LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]

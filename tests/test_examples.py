@@ -207,7 +207,7 @@ def test_the_picture_of_the_front_page_shows_what_the_program_prints():
     assert all(
         f"docs/_static/{name}" in (ROOT / "README.md").read_text() for name in ("copies-light.svg", "report-light.webp")
     )
-    assert sum(path.stat().st_size for path in (ROOT / "docs/_static").glob("*-*")) < 200_000
+    assert sum(path.stat().st_size for path in (ROOT / "docs/_static").glob("*.*")) < 260_000
 
 
 def test_few_speakers():
@@ -468,15 +468,17 @@ def test_from_audio_runs_from_files_to_ratios(tmp_path):
     assert data["kind"].tolist() == [*from_audio.KINDS] * 4
     X, speaker, session, _ = make_recordings(30, 3, 5, n_dimensions=8, n_speaker_factors=4, n_session_factors=4, seed=0)
     drawn = {"X": X, "speaker": speaker, "session": session, "kind": np.tile(from_audio.KINDS, 90)}
-    results = from_audio.experiment(drawn, splits=1)
+    results, whitened = from_audio.experiment(drawn, splits=1)
     assert set(results) == {(name, form) for name in ("duoplda", "simplified") for form in ("1x1", "1x5")}
     assert results["duoplda", "1x5"][0] < results["simplified", "1x5"][0]
+    assert set(whitened) == {"duoplda", "simplified"}
 
 
 @pytest.mark.skipif(not SPEECH.exists(), reason="no real speech here")
 def test_known_voices_on_real_speech(tmp_path, monkeypatch, capsys):
     """The example at small size: AudioMNIST, a model that is trained in a second, few draws."""
     pytest.importorskip("sqlalchemy")
+    pytest.importorskip("matplotlib")
     import voices
 
     train = voices.load(SPEECH, "amnist", "train")
@@ -484,8 +486,10 @@ def test_known_voices_on_real_speech(tmp_path, monkeypatch, capsys):
     quick.fit(train["embeddings"], train["speaker"], session=train["session_id"], channel=train["kind"])
     quick.save(tmp_path / "m")
     options = ["--set", "amnist", "--model", str(tmp_path / "m"), "--draws", "4", "--resamples", "0"]
+    options += ["--picture", str(tmp_path / "reliability.svg")]
     monkeypatch.setattr(sys, "argv", ["voices.py", str(SPEECH), *options])
     voices.main()
+    assert "three sessions" in (tmp_path / "reliability.svg").read_text()
     rows = [line for line in capsys.readouterr().out.splitlines() if "posterior >" in line]
     shares = [[float(n) for n in re.findall(r"(\d+\.\d) \[", row)] for row in rows]
     assert len(shares) == 9

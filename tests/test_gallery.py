@@ -24,6 +24,7 @@ PUBLIC = {
     "",
     ".audio",
     ".calibration",
+    ".case",
     ".datasets",
     ".diarization",
     ".io",

@@ -50,10 +50,10 @@ def check_index(**columns: Any) -> None:
         if len(index) != len(expected) or index.equals(expected):
             continue
         row = int(np.argmax(np.asarray(expected != index)))
-        wanted, given = (names[row : row + 1].tolist()[0] for names in (expected, index))  # 7, not np.int64(7)
+        wanted, got = (names[row : row + 1].tolist()[0] for names in (expected, index))  # 7, not np.int64(7)
         order = f"{name}.loc[{first}.index] puts them in the order of {first}; " if expected.isin(index).all() else ""
         raise DuopldaError(
-            f"{first} and {name} have different indexes: row {row} is {wanted!r} in {first}, and {given!r} "
+            f"{first} and {name} have different indexes: row {row} is {wanted!r} in {first}, and {got!r} "
             f"in {name}. {order}where the order is right as it is, give {name}.to_numpy()"
         )
 

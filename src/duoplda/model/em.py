@@ -165,8 +165,8 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
     if ny:
         mu = mu + V @ mu_y
         if basis is not None:
-            V, one = V @ basis.T, ar.eye(ny, V)
-            Sigma_y = ar.symmetric(basis @ (Sigma_y - one) @ basis.T) + ar.eye(basis.shape[0], V)
+            Sigma_y = ar.symmetric(basis @ (Sigma_y - ar.eye(ny, V)) @ basis.T) + ar.eye(basis.shape[0], V)
+            V = V @ basis.T
         V = V @ ar.cholesky(Sigma_y)
     return replace(model, mu=mu, V=V, U=U)
 

@@ -87,8 +87,8 @@ class Model:
         if place == f"{ar.namespace(self.V).__name__} {self.V.device}":
             return self
         if place not in self._copies:
-            there = {name: ar.put(ar.to_numpy(getattr(self, name)), array) for name in ("mu", "V", "U", "W")}
-            self._copies[place] = replace(self, **there)
+            moved = {name: ar.put(ar.to_numpy(getattr(self, name)), array) for name in ("mu", "V", "U", "W")}
+            self._copies[place] = replace(self, **moved)
         return self._copies[place]
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, add_rows, put, segment_sums, take, zeros
+from duoplda.arrays import Array, add_rows, add_segments, put, take, zeros
 from duoplda.data.labels import Ints
 from duoplda.model.occasions import session_weight
 from duoplda.trials.tables import Table, as_text
@@ -99,9 +99,8 @@ class Occasions:
         weighed = alone.astype(np.float64)
         np.add.at(weighed, self.side, self.weight[:, None] * self.counts)
         order = np.argsort(self.side, kind="stable")
-        starts = np.flatnonzero(np.diff(self.side[order], prepend=-1))
         loss = put((self.weight[order] - 1)[:, None], gamma) * take(self.gamma, order)
         out = gamma + 0.0
-        add_rows(out, self.side[order][starts], segment_sums(loss, starts))
+        add_segments(out, self.side[order], loss)
         # Sums of the same numbers in another order differ in the last bits: rounded, they are one pattern.
         return np.round(weighed, 12), out

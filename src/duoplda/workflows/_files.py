@@ -233,8 +233,8 @@ class EmbeddedIds:
         absent = [str(name) for name in names]
         if listed is not None and len(absent) == len(listed.second):
             self.refuse_swapped(listed)
-        there = () if self.allow_missing else self.all_ids()
-        missing(what, absent, self.allow_missing, self.note, ("the embeddings have", there))
+        known_ids = () if self.allow_missing else self.all_ids()
+        missing(what, absent, self.allow_missing, self.note, ("the embeddings have", known_ids))
 
     def all_ids(self) -> NDArray[Any]:
         """All ids; they are read anew, as this is for messages alone."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from duoplda.evaluation.matching import Matched, match_files, speaker_sides
+from duoplda.evaluation.support import LN10
 from duoplda.io import ScoreMatrix, Scores, read_enrollment, read_map
 from duoplda.workflows._files import Columns, Note, PathLike
-
-LN10 = math.log(10)  # nats of an order of magnitude, in which forensic science writes ratios
 
 AnyScores = TypeVar("AnyScores", Scores, ScoreMatrix)
 
