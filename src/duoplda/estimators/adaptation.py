@@ -485,11 +485,13 @@ class Adaptation:
         """
         levels = self.levels
         whole = levels.fitting(stats)
-        few_labelled = name == "labels" and len(stats.speaker_ids) < enough and not self.weights
+        sizes_are_known = name == "labels" and not self.weights  # clusters that are torn show sessions too large
 
         def moved(target: Target, shares: Shares) -> Model:
-            # Labels of so few tell sizes of sessions and noise, and no trials how sure ratios may be.
-            return labelled(levels.grown(target) if few_labelled else levels, target, shares, k)
+            if sizes_are_known:  # a level that moves starts at the size of the target's: shapes go halfway at most
+                grown = levels.grown(target, session=shares.session > 0, noise=shares.noise > 0)
+                return labelled(grown, target, shares, k)
+            return labelled(levels, target, shares, k)
 
         def adapted(rule: Callable[[Statistics], Shares], part: Statistics) -> Model:
             fitting = levels.fitting(part)

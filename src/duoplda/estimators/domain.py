@@ -384,10 +384,11 @@ def measure_sides(chain: MeasuredChain, seen: Seen, spread: Spread, sides: Seque
     (4.5, 2.16)
     """
     found = measure(chain, seen, spread)
-    if not found.within:
-        return found
     # Sides are summed up with the model that serves ratios, whose speakers may be scaled.
-    variance = float(np.sum(to_numpy(chain.plda_.speaker_loadings_) ** 2) / np.sum(to_numpy(sides[0].model.V) ** 2))
+    of_sides = np.sum(to_numpy(sides[0].model.V) ** 2)
+    if not found.within or not of_sides:  # where speakers do not differ, nothing scatters with their number
+        return found
+    variance = float(np.sum(to_numpy(chain.plda_.speaker_loadings_) ** 2) / of_sides)
     number = number_by_scatter(sides, variance)
     by_scatter = limit(chain, spread, number)
     if by_scatter >= found.limit:

@@ -282,9 +282,10 @@ class Levels:
         centred = self.mu - self.priors @ self.mu
         return np.tensordot(self.priors, self.N, 1) + (self.priors[:, None] * centred).T @ centred
 
-    def grown(self, target: Target) -> Levels:
+    def grown(self, target: Target, *, session: bool = True, noise: bool = True) -> Levels:
         """These levels, of which sessions and noise are as large as those of the target where these are larger.
 
+        `session` and `noise`: whether this level may grow.
         Where only the sum of levels is known, the speakers are taken to differ as they do in the source; where only the
         sum of all is, sessions and noise go halfway. Few recordings tell sizes, in units of the total covariance;
         shapes take many.
@@ -298,20 +299,22 @@ class Levels:
         def ratio(new: float, old: float) -> float:
             return new / old if new > LEAST_GROWTH * old > 0 else 1.0
 
-        session = target.session
-        if session is None and target.both is not None:
-            session = target.both - self.B
-        if target.noise is not None and session is not None:
-            sessions, noise = ratio(size(session), size(self.S)), ratio(size(target.noise), size(N))
+        S = target.session
+        if S is None and target.both is not None:
+            S = target.both - self.B
+        if target.noise is not None and S is not None:
+            of_sessions, of_noise = ratio(size(S), size(self.S)), ratio(size(target.noise), size(N))
         else:
             below = size(self.S + N)
             if target.below is not None:
-                sessions = noise = ratio(size(target.below), below)
+                of_sessions = of_noise = ratio(size(target.below), below)
             else:
-                sessions = noise = (1 + ratio(size(target.total - self.B), below)) / 2
-        if sessions == noise == 1:
+                of_sessions = of_noise = (1 + ratio(size(target.total - self.B), below)) / 2
+        of_sessions = of_sessions if session else 1.0
+        of_noise = of_noise if noise else 1.0
+        if of_sessions == of_noise == 1:
             return self
-        return Levels(self.result(self.mu, None, sessions * self.S, noise * self.N), self.priors)
+        return Levels(self.result(self.mu, None, of_sessions * self.S, of_noise * self.N), self.priors)
 
     def moved(self, target: Target, k: float) -> Floats:
         """(K, d) the means after going the part k of the way to those of the target.
