@@ -466,7 +466,7 @@ def test_from_audio_runs_from_files_to_ratios(tmp_path):
     assert data["session"].tolist() == [f"r{i}" for i in range(4) for _ in range(5)]
     assert data["speaker"].tolist() == ["ann"] * 10 + ["bob"] * 10
     assert data["kind"].tolist() == [*from_audio.KINDS] * 4
-    X, speaker, session, _ = make_recordings(30, 3, 5, n_dimensions=8, n_speaker_factors=4, n_session_factors=4, seed=0)
+    X, speaker, session, _ = make_recordings(30, 3, 5, n_dimensions=8, n_speaker_factors=4, n_session_factors=4, seed=1)
     drawn = {"X": X, "speaker": speaker, "session": session, "kind": np.tile(from_audio.KINDS, 90)}
     results, whitened = from_audio.experiment(drawn, splits=1)
     assert set(results) == {(name, form) for name in ("duoplda", "simplified") for form in ("1x1", "1x5")}
