@@ -1,6 +1,6 @@
 """How many speakers does maximum likelihood need? Drawn data: ML, the two criteria of shrinkage="auto", and the truth.
 
-    python examples/few_speakers.py [--speakers 30 100 1000 10000] [--dimensions 48] [--seeds 5]
+    python examples/few_speakers.py [--speakers 30 100 1000 10000] [--dimensions 48] [--seeds 5] [--first-seed 0]
 
 Each seed draws a model, training speakers and 500 test speakers. The first table has a line for each number of training
 speakers: Cllr (bits, mean over seeds) of "three", three recordings of a session against three of another, and of "one",
@@ -91,17 +91,19 @@ def main() -> None:
     parser.add_argument("--speakers", type=int, nargs="+", default=[30, 100, 1000, 10000])
     parser.add_argument("--dimensions", type=int, default=48)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     arguments = parser.parse_args()
     found: dict[int, list[Outcome]] = {}
     print(f"{'':8} " + " ".join(f"{'Cllr, ' + kind:43}" for kind in TRIALS) + " decision - likelihood")
     print(f"{'speakers':>8} " + " ".join(f"{s:>10}" for _ in TRIALS for s in SYSTEMS) + f" {'three':>20} {'one':>20}")
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for n in arguments.speakers:
-        found[n] = [experiment(n, arguments.dimensions, seed) for seed in range(arguments.seeds)]
+        found[n] = [experiment(n, arguments.dimensions, seed) for seed in seeds]
         print(row(n, found[n]), flush=True)
     names = ("speaker", "session", "noise", "scale VV'", "scale UU'", "calib. a", "calib. b")
     print(f"\n{'speakers':>8} {'seed':>4}  " + "  ".join(f"{name:>10}" for name in names))
     for n, outcomes in found.items():
-        print(*(choice(n, seed, o.decision) for seed, o in enumerate(outcomes)), sep="\n")
+        print(*(choice(n, seed, o.decision) for seed, o in zip(seeds, outcomes, strict=True)), sep="\n")
     largest = max(found)
     print("\n" + verdict(largest, found[largest]))
 
