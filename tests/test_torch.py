@@ -349,3 +349,37 @@ def test_the_command_line_on_a_device(device, tmp_path):
         scores.append(found)
     assert [s[:2] for s in scores[0]] == [s[:2] for s in scores[1]]
     np.testing.assert_allclose(*([float(s[2]) for s in found] for found in scores), rtol=1e-6, atol=1e-6)
+
+
+def test_a_registry_answers_from_a_device(device, monkeypatch, tmp_path):
+    """Whatever has changed since the last question, on both ways the answers are the same."""
+    pytest.importorskip("sqlalchemy", reason="needs the extra voices")
+    from duoplda.voices import Registry
+
+    monkeypatch.setattr("duoplda.voices.gallery.on_device", moved)
+    X, speaker, session, model = make_recordings(
+        8, 3, 2, n_dimensions=6, n_speaker_factors=4, n_session_factors=3, seed=5
+    )
+    speaker = np.unique(speaker, return_inverse=True)[1]
+    plda = PLDA.from_parameters(model.mu[0], model.V, model.U, model.W[0])
+    with Registry.create(tmp_path / "voices.db", plda) as host:
+        for i in range(6):
+            host.add(f"voice {i}", X[speaker == i], session[speaker == i])
+        with Registry.open(tmp_path / "voices.db", plda, device=device) as there:
+
+            def alike():
+                for x in X[::5]:
+                    one, other = (registry.identify(x[None], k=3) for registry in (host, there))
+                    assert [c.name for c in one.candidates] == [c.name for c in other.candidates]
+                    np.testing.assert_allclose(
+                        [c.llr for c in other.candidates], [c.llr for c in one.candidates], rtol=1e-9, atol=1e-9
+                    )
+                    assert other.someone_else == pytest.approx(one.someone_else)
+
+            alike()
+            host.add("voice 6", X[speaker == 6], session[speaker == 6])
+            alike()
+            host.remove("voice 2")
+            alike()
+            there.add("voice 0", X[speaker == 7], session[speaker == 7])
+            alike()

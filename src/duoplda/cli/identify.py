@@ -33,6 +33,7 @@ def identify(
     cost_wrong_name: Annotated[float, option("The cost of a wrong name.", min=0)] = 1.0,
     cost_missed: Annotated[float, option("The cost of `nobody` where it is a known voice.", min=0)] = 1.0,
     cost_unsure: Annotated[float, option("The cost of leaving it open.", min=0)] = 0.5,
+    device: options.Device = "cpu",
     strict: options.Strict = False,
     quiet: options.Quiet = False,
     json: options.Json = False,

@@ -34,6 +34,7 @@ def serve(
     max_rows: Annotated[int, option("The most recordings of a request.", min=1)] = 2000,
     max_requests: Annotated[int, option("The most requests at a time; others are told to try again.", min=1)] = 32,
     timeout: Annotated[int, option("The most seconds for a request to come in, and to be answered.", min=1)] = 30,
+    device: options.Device = "cpu",
 ) -> None:
     """Answer who is speaking, over HTTP and in a page for the browser.
 

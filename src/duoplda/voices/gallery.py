@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import Device, namespace, on_device, to_numpy
 from duoplda.errors import MissingIds
 from duoplda.estimators.backend import Backend
+from duoplda.trials.blocks import Scorer
 from duoplda.trials.ranking import ranking_of
 from duoplda.trials.sides import Sides
 
@@ -22,10 +23,14 @@ VOICES_OF_A_PATTERN = 32
 
 
 class Gallery:
-    """Voices by number, of which some may change or go, and their ratios with tests."""
+    """Voices by number, of which some may change or go, and their ratios with tests.
 
-    def __init__(self, chain: Backend):
+    With a `device`, a copy of the voices lies there and answers; after a change it is made again.
+    """
+
+    def __init__(self, chain: Backend, device: Device = None):
         self.chain = chain
+        self.model = chain.ratio_model_.like(on_device(np.zeros(1), device))
         self.begin([], Sides.empty(chain.ratio_model_, np.zeros(0, np.int64)))
 
     def begin(self, names: list[str], sides: Sides) -> None:
@@ -34,9 +39,11 @@ class Gallery:
         self.names = names
         self.rows = {name: row for row, name in enumerate(names)}
         self.scorer = self.chain.scorer(sides)
+        self._copy: Scorer | None = None
 
     def put(self, numbers: Sequence[int], names: Sequence[str], sides: Sides) -> None:
         """Add voices, or put what they now are in the place of what they were."""
+        self._copy = None
         self.sides.put(sides)
         rows = self.sides.rows(np.asarray(numbers, np.int64)).tolist()
         for row in rows:  # first all old names: two voices may have changed theirs with each other
@@ -52,6 +59,7 @@ class Gallery:
         removed = np.array([*dict.fromkeys(numbers)], np.int64)
         rows = self.sides.rows(removed)
         if (rows >= 0).any():
+            self._copy = None
             gone = {*rows[rows >= 0].tolist()}
             self.sides.remove(removed[rows >= 0])
             self.names = [name for row, name in enumerate(self.names) if row not in gone]
@@ -67,8 +75,13 @@ class Gallery:
         """(tests, voices) calibrated ln likelihood ratios.
 
         Where there are very many voices, those of the `k` highest of each test are exact, and the others are off by
-        hundredths of a nat. What depends on one voice alone is kept for further questions, until that voice changes.
+        hundredths of a nat; on a device all are exact. What depends on one voice alone is kept for further questions,
+        until that voice changes.
         """
+        if namespace(self.model.V) is not np:  # on a device
+            if self._copy is None:
+                self._copy = self.chain.scorer(self.sides.moved_to(self.model))
+            return self._calibrated(to_numpy(self._copy.columns(tests.moved_to(self.model))).T)
         ranking = ranking_of(self.sides) if self.scorer.calibration is None else None  # a ranking is of raw ratios
         few = len(self.sides) <= EXACT_UP_TO
         if ranking is None or (few and len(self.sides) < VOICES_OF_A_PATTERN * len(ranking.blocks)):

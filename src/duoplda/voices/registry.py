@@ -11,6 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import ArrayLike, NDArray
 
+from duoplda.arrays import Device
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import domain
@@ -86,8 +87,9 @@ class Registry:
     (['ann', 'bob'], 'accept', 'ann', 0.25)
     """
 
-    def __init__(self, store: Store, chain: Backend | None, by: str | None = None):
+    def __init__(self, store: Store, chain: Backend | None, by: str | None = None, device: Device = None):
         self._store = store
+        self._device = device
         self._chain = chain
         self._by = by
         self._lock = threading.RLock()
@@ -97,7 +99,9 @@ class Registry:
     # -- opening
 
     @classmethod
-    def create(cls, location: PathLike, model: Model, keep: str = "statistics", *, by: str | None = None) -> Self:
+    def create(
+        cls, location: PathLike, model: Model, keep: str = "statistics", *, by: str | None = None, device: Device = None
+    ) -> Self:
         """Make a registry that is not there yet, and open it.
 
         Parameters
@@ -106,18 +110,23 @@ class Registry:
         model : the fitted `Backend` or `PLDA` by which voices are enrolled and compared
         keep : "statistics", or "embeddings": the vectors of the recordings, too
         by : who makes the changes, where a call does not name somebody
+        device : a device of torch, such as "cuda", on which voices are compared. A copy of all of them lies there, and
+            the first question after a change makes it again
         """
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
-        return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by)
+        return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by, device=device)
 
     @classmethod
-    def open(cls, location: PathLike, model: Model | None = None, by: str | None = None) -> Self:
+    def open(
+        cls, location: PathLike, model: Model | None = None, by: str | None = None, *, device: Device = None
+    ) -> Self:
         """Open a registry with the model that enrolled its voices; another model is refused.
 
         Without a model voices can be listed, renamed, removed and exported, and nobody can be enrolled or identified.
+        `by` and `device` are those of `create`.
         """
-        registry = cls(Store(location, new=False), None if model is None else chain_of(model), by)
+        registry = cls(Store(location, new=False), None if model is None else chain_of(model), by, device)
         try:
             with registry._store.reading() as connection:
                 row = connection.execute(sa.select(REGISTRY)).one_or_none()
@@ -570,6 +579,7 @@ class Registry:
         row: dict[str, str],
         by: str | None,
         fill: Callable[[sa.Connection], None] = lambda _: None,
+        device: Device = None,
     ) -> Self:
         store = Store(location, new=True)
         try:
@@ -577,7 +587,7 @@ class Registry:
         except BaseException:
             store.close()
             raise
-        return cls(store, chain, by)
+        return cls(store, chain, by, device)
 
     # -- what is in memory
 
@@ -603,7 +613,7 @@ class Registry:
             if self._gallery is not None and registry.version == self._version:
                 return self._gallery
             self._check_model(registry)
-            gallery = self._gallery or Gallery(chain)
+            gallery = self._gallery or Gallery(chain, self._device)
             if self._gallery is not None:
                 gone = sa.select(REMOVED.c.voice).where(REMOVED.c.version > self._version)
                 gallery.remove(connection.execute(gone).scalars())

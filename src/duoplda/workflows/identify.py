@@ -33,6 +33,7 @@ def identify(
     cost_wrong_name: float = 1.0,
     cost_missed: float = 1.0,
     cost_unsure: float = 0.5,
+    device: str = "cpu",
     strict: bool = False,
     note: Note = silent,
     show: Show = silent,
@@ -56,7 +57,7 @@ def identify(
     kinds = labels["channel"]
     costs = Costs(cost_wrong_name, cost_missed, cost_unsure)
     out = {}
-    with Registry.open(registry, chain) as voices:
+    with Registry.open(registry, chain, device=device) as voices:
         for name, recordings in tests.items():
             X = np.stack([vectors[recording] for recording in recordings])
             kind = None if kinds is None else [kinds.get(recording) for recording in recordings]

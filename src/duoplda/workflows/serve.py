@@ -32,11 +32,12 @@ def serve(
     max_rows: int = 2000,
     max_requests: int = 32,
     timeout: int = 30,
+    device: str = "cpu",
     started: Note = silent,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; `started` is told the address once they are taken.
 
-    With an `extractor`, an ONNX file, requests may bring audio, too.
+    With an `extractor`, an ONNX file, requests may bring audio, too; with a `device`, a copy of the voices lies there.
     """
     bounds = limits.Limits(max_body, max_rows, max_requests, timeout)
     known = () if token_file is None else tokens.read_tokens(token_file)
@@ -47,7 +48,7 @@ def serve(
         listen = None if extractor is None else _listener(extractor, chain, dimension)
         reader = bodies.Reader(bounds, dimension, listen)
         lines = log.open_log()
-        with Registry.open(registry, chain) as voices, log.Audit(audit_log, lines) as audit:
+        with Registry.open(registry, chain, device=device) as voices, log.Audit(audit_log, lines) as audit:
             gate = app.application(
                 voices,
                 reader,
