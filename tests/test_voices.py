@@ -368,6 +368,13 @@ def test_creating_twice(tmp_path, registry, chain):
         Registry.create(tmp_path / "other.db", chain, keep="audio")
 
 
+def test_a_device_that_is_not_there(tmp_path, registry, chain):
+    for opened, name in ((Registry.open, "voices.db"), (Registry.create, "other.db")):
+        with pytest.raises(DuopldaError, match="device 'nowhere'"):
+            opened(tmp_path / name, chain, device="nowhere")
+    assert not (tmp_path / "other.db").exists()
+
+
 # -- several programs
 
 

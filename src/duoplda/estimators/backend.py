@@ -142,13 +142,14 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
                     return []
                 try:
                     without.append(self._fit_steps(Covariances.of(Statistics.sum(others)), stage))
-                except DuopldaError:
+                except DuopldaError as error:
+                    cause = str(error)
                     break
             else:
                 return without
-        cause = f"without one fold, too few speakers are left for an LDA to {self.lda} dimensions"
-        effect = "held-out trials are scored behind an LDA that has seen their speakers, and look easier than they are"
-        warnings.warn(f"{cause}: {effect}; lower `lda`, or give `shrinkage` as numbers", UserWarning, stacklevel=3)
+        effect = "held-out trials stand behind steps that have seen their speakers, and look easier than they are"
+        remedy = "give more speakers, a lower `lda`, or `shrinkage` as numbers"
+        warnings.warn(f"without the speakers of one fold, {cause}; so {effect}: {remedy}", UserWarning, stacklevel=3)
         return []
 
     def _plda(self) -> PLDA:

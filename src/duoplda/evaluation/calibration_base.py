@@ -1,6 +1,7 @@
 """What all calibrations share: the class that they derive from, their state in plain numbers, and their file."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self
 
@@ -121,7 +122,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         return restore(name, {**arrays, **texts})
 
 
-class Around(Calibration):
+class Around(Calibration, ABC):
     """What calibrations share that stand around another one, `calibration`; once it has learnt, it is `calibration_`.
 
     The names of the inner state begin with its class: "AffineCalibration.scale_".
@@ -149,9 +150,9 @@ class Around(Calibration):
         name = type(self.calibration_).__name__
         return {f"{name}.{key}": value for key, value in self.calibration_.get_state().items()} | self._own_state()
 
+    @abstractmethod
     def _own_state(self) -> dict[str, Any]:
         """What is not of the inner calibration."""
-        raise NotImplementedError
 
     @classmethod
     def _split(cls, state: Mapping[str, Any]) -> tuple[OfScores, dict[str, Any]]:

@@ -56,8 +56,8 @@ class Shares(NamedTuple):
     noise: float
 
 
-# What a few speakers show of a level may be larger by chance: up to twice as large, in 120 draws of three and of five
-# speakers from a model of 20 dimensions.
+# What a few speakers show of a level may be larger by chance: in 120 draws of three and of five speakers from a model
+# of 20 dimensions it was up to 2.1 times as large; with 1.5, chance moved sizes.
 LEAST_GROWTH = 2.0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Device
+from duoplda.arrays import Device, on_device
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import domain
@@ -115,6 +115,7 @@ class Registry:
         """
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
+        on_device(np.zeros(1), device)  # refused here, and not by the first question
         return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by, device=device)
 
     @classmethod
@@ -126,6 +127,7 @@ class Registry:
         Without a model voices can be listed, renamed, removed and exported, and nobody can be enrolled or identified.
         `by` and `device` are those of `create`.
         """
+        on_device(np.zeros(1), device)
         registry = cls(Store(location, new=False), None if model is None else chain_of(model), by, device)
         try:
             with registry._store.reading() as connection:
