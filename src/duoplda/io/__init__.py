@@ -7,18 +7,26 @@ when a format needs them (`pip install duoplda[files]`).
 
 from duoplda.io._atomic import atomic_path, atomic_paths, check_output
 from duoplda.io.container import is_container, read_container, write_container
-from duoplda.io.embeddings import Embeddings, read_embeddings, write_embeddings
+from duoplda.io.embeddings import Embeddings, Shard, embedding_shards, read_embeddings, write_embeddings
 from duoplda.io.extractors import ExtractorName, read_extractor
 from duoplda.io.hyperion import write_hyperion
 from duoplda.io.ids import Coded
 from duoplda.io.kaldi_plda import DiagonalModel, write_kaldi_plda
-from duoplda.io.labels import LabelColumns, read_labels, read_map, write_labels, write_map
+from duoplda.io.labels import (
+    LabelColumns,
+    label_columns,
+    read_labels,
+    read_map,
+    read_partition,
+    read_sessions,
+    write_labels,
+    write_map,
+    write_partition,
+)
 from duoplda.io.models import ForeignModel, read_model
-from duoplda.io.partitions import label_columns, read_partition, read_sessions, write_partition
 from duoplda.io.quality import QualityTable, read_quality
 from duoplda.io.recordings import FileRecordings, read_recordings, source_files
 from duoplda.io.scores import ScoreMatrix, Scores, read_score_matrix, read_scores, scores_frame, write_scores
-from duoplda.io.shards import Shard, embedding_shards
 from duoplda.io.trials import Enrollment, Trials, read_enrollment, read_trials, write_trials
 from duoplda.io.vbx import Transform, read_transform, write_pair, write_vbx
 

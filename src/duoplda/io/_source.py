@@ -1,20 +1,19 @@
 """What a format gives to the reader: a source of chunks, and the parts that a file can be cut into."""
 
 import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, check_dim, check_float, open_lines
 
 IdsAndVectors = tuple[np.ndarray, np.ndarray]  # ids (k,) of str and vectors (k, d), as files bring them
+# Called with the rows of a chunk and with "ids" or "vectors" where the other is not wanted, else with "": a format that
+# saves time without them leaves them out, and gives None. Vectors that are read alone may be read-only.
+Reader = Callable[[int, str], Iterator[tuple[Any, Any]]]
 
 ROWS_PER_READ = 16384  # vectors of a chunk unless the caller says otherwise: 16 MB of 256 floats each
 VECTOR_NAMES: tuple[str, ...] = ("embeddings", "embedding", "emb", "embs", "vectors", "vector", "xvectors", "xvector")
@@ -38,70 +37,17 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Source:
-    """An open file of embeddings: its shape, and functions that read it in chunks."""
+    """An open file of embeddings: its shape, and a function that reads it in chunks."""
 
-    format: str
+    path: PathLike
+    kind: str  # ark, scp, npy, npz, hdf5 or parquet
     dim: int
     dtype: np.dtype
     n: int | None  # number of vectors where the file says so without being read
-    read_chunks: Callable[[int], Iterator[IdsAndVectors]]  # rows of a chunk -> chunks
+    read: Reader
     ids_are_rows: bool = False  # the file has no ids: they are row numbers
-    read_ids: Callable[[int], Iterator[np.ndarray]] | None = None  # where vectors need not be read for them
     cuts: Callable[[int], list[FilePart]] | None = None  # bytes of vectors -> parts of about that size
-    entry: Callable[[int], str] = "entry {}".format  # the name of a vector in messages, by its number
-    read_vectors: Callable[[int], Iterator[np.ndarray]] | None = None  # where ids need not be read with them
-
-    def chunks(self, rows: int) -> Iterator[IdsAndVectors]:
-        """Yield chunks of at most `rows` vectors, and of fewer where those would take too much memory."""
-        return self.read_chunks(self._most_rows(rows))
-
-    def vectors(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield the vectors of the same chunks, perhaps read-only; ids are read only where there is no other way."""
-        if self.read_vectors is None:
-            return (X for _, X in self.chunks(rows))
-        return self.read_vectors(self._most_rows(rows))
-
-    def ids(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield the ids in blocks; vectors are read only where the format leaves no other way."""
-        return (ids for ids, _ in self.chunks(rows)) if self.read_ids is None else self.read_ids(rows)
-
-    def _most_rows(self, rows: int) -> int:
-        """Limit a chunk to 64 MB, however many rows are asked for."""
-        if rows < 1:
-            raise DuopldaError(f"a chunk needs at least one row, got rows={rows}")
-        return max(1, min(int(rows), (1 << 26) // (self.dim * self.dtype.itemsize)))
-
-
-def joined(files: Sequence[tuple[PathLike, Source]]) -> Source:
-    """Join several files of one dimension and precision to one source of chunks."""
-    starts = [0] * len(files)  # the number of the first vector of each, known once the one before has been read
-
-    def through(read: Callable[[Source, int], Iterator[Any]], rows: int) -> Iterator[Any]:
-        done = 0
-        for i, (file, source) in enumerate(files):
-            starts[i] = done
-            for block in read(source, rows):
-                done += len(block[0]) if isinstance(block, tuple) else len(block)
-                yield block
-            check_count(file, source.n, done - starts[i])
-
-    def entry(number: int) -> str:
-        i = bisect_right(starts, number) - 1
-        file, source = files[i]
-        return f"{Path(file).name} {source.entry(number - starts[i])}"
-
-    sources = [source for _, source in files]
-    counts = [source.n for source in sources]
-    return Source(
-        f"{len(files)} files, {' and '.join(dict.fromkeys(source.format for source in sources))}",
-        sources[0].dim,
-        sources[0].dtype,
-        None if None in counts else sum(n or 0 for n in counts),
-        partial(through, Source.chunks),
-        read_ids=partial(through, Source.ids),
-        entry=entry,
-        read_vectors=partial(through, Source.vectors),
-    )
+    format: str = ""  # for people, where the kind does not say all
 
 
 def whole(n: int) -> FilePart:

@@ -126,7 +126,7 @@ def open_ark(path: PathLike) -> Source:
     _, value = entry
     dim = value.dim
     dtype = value.dtype.newbyteorder("=")
-    return Source("kaldi ark", dim, dtype, None, lambda rows: _chunks(path, dim, dtype, rows))
+    return Source(path, "ark", dim, dtype, None, lambda rows, _: _chunks(path, dim, dtype, rows), format="kaldi ark")
 
 
 def skip_blanks(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") -> int:

@@ -1,22 +1,41 @@
-"""Embeddings in all formats that are supported: one reader and one writer, both in chunks."""
+"""Embeddings in all formats that are supported: one reader and one writer, both in chunks, and shards of files."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import glob
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoplda.errors import DuopldaError
-from duoplda.io import ark, hdf5, npy, npz, parquet
+from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 from duoplda.io._atomic import atomic_path, atomic_paths
-from duoplda.io._files import EMBEDDING_SUFFIXES, open_files
-from duoplda.io._source import ROWS_PER_READ, IdsAndVectors, Source, check_count, joined
-from duoplda.io.common import HDF5_SUFFIXES, PARQUET_SUFFIXES, PathLike, bad
+from duoplda.io._source import ROWS_PER_READ, FilePart, IdsAndVectors, Source, check_count, label
+from duoplda.io.common import (
+    HDF5_SUFFIXES,
+    PARQUET_SUFFIXES,
+    HeldText,
+    PathLike,
+    bad,
+    content,
+    file_size,
+    first_bytes,
+    held,
+    plain_name,
+    refuse_audio,
+    system_error,
+)
 from duoplda.io.extractors import KEY as EXTRACTOR
 from duoplda.io.extractors import ExtractorName
 from duoplda.io.ids import IdList, as_ids, check_ids, id_hashes, refuse_repeated
-from duoplda.io.labels import LabelColumns
+from duoplda.io.labels import LabelColumns, read_own_labels
+
+EMBEDDING_SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5_SUFFIXES, *PARQUET_SUFFIXES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,30 +57,62 @@ class Embeddings:
     n: int | None  # the number of vectors, or None where only reading the file would tell
     ids_are_rows: bool  # the file has no ids, and row numbers "0", "1", ... stand in for them
     rows: int  # the number of rows of a chunk, unless `chunks` is told another
-    _source: Source = field(repr=False)
+    sources: Sequence[Source] = field(repr=False)  # the open files, of one dimension and precision
+    _starts: list[int] = field(repr=False, default_factory=list)  # the number of the first vector of each, once read
+
+    @staticmethod
+    def of(path: PathLike, sources: Sequence[Source], rows: int = ROWS_PER_READ) -> "Embeddings":
+        """Make the user's view of open files."""
+        names = " and ".join(dict.fromkeys(source.format or source.kind for source in sources))
+        counts = [source.n for source in sources]
+        return Embeddings(
+            Path(path),
+            names if len(sources) == 1 else f"{len(sources)} files, {names}",
+            sources[0].dim,
+            sources[0].dtype,
+            None if None in counts else sum(n or 0 for n in counts),
+            sources[0].ids_are_rows,
+            rows,
+            sources,
+        )
 
     def chunks(self, rows: int | None = None) -> Iterator[IdsAndVectors]:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; an id that occurs twice is an error at the end."""
         hashes = []
-        n = 0
-        for ids, X in self._source.chunks(self.rows if rows is None else rows):
+        for ids, X in self._read(rows):
             hashes.append(id_hashes(ids))
-            n += len(ids)
             yield ids, X
-        check_count(self.path, self.n, n)
-        refuse_repeated(self.path, hashes, partial(self._source.ids, ROWS_PER_READ), self._source.entry)
+        refuse_repeated(self.path, hashes, self._ids, self.entry)
 
     def vectors(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of the same chunks, which may be read-only; ids are neither read nor checked."""
-        n = 0
-        for X in self._source.vectors(self.rows if rows is None else rows):
-            n += len(X)
-            yield X
-        check_count(self.path, self.n, n)
+        return (X for _, X in self._read(rows, "vectors"))
+
+    def _read(self, rows: int | None = None, only: str = "") -> Iterator[tuple[Any, Any]]:
+        """Read file after file, and check that each has as many vectors as it declares; `only` is as in `Reader`."""
+        rows = self.rows if rows is None else rows
+        if rows < 1:
+            raise DuopldaError(f"a chunk needs at least one row, got rows={rows}")
+        most = max(1, min(int(rows), (1 << 26) // (self.dim * self.dtype.itemsize)))  # 64 MB, whatever is asked for
+        done = 0
+        for i, source in enumerate(self.sources):
+            self._starts[i:] = [done]
+            for ids, X in source.read(most, only):
+                done += len(X if ids is None else ids)
+                yield ids, X
+            path = self.path if len(self.sources) == 1 else source.path  # of one, the name says which part is read
+            check_count(path, source.n, done - self._starts[i])
+
+    def _ids(self) -> Iterator[np.ndarray]:
+        """Yield the ids in blocks; vectors are read only where the format leaves no other way."""
+        return (ids for ids, _ in self._read(ROWS_PER_READ, "ids"))
 
     def entry(self, number: int) -> str:
         """Name a vector for messages, by its number."""
-        return self._source.entry(number)
+        if len(self.sources) == 1:
+            return f"entry {number}"
+        i = bisect_right(self._starts, number) - 1
+        return f"{Path(self.sources[i].path).name} entry {number - self._starts[i]}"
 
     def __iter__(self) -> Iterator[IdsAndVectors]:
         return self.chunks()
@@ -73,13 +124,13 @@ class Embeddings:
 
     def ids(self) -> np.ndarray:
         """Read all ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
-        return self.check_ids(np.concatenate([np.zeros(0, "U1"), *self._source.ids(ROWS_PER_READ)]))
+        return self.check_ids(np.concatenate([np.zeros(0, "U1"), *self._ids()]))
 
     def check_ids(self, ids: np.ndarray) -> np.ndarray:
         """Check that the ids (n,), which were read from the files before, are complete and all different."""
         check_count(self.path, self.n, len(ids))
         hashes = [id_hashes(ids[i : i + ROWS_PER_READ]) for i in range(0, len(ids), ROWS_PER_READ)]
-        refuse_repeated(self.path, hashes, partial(self._source.ids, ROWS_PER_READ), self._source.entry)
+        refuse_repeated(self.path, hashes, self._ids, self.entry)
         return ids
 
 
@@ -120,15 +171,106 @@ def read_embeddings(
     """
     if chunk_size < 1:
         raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
-    files = open_files(path, ids, columns)
-    if len(files) == 1:
-        return embeddings_of(files[0][0], files[0][2], chunk_size)
-    return embeddings_of(path, joined([(file, source) for file, _, source in files]), chunk_size)
+    files = files_of(path)
+    if len(files) > 1 and ids is not None:
+        raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
+    sources: list[Source] = []
+    for name in files:
+        vectors_inside = Path(plain_name(name)).suffix in {*EMBEDDING_SUFFIXES} - {".scp"}
+        file = name if vectors_inside else held(name)  # a list can be kept in memory
+        source = _opened(_kind_of(file), file, ids, columns)
+        if source.ids_are_rows and len(files) > 1:
+            cause = "has no ids, and row numbers repeat from file to file"
+            raise bad(file, "", cause, "store an array `ids` in each")
+        sources.append(source)
+        first = sources[0]
+        if (source.dim, source.dtype) != (first.dim, first.dtype):
+            cause = f"holds {source.dtype} vectors of dimension {source.dim}, {first.path} {first.dtype} of {first.dim}"
+            raise bad(file, "", cause, "all files must be equal")
+    return Embeddings.of(path if len(files) > 1 else sources[0].path, sources, chunk_size)
 
 
-def embeddings_of(path: PathLike, source: Source, rows: int = ROWS_PER_READ) -> Embeddings:
-    """Make the user's view of an open file."""
-    return Embeddings(Path(path), source.format, source.dim, source.dtype, source.n, source.ids_are_rows, rows, source)
+def files_of(path: PathLike) -> list[PathLike]:
+    """Return the files that a name means: what is there under it, or else what matches it as a pattern."""
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        try:
+            members = os.listdir(name)
+        except OSError as e:
+            raise system_error(path, e) from e
+        names = [n for n in members if not n.startswith(".") and Path(n).suffix.lower() in EMBEDDING_SUFFIXES]
+        if not names:
+            for member in members:
+                refuse_audio(path, "", member)
+            remedy = f"give a file, or a folder of embeddings: no name in it ends in {' '.join(EMBEDDING_SUFFIXES)}"
+            raise bad(path, "", "is a folder", remedy)
+        return _readable([os.path.join(name, n) for n in names])
+    if os.path.lexists(name) or not glob.has_magic(name) or "\0" in name:
+        return [path]  # whatever is wrong with it is said when it is opened
+    files = _readable(glob.glob(name, recursive=True))
+    if not files:
+        raise bad(path, "", "no file matches this pattern", "check it, and the folder it starts from")
+    return files
+
+
+def _readable(names: list[str]) -> list[PathLike]:
+    """Sort names in natural order, and leave out archives where there are lists, which point to them."""
+    if any(n.lower().endswith(".scp") for n in names):
+        names = [n for n in names if not n.lower().endswith(".ark")]
+
+    def natural(name: str) -> tuple[list[str | int], str]:
+        """Return a key that sorts numbers in names by their values: x.2.ark before x.10.ark."""
+        return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", name))], name
+
+    return [Path(n) for n in sorted(names, key=natural)]
+
+
+def _kind_of(path: PathLike) -> str:
+    """Find out what a file of embeddings is: ark, scp, npy, npz, hdf5 or parquet."""
+    start = first_bytes(path)
+    kind = content(path)
+    suffix = Path(plain_name(path)).suffix
+    if suffix in (".ark", ".scp") and kind in ("", "parquet"):  # the key of an archive may start with PAR1
+        return suffix[1:]
+    if kind:
+        return "npz" if kind == "zip" else kind
+    named = {".npy": "NumPy", ".npz": "zip"}
+    named |= dict.fromkeys(HDF5_SUFFIXES, "HDF5") | dict.fromkeys(PARQUET_SUFFIXES, "Parquet")
+    if suffix in named:
+        cause = f"is named {suffix} but does not start as {named[suffix]} files do"
+        raise bad(path, "byte 0", cause, "it is damaged or misnamed")
+    refuse_audio(path, "", os.path.basename(path), start)
+    value = start.partition(b" ")[2].lstrip(b" ")  # of an archive, which starts with a key and a space
+    if value.startswith((b"\0B", b"[")):
+        return "ark"
+    if b"\0" not in start and len(start.split(b"\n")[0].split()) >= 2:
+        return "scp"
+    raise bad(path, "byte 0", "is no format known for embeddings", f"known suffixes: {' '.join(EMBEDDING_SUFFIXES)}")
+
+
+def _opened(
+    kind: str, path: PathLike, ids: IdList, columns: Mapping[str, str] | None, part: FilePart | None = None
+) -> Source:
+    """Open one file, or a part of it (a part of an scp is opened by `scp_part`)."""
+    if ids is not None and kind not in ("npy", "npz"):
+        raise bad(path, "", f"is {kind}, which has its own ids", "leave out ids=")
+    vectors, ids_name = ((columns or {}).get(meaning) for meaning in ("vector", "id"))
+    if vectors is not None and kind not in ("npz", "hdf5", "parquet"):
+        raise bad(path, "", f"is {kind}, whose parts have no names", "leave `vector` out of `columns`")
+    if kind == "ark":
+        if isinstance(path, HeldText):
+            raise bad(path, "", "is an archive, which is read more than once", "give a plain file")
+        return ark.open_ark(path)
+    if kind == "scp":
+        return scp.open_scp(path)
+    if isinstance(ids, str | os.PathLike) and ids != "rows":
+        ids = held(ids)
+    if kind == "npy":
+        return npy.open_npy(path, ids, part=part)
+    if kind == "npz":
+        return npz.open_npz(path, ids, vectors=vectors, ids_name=ids_name, part=part)
+    open_ = hdf5.open_hdf5 if kind == "hdf5" else parquet.open_parquet
+    return open_(path, vectors=vectors, ids_name=ids_name, part=part)
 
 
 def write_embeddings(
@@ -190,7 +332,7 @@ def write_embeddings(
     if suffix in HDF5_SUFFIXES:
         write = hdf5.write_hdf5_each if one_per_recording else partial(hdf5.write_hdf5, texts=texts)
     elif suffix in PARQUET_SUFFIXES:
-        write = partial(parquet.write_parquet, labels=labels, texts=texts)
+        write = partial(parquet.write_parquet, labels=None if labels is None else labels.by_name, texts=texts)
     with atomic_path(path, force=force) as temporary:
         write(temporary, chunks)
 
@@ -244,3 +386,134 @@ def _checked(path: Path, chunks: Iterable[IdsAndVectors], *, token: bool) -> Ite
     if not n:
         raise bad(path, "", "there are no vectors to write")
     refuse_repeated(path, hashes, lambda: seen)
+
+
+# -- shards
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A reference to a file of embeddings, or to a run of its vectors; it does not hold the vectors.
+
+    It is small and can be sent to other processes and machines. The file is opened when the shard is read, and must
+    still exist there under the same name, unchanged.
+
+    >>> import tempfile
+    >>> from duoplda.io import write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npz", ["a", "b"], np.eye(2))
+    ...     (shard,) = embedding_shards(folder + "/x.npz")
+    ...     print(shard.kind, shard.dim, shard.n)
+    npz 2 2
+    """
+
+    path: str  # the file, from the root
+    kind: str  # ark, scp, npy, npz, hdf5 or parquet
+    dim: int  # the dimension of the vectors
+    dtype: str  # their float type
+    n: int | None  # the number of vectors, or None where only reading the file would tell
+    size: int  # bytes of the file when it was cut
+    part: FilePart | None = None  # which vectors; None: all
+    id_list: str | None = None  # the ids of npy and npz: a text file, or "rows"
+    columns: Mapping[str, str] | None = None  # names inside the file, as for `read_embeddings`, and of its labels
+    here: str = ""  # the folder in which an scp's relative names are looked for first
+
+    @property
+    def name(self) -> str:
+        """The name for messages: x.parquet rows 0-4095."""
+        return label(os.path.basename(self.path), self.part)
+
+    def chunks(self, rows: int | None = None) -> Iterator[IdsAndVectors]:
+        """Yield `(ids (k,) of str, X (k, d))` with k <= rows; an id that occurs twice is an error at the end."""
+        return self._open().chunks(rows)
+
+    def load(self) -> IdsAndVectors:
+        """Read all ids and vectors at once: `(ids (n,), X (n, d))`."""
+        return self._open().load()
+
+    def ids(self) -> np.ndarray:
+        """Read the ids, (n,); vectors are read only where the format leaves no other way (a Kaldi archive)."""
+        return self._open().ids()
+
+    def labels(self) -> LabelColumns:
+        """Read the labels that are columns of the file itself: speaker and, if they are there, further ones."""
+        self._check_unchanged(file_size(self.path) == self.size)
+        if self.kind != "parquet" or self.part is None:
+            remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
+            raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
+        return read_own_labels(self.path, self.part, self.columns)
+
+    def _open(self) -> Embeddings:
+        """Open the vectors of the shard."""
+        self._check_unchanged(file_size(self.path) == self.size)
+        dtype = np.dtype(self.dtype)
+        if self.kind == "scp":
+            source = scp.scp_part(held(self.path), self.dim, dtype, self.part, self.here)
+        else:
+            source = _opened(self.kind, self.path, self.id_list, self.columns, self.part)
+        self._check_unchanged((source.dim, source.dtype) == (self.dim, dtype))
+        return Embeddings.of(label(self.path, self.part), [source])
+
+    def _check_unchanged(self, same: bool) -> None:
+        """Raise an error if the file is not the same as when it was cut."""
+        if not same:
+            raise bad(self.path, "", "has changed since it was cut into shards", "cut it again with embedding_shards")
+
+
+def embedding_shards(
+    path: PathLike,
+    ids: IdList = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    bytes_each: int = 256 << 20,
+) -> list[Shard]:
+    """Cut what `read_embeddings` reads into shards, which hold the same vectors in the same order.
+
+    Every file of a folder or pattern is cut by itself: an scp into runs of lines, Parquet into runs of row
+    groups, matrices in npy, npz and HDF5 into runs of rows. Kaldi archives, compressed npz and HDF5 with a
+    dataset per recording are one shard each. Only the beginnings of files are read, and lists of ids.
+
+    A shard knows its own ids only: the caller must check that no id is in two shards.
+
+    Parameters
+    ----------
+    path, ids, columns : as for `read_embeddings`; ids may not be a sequence. `columns` may also name labels that are
+        columns of the files
+    bytes_each : the approximate size of the vectors of a shard
+
+    Example
+    -------
+    >>> import tempfile
+    >>> from duoplda.io import write_embeddings
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_embeddings(folder + "/x.npy", ["a", "b", "c"], np.eye(3))
+    ...     for shard in embedding_shards(folder + "/x.npy", bytes_each=48):
+    ...         print(shard.name, shard.ids())
+    x.npy rows 0-1 ['a' 'b']
+    x.npy rows 2-2 ['c']
+    """
+    if bytes_each < 1:
+        raise DuopldaError(f"bytes_each must be at least 1, got {bytes_each}")
+    if ids is not None and not isinstance(ids, str | os.PathLike):
+        raise bad(path, "", "ids= in memory do not go with shards", "write them to a file, one id per line")
+    shards = []
+    for source in read_embeddings(path, ids, columns=columns).sources:
+        list_: PathLike | None = npy.ids_beside(source.path) if source.kind == "npy" and ids is None else ids
+        for name in (source.path, list_):
+            if name not in (None, "rows") and not os.path.isfile(name):
+                raise bad(name, "", "cannot be read again by others, as shards are", "write it to a file first")
+        id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
+        whole = Shard(
+            os.path.abspath(source.path),
+            source.kind,
+            source.dim,
+            source.dtype.name,
+            source.n,
+            file_size(os.fspath(source.path)),
+            id_list=id_list,
+            columns=columns,
+            here=os.getcwd() if source.kind == "scp" else "",
+        )
+        parts = [] if source.cuts is None else source.cuts(bytes_each)
+        shards += [replace(whole, n=part.n, part=part) for part in parts] or [whole]
+    return shards

@@ -207,8 +207,7 @@ def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part
     dim = d.shape[-1]
     dtype = d.dtype.newbyteorder("=")
     read = partial(_each, path, dim, dtype)
-    ids = partial(_keys, path)
-    return Source("hdf5 (a dataset per recording)", dim, dtype, None, read, read_ids=ids)
+    return Source(path, "hdf5", dim, dtype, None, read, format="hdf5 (a dataset per recording)")
 
 
 def _known(path: PathLike, group: h5py.Group, names: Iterable[str], ndim: int = 0) -> str | None:
@@ -257,19 +256,16 @@ def _matrix(path: PathLike, f: h5py.File, name: str, ids_name: str | None, part:
     check_texts(id_list)
     run = part or whole(n)
 
-    def read(limit: int) -> Iterator[IdsAndVectors]:
+    def read(limit: int, only: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         first = run.first
         with opened(path, d.cache) as f:
             vectors = dataset(path, f, name)
             for names in dataset(path, f, ids_path).texts(first, run.stop, limit):
-                yield names, vectors.read(slice(first, first + len(names))).astype(dtype, copy=False)
+                rows = slice(first, first + len(names))
+                yield names, None if only == "ids" else vectors.read(rows).astype(dtype, copy=False)
                 first += len(names)
 
-    def ids(rows: int) -> Iterator[np.ndarray]:
-        with opened(path) as f:
-            yield from dataset(path, f, ids_path).texts(run.first, run.stop, rows)
-
-    return Source("hdf5", dim, dtype, run.n, read, read_ids=ids, cuts=partial(row_parts, n, dim * dtype.itemsize))
+    return Source(path, "hdf5", dim, dtype, run.n, read, cuts=partial(row_parts, n, dim * dtype.itemsize))
 
 
 def _walk(
@@ -303,26 +299,22 @@ def _vector(path: PathLike, key: str, node: h5py.Dataset | None, like: tuple[int
     return d
 
 
-def _each(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[IdsAndVectors]:
-    """Yield the vectors of a file with a dataset per recording, whose name is the id."""
-    like = (dim, dtype)
+def _each(
+    path: PathLike, dim: int, dtype: np.dtype, limit: int, only: str
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Yield the names of the datasets and, unless only ids are wanted, their vectors."""
     done = 0
+    like = (dim, dtype)
     with opened(path) as f:
-        pairs = ((key, _vector(path, key, node, like).read().reshape(dim)) for key, node in _walk(path, f))
+        walk = _walk(path, f)
+        pairs = (
+            (key, None if only == "ids" else _vector(path, key, node, like).read().reshape(dim)) for key, node in walk
+        )
         while block := list(islice(pairs, limit)):
             keys, vectors = zip(*block, strict=True)
-            yield as_ids(path, np.array(keys, object), done), np.stack(vectors).astype(dtype, copy=False)
+            X = None if only == "ids" else np.stack(vectors).astype(dtype, copy=False)
+            yield as_ids(path, np.array(keys, object), done), X
             done += len(keys)
-
-
-def _keys(path: PathLike, rows: int) -> Iterator[np.ndarray]:
-    """Yield the names of the datasets, without reading what they hold."""
-    with opened(path) as f:
-        keys = (key for key, _ in _walk(path, f))
-        done = 0
-        while block := list(islice(keys, rows)):
-            yield as_ids(path, np.array(block, object), done)
-            done += len(block)
 
 
 class _Medium(io.FileIO):

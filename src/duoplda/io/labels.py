@@ -11,13 +11,14 @@ import numpy as np
 
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io._atomic import atomic_path
-from duoplda.io.common import AUDIO_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, held, listed, plain_name, shown
+from duoplda.io._source import FilePart, check_count, label
+from duoplda.io.common import AUDIO_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, held, listed, plain_name, shown
 from duoplda.io.ids import ID_NAMES, Coded, as_ids, check_ids
 from duoplda.io.text import (
     Header,
+    has_groups,
     is_table,
     line_of,
-    longest_line,
     read_groups,
     read_header,
     read_list,
@@ -63,9 +64,19 @@ class LabelColumns:
 
     def __getitem__(self, rows: slice | np.ndarray) -> "LabelColumns":
         """Return the labels of some of the recordings."""
-        columns = {name: getattr(self, name) for name in ("ids", "speaker", "session", "channel", "occasion")}
-        part: Any = {name: column if column is None else column[rows] for name, column in columns.items()}
-        return LabelColumns(**part)
+        return LabelColumns.of({name: column[rows] for name, column in self.by_name.items()})
+
+    @staticmethod
+    def of(columns: Mapping[str, np.ndarray], read_as: str = "") -> "LabelColumns":
+        """Return the labels whose columns are called as in `by_name`; those that lack are not known."""
+        known: Any = {name: columns.get(name) for name in LABEL_COLUMNS if name != "id"}
+        return LabelColumns(columns["id"], **known, read_as=read_as)
+
+    @property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The columns that there are: id, speaker, session, channel, occasion."""
+        columns = {"id": self.ids, **{name: getattr(self, name) for name in LABEL_COLUMNS if name != "id"}}
+        return {name: column for name, column in columns.items() if column is not None}
 
 
 def read_labels(
@@ -106,17 +117,24 @@ def read_labels(
     labels = {meaning: column.values for meaning, column in table.items()}
     ids = labels["id"]
     for meaning, path in lists.items():
-        values = read_map(path, meaning, columns)
-        if path is None or values is None:
+        if path is None:
             continue
+        values = read_map(path, meaning, columns) or {}
         missing = [name for name in ids.tolist() if name not in values]
         if missing:
             cause = f"lacks {len(missing)} of {len(ids)} ids"
             raise MissingIds(str(bad(path, "", cause, f"the first: {listed(missing)}; it has {listed([*values][:3])}")))
         labels[meaning] = np.array([values[name] for name in ids.tolist()], dtype=str)
-    read_as = "" if header is None else header.read_as()
-    known = {meaning: labels.get(meaning) for meaning in ("session", "channel", "occasion")}
-    return LabelColumns(ids, labels["speaker"], **known, read_as=read_as)
+    return LabelColumns.of(labels, "" if header is None else header.read_as())
+
+
+def read_own_labels(path: PathLike, part: FilePart, columns: Mapping[str, str] | None = None) -> LabelColumns:
+    """Read the labels that stand in the same rows of a Parquet file as its vectors, which are not read."""
+    header = read_header(path, LABEL_COLUMNS, columns, ("session", "channel", "occasion"))
+    warn_of_sessions(header)
+    table = read_table(header, part=part)
+    check_count(label(path, part), part.n, len(table["id"]))
+    return LabelColumns.of({meaning: table.pop(meaning).values for meaning in [*table]}, header.read_as())
 
 
 def warn_of_sessions(header: Header) -> None:
@@ -175,11 +193,11 @@ def _read_columns(
         elif "2utt" in name or name.startswith("utt2"):
             form = "spk2utt" if "2utt" in name else "utt2spk"
         else:
-            form = "spk2utt" if longest_line(path) > 2 else "utt2spk"
+            form = "spk2utt" if has_groups(path) else "utt2spk"
     header = None
     if form == "table":
         header = read_header(path, wanted, columns, values[1:])
-        table = read_table(path, wanted, columns, optional=values[1:])
+        table = read_table(header)
     elif form == "spk2utt":
         table = dict(zip((value, "id"), read_groups(path), strict=True))
     else:
@@ -202,14 +220,18 @@ def _read_columns(
 def _warn_of_names(path: PathLike, table: Mapping[str, Coded]) -> None:
     """Warn of labels that may join strangers or part one person: words for a gap, and two codes of one accent."""
     for meaning in ("speaker", "session"):
-        column = table.get(meaning, Coded.of([]))
-        for code, name in enumerate(column.names.tolist()):
+        if meaning not in table:
+            continue
+        column = table[meaning]
+        names = column.names.tolist()
+        for code, name in enumerate(names):
             if name.lower() in ("nan", "<na>", "none", "null"):
                 n = int(np.count_nonzero(column.codes == code))
                 cause = f"{n} recordings have the {meaning} {shown(name)}, which is taken for a name"
                 warnings.warn(str(bad(path, "", cause, "if it is a gap, fill it or leave them out")), stacklevel=4)
         # An accent may be a character of its own, as in names of files of macOS: that makes two people of one.
-        accented = [name for name in column.names.tolist() if not name.isascii()]
+        accented = [name for name in names if not name.isascii()]
+
         if len({unicodedata.normalize("NFC", name) for name in accented}) < len(accented):
             cause = f"some names of the column {meaning} look alike and differ in how their accents are coded"
             remedy = "if they are one, write all in one form of Unicode, such as NFC"
@@ -246,8 +268,7 @@ def write_labels(path: PathLike, labels: LabelColumns, *, force: bool = False) -
 
 def label_table(path: PathLike, labels: LabelColumns) -> dict[str, Coded]:
     """Return the columns of a table of labels, by name."""
-    parts = {"id": labels.ids, **{name: getattr(labels, name) for name in LABEL_COLUMNS if name != "id"}}
-    return {name: Coded.of(as_ids(path, values)) for name, values in parts.items() if values is not None}
+    return {name: Coded.of(as_ids(path, values)) for name, values in labels.by_name.items()}
 
 
 def write_table(path: PathLike, columns: Mapping[str, Coded | np.ndarray], *, force: bool = False) -> None:
@@ -257,3 +278,116 @@ def write_table(path: PathLike, columns: Mapping[str, Coded | np.ndarray], *, fo
         raise bad(path, "", f"suffix {suffix!r} names no table", "use .csv, .tsv or .parquet")
     with atomic_path(path, force=force) as temporary:
         write_columns(temporary, suffix, [list(columns.values())], list(columns))
+
+
+# -- partitions: the cluster, or the session, of each recording
+
+
+def read_partition(path: PathLike, column: str = "cluster", columns: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Read the cluster of each recording: a table with the columns `recording` and `cluster`, or Kaldi's `utt2spk`.
+
+    A table (TSV, CSV or Parquet) may have further columns. If it has both a `cluster` and a `speaker`, `column` says
+    which is read; if it has one of them, that one is. Lists without a header are those of `read_labels`:
+    `recording cluster`, or `cluster recording recording ...`. `columns` names columns as for `read_labels`, and
+    "cluster".
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "utt2spk.tsv").write_text("recording\\tcluster\\tscore\\na\\t1\\t.9\\nb\\t1\\t.8\\n")
+    ...     read_partition(folder + "/utt2spk.tsv")
+    {'a': '1', 'b': '1'}
+    """
+    path = held(path)
+    wanted = {"id": LABEL_COLUMNS["id"], "cluster": ("cluster",), "speaker": LABEL_COLUMNS["speaker"]}
+    present = read_header(path, wanted, columns, tuple(wanted)).name_of
+    value = next((meaning for meaning in (column, "cluster", "speaker") if meaning in present), None)
+    if (value and "id" in present) or plain_name(path).endswith(".csv") or content(path) == "parquet":
+        return read_map(path, value or column, columns) or {}
+    labels = read_labels(path, form="utt2spk" if plain_name(path).endswith(".tsv") else "auto")
+    assert labels.speaker is not None  # a list of speakers has them
+    return dict(zip(labels.ids.tolist(), labels.speaker.tolist(), strict=True))
+
+
+def read_sessions(
+    path: PathLike, columns: Mapping[str, str] | None = None
+) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+    """Read the session and the kind of channel of each recording from a table (TSV, CSV or Parquet).
+
+    None stands for the column that is not there; one of the two must be. A column `speaker` is not needed. `columns`
+    names columns as for `read_labels`.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "table.csv").write_text("id,session\\na,monday\\nb,tuesday\\n")
+    ...     read_sessions(folder + "/table.csv")
+    ({'a': 'monday', 'b': 'tuesday'}, None)
+    """
+    path = held(path)
+    header = read_header(path, LABEL_COLUMNS, columns, tuple(LABEL_COLUMNS))
+    if not {*header.name_of} & {"session", "channel"}:
+        remedy = f"name one: `columns` session=NAME; it has {listed(header.names)}"
+        raise bad(path, "header", "has neither a session nor a channel column", remedy)
+    warn_of_sessions(header)
+    session, channel = (read_map(path, m, columns) if m in header.name_of else None for m in ("session", "channel"))
+    return session, channel
+
+
+def label_columns(path: PathLike, columns: Mapping[str, str] | None = None) -> set[str]:
+    """Say which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has.
+
+    A list without a header has none of them. `columns` names columns as for `read_labels`.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "table.csv").write_text("utt,sess\\na,monday\\n")
+    ...     sorted(label_columns(folder + "/table.csv"))
+    ['id', 'session']
+    """
+    return {*read_header(held(path), LABEL_COLUMNS, columns, tuple(LABEL_COLUMNS)).name_of}
+
+
+def write_partition(
+    path: PathLike,
+    recording: Iterable[str],
+    cluster: Iterable[str],
+    *,
+    force: bool = False,
+    **more: Iterable[str] | np.ndarray,
+) -> None:
+    """Write the cluster of each recording, as `read_partition` reads it.
+
+    `.tsv`, `.csv` and `.parquet` are tables with the columns `recording`, `cluster` and those of `more`, by their
+    names: texts, or floats. Anything else is Kaldi's `utt2spk`, without them.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_partition(folder + "/utt2spk.tsv", ["a", "b"], ["spk1", "spk2"], margin=np.array([1.5, 0.25]))
+    ...     print(Path(folder, "utt2spk.tsv").read_text().expandtabs(12), end="")
+    recording   cluster     margin
+    a           spk1        1.5
+    b           spk2        0.25
+    """
+    texts = {"recording": np.array(list(recording), str), "cluster": np.array(list(cluster), str)}
+    if len(np.unique(texts["recording"])) < len(texts["recording"]):
+        raise bad(path, "", "a recording occurs twice", "each recording is in one cluster")
+    if Path(path).suffix.lower() not in TABLE_SUFFIXES:
+        write_map(path, texts["recording"], texts["cluster"], force=force)
+        return
+    columns: dict[str, Coded | np.ndarray] = {}
+    for name, values in (texts | more).items():
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            columns[name] = values
+        else:
+            columns[name] = Coded.of(check_ids(path, np.array(list(values), str)))
+        if len(columns[name]) != len(texts["recording"]):
+            cause = f"{len(columns[name])} values of {name} for {len(texts['recording'])} recordings"
+            raise bad(path, "", cause, "give one for each recording")
+    write_table(path, columns, force=force)

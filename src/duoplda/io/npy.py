@@ -62,8 +62,12 @@ def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None
     id_blocks = outside_ids(path, ids, n, part)
     run = part or whole(n)
 
-    def read(limit: int) -> Iterator[IdsAndVectors]:
+    def read(limit: int, only: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        if only == "ids":
+            yield from ((names, None) for names in id_blocks(limit))
+            return
         first = run.first
+
         with open_binary(path) as f:
             f.seek(start + first * step)
             for names in id_blocks(limit):
@@ -79,7 +83,7 @@ def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None
                 yield names, X
                 first += k
 
-    return Source("npy", dim, native, run.n, read, are_rows(ids), id_blocks, partial(row_parts, n, step, ids=ids))
+    return Source(path, "npy", dim, native, run.n, read, are_rows(ids), partial(row_parts, n, step, ids=ids))
 
 
 def ids_beside(path: PathLike) -> Path:

@@ -104,7 +104,10 @@ def open_npz(
     step = dim * dtype.itemsize
     id_blocks = outside_ids(path, ids, n, part) if inside is None else _inside_ids(path, inside, n, run)
 
-    def read(limit: int) -> Iterator[IdsAndVectors]:
+    def read(limit: int, only: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        if only == "ids":
+            yield from ((block, None) for block in id_blocks(limit))
+            return
         first = run.first
         with _member(path, name, first) as (f, *_):
             for block in id_blocks(limit):
@@ -113,7 +116,7 @@ def open_npz(
                 first += len(block)
 
     cuts = None if packed else partial(row_parts, n, step, ids=ids)
-    return Source("npz", dim, native, run.n, read, are_rows(ids), id_blocks, cuts)
+    return Source(path, "npz", dim, native, run.n, read, are_rows(ids), cuts)
 
 
 def _inside_ids(path: PathLike, name: str, n: int, part: FilePart) -> Callable[[int], Iterator[np.ndarray]]:

@@ -1,35 +1,134 @@
-"""Parquet: a column of ids and a column of vectors (fixed-size lists, or lists of equal length).
+"""Parquet: tables in batches of rows, with bounds on memory, and embeddings.
 
-Vectors are written without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which packs
-floats better, in row groups that are read one after the other. Columns of labels may stand beside them.
+Embeddings are a column of ids and a column of vectors (fixed-size lists, or lists of equal length). Vectors are written
+without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which packs floats better, in row groups that are
+read one after the other. Columns of labels may stand beside them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from duoplda.io._arrow import batches, codes_of, damaged, opened, texts_of, write_tables
-from duoplda.io._source import (
-    ROWS_PER_READ,
-    VECTOR_NAMES,
-    FilePart,
-    IdsAndVectors,
-    Source,
-    check_count,
-    label,
-)
-from duoplda.io.common import PathLike, bad, check_dim, listed, need, pick, shown
-from duoplda.io.ids import ID_NAMES, MAX_ID, as_ids, odd_ids, pick_ids
-from duoplda.io.labels import LABEL_COLUMNS, LabelColumns, warn_of_sessions
-from duoplda.io.text import read_header
+from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, label
+from duoplda.io.common import MAX_UNPACKED, PathLike, bad, check_dim, guarded, listed, need, open_binary, pick, shown
+from duoplda.io.ids import ID_NAMES, MAX_ID, Coded, as_ids, odd_ids, pick_ids
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+# -- tables
+
+
+def damaged(path: PathLike) -> AbstractContextManager[None]:
+    """Turn what pyarrow raises inside the block into our error."""
+    return guarded(path, "Parquet", need("pyarrow").ArrowException)
+
+
+@contextmanager
+def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; the columns `texts` come as codes, so that a long text stands in memory once."""
+    open_binary(path).close()
+    # One piece of one row group at a time: without these options pyarrow fetches the whole file ahead.
+    streamed = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
+    streamed["page_checksum_verification"] = True  # of pages that have one, as ours have
+    with damaged(path):
+        f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **streamed)
+    with f:
+        yield f
+
+
+def schema_of(path: PathLike) -> tuple[list[str], list[pa.DataType]]:
+    """Return the names and the Arrow types of the columns."""
+    with opened(path) as f, damaged(path):
+        return list(f.schema_arrow.names), list(f.schema_arrow.types)
+
+
+def batches(
+    path: PathLike, columns: Sequence[str], rows: int, part: FilePart | None = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the checked record batches of some columns and row groups, each with the number of its first row."""
+    types = need("pyarrow").types
+    texts = [n for n, t in zip(*schema_of(path), strict=True) if types.is_string(t) or types.is_large_string(t)]
+    with opened(path, [n for n in texts if n in columns]) as f:
+        first, groups = (0, range(f.num_row_groups)) if part is None else (part.offset, range(part.first, part.stop))
+        with damaged(path):
+            largest = max((f.metadata.row_group(i).total_byte_size for i in groups), default=0)
+        size = os.stat(path).st_size
+        # A row group that unpacks to far more than the file has may do so in one page, which is unpacked as a whole.
+        # No real data unpack to more than 64 MB and a thousand times the file's size, nor to the second pair.
+        # (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
+        if any(largest > least and largest > ratio * size for least, ratio in ((1 << 26, 1000), (MAX_UNPACKED, 100))):
+            cause = f"a row group unpacks to {largest} bytes, from a file of {size} bytes, which no real data do"
+            raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
+        with damaged(path):
+            stream = f.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False)
+        while True:
+            with damaged(label(path, part)):
+                batch = next(stream, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)  # UTF-8, and codes within their dictionaries
+            yield first, batch
+            first += len(batch)
+
+
+def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArray, np.ndarray]:
+    """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
+    pa = need("pyarrow")
+    pc = need("pyarrow.compute")
+    with damaged(path):
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        missing = column.null_count + column.dictionary.null_count
+        names = column.dictionary.cast(pa.string())
+        longest = pc.max(pc.binary_length(names)).as_py() or 0
+    if missing:
+        row = first + int(np.asarray(column.is_null()).argmax())
+        raise bad(path, f"row {row}", "a value is missing", "fill the column")
+    if longest > 4 * MAX_ID:
+        raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
+    return names, np.asarray(column.indices)
+
+
+def texts_of(strings: pa.StringArray) -> np.ndarray:
+    """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
+    pc = need("pyarrow.compute")
+    size = pc.binary_length(strings)
+    width = pc.max(size).as_py() or 1
+    if pc.sum(size).as_py() != pc.sum(pc.utf8_length(strings)).as_py():
+        return np.array(strings.to_pylist(), dtype=str)
+    padded = pc.ascii_rpad(strings, width, "\0")
+    points = np.frombuffer(padded.buffers()[2], np.uint8, len(padded) * width, padded.offset * width)
+    return points.astype(np.uint32).view(f"U{width}")
+
+
+def to_arrow(column: Coded | np.ndarray) -> pa.Array:
+    """Make an Arrow array of strings or floats of a column."""
+    pa = need("pyarrow")
+    if not isinstance(column, Coded):
+        return pa.array(np.asarray(column, np.float64))
+    return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
+
+
+def write_tables(out: Path, tables: Iterator[pa.Table], **options: object) -> None:
+    """Write Arrow tables, of which there is at least one, as a row group each; a checksum tells of damaged pages."""
+    first = next(tables)
+    options |= {"compression": "zstd", "write_page_checksum": True}
+    with need("pyarrow.parquet").ParquetWriter(out, first.schema, **options) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+
+
+# -- embeddings
 
 
 def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, part: FilePart | None) -> Source:
@@ -47,26 +146,19 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
     if n < 1:
         raise bad(path, "", "holds no rows")
     dim, dtype = _shape(path, column, kinds[names.index(column)])
-    step = dim * dtype.itemsize
 
-    def read(limit: int) -> Iterator[IdsAndVectors]:
-        for first, batch in batches(path, [ids_column, column], limit, part):
-            X = _rows(path, batch.column(column), dim, dtype, first)
-            yield _ids(path, batch, ids_column, first), np.array(X)  # a copy, which the caller may change
-
-    def ids(rows: int) -> Iterator[np.ndarray]:
-        for first, batch in batches(path, [ids_column], rows, part):
-            yield _ids(path, batch, ids_column, first)
-
-    def alone(rows: int) -> Iterator[np.ndarray]:
-        for first, batch in batches(path, [column], rows, part):
-            yield _rows(path, batch.column(column), dim, dtype, first)
+    def read(limit: int, only: str) -> Iterator[tuple[Any, Any]]:
+        wanted = [name for name, what in ((ids_column, "ids"), (column, "vectors")) if only in ("", what)]
+        for first, batch in batches(path, wanted, limit, part):
+            X = None if only == "ids" else _rows(path, batch.column(column), dim, dtype, first)
+            ids = None if only == "vectors" else _ids(path, batch, ids_column, first)
+            yield ids, X if only else np.array(X)  # a copy, which the caller may change
 
     n = n if part is None else part.n
-    return Source("parquet", dim, dtype, n, read, read_ids=ids, read_vectors=alone, cuts=partial(_cuts, sizes, step))
+    return Source(path, "parquet", dim, dtype, n, read, cuts=partial(_cuts, sizes, dim * dtype.itemsize))
 
 
-def _shape(path: PathLike, column: str, kind: pyarrow.DataType) -> tuple[int, np.dtype]:
+def _shape(path: PathLike, column: str, kind: pa.DataType) -> tuple[int, np.dtype]:
     """Return dimension and type of the vectors in a column of this Arrow type."""
     types = need("pyarrow").types
     place = f"column {column}"
@@ -97,7 +189,7 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[FilePart]:
     return parts
 
 
-def _ids(path: PathLike, batch: pyarrow.RecordBatch, column: str, first: int) -> np.ndarray:
+def _ids(path: PathLike, batch: pa.RecordBatch, column: str, first: int) -> np.ndarray:
     """Return a column of ids."""
     names, codes = codes_of(path, batch.column(column), first)
     if len(names) >= len(codes):  # of a whole row group, most of which differ
@@ -108,21 +200,7 @@ def _ids(path: PathLike, batch: pyarrow.RecordBatch, column: str, first: int) ->
     return as_ids(path, texts[codes], first)
 
 
-def read_label_columns(path: PathLike, part: FilePart, columns: Mapping[str, str] | None = None) -> LabelColumns:
-    """Read the labels that stand in the same rows as the vectors, which are not read."""
-    header = read_header(path, LABEL_COLUMNS, columns, ("session", "channel", "occasion"))
-    warn_of_sessions(header)
-    wanted = {"ids" if meaning == "id" else meaning: name for meaning, name in header.name_of.items()}
-    blocks: dict[str, list[np.ndarray]] = {meaning: [] for meaning in wanted}
-    for first, batch in batches(path, list(dict.fromkeys(wanted.values())), ROWS_PER_READ, part):
-        for meaning, name in wanted.items():
-            blocks[meaning].append(_ids(path, batch, name, first))
-    check_count(label(path, part), part.n, sum(map(len, blocks["ids"])))
-    arrays = {meaning: np.concatenate(blocks.pop(meaning)) for meaning in wanted}
-    return LabelColumns(**arrays, read_as=header.read_as())
-
-
-def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
+def _rows(path: PathLike, lists: pa.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
     """View a column of lists as a matrix, after checking that each has `dim` numbers and none is missing."""
     whole = lists.null_count == 0 and getattr(lists.type, "list_size", None) == dim
     lengths = np.zeros(0) if whole else np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
@@ -139,42 +217,41 @@ def _rows(path: PathLike, lists: pyarrow.Array, dim: int, dtype: np.dtype, first
 def write_parquet(
     out: Path,
     chunks: Iterable[IdsAndVectors],
-    labels: LabelColumns | None = None,
+    labels: Mapping[str, np.ndarray] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels beside them, texts as metadata."""
-    pa = need("pyarrow")
-    beside: dict[str, np.ndarray] = {}
-    if labels is not None:
-        known = {name: getattr(labels, name) for name in ("speaker", "session", "channel", "occasion")}
-        for name, values in known.items():
-            if values is None:
-                continue
-            beside[name] = as_ids(out, values)
-            if beside[name].shape != (len(labels),):
-                raise bad(out, f"column {name}", f"has {len(values)} values for {len(labels)} ids", "one for each id")
+    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels beside them, texts as metadata.
 
-    def tables() -> Iterator[pyarrow.Table]:
+    The labels are columns by their names; their `id` must be the ids of the chunks, one after the other.
+    """
+    arrow = need("pyarrow")
+    beside = {name: as_ids(out, values) for name, values in (labels or {}).items()}
+    labelled = beside.pop("id", None)
+    for name, values in beside.items():
+        if labelled is not None and values.shape != labelled.shape:
+            raise bad(out, f"column {name}", f"has {len(values)} values for {len(labelled)} ids", "one for each id")
+
+    def tables() -> Iterator[pa.Table]:
         done = 0
         for ids, X in chunks:
             rows = slice(done, done + len(ids))
-            if labels is not None:
-                labelled = np.asarray(labels.ids)[rows]
-                k = len(labelled)
-                differ = labelled != ids[:k]
+            if labelled is not None:
+                expected = labelled[rows]
+                k = len(expected)
+                differ = expected != ids[:k]
                 if differ.any():
                     row = int(differ.argmax())
-                    cause = f"has id {shown(str(ids[row]))}, its label {shown(str(labelled[row]))}"
+                    cause = f"has id {shown(str(ids[row]))}, its label {shown(str(expected[row]))}"
                     raise bad(out, f"row {done + row}", cause, "put the labels in the order of the vectors")
                 if k < len(ids):
                     raise bad(out, f"row {done + k}", f"has no label: there are {done + k}", "one label per vector")
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
-            columns = {"id": pa.array(ids.tolist(), pa.string()), "embedding": vectors}
-            columns |= {k: pa.array(v[rows].tolist(), pa.string()) for k, v in beside.items()}
-            yield pa.table(columns, metadata=dict(texts or {}) or None)
+            vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(np.ascontiguousarray(X).reshape(-1)), X.shape[1])
+            columns = {"id": arrow.array(ids.tolist(), arrow.string()), "embedding": vectors}
+            columns |= {k: arrow.array(v[rows].tolist(), arrow.string()) for k, v in beside.items()}
+            yield arrow.table(columns, metadata=dict(texts or {}) or None)
             done += len(ids)
-        if labels is not None and done != len(labels):
-            raise bad(out, "", f"{len(labels)} labels for {done} vectors", "one label per vector, in the same order")
+        if labelled is not None and done != len(labelled):
+            raise bad(out, "", f"{len(labelled)} labels for {done} vectors", "one label per vector, in the same order")
 
     packed = ["embedding.list.element"]
     write_tables(out, tables(), use_dictionary=list(beside) or False, use_byte_stream_split=packed)

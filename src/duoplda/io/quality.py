@@ -12,7 +12,7 @@ from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, held, shown
 from duoplda.io.ids import Coded
 from duoplda.io.labels import LABEL_COLUMNS
-from duoplda.io.text import column_names, line_of, read_table
+from duoplda.io.text import column_names, line_of, read_header, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def read_quality(path: PathLike, columns: Mapping[str, str] | None = None) -> Qu
     n_columns = len(column_names(path))
     if n_columns > 256:  # it is taken for something else, such as embeddings
         raise bad(path, "header", f"has {n_columns:,} columns", "give at most 256, and one row for each recording")
-    table = read_table(path, {"id": LABEL_COLUMNS["id"]}, columns, others=True)
+    table = read_table(read_header(path, {"id": LABEL_COLUMNS["id"]}, columns), others=True)
     ids: Coded = table.pop("id")
     if not table:
         raise bad(path, "header", "has a column of ids and no other", "add columns, such as duration or kind")

@@ -13,14 +13,12 @@ import numpy as np
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.io._files import files_of
 from duoplda.io.common import PathLike, bad, held, open_lines, plain_name
 from duoplda.io.digest import Digest
-from duoplda.io.embeddings import Embeddings, read_embeddings
+from duoplda.io.embeddings import Embeddings, Shard, embedding_shards, files_of, read_embeddings
 from duoplda.io.ids import IdList
 from duoplda.io.label_index import LabelIndex, Note, encoded_labels, missing, unlabelled
 from duoplda.io.labels import LabelColumns
-from duoplda.io.shards import Shard, embedding_shards
 
 Progress = Callable[[int, str], object]  # called with the number of vectors read so far, and a message for people
 LabelledBlock = tuple[np.ndarray | None, np.ndarray, np.ndarray]  # ids, if they were read, vectors, rows of the labels

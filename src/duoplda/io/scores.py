@@ -22,7 +22,7 @@ from duoplda.io.bosaris import dense, read_bosaris_scores, write_matrices
 from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, content, held, listed, need, pick
 from duoplda.io.ids import Coded, as_ids, check_ids
 from duoplda.io.npz import load_array, names_in, write_arrays
-from duoplda.io.text import is_table, read_list, read_table, write_columns
+from duoplda.io.text import is_table, read_header, read_list, read_table, write_columns
 from duoplda.io.trials import TRIAL_COLUMNS
 
 # What a column of a table of scores may be called, in lower case; a table that is written has those of NIST.
@@ -92,7 +92,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
     if content(path) == "zip":
         return read_score_matrix(path).to_list()
     if is_table(path, SCORE_COLUMNS, tuple(SCORE_COLUMNS), columns):
-        return Scores(**read_table(path, SCORE_COLUMNS, columns, numbers=("score",)))
+        return Scores(**read_table(read_header(path, SCORE_COLUMNS, columns), numbers=("score",)))
     return Scores(*read_list(path, fields=(3,), numbers=(2,)))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from duoplda.errors import DuopldaError
-from duoplda.io._source import FilePart, IdsAndVectors, Source
+from duoplda.io._source import FilePart, Source
 from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, Value, check_same, numbers, parse_value
 from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, refuse_audio, shown
 from duoplda.io.ids import check_ids
@@ -122,7 +122,7 @@ def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None = 
     n = None if part is None else part.n
     read = partial(_chunks, path, dim, dtype, part, here)
     cuts = partial(_cuts, path, dim * dtype.itemsize)
-    return Source("kaldi scp", dim, dtype, n, read, read_ids=partial(_ids, path, part), cuts=cuts)
+    return Source(path, "scp", dim, dtype, n, read, cuts=cuts, format="kaldi scp")
 
 
 def _cuts(path: PathLike, row_bytes: int, size: int) -> list[FilePart]:
@@ -146,29 +146,20 @@ def _cuts(path: PathLike, row_bytes: int, size: int) -> list[FilePart]:
     return parts
 
 
-def _ids(path: PathLike, part: FilePart | None, rows: int) -> Iterator[np.ndarray]:
-    """Yield the keys, without reading vectors."""
-    items = _items(path, part)
-    done = 0
-    while batch := list(islice(items, rows)):
-        yield check_ids(path, np.array([item[0] for item in batch]), done)
-        done += len(batch)
-
-
 def _chunks(
-    path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None, here: str, limit: int
-) -> Iterator[IdsAndVectors]:
-    """Yield the vectors that a list points to, in chunks."""
+    path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None, here: str, limit: int, only: str
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Yield the keys of a list and, unless only ids are wanted, the vectors that it points to, in chunks."""
     items = _items(path, part)
     done = 0
     with closing(_Archives(path, here)) as archives:
         while batch := list(islice(items, limit)):
-            X = np.empty((len(batch), dim), dtype)
+            X = None if only == "ids" else np.empty((len(batch), dim), dtype)
             n = 0
-            while n < len(batch):
+            while X is not None and n < len(batch):
                 n += _run(path, archives, batch, n, X)
             yield check_ids(path, np.array([item[0] for item in batch]), done), X
-            done += n
+            done += len(batch)
 
 
 def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Value]:

@@ -21,9 +21,9 @@ from duoplda.io.common import HDF5_SUFFIXES, TABLE_SUFFIXES, PathLike, bad, cont
 from duoplda.io.ids import ID_NAMES, Coded, check_ids
 from duoplda.io.labels import write_table
 from duoplda.io.text import (
+    has_groups,
     is_table,
     line_of,
-    longest_line,
     read_groups,
     read_header,
     read_list,
@@ -114,7 +114,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
         return Trials(*read_bosaris_trials(path))
     if form == "table" or (form == "auto" and is_table(path, TRIAL_COLUMNS, ("enroll", "test"), columns)):
         header = read_header(path, TRIAL_COLUMNS, columns, ("target",))
-        table = read_table(path, TRIAL_COLUMNS, columns, optional=("target",), others=header.written)
+        table = read_table(header, others=header.written)
         enroll, test, target = (table.pop(meaning, None) for meaning in TRIAL_COLUMNS)
         return Trials(enroll, test, None if target is None else _labels(path, target, header=header.written), table)
     parts = read_list(path, fields=(2, 3))
@@ -206,11 +206,9 @@ def read_enrollment(path: PathLike, *, columns: Mapping[str, str] | None = None)
         "recording": tuple(dict.fromkeys((*TRIAL_COLUMNS["test"], *ID_NAMES))),
     }
     if is_table(path, wanted, ("model", "recording"), columns):
-        result = Enrollment(**read_table(path, wanted, columns))
-    elif longest_line(path) == 2:
-        result = Enrollment(*read_list(path, fields=(2,)))
+        result = Enrollment(**read_table(read_header(path, wanted, columns)))
     else:
-        result = Enrollment(*read_groups(path))
+        result = Enrollment(*(read_groups(path) if has_groups(path) else read_list(path, fields=(2,))))
     pairs = result.model.codes.astype(np.int64) * len(result.recording.names) + result.recording.codes
     first = np.unique(pairs, return_index=True)[1]
     if len(first) < len(pairs):
