@@ -78,7 +78,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("nowhere/a", "its folder does not exist; create it first"),
-        (".", "exists and is not a regular file"),
+        (".", "is a folder"),
         ("a\0b", "null"),
         ("file/a", "not a directory"),
     ],

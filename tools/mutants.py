@@ -309,8 +309,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "files are written in place",
         "io/_atomic.py",
-        'return final, final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"',
-        "return final, final",
+        'temporary = final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"',
+        "temporary = final",
         "tests/test_io_atomic.py -k at_the_end",
     ),
     Mutant(

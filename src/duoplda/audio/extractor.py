@@ -77,7 +77,7 @@ class Extractor:
                 cause = f"sherpa-onnx cannot load it ({' '.join(str(error).split())[:160]})"
                 raise bad(self.path, "", cause) from error
             with open_binary(path) as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         values = {"metadata": metadata, "sha256": sha256, "sample_rate": int(metadata["sample_rate"])}
         for name, value in {**values, "dim": int(network.dim), "_network": network}.items():
             object.__setattr__(self, name, value)

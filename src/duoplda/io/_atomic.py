@@ -35,15 +35,14 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     ...     Path(folder, "a.txt").read_text()
     'whole'
     """
-    final, temporary = _names(path)
-    _refuse_existing(path, final, force)
+    final, temporary = _target(path, force)
     with _ending_cleanly():
         try:
             with writing(path):
                 _create(path, temporary)
                 yield temporary
                 _flush(temporary)
-                _refuse_existing(path, final, force)
+                _target(path, force)  # which somebody else may have made meanwhile
                 os.replace(temporary, final)
         except DuopldaError as e:
             if str(temporary) not in str(e):
@@ -104,13 +103,7 @@ def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[Pa
     """
     if path is None:
         return
-    final, temporary = _names(path)
-    for other in inputs:
-        if other is not None and os.path.exists(final) and os.path.exists(other) and os.path.samefile(final, other):
-            raise bad(path, "", f"is also read by this command, as {os.fspath(other)}", "give another name")
-    if os.path.isdir(final):
-        raise bad(path, "", "is a folder", "give the name of a file")
-    _refuse_existing(path, final, force)
+    _, temporary = _target(path, force, inputs)
     _create(path, temporary)
     os.unlink(temporary)
 
@@ -140,21 +133,36 @@ def _ending_cleanly() -> Iterator[None]:
             signal.signal(signal.SIGTERM, previous)
 
 
-def _names(path: PathLike) -> tuple[Path, Path]:
-    """Return the file that `path` leads to, and a new name in the same folder."""
+def _target(path: PathLike, force: bool, inputs: Iterable[PathLike | None] = ()) -> tuple[Path, Path]:
+    """Return the file that `path` leads to, which may be written, and a new name in the same folder."""
     try:
         final = Path(os.path.realpath(path))
+        mode = os.stat(final).st_mode
+    except FileNotFoundError:
+        mode = None
     except (OSError, ValueError) as e:
         raise system_error(path, e) from e
     if final.name.lower().endswith(".gz"):
         raise bad(path, "", "ends in .gz, and nothing is packed here", "leave .gz out, and pack the file afterwards")
-    return final, final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"
+    temporary = final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"
+    if mode is None:
+        return final, temporary
+    for other in inputs:
+        if other is not None and os.path.exists(other) and os.path.samefile(final, other):
+            raise bad(path, "", f"is also read by this command, as {os.fspath(other)}", "give another name")
+    if stat.S_ISDIR(mode):
+        raise bad(path, "", "is a folder", "give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise bad(path, "", "exists and is not a regular file", "give another name")
+    if not force:
+        raise bad(path, "", "exists already", "give another name, or allow replacing it (force=True, --force)")
+    return final, temporary
 
 
 def _create(path: PathLike, temporary: Path) -> None:
     """Create the temporary file of `path`, empty."""
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        temporary.touch(0o666, exist_ok=False)
     except FileNotFoundError as e:
         raise bad(path, "", "its folder does not exist", f"create it first: mkdir -p {temporary.parent}") from e
     except OSError as e:
@@ -168,17 +176,3 @@ def _flush(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _refuse_existing(path: PathLike, final: Path, force: bool) -> None:
-    """Raise an error where a file exists that may not be replaced."""
-    try:
-        mode = os.stat(final).st_mode
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as e:
-        raise system_error(path, e) from e
-    if not stat.S_ISREG(mode):
-        raise bad(path, "", "exists and is not a regular file", "give another name")
-    if not force:
-        raise bad(path, "", "exists already", "give another name, or allow replacing it (force=True, --force)")

@@ -20,7 +20,7 @@ import numpy as np
 
 from duoplda.errors import UNPRINTABLE
 from duoplda.io._source import IdsAndVectors, Source
-from duoplda.io.common import PathLike, bad, check_dim, open_binary, read_into, shown
+from duoplda.io.common import PathLike, bad, check_dim, open_binary, shown
 from duoplda.io.ids import MAX_ID
 
 ARK_BLOCK = 1 << 20  # bytes of an archive that are read at once
@@ -117,7 +117,7 @@ def open_ark(path: PathLike) -> Source:
         for length in (8192, LONGEST_ENTRY):
             buf = bytearray(min(length, size))
             f.seek(0)
-            end = read_into(f, memoryview(buf))
+            end = f.readinto(buf)
             entry = _entry(path, buf, skip_blanks(buf, 0, end), end, 0, size)
             if entry is not None:
                 break
@@ -178,7 +178,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
         runs = True  # are keys equally long, so that a run is worth looking for?
         while offset < size:
             f.seek(offset)
-            end = read_into(f, memoryview(buf))
+            end = f.readinto(buf)
             pos = 0
             while (pos := skip_blanks(buf, pos, end)) < end:
                 if not n:

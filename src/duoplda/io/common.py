@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 
@@ -167,8 +167,8 @@ def plain_name(path: PathLike) -> str:
     return Path(path).name.lower().removesuffix(".gz")
 
 
-def open_binary(path: PathLike) -> IO[bytes]:
-    """Open a regular file, or a text that is held, for reading, unbuffered; anything else is an error."""
+def open_binary(path: PathLike) -> io.BufferedReader | io.BytesIO:
+    """Open a regular file, or a text that is held, for reading; anything else is an error."""
     if isinstance(path, HeldText):
         return io.BytesIO(path.data)
     if os.fspath(path) == "-":
@@ -176,7 +176,7 @@ def open_binary(path: PathLike) -> IO[bytes]:
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
-            return open(path, "rb", buffering=0)
+            return open(path, "rb")
     except (OSError, ValueError) as e:
         raise system_error(path, e) from e
     if stat.S_ISDIR(mode):
@@ -184,9 +184,9 @@ def open_binary(path: PathLike) -> IO[bytes]:
     raise bad(path, "", "is not a regular file", "write it to disk first: it is read more than once")
 
 
-def open_lines(path: PathLike) -> IO[bytes]:
+def open_lines(path: PathLike) -> io.BufferedReader | io.BytesIO:
     """Open a text file for reading line by line, after its byte-order mark."""
-    f = io.BufferedReader(cast(io.RawIOBase, open_binary(path)))
+    f = open_binary(path)
     if f.read(3) != b"\xef\xbb\xbf":  # the byte-order mark that Windows programs write
         f.seek(0)
     return f
@@ -196,14 +196,6 @@ def file_size(path: PathLike) -> int:
     """Return the number of bytes of a regular file."""
     with open_binary(path) as f:
         return os.fstat(f.fileno()).st_size
-
-
-def read_into(f: IO[bytes], view: memoryview) -> int:
-    """Fill `view` as far as the file goes; return the number of bytes read."""
-    done = 0
-    while done < len(view) and (n := f.readinto(view[done:])):  # type: ignore[attr-defined]
-        done += n
-    return done
 
 
 def first_bytes(path: PathLike) -> bytes:
@@ -264,10 +256,22 @@ def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("=")
 
 
-def pick(path: PathLike, names: Sequence[str], wanted: str | None, known: Sequence[str], what: str) -> str | None:
-    """Choose an array or column by name: the one the caller wants, or else the first known one; None where none is."""
-    if wanted is not None:
-        if wanted not in names:
-            raise bad(path, "", f"has no {what} named {wanted!r}", f"it has: {listed(names)}")
-        return wanted
-    return next((name for name in known if name in names), None)
+def pick(
+    path: PathLike,
+    names: Sequence[str],
+    wanted: str | None,
+    known: Sequence[str],
+    what: str,
+    *,
+    rather: bool = False,
+) -> str | None:
+    """Choose an array or column by name: the one the caller wants, or else the first known one; None where none is.
+
+    With `rather`, a known one does where the wanted one is not there: one command may read several files.
+    """
+    usual = next((name for name in known if name in names), None)
+    if wanted is None or (rather and usual is not None and wanted not in names):
+        return usual
+    if wanted not in names:
+        raise bad(path, "", f"has no {what} named {wanted!r}", f"it has: {listed(names)}")
+    return wanted

@@ -317,7 +317,7 @@ def _each(
             done += len(keys)
 
 
-class _Medium(io.FileIO):
+class Medium(io.FileIO):
     """A file for HDF5 to write to, which keeps the first error and takes no notice of what cannot be written."""
 
     error: OSError | None = None
@@ -347,7 +347,7 @@ def created(out: Path) -> Iterator[h5py.File]:
     HDF5 must not see the error: it ends the process (segmentation fault in 1.14) where it cannot write what is left
     when it closes a file.
     """
-    with _Medium(out, "w+") as medium:
+    with Medium(out, "w+") as medium:
         try:
             with need("h5py").File(medium, "w") as f:
                 yield f

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from duoplda.errors import UNPRINTABLE
-from duoplda.io.common import PathLike, bad, pick, shown
+from duoplda.io.common import PathLike, bad, shown
 
 IdList = PathLike | Sequence[str] | np.ndarray | None  # ids= of readers: a text file, "rows", or the ids themselves
 
@@ -135,12 +135,6 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
             row = int(spaced.argmax())
             raise bad(path, f"row {first + row}", f"id {shown(str(ids[row]))} has a space", "this format allows none")
     return ids
-
-
-def pick_ids(path: PathLike, names: Sequence[str], wanted: str | None, known: Sequence[str], what: str) -> str | None:
-    """Choose the array or column of ids: the wanted one, or a usual one; None where none is there nor wanted."""
-    usual = pick(path, names, None, known, what)
-    return usual if usual is not None and wanted not in names else pick(path, names, wanted, (), what)
 
 
 # -- ids that occur twice

@@ -28,10 +28,8 @@ from duoplda.io.common import (
     PathLike,
     bad,
     check_dim,
-    file_size,
     first_bytes,
     open_binary,
-    read_into,
     shown,
 )
 
@@ -100,13 +98,11 @@ def read_kaldi_plda(path: PathLike) -> DiagonalModel:
     """Read a Kaldi `Plda`, binary or text; `duoplda.io.read_model` has an example."""
     if not is_kaldi_plda(first_bytes(path)):
         raise bad(path, "byte 0", "does not start with <Plda>", "give a Kaldi Plda, as ivector-compute-plda writes it")
-    size = file_size(path)
-    if size > 1 << 30:  # a Plda of 8192 dimensions has half of that
-        raise bad(path, "", f"has {size} bytes, more than any Plda", "is it another file?")
-    buf = bytearray(size)
+    most = 1 << 30  # bytes; a Plda of 8192 dimensions has half of that
     with open_binary(path) as f:
-        if read_into(f, memoryview(buf)) != size:
-            raise bad(path, "", "changed while it was read", "try again")
+        buf = bytearray(f.read(most + 1))
+    if len(buf) > most:
+        raise bad(path, "", f"has more than {most} bytes, and no Plda has", "is it another file?")
     binary = buf[:2] == b"\0B"
     read = _binary if binary else _text
     pos = _token(path, buf, 2 if binary else 0, b"<Plda>")

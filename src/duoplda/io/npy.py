@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from duoplda.io._source import FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
-from duoplda.io.common import PathLike, bad, guarded, open_binary, open_lines, read_into, shown
+from duoplda.io.common import PathLike, bad, guarded, open_binary, open_lines, shown
 from duoplda.io.ids import MAX_ID, IdList, as_ids
 
 
@@ -48,6 +48,24 @@ def read_exactly(path: PathLike, place: str, f: IO[bytes], nbytes: int) -> bytea
     return data
 
 
+def whole_array(
+    path: PathLike,
+    place: str,
+    f: IO[bytes],
+    shape: tuple[int, ...],
+    fortran: bool,
+    dtype: np.dtype,
+    most: int | None = None,
+) -> np.ndarray:
+    """Read the numbers of an array from a stream that stands at the first; OverflowError beyond `most` bytes."""
+    nbytes = dtype.itemsize * prod(shape)
+    if most is not None and nbytes > most:
+        raise OverflowError(place)
+    if not dtype.itemsize:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(read_exactly(path, place, f, nbytes), dtype).reshape(shape, order="F" if fortran else "C")
+
+
 def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None) -> Source:
     """Open a `.npy` matrix, or some of its rows, and their ids as a source of chunks."""
     with open_binary(path) as f:
@@ -77,7 +95,7 @@ def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None
                     X = np.array(columns[first : first + k], native, order="C")
                 else:
                     X = np.empty((k, dim), dtype)
-                    if read_into(f, X.reshape(-1).view(np.uint8).data) < k * step:
+                    if f.readinto(X.reshape(-1).view(np.uint8).data) < k * step:
                         raise bad(path, f"row {first} or after", "the file has become shorter", "read it again")
                     X = X.astype(native, copy=False)
                 yield names, X
@@ -107,7 +125,8 @@ def outside_ids(
     """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
     run = part or whole(n)
     if are_rows(ids):
-        return partial(_row_numbers, run)
+        firsts = range(run.first, run.stop)
+        return lambda limit: (np.array(firsts[i : i + limit]).astype(str) for i in range(0, run.n, limit))
     if isinstance(ids, str | os.PathLike):
         if part is None and (lines := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
             raise bad(ids, "", f"has {lines} ids for the {n} rows of {os.fspath(path)}", "one id per line")
@@ -116,12 +135,6 @@ def outside_ids(
     if array.shape != (n,):
         raise bad(path, "", f"has {n} rows, but {len(array)} ids were given", "one id per row")
     return lambda limit: (array[i : i + limit] for i in range(0, n, limit))
-
-
-def _row_numbers(part: FilePart, limit: int) -> Iterator[np.ndarray]:
-    """Yield the numbers of rows as ids, in blocks."""
-    for first in range(part.first, part.stop, limit):
-        yield np.arange(first, min(first + limit, part.stop)).astype(str)
 
 
 def _count_lines(path: PathLike) -> int:

@@ -16,8 +16,8 @@ import numpy as np
 
 from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, check_matrix, row_parts, whole
 from duoplda.io.common import PathLike, bad, guarded, listed, open_binary, pick
-from duoplda.io.ids import ARRAY_ID_NAMES, IdList, as_ids, check_id_type, pick_ids
-from duoplda.io.npy import are_rows, header, outside_ids, read_exactly, write_npy
+from duoplda.io.ids import ARRAY_ID_NAMES, IdList, as_ids, check_id_type
+from duoplda.io.npy import are_rows, header, outside_ids, read_exactly, whole_array, write_npy
 
 
 @contextmanager
@@ -66,13 +66,7 @@ def names_in(path: PathLike) -> list[str]:
 def load_array(path: PathLike, name: str, most: int | None = None) -> np.ndarray:
     """Read one array of the file whole, as is done for models and score matrices; OverflowError beyond `most` bytes."""
     with _member(path, name) as (f, shape, fortran, dtype, _):
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
-        if most is not None and nbytes > most:
-            raise OverflowError(name)
-        if not dtype.itemsize:
-            return np.zeros(shape, dtype)
-        data = np.frombuffer(read_exactly(path, name, f, nbytes), dtype)
-        return data.reshape(shape, order="F" if fortran else "C")
+        return whole_array(path, name, f, shape, fortran, dtype, most)
 
 
 def load_text(path: PathLike, name: str, longest: int) -> str | None:
@@ -80,7 +74,7 @@ def load_text(path: PathLike, name: str, longest: int) -> str | None:
     with _member(path, name) as (f, shape, _, dtype, _):
         if shape != () or dtype.kind != "U" or not 0 < dtype.itemsize <= 4 * longest:
             return None
-        return str(np.frombuffer(read_exactly(path, name, f, dtype.itemsize), dtype)[0])
+        return str(whole_array(path, name, f, shape, False, dtype))
 
 
 def open_npz(
@@ -98,7 +92,7 @@ def open_npz(
         n, dim, native = check_matrix(path, name, shape, dtype)
     if fortran:
         raise bad(path, name, "is stored by columns, so that rows cannot be streamed", "save np.ascontiguousarray(X)")
-    inside = pick_ids(path, names, ids_name, ARRAY_ID_NAMES, "array") if ids is None else None
+    inside = pick(path, names, ids_name, ARRAY_ID_NAMES, "array", rather=True) if ids is None else None
     ids = "rows" if ids is None and inside is None else ids
     run = part or whole(n)
     step = dim * dtype.itemsize

@@ -19,7 +19,7 @@ import numpy as np
 
 from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, label
 from duoplda.io.common import MAX_UNPACKED, PathLike, bad, check_dim, guarded, listed, need, open_binary, pick, shown
-from duoplda.io.ids import ID_NAMES, MAX_ID, Coded, as_ids, odd_ids, pick_ids
+from duoplda.io.ids import ID_NAMES, MAX_ID, Coded, as_ids, odd_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +139,7 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
         n = f.metadata.num_rows
         sizes = [f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)]
     column = pick(path, names, vectors, VECTOR_NAMES, "column")
-    ids_column = pick_ids(path, names, ids_name, ID_NAMES, "column")
+    ids_column = pick(path, names, ids_name, ID_NAMES, "column", rather=True)
     if column is None or ids_column is None:
         what = "vector" if column is None else "id"
         raise bad(path, "", f"has no known {what} column", f"name it: `columns` {what}=NAME; it has {listed(names)}")

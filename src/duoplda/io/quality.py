@@ -12,7 +12,7 @@ from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, held, shown
 from duoplda.io.ids import Coded
 from duoplda.io.labels import LABEL_COLUMNS
-from duoplda.io.text import column_names, line_of, read_header, read_table
+from duoplda.io.text import header_fields, line_of, read_header, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def read_quality(path: PathLike, columns: Mapping[str, str] | None = None) -> Qu
     ([3.5, nan], ['phone', 'close'])
     """
     path = held(path)
-    n_columns = len(column_names(path))
+    n_columns = len(header_fields(path)[0])
     if n_columns > 256:  # it is taken for something else, such as embeddings
         raise bad(path, "header", f"has {n_columns:,} columns", "give at most 256, and one row for each recording")
     table = read_table(read_header(path, {"id": LABEL_COLUMNS["id"]}, columns), others=True)

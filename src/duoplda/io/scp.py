@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,26 +20,26 @@ from numpy.lib.stride_tricks import sliding_window_view
 from duoplda.errors import DuopldaError
 from duoplda.io._source import FilePart, Source
 from duoplda.io.ark import ARK_BLOCK, LONGEST_ENTRY, Value, check_same, numbers, parse_value
-from duoplda.io.common import PathLike, bad, open_binary, open_lines, read_into, refuse_audio, shown
+from duoplda.io.common import PathLike, bad, open_binary, open_lines, refuse_audio, shown
 from duoplda.io.ids import check_ids
 
 MAX_SCP_LINE = 1 << 16  # bytes; a longer line is taken for damage
 
 
-class _Archives:
+class Archives:
     """The archives that a list points to; those used last stay open."""
 
     def __init__(self, path: PathLike, here: str) -> None:
         self.path = path
         self.here = here
         self.folder = Path(path).parent
-        self._open: OrderedDict[str, tuple[IO[bytes], int]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[BufferedReader | BytesIO, int]] = OrderedDict()
 
     def close(self) -> None:
         for f, _ in self._open.values():
             f.close()
 
-    def get(self, name: str, line: int) -> tuple[IO[bytes], int]:
+    def get(self, name: str, line: int) -> tuple[BufferedReader | BytesIO, int]:
         """Return the open file `name` and its size."""
         if name in self._open:
             self._open.move_to_end(name)
@@ -112,7 +112,7 @@ def open_scp(path: PathLike) -> Source:
     first = next(_items(path), None)
     if first is None:
         raise bad(path, "", "is empty")
-    with closing(_Archives(path, "")) as archives:
+    with closing(Archives(path, "")) as archives:
         _, value = _one(path, archives, first)
     return scp_part(path, value.dim, value.dtype.newbyteorder("="))
 
@@ -152,7 +152,7 @@ def _chunks(
     """Yield the keys of a list and, unless only ids are wanted, the vectors that it points to, in chunks."""
     items = _items(path, part)
     done = 0
-    with closing(_Archives(path, here)) as archives:
+    with closing(Archives(path, here)) as archives:
         while batch := list(islice(items, limit)):
             X = None if only == "ids" else np.empty((len(batch), dim), dtype)
             n = 0
@@ -162,7 +162,7 @@ def _chunks(
             done += len(batch)
 
 
-def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Value]:
+def _one(path: PathLike, archives: Archives, item: Item) -> tuple[bytearray, Value]:
     """Read the value that one line points to into a buffer that starts with it."""
     key, name, offset, line = item
     f, size = archives.get(name, line)
@@ -172,7 +172,7 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
     for length in (8192, LONGEST_ENTRY):
         buf = bytearray(min(length, size - offset))
         f.seek(offset)
-        end = read_into(f, memoryview(buf))
+        end = f.readinto(buf)
         refuse_audio(path, place, name, bytes(buf[:8]))
         value = parse_value(path, buf, 0, end, place)
         if value is not None and value.end <= end:
@@ -180,7 +180,7 @@ def _one(path: PathLike, archives: _Archives, item: Item) -> tuple[bytearray, Va
     raise bad(path, place, "the archive is cut short there", "copy or write it again")
 
 
-def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.ndarray) -> int:
+def _run(path: PathLike, archives: Archives, batch: list[Item], n: int, X: np.ndarray) -> int:
     """Read the vectors of line `n` and of the lines after it that lie close behind; return how many were read."""
     buf, value = _one(path, archives, batch[n])
     _, name, start, line = batch[n]
@@ -200,7 +200,7 @@ def _run(path: PathLike, archives: _Archives, batch: list[Item], n: int, X: np.n
     f, _ = archives.get(name, line)
     f.seek(start)
     block = np.empty(offsets[-1] - start + length, np.uint8)
-    end = read_into(f, block.data)
+    end = f.readinto(block.data)
     starts = np.array(offsets) - start
     entries = sliding_window_view(block, length)[starts[starts + length <= end]]
     same = (entries[:, : len(head)] == np.frombuffer(head, np.uint8)).all(1)

@@ -70,10 +70,12 @@ def first_line(path: PathLike) -> str:
 
 
 def header_fields(path: PathLike) -> tuple[list[str], str]:
-    """Return the column names, were the first line a header, and what stands between them.
+    """Return the column names, were the first line a header, and what stands between them ("" for Parquet).
 
     That is tabs; or semicolons, where there are more of them than of commas; or commas; or else blanks.
     """
+    if content(path) == "parquet":
+        return schema_of(path)[0], ""
     line = first_line(path)
     if "\t" in line:
         return line.split("\t"), "\t"
@@ -86,11 +88,6 @@ def header_fields(path: PathLike) -> tuple[list[str], str]:
         raise bad(path, "line 1", f"is no header ({e})", "write the column names between commas") from e
 
 
-def column_names(path: PathLike) -> list[str]:
-    """Return the names of a table's columns; of a list without a header, the fields of its first line."""
-    return schema_of(path)[0] if content(path) == "parquet" else header_fields(path)[0]
-
-
 def is_table(
     path: PathLike, wanted: ColumnNames, meanings: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> bool:
@@ -99,9 +96,9 @@ def is_table(
     It is one, too, if the caller names columns of it, or numbers all of `meanings`.
     """
     named = _of_table(wanted, columns)
-    if plain_name(path).endswith(".csv") or content(path) == "parquet":
-        return True
     fields, delimiter = header_fields(path)
+    if not delimiter or plain_name(path).endswith(".csv"):
+        return True
     if all(named.get(meaning, "").isdecimal() for meaning in meanings):
         return True
     if any(name in fields for name in named.values()) or (named and delimiter != " "):
@@ -173,13 +170,9 @@ def read_header(
     optional : meanings that may be missing
     """
     columns = _of_table(wanted, columns)
-    lists: list[str] = []  # columns of vectors
-    if content(path) == "parquet":
-        names, types = schema_of(path)
-        delimiter = ""
-        lists = [name for name, kind in zip(names, types, strict=True) if kind.num_fields]
-    else:
-        names, delimiter = header_fields(path)
+    names, delimiter = header_fields(path)
+    # Columns of vectors, which only Parquet has.
+    lists = [] if delimiter else [name for name, kind in zip(*schema_of(path), strict=True) if kind.num_fields]
     required = [meaning for meaning in wanted if meaning not in optional]
     numbered = columns and all(columns.get(meaning, "").isdecimal() for meaning in required or columns)
     written = not delimiter or not numbered or all(name in names for name in columns.values())
