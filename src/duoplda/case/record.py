@@ -19,7 +19,7 @@ from duoplda.case.result import CaseRefused, CaseResult
 from duoplda.case.words import Words, in_words
 from duoplda.estimators.backend import Backend
 from duoplda.io import source_files
-from duoplda.io.digest import file_sha256
+from duoplda.io.common import file_sha256
 
 RECORD_FORMAT = 1
 # Fields of a result that are natural logarithms of ratios, or distances between them; JSON has them to base 10, too.

@@ -198,6 +198,12 @@ def file_size(path: PathLike) -> int:
         return os.fstat(f.fileno()).st_size
 
 
+def file_sha256(path: PathLike) -> str:
+    """Return the SHA-256 of the bytes of a file, as `sha256sum` prints it."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def first_bytes(path: PathLike) -> bytes:
     """Return the first 4096 bytes of a regular file; empty, compressed and pickled files are refused here."""
     with open_binary(path) as f:

@@ -438,10 +438,7 @@ class Shard:
     def labels(self) -> LabelColumns:
         """Read the labels that are columns of the file itself: speaker and, if they are there, further ones."""
         self._check_unchanged(file_size(self.path) == self.size)
-        if self.kind != "parquet" or self.part is None:
-            remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
-            raise bad(self.path, "", f"is {self.kind}, which has no room for labels", remedy)
-        return read_own_labels(self.path, self.part, self.columns)
+        return read_own_labels(self.path, self.kind, self.columns, self.part)
 
     def _open(self) -> Embeddings:
         """Open the vectors of the shard."""

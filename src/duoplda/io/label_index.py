@@ -58,7 +58,7 @@ def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> La
         note("no sessions given: each recording is taken for a session of its own")
         return labels
     row = np.empty(labels.n_sessions, np.int64)
-    row[labels.session] = np.arange(len(table))  # one row of each session
+    row[labels.session] = np.arange(len(table.ids))  # one row of each session
     names = len(np.unique(table.session[row]))
     if names < labels.n_sessions:
         note("names of sessions repeat from speaker to speaker: they are taken for different sessions of each speaker")

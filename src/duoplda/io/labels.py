@@ -128,12 +128,17 @@ def read_labels(
     return LabelColumns.of(labels, "" if header is None else header.read_as())
 
 
-def read_own_labels(path: PathLike, part: FilePart, columns: Mapping[str, str] | None = None) -> LabelColumns:
-    """Read the labels that stand in the same rows of a Parquet file as its vectors, which are not read."""
+def read_own_labels(
+    path: PathLike, kind: str, columns: Mapping[str, str] | None = None, part: FilePart | None = None
+) -> LabelColumns:
+    """Read the labels that stand in the same rows of a file of embeddings as its vectors, which are not read."""
+    if kind != "parquet":
+        remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
+        raise bad(path, "", f"is {kind}, which has no room for labels", remedy)
     header = read_header(path, LABEL_COLUMNS, columns, ("session", "channel", "occasion"))
     warn_of_sessions(header)
     table = read_table(header, part=part)
-    check_count(label(path, part), part.n, len(table["id"]))
+    check_count(label(path, part), None if part is None else part.n, len(table["id"]))
     return LabelColumns.of({meaning: table.pop(meaning).values for meaning in [*table]}, header.read_as())
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +15,54 @@ from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, Chunk, Recordings
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io.common import PathLike, bad, held, open_lines, plain_name
-from duoplda.io.digest import Digest
-from duoplda.io.embeddings import Embeddings, Shard, embedding_shards, files_of, read_embeddings
+from duoplda.io.embeddings import Embeddings, files_of, read_embeddings
 from duoplda.io.ids import IdList
 from duoplda.io.label_index import LabelIndex, Note, encoded_labels, missing, unlabelled
-from duoplda.io.labels import LabelColumns
+from duoplda.io.labels import LabelColumns, read_own_labels
 
 Progress = Callable[[int, str], object]  # called with the number of vectors read so far, and a message for people
 LabelledBlock = tuple[np.ndarray | None, np.ndarray, np.ndarray]  # ids, if they were read, vectors, rows of the labels
+
+
+class Digest(ThreadPoolExecutor):
+    """A hash of ids and vectors, whatever the format and the chunks; a thread of its own computes it.
+
+    It is called a fingerprint wherever people see it: `sha256sum` of the file gives another. `states` are hashes of the
+    vectors up to the end of each chunk. With those of an `earlier` pass, `changed` is the number of the first chunk
+    whose vectors are not the same, as far as is known by now.
+    """
+
+    def __init__(self, earlier: list[bytes] | None = None) -> None:
+        super().__init__(1)
+        self.states: list[bytes] = []
+        self.changed: int | None = None
+        self._earlier = earlier
+        self._ids = hashlib.sha256()
+        self._vectors = hashlib.sha256()
+        self._last = self.submit(lambda: None)
+
+    def add(self, ids: np.ndarray, X: np.ndarray) -> None:
+        """Add ids (k,) and vectors (k, d); either may be empty, as they need not come together."""
+        self._last.result()  # one chunk waits at a time, so that memory stays bounded
+        self._last = self.submit(self._update, ids, X)
+
+    def _update(self, ids: np.ndarray, X: np.ndarray) -> None:
+        """Add a chunk, in the other thread."""
+        self._ids.update("".join([f"{i}\n" for i in ids.tolist()]).encode())
+        if not len(X):
+            return
+        self._vectors.update(np.ascontiguousarray(X, X.dtype.newbyteorder("<")).data)
+        self.states.append(self._vectors.copy().digest())
+        n = len(self.states)
+        if self._earlier is not None and self.changed is None and self._earlier[n - 1 : n] != self.states[-1:]:
+            self.changed = n - 1
+
+    def value(self) -> str:
+        """Return the digest of all that was added."""
+        self._last.result()
+        if self._earlier is not None and self.changed is None and len(self.states) < len(self._earlier):
+            self.changed = len(self.states)
+        return hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
 
 
 @dataclass(eq=False, repr=False)
@@ -108,9 +149,7 @@ class FileRecordings(Recordings):
         lack: list[str] = []  # some ids without a label, and some ids of all
         some_ids: list[str] = []
         read = 0
-        blocks: Iterable[tuple[np.ndarray | None, np.ndarray]] = (
-            self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
-        )
+        blocks = self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         starts = []  # the number of the first vector of each block
         with Digest(self._states) if self.hashed else nullcontext() as digest:
             if digest is not None and not named:
@@ -220,25 +259,23 @@ def read_recordings(
     beside = None
     index = None if labels is None or own_labels else LabelIndex.of(labels, note)
     if own_labels:
-        most = 1 << 62  # bytes, which no file has: one shard for each file
-        table = own_table(embedding_shards(path, ids, columns=columns, bytes_each=most))
+        table = _own_labels(source, columns)
         beside = source.check_ids(table.ids), encoded_labels(table, note)
     return FileRecordings(source, index, allow_missing, strict, note, show, hashed=hashed, beside=beside)
 
 
-def own_table(shards: list[Shard]) -> LabelColumns:
+def _own_labels(source: Embeddings, columns: Mapping[str, str] | None) -> LabelColumns:
     """Read labels that are columns of the embeddings themselves; no vector is read for them."""
-    parts = [shard.labels() for shard in shards]
+    parts = [read_own_labels(file.path, file.kind, columns) for file in source.sources]
     if len(parts) == 1:  # a copy of a million ids would take tens of megabytes
         return parts[0]
-    columns: Any = {"ids": np.concatenate([part.ids for part in parts]), "read_as": parts[0].read_as}
-    for name in ("speaker", "session", "channel", "occasion"):
-        values = [getattr(part, name) for part in parts]
-        lack = [s.name for s, v in zip(shards, values, strict=True) if v is None]
-        if 0 < len(lack) < len(parts):
+    for name in dict.fromkeys(name for part in parts for name in part.by_name):
+        pairs = zip(source.sources, parts, strict=True)
+        lack = [Path(file.path).name for file, part in pairs if name not in part.by_name]
+        if lack:
             raise DuopldaError(f"some of the files have a column of the {name}, and some have none: {some(lack, 4)}")
-        columns[name] = None if lack else np.concatenate(values)
-    return LabelColumns(**columns)
+    columns_of_all = {name: np.concatenate([part.by_name[name] for part in parts]) for name in parts[0].by_name}
+    return LabelColumns.of(columns_of_all, parts[0].read_as)
 
 
 def source_files(path: PathLike) -> list[Path]:

@@ -231,11 +231,9 @@ def list_delimiter(path: PathLike) -> str:
 
 def has_groups(path: PathLike) -> bool:
     """Has any line of a list more than two fields?"""
-    delimiter = list_delimiter(path)
-    for number, block in line_blocks(path, header=False):
-        if any(len(fields) > 2 for fields in split_lines(path, number, block.split(b"\n"), delimiter)):
-            return True
-    return False
+    delimiter = b"\t" if list_delimiter(path) == "\t" else None
+    blocks = line_blocks(path, header=False)
+    return any(len(line.split(delimiter)) > 2 for _, block in blocks for line in block.split(b"\n"))
 
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:

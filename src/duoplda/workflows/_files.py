@@ -32,8 +32,7 @@ from duoplda.io import (
     read_recordings,
     source_files,
 )
-from duoplda.io.common import HeldText, held
-from duoplda.io.digest import file_sha256
+from duoplda.io.common import HeldText, file_sha256, held
 from duoplda.io.label_index import missing, unlabelled
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
