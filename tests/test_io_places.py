@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duoplda.data.labels import keys
 from duoplda.errors import DuopldaError
 from duoplda.io import read_embeddings, read_enrollment, read_labels, read_scores, read_trials, write_embeddings
-from duoplda.io.ids import id_hashes
 from io_cases import failure, vectors
 
 READERS: list[Callable] = [lambda p: read_embeddings(p).load(), read_labels, read_trials, read_enrollment, read_scores]
@@ -57,9 +57,9 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_hashes_of_ids_do_not_depend_on_width() -> None:
     short, wide = np.array(["a", "bc"]), np.array(["a", "bc"], dtype="U9")
-    np.testing.assert_array_equal(id_hashes(short), id_hashes(wide))
+    np.testing.assert_array_equal(keys(short), keys(wide))
     many = np.array([f"{i}" for i in range(20000)])
-    assert len(np.unique(id_hashes(many))) == 20000
+    assert len(np.unique(keys(many))) == 20000
 
 
 def test_a_missing_library_is_named_with_its_remedy(tmp_path: Path) -> None:

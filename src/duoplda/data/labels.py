@@ -342,10 +342,11 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     if ids.dtype.kind in "biu":
         return _mix(ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64))
     letters = np.ascontiguousarray(ids.astype(str)).view(np.uint32).reshape(len(ids), -1)
-    h = np.zeros(len(ids), np.uint64)
-    for j in range(letters.shape[1]):  # texts are padded with zeros, which add nothing
-        h += letters[:, j].astype(np.uint64) * (_mix(np.array([j + 1], np.uint64)) | np.uint64(1))
+    factors = _mix(np.arange(1, letters.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
+    h = np.einsum("ij,j->i", letters.astype(np.uint64), factors)  # texts are padded with zeros, which add nothing
     # Texts of whole numbers as Python writes them, of at most 18 digits, hash as these numbers do.
+    rows = np.flatnonzero(letters[:, 0] <= ord("9"))  # others begin with a letter
+    letters = letters[rows]
     minus = letters[:, 0] == ord("-")
     digits = (letters >= ord("0")) & (letters <= ord("9"))
     length = (letters > 0).sum(axis=1) - minus
@@ -353,9 +354,10 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     whole = (digits.sum(axis=1) == length) & (length > 0) & (length < 19)
     whole &= (first != ord("0")) | ((length == 1) & ~minus)
     value = np.zeros(len(letters), np.int64)
-    for j in range(min(letters.shape[1], 19) if whole.any() else 0):
+    for j in range(min(letters.shape[1], 19)):
         value = np.where(digits[:, j], 10 * value + (letters[:, j].astype(np.int64) - ord("0")), value)
-    return _mix(np.where(whole, np.where(minus, -value, value).view(np.uint64), h))
+    h[rows[whole]] = np.where(minus, -value, value)[whole].view(np.uint64)
+    return _mix(h)
 
 
 def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from duoplda.data.labels import keys
 from duoplda.errors import DuopldaError
 from duoplda.io import ark, hdf5, npy, npz, parquet, scp
 from duoplda.io._atomic import atomic_path, atomic_paths
@@ -28,11 +29,12 @@ from duoplda.io.common import (
     held,
     plain_name,
     refuse_audio,
+    shown,
     system_error,
 )
 from duoplda.io.extractors import KEY as EXTRACTOR
 from duoplda.io.extractors import ExtractorName
-from duoplda.io.ids import IdList, as_ids, check_ids, id_hashes, refuse_repeated
+from duoplda.io.ids import IdList, as_ids, check_ids
 from duoplda.io.labels import LabelColumns, read_own_labels
 
 EMBEDDING_SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5_SUFFIXES, *PARQUET_SUFFIXES)
@@ -80,9 +82,9 @@ class Embeddings:
         """Yield `(ids (k,) of str, X (k, d))` with k <= rows; an id that occurs twice is an error at the end."""
         hashes = []
         for ids, X in self._read(rows):
-            hashes.append(id_hashes(ids))
+            hashes.append(keys(ids))
             yield ids, X
-        refuse_repeated(self.path, hashes, self._ids, self.entry)
+        _refuse_repeated(self.path, hashes, self._ids, self.entry)
 
     def vectors(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Yield the vectors of the same chunks, which may be read-only; ids are neither read nor checked."""
@@ -129,8 +131,8 @@ class Embeddings:
     def check_ids(self, ids: np.ndarray) -> np.ndarray:
         """Check that the ids (n,), which were read from the files before, are complete and all different."""
         check_count(self.path, self.n, len(ids))
-        hashes = [id_hashes(ids[i : i + ROWS_PER_READ]) for i in range(0, len(ids), ROWS_PER_READ)]
-        refuse_repeated(self.path, hashes, self._ids, self.entry)
+        hashes = [keys(ids[i : i + ROWS_PER_READ]) for i in range(0, len(ids), ROWS_PER_READ)]
+        _refuse_repeated(self.path, hashes, self._ids, self.entry)
         return ids
 
 
@@ -377,7 +379,7 @@ def _checked(path: Path, chunks: Iterable[IdsAndVectors], *, token: bool) -> Ite
         if X.shape[1] != dim or not dim:
             raise bad(path, f"row {n}", f"has dimension {X.shape[1]}, the first vector {dim}", "all must be equal")
         check_ids(path, ids, n, token=token)
-        hashes.append(id_hashes(ids))
+        hashes.append(keys(ids))
         seen.append(ids)
         n += len(X)
         for i in range(0, len(X), ROWS_PER_READ):  # a whole array is written in pieces, too
@@ -385,7 +387,36 @@ def _checked(path: Path, chunks: Iterable[IdsAndVectors], *, token: bool) -> Ite
             yield ids[rows], X[rows].astype(dtype, copy=False)
     if not n:
         raise bad(path, "", "there are no vectors to write")
-    refuse_repeated(path, hashes, lambda: seen)
+    _refuse_repeated(path, hashes, lambda: seen)
+
+
+def _refuse_repeated(
+    path: PathLike,
+    hashes: Sequence[np.ndarray],
+    again: Callable[[], Iterable[np.ndarray]],
+    entry: Callable[[int], str] = "entry {}".format,
+) -> None:
+    """Raise an error for the first id that occurs twice.
+
+    Parameters
+    ----------
+    path : the file, for messages
+    hashes : the hashes (`keys`) of all ids, in blocks, so that ids need not be kept
+    again : goes through the ids once more; it is called only where two hashes agree
+    entry : names the place of an id in messages, by its number
+    """
+    ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *hashes]))
+    suspects = ordered[1:][ordered[1:] == ordered[:-1]]  # two different ids share a hash with probability 2^-64
+    seen: dict[str, int] = {}
+    first = 0
+    for ids in again() if suspects.size else ():
+        for i in np.flatnonzero(np.isin(keys(ids), suspects)).tolist():
+            name = str(ids[i])
+            if name in seen:
+                cause = f"id {shown(name)} is there already as {entry(seen[name])}"
+                raise bad(path, entry(first + i), cause, "ids must differ")
+            seen[name] = first + i
+        first += len(ids)
 
 
 # -- shards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,46 +135,3 @@ def check_ids(path: PathLike, ids: np.ndarray, first: int = 0, *, token: bool = 
             row = int(spaced.argmax())
             raise bad(path, f"row {first + row}", f"id {shown(str(ids[row]))} has a space", "this format allows none")
     return ids
-
-
-# -- ids that occur twice
-
-
-def id_hashes(ids: np.ndarray) -> np.ndarray:
-    """Hash ids into 8 bytes each, by which `refuse_repeated` finds those that may have come twice.
-
-    A hash is the sum of code points times odd numbers. Padding adds nothing, so that arrays of different widths agree.
-    """
-    random = np.random.default_rng(5).integers(1 << 63, dtype=np.uint64, size=MAX_ID)
-    points = np.ascontiguousarray(ids).view(np.uint32).reshape(len(ids), -1)
-    factors = random[: points.shape[1]] * np.uint64(2) + np.uint64(1)
-    return np.einsum("ij,j->i", points.astype(np.uint64), factors)
-
-
-def refuse_repeated(
-    path: PathLike,
-    hashes: Sequence[np.ndarray],
-    again: Callable[[], Iterable[np.ndarray]],
-    entry: Callable[[int], str] = "entry {}".format,
-) -> None:
-    """Raise an error for the first id that occurs twice.
-
-    Parameters
-    ----------
-    path : the file, for messages
-    hashes : the `id_hashes` of all ids, in blocks, so that ids need not be kept
-    again : goes through the ids once more; it is called only where two hashes agree
-    entry : names the place of an id in messages, by its number
-    """
-    ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *hashes]))
-    suspects = ordered[1:][ordered[1:] == ordered[:-1]]  # two different ids share a hash with probability about 2^-57
-    seen: dict[str, int] = {}
-    first = 0
-    for ids in again() if suspects.size else ():
-        for i in np.flatnonzero(np.isin(id_hashes(ids), suspects)).tolist():
-            name = str(ids[i])
-            if name in seen:
-                cause = f"id {shown(name)} is there already as {entry(seen[name])}"
-                raise bad(path, entry(first + i), cause, "ids must differ")
-            seen[name] = first + i
-        first += len(ids)
