@@ -34,8 +34,7 @@ from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Join, Make, Recordings, Tie, columns_of
 from duoplda.errors import DuopldaError, some
 from duoplda.io import LabelColumns, Shard, embedding_shards
-from duoplda.io.label_index import LabelIndex, Note, missing, unlabelled
-from duoplda.io.recordings import Digest, Progress
+from duoplda.io.recordings import Digest, LabelIndex, Note, Progress, missing, unlabelled
 
 try:
     from dask.delayed import Delayed, delayed

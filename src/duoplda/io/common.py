@@ -46,9 +46,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def listed(names: Sequence[str]) -> str:
-    """List at most ten names in a message."""
-    return ", ".join(shown(n)[1:-1] for n in names[:10]) + (", ..." if len(names) > 10 else "") or "nothing"
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """List the first names in a message."""
+    return ", ".join(shown(n)[1:-1] for n in names[:most]) + (", ..." if len(names) > most else "") or "nothing"
 
 
 def system_error(path: PathLike, e: OSError | ValueError) -> DuopldaError:

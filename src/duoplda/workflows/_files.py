@@ -33,7 +33,7 @@ from duoplda.io import (
     source_files,
 )
 from duoplda.io.common import HeldText, file_sha256, held
-from duoplda.io.label_index import missing, unlabelled
+from duoplda.io.recordings import missing, unlabelled
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
 from duoplda.trials.sides import Sides

@@ -15,8 +15,8 @@ from duoplda.estimators.advice import Advice, ProposedSessions
 from duoplda.estimators.advice import advise as advise_on
 from duoplda.io import Coded, read_embeddings, read_labels, read_recordings, write_map
 from duoplda.io.common import TABLE_SUFFIXES
-from duoplda.io.label_index import encoded_labels
 from duoplda.io.labels import write_table
+from duoplda.io.recordings import encoded_labels
 from duoplda.workflows._files import Columns, Note, PathLike, silent
 from duoplda.workflows._labels import one_table
 

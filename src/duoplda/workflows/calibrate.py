@@ -18,7 +18,7 @@ from duoplda.evaluation.calibration_base import Around
 from duoplda.evaluation.matching import Matched, calibrate_scores
 from duoplda.evaluation.quality import TrialQuality, described, linked_sides, trial_quality
 from duoplda.io import Scores, Trials, check_output, read_enrollment, read_quality, read_scores, write_scores
-from duoplda.io.label_index import missing
+from duoplda.io.recordings import missing
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import in_log10, in_nats, read_matched, read_speaker_sides
 

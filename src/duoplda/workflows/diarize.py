@@ -14,8 +14,8 @@ from duoplda.diarization.segments import lists_segments, segments_of_ids, within
 from duoplda.errors import OptionsError
 from duoplda.io import Coded
 from duoplda.io.common import TABLE_SUFFIXES, held
-from duoplda.io.label_index import unlabelled
 from duoplda.io.labels import write_table
+from duoplda.io.recordings import unlabelled
 from duoplda.report import write_diarization_report
 from duoplda.workflows._audio import embedded_windows
 from duoplda.workflows._files import (

@@ -9,7 +9,7 @@ from duoplda.errors import OptionsError
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_enrollment, read_map
-from duoplda.io.label_index import missing
+from duoplda.io.recordings import missing
 from duoplda.trials.sides import Sides
 from duoplda.workflows._audio import check_audio, embedded_recordings
 from duoplda.workflows._files import (

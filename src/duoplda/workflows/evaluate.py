@@ -16,7 +16,7 @@ from duoplda.evaluation.metrics import Booleans, Floats, measure, measure_system
 from duoplda.evaluation.partitions import partition_metrics
 from duoplda.evaluation.support import dev_pav, ece, elub, invariance_bounds, misleading_evidence
 from duoplda.io import check_output, read_partition
-from duoplda.io.label_index import missing, unlabelled
+from duoplda.io.recordings import missing, unlabelled
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 

@@ -24,7 +24,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_map, read_partition, write_partition
-from duoplda.io.label_index import missing, unlabelled
+from duoplda.io.recordings import missing, unlabelled
 from duoplda.workflows import _files as files
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows.cluster import summarized

@@ -23,7 +23,7 @@ from duoplda.io import (
     read_trials,
     write_scores,
 )
-from duoplda.io.label_index import missing, unlabelled
+from duoplda.io.recordings import missing, unlabelled
 from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.workflows import _files as files
 from duoplda.workflows._audio import check_audio, embedded_recordings

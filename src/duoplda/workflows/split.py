@@ -10,8 +10,8 @@ import numpy as np
 from duoplda.errors import DuopldaError, OptionsError
 from duoplda.evaluation import splitting
 from duoplda.io import atomic_paths, check_output, read_labels, write_map, write_trials
-from duoplda.io.label_index import encoded_labels
 from duoplda.io.labels import label_table
+from duoplda.io.recordings import encoded_labels
 from duoplda.io.text import write_columns
 from duoplda.workflows._files import Columns, Note, PathLike, silent
 from duoplda.workflows._labels import one_table
