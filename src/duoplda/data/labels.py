@@ -152,53 +152,56 @@ def encode(
     """
     given = {"speaker": speaker, "session": session, "channel": channel, "occasion": occasion}
     check_index(**given)
-    levels: dict[str, tuple[Any, Array]] = {}  # the ids and the integers of those that are labelled
+    ids: dict[str, Any] = dict.fromkeys(given)
+    index: dict[str, Array] = dict.fromkeys(given)
     for name, values in given.items():
         if values is not None:
-            levels[name] = codes(values, name, n, like)
-            n = len(levels[name][1])
-    speaker_ids, speakers = levels.get("speaker", (None, None))
-    session_ids, sessions = levels.get("session", (None, None))
-    kinds, kind = levels.get("channel", (None, None))
-    if kind is None:
+            ids[name], index[name] = codes(values, name, n, like)
+            n = len(index[name])
+    if channel is None:
         if n is None:
             raise DuopldaError("there are no labels: give those of the speakers, the sessions or the channels")
-        kinds = NO_KIND
-        kind = 0 * arange(n, like if is_torch(namespace(like)) else None)
-    occasion_ids, occasions = levels.get("occasion", (None, None))
-    beside = {"occasion_ids": occasion_ids, "occasion": occasions}
-    if speakers is None or sessions is None:
-        return _of_one_occasion(Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind, **beside))
-    if by_speaker:
-        pairs, sessions, _ = ranked(speakers * len(session_ids) + sessions)
-        who, what = np.divmod(to_numpy(pairs), len(session_ids))
-        names = zip(speaker_ids[who].tolist(), session_ids[what].tolist(), strict=True)
-        session_ids = np.array([f"{speaker_name} {name}" for speaker_name, name in names], dtype=str)
-    labels = Labels(speaker_ids, session_ids, kinds, speakers, sessions, kind, **beside)
-    wrong = labels.session_speaker[sessions] != speakers
-    if bool(wrong.any()):
-        sessions = to_numpy(sessions)
-        torn = np.unique(sessions[to_numpy(wrong)])
-        rows = np.flatnonzero(sessions == torn[0])
-        who = speaker_ids[np.unique(to_numpy(speakers)[rows])]
-        raise torn_session(session_ids[torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
-    return _of_one_occasion(labels)
-
-
-def _of_one_occasion(labels: Labels) -> Labels:
-    """The labels, unless a session is of several occasions."""
-    if labels.occasion is None or labels.session is None or labels.occasion_ids is None or labels.session_ids is None:
-        return labels
-    session = to_numpy(labels.session)
-    occasion = to_numpy(labels.occasion)
-    first = np.zeros(labels.n_sessions, np.int64)
-    first[session] = occasion
-    torn = np.unique(session[first[session] != occasion])
-    if len(torn):
-        rows = np.flatnonzero(session == torn[0])
-        occasions = labels.occasion_ids[np.unique(occasion[rows])].tolist()
-        raise torn_occasion(labels.session_ids[torn[0]], occasions, len(torn) - 1, f"; rows {some(rows, 5)}")
+        ids["channel"] = NO_KIND
+        index["channel"] = 0 * arange(n, like if is_torch(namespace(like)) else None)
+    if by_speaker and speaker is not None and session is not None:
+        n_names = len(ids["session"])
+        pairs, index["session"], _ = ranked(index["speaker"] * n_names + index["session"])
+        who, what = np.divmod(to_numpy(pairs), n_names)
+        names = zip(ids["speaker"][who].tolist(), ids["session"][what].tolist(), strict=True)
+        ids["session"] = np.array([f"{speaker_name} {name}" for speaker_name, name in names], dtype=str)
+    labels = Labels(
+        ids["speaker"],
+        ids["session"],
+        ids["channel"],
+        index["speaker"],
+        index["session"],
+        index["channel"],
+        occasion_ids=ids["occasion"],
+        occasion=index["occasion"],
+    )
+    if session is not None and speaker is not None:
+        torn, rows = _torn(labels, labels.session_speaker, labels.speaker)
+        if len(torn):
+            who = ids["speaker"][np.unique(to_numpy(labels.speaker)[rows])]
+            raise torn_session(ids["session"][torn[0]], who, len(torn) - 1, f"; rows {some(rows, 5)}")
+    if session is not None and occasion is not None:
+        session_occasion = arange(labels.n_sessions, labels.session)
+        session_occasion[labels.session] = labels.occasion
+        torn, rows = _torn(labels, session_occasion, labels.occasion)
+        if len(torn):
+            occasions = ids["occasion"][np.unique(to_numpy(labels.occasion)[rows])].tolist()
+            raise torn_occasion(ids["session"][torn[0]], occasions, len(torn) - 1, f"; rows {some(rows, 5)}")
     return labels
+
+
+def _torn(labels: Labels, expected: Array, level: Array) -> tuple[Ints, Ints]:
+    """The sessions whose recordings are not all as `expected` (H,) of them, and the rows of the first of these."""
+    wrong = expected[labels.session] != level
+    if not bool(wrong.any()):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    session = to_numpy(labels.session)
+    torn = np.unique(session[to_numpy(wrong)])
+    return torn, np.flatnonzero(session == torn[0])
 
 
 def torn_occasion(name: Any, occasions: Sequence[Any], others: int, where: str = "") -> DuopldaError:

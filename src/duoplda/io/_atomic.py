@@ -38,12 +38,13 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
     final, temporary = _target(path, force)
     with _ending_cleanly():
         try:
-            with writing(path):
-                _create(path, temporary)
-                yield temporary
-                _flush(temporary)
-                _target(path, force)  # which somebody else may have made meanwhile
-                os.replace(temporary, final)
+            _create(path, temporary)
+            yield temporary
+            _flush(temporary)
+            _target(path, force)  # which somebody else may have made meanwhile
+            os.replace(temporary, final)
+        except OSError as e:
+            raise system_error(path, e) from e
         except DuopldaError as e:
             if str(temporary) not in str(e):
                 raise

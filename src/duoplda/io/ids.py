@@ -60,7 +60,7 @@ class Coded:
 
     def repeated(self) -> tuple[str, int] | None:
         """Return a value that occurs twice and the row of its second occurrence; None where all values differ."""
-        if len(self.names) == len(self):
+        if len(self.names) == len(self.codes):
             return None
         code = int(np.flatnonzero(np.bincount(self.codes) > 1)[0])
         return str(self.names[code]), int(np.flatnonzero(self.codes == code)[1])

@@ -263,7 +263,8 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     width = len(split_lines(path, 1, [first_line(path).encode()], delimiter)[0])
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
-    blocks = text_blocks(path, Layout(width, delimiter, tuple(range(width)), tuple(numbers)))
+    layout = Layout(width, delimiter, tuple(range(width)), tuple(numbers))
+    blocks = in_order(partial(_parsed, path, layout), line_blocks(path, header=False), np.inf)
     return [_joined(path, column) for column in zip(*blocks, strict=True)]
 
 
@@ -306,7 +307,8 @@ def read_table(
     else:
         places, marked = (tuple(header.names.index(n) for n in chosen) for chosen in (name_of.values(), floats))
         layout = Layout(len(header.names), header.delimiter, places, marked, header=header.written)
-        blocks = list(text_blocks(path, layout))
+        # Several threads parse blocks of lines, which stay in order.
+        blocks = list(in_order(partial(_parsed, path, layout), line_blocks(path, header.written), np.inf))
     if not blocks:
         raise bad(path, "", "has a header and no rows")
     return {
@@ -384,11 +386,6 @@ class Layout:
     columns: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     header: bool = False
-
-
-def text_blocks(path: PathLike, layout: Layout) -> Iterator[list[ColumnBlock]]:
-    """Yield the columns of each block of lines; several threads parse them, and the blocks stay in order."""
-    return in_order(partial(_parsed, path, layout), line_blocks(path, layout.header), np.inf)
 
 
 def line_blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
