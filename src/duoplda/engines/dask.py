@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -356,25 +356,21 @@ class ClusterRecordings(Recordings):
         task = delayed(_map, pure=False)
         parts = zip(self.names, self.parts, self.digests, strict=True)
         tasks = ((task(name, self.opener, part, sent, digest), name) for name, part, digest in parts)
-        for done, result in enumerate(self._under_way(tasks), 1):
-            yield from result
-            self.show(done, f"{done} of {len(self.parts)} shards")
+        return chain.from_iterable(self._under_way(tasks, f"{len(self.parts)} shards"))
 
     def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         """As for all recordings, by the workers."""
         sent = _send(self.client, function)
         task = delayed(apply, pure=False)
         tasks = ((task(sent, (item,)), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
-        for done, result in enumerate(self._under_way(tasks), 1):
-            yield result
-            self.show(done, f"{done} of {len(items)} parts")
+        return self._under_way(tasks, f"{len(items)} parts")
 
-    def _under_way(self, tasks: Iterator[tuple[Delayed, str]]) -> Iterator[Any]:
+    def _under_way(self, tasks: Iterator[tuple[Delayed, str]], all_of_them: str) -> Iterator[Any]:
         """Results of named tasks, in order; some of them are computed ahead."""
         most = 2 * max(1, sum(self.client.nthreads().values()))
         waiting = deque[tuple[Future, str]]()
         try:
-            while True:
+            for done in count(1):
                 for task, name in islice(tasks, most - len(waiting)):
                     waiting.append((self.client.compute(task), name))
                 if not waiting:
@@ -382,6 +378,7 @@ class ClusterRecordings(Recordings):
                 future, name = waiting.popleft()
                 yield _result(future, name)
                 future.release()
+                self.show(done, f"{done} of {all_of_them}")
         finally:
             for future, _ in waiting:
                 future.release()
