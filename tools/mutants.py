@@ -461,7 +461,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a token that may only read changes voices",
         "service/gate.py",
-        'needed == "write" and not token.may_write',
+        'needed == "write" and token.scope != "write"',
         "False",
         "tests/test_service.py -k tokens_and_their_scopes",
     ),

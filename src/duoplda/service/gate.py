@@ -222,12 +222,12 @@ class Gate:
         if token is None:
             raise Problem(401, "send a token: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         scope["state"]["who"] = token.name
-        if needed == "write" and not token.may_write:
+        if needed == "write" and token.scope != "write":
             raise Problem(403, f"the token {token.name} may read, and not change voices")
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Read the body, in bounded time and memory."""
-        most = self.limits.body_bytes
+        most = self.limits.max_body << 20
         large = Problem(413, f"the body has more than {self.limits.max_body} MB; send fewer recordings at a time")
         if int(headers.get(b"content-length", b"0")) > most:
             raise large

@@ -35,11 +35,6 @@ class Token:
     scope: str
     digest: bytes  # SHA-256 of the token
 
-    @property
-    def may_write(self) -> bool:
-        """Whether it lets voices be changed."""
-        return self.scope == "write"
-
 
 def read_tokens(path: PathLike) -> tuple[Token, ...]:
     """Read a token file, which other people must not be able to read, nor anybody but its owner to write."""

@@ -95,7 +95,7 @@ class Sides:
 
     seen: Seen | None = None
     ranking: Ranking | None = None  # what finds the highest-scoring of many sides, once it is made
-    _weighed: Sides | None = None
+    _weighed: Self | None = None
 
     def __init__(
         self,
