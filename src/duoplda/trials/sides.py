@@ -568,8 +568,9 @@ def check_numbers(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple
         if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
             raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
         # Comparisons with NaN are false.
-        if not (np.abs(array) <= LARGEST if real else (array >= 0) & (array <= MOST_RECORDINGS)).all():
-            allowed = f"finite numbers up to {LARGEST:g}" if real else f"numbers from 0 to {MOST_RECORDINGS:,}"
+        most = LARGEST if real else 2**62 if name == "n_seen" else MOST_RECORDINGS
+        if not (np.abs(array) <= most if real else (array >= 0) & (array <= most)).all():
+            allowed = f"finite numbers up to {most:g}" if real else f"numbers from 0 to {most:,}"
             raise ValueError(f"{name} is an array with other numbers than {allowed}")
 
 
