@@ -361,7 +361,8 @@ class ScoreJob(Job):
                     yield ScoreBlock(ids[columns], scores, rows, sample)
                     sample = None
             except NoSpread as error:
-                raise error.renamed(ids) from None
+                # Tests are rows of a chunk here.
+                raise NoSpread(error.what, error.ids if error.what == "models" else ids[error.ids]) from None
 
     def _blocks(self, tests: Sides, ids: NDArray[Any]) -> Iterator[tuple[slice, Array, Ints | None]]:
         """A chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""

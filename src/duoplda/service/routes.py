@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
 from pydantic import BaseModel, Field
 
 from duoplda.service.bodies import ARRAYS, AUDIO, JSON, Labels, Reader, Received
@@ -302,4 +303,4 @@ def ready(parts: Using) -> Ready:
 @router.get("/metrics", openapi_extra=_takes("read"))
 def show_metrics(parts: Using) -> Response:
     """Counts and times for Prometheus."""
-    return Response(parts.metrics.text(), media_type=PROMETHEUS_TYPE)
+    return Response(generate_latest(parts.metrics.registry), media_type=PROMETHEUS_TYPE)

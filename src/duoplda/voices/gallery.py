@@ -88,7 +88,7 @@ class Gallery:
             return self._calibrated(to_numpy(self.scorer.columns(tests)).T)
         if few:
             return self._calibrated(ranking.ratios(tests))
-        out = ranking.guesses(tests).astype(np.float64)
+        out = ranking.ratios(tests, precise=False)
         np.put_along_axis(out, *ranking.top(tests, min(k, len(self.sides))), axis=1)
         return self._calibrated(out)
 
