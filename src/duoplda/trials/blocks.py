@@ -246,11 +246,11 @@ def _stretch(out: Array, pattern: Ints, scale: Floats, offset: Floats) -> None:
     rows_at_once = max(1, (1 << 15) // max(1, out.shape[1])) if namespace(out) is np else len(pattern)
     a, b = (put(values, out) for values in (scale, offset))
 
-    def work(start: int, _: None) -> None:
+    def work(start: int) -> None:
         rows = slice(start, start + rows_at_once)
         out[rows, :] = take(a, pattern[rows]) * out[rows, :] + take(b, pattern[rows])
 
-    run(work, range(0, len(pattern), max(1, rows_at_once)), 4.0 * len(pattern) * out.shape[1], lambda: None)
+    run(work, range(0, len(pattern), max(1, rows_at_once)), 4.0 * len(pattern) * out.shape[1])
 
 
 def _unit(rows: Array) -> Array:

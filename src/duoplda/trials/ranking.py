@@ -102,12 +102,12 @@ class Alone:
             self.values = values
         missing = range(self.n, block.n, 4096)
 
-        def work(start: int, _: None) -> None:
+        def work(start: int) -> None:
             part = slice(start, min(start + 4096, block.n))
             g = gamma[block.rows[part]]
             self.values[part] = np.vecdot(g @ self.D, g)
 
-        run(work, missing, 2.0 * (block.n - self.n) * gamma.shape[1] ** 2, lambda: None)
+        run(work, missing, 2.0 * (block.n - self.n) * gamma.shape[1] ** 2)
         if self.n < block.n:
             self.largest = max(self.largest, float(np.abs(self.values[self.n : block.n]).max()))
             self.n = block.n
@@ -306,7 +306,7 @@ def scored(part: TestPart, rows: slice) -> Singles:
 def above(part: TestPart, limit: Singles) -> Iterator[tuple[Ints, Ints, Singles]]:
     """Tests, places in the block and scores of those above the limits (T,) of the tests, some places at a time."""
 
-    def work(rows: slice, _: None) -> tuple[Ints, Ints, Singles] | None:
+    def work(rows: slice) -> tuple[Ints, Ints, Singles] | None:
         scores = scored(part, rows)
         hit = scores > limit[:, None]
         if not hit.any():
@@ -315,7 +315,7 @@ def above(part: TestPart, limit: Singles) -> Iterator[tuple[Ints, Ints, Singles]
         return test, place + rows.start, scores[test, place]
 
     flops = 2.0 * part.right.size * part.block.n
-    yield from filter(None, in_order(work, chunks(part.block.n, len(limit)), flops, lambda: None))
+    yield from filter(None, in_order(work, chunks(part.block.n, len(limit)), flops))
 
 
 def ranking_of(sides: Sides) -> Ranking | None:

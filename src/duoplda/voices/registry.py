@@ -29,29 +29,11 @@ from duoplda.trials.identification import (
     voice_priors,
 )
 from duoplda.trials.sides import Seen, Sides
+from duoplda.voices import rows
 from duoplda.voices.answers import Candidate, Identification, Verification, Voice
 from duoplda.voices.exports import read_export, write_export
 from duoplda.voices.gallery import Gallery
 from duoplda.voices.given import Given, Labels, checked_name, joined, numbered, together
-from duoplda.voices.rows import (
-    bytes_of,
-    counted_voices,
-    described,
-    drop_sessions,
-    find_voice,
-    forget,
-    insert,
-    keep_embeddings,
-    kept_embeddings,
-    now,
-    number_of,
-    replace_sums,
-    sessions_by_name,
-    sums_of,
-    touch,
-    unpacked_sums,
-    voice_of,
-)
 from duoplda.voices.snapshots import drop_blocks, read_snapshot, write_block
 from duoplda.voices.store import EMBEDDINGS, REGISTRY, REGISTRY_FORMAT, REMOVED, SESSIONS, VOICES, Store
 from duoplda.voices.sums import StoredSums
@@ -78,8 +60,8 @@ class Registry:
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
     >>> with tempfile.TemporaryDirectory() as folder, Registry.create(folder + "/voices.db", plda) as registry:
-    ...     for name, rows in {"ann": [[4.0], [4.4]], "bob": [[-3.0]]}.items():
-    ...         _ = registry.add(name, rows)
+    ...     for name, X in {"ann": [[4.0], [4.4]], "bob": [[-3.0]]}.items():
+    ...         _ = registry.add(name, X)
     ...     answer = registry.identify([[4.1]])
     ...     [voice.name for voice in registry.voices()], answer.decision, answer.name, round(answer.someone_else, 2)
     (['ann', 'bob'], 'accept', 'ann', 0.25)
@@ -114,7 +96,7 @@ class Registry:
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
         on_device(np.zeros(1), device)  # refused here, and not by the first question
-        return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by, device=device)
+        return cls._made(location, chain_of(model), {"keep": keep, "created": rows.now()}, by, device=device)
 
     @classmethod
     def open(
@@ -176,9 +158,9 @@ class Registry:
     def voices(self, search: str | None = None) -> list[Voice]:
         """All voices in the order of their names, or those whose name contains a text, in capitals or not."""
         with self._store.reading() as connection:
-            rows = connection.execute(counted_voices()).all()
+            all_voices = connection.execute(rows.counted_voices()).all()
         wanted = (search or "").casefold()
-        matching = (voice_of(row) for row in rows if wanted in row.name.casefold())
+        matching = (rows.voice_of(row) for row in all_voices if wanted in row.name.casefold())
         return sorted(matching, key=lambda voice: voice.name)  # as databases sort in ways of their own
 
     def sides(self) -> Sides:
@@ -195,10 +177,10 @@ class Registry:
     def voice(self, name: str) -> Voice:
         """One voice, with its sessions in the order in which they were added."""
         with self._store.reading() as connection:
-            number = number_of(connection, name)
-            row = connection.execute(counted_voices().where(VOICES.c.id == number)).one()
+            number = rows.number_of(connection, name)
+            row = connection.execute(rows.counted_voices().where(VOICES.c.id == number)).one()
             sessions = sa.select(SESSIONS).where(SESSIONS.c.voice == number).order_by(SESSIONS.c.id)
-            return voice_of(row, connection.execute(sessions))
+            return rows.voice_of(row, connection.execute(sessions))
 
     # -- changes
 
@@ -271,10 +253,10 @@ class Registry:
         join: bool,
     ) -> None:
         """Add the sessions of one voice, who is new or not."""
-        number = find_voice(connection, name)
+        number = rows.find_voice(connection, name)
         if number is None:
-            number = insert(connection, VOICES, name=name, created=now(), changed=now(), version=0)
-        enrolled = sessions_by_name(connection, number)
+            number = rows.insert(connection, VOICES, name=name, created=rows.now(), changed=rows.now(), version=0)
+        enrolled = rows.sessions_by_name(connection, number)
         names = given.sessions or numbered(len(sums), enrolled)
         known = [label for label in names if label in enrolled]
         if known and not join:
@@ -283,65 +265,65 @@ class Registry:
         for i, label in enumerate(names):
             if label in enrolled:
                 session_id = enrolled[label]
-                before = sums_of(connection, self._model.ratio_model_, session_id)
-                replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
+                before = rows.sums_of(connection, self._model.ratio_model_, session_id)
+                rows.replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
             else:
-                values = {"voice": number, "name": label, "added": now(), "by": by}
-                session_id = insert(connection, SESSIONS, **values, **bytes_of(sums[[i]]))
+                values = {"voice": number, "name": label, "added": rows.now(), "by": by}
+                session_id = rows.insert(connection, SESSIONS, **values, **rows.bytes_of(sums[[i]]))
             if registry.keep == "embeddings":
-                keep_embeddings(connection, session_id, *given.part(i))
-        touch(connection, number, registry.version, by)
+                rows.keep_embeddings(connection, session_id, *given.part(i))
+        rows.touch(connection, number, registry.version, by)
 
     def rename(self, old: str, new: str, by: str | None = None) -> Voice:
         """Give a voice another name, which no other voice has. The old one is gone from the file."""
         new = checked_name(new)
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, old)
-            other = find_voice(connection, new)
+            number = rows.number_of(connection, old)
+            other = rows.find_voice(connection, new)
             if other not in (None, number):
                 raise DuopldaError(f"there is a voice {new!r} already: `merge` makes one of two")
             connection.execute(sa.update(VOICES).where(VOICES.c.id == number).values(name=new))
-            touch(connection, number, registry.version, by or self._by)
+            rows.touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(new)
 
     def merge(self, name: str, into: str, by: str | None = None) -> Voice:
         """Give all sessions of one voice to another, and remove the first. Sessions of one name become one session."""
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, name)
-            target = number_of(connection, into)
+            number = rows.number_of(connection, name)
+            target = rows.number_of(connection, into)
             if number == target:
                 raise DuopldaError(f"{name!r} and {into!r} are one voice: give two")
-            sessions = sessions_by_name(connection, target)
-            for label, session_id in sessions_by_name(connection, number).items():
+            sessions = rows.sessions_by_name(connection, target)
+            for label, session_id in rows.sessions_by_name(connection, number).items():
                 if label in sessions:
                     self._check_model(registry)
                     model = self._model.ratio_model_
-                    first = sums_of(connection, model, sessions[label])
-                    second = sums_of(connection, model, session_id)
-                    replace_sums(connection, sessions[label], first.joined(second, model))
+                    first = rows.sums_of(connection, model, sessions[label])
+                    second = rows.sums_of(connection, model, session_id)
+                    rows.replace_sums(connection, sessions[label], first.joined(second, model))
                     moved = sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id)
                     connection.execute(moved.values(session=sessions[label]))
                     connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session_id))
                 else:
                     connection.execute(sa.update(SESSIONS).where(SESSIONS.c.id == session_id).values(voice=target))
-            forget(connection, number, registry.version, by or self._by)
-            touch(connection, target, registry.version, by or self._by)
+            rows.forget(connection, number, registry.version, by or self._by)
+            rows.touch(connection, target, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(into)
 
     def remove_session(self, name: str, session: str, by: str | None = None) -> Voice:
         """Remove one session of a voice, which then is what it would be without it."""
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, name)
-            sessions = sessions_by_name(connection, number)
+            number = rows.number_of(connection, name)
+            sessions = rows.sessions_by_name(connection, number)
             if session not in sessions:
                 raise MissingIds(f"{name!r} has no session {session!r}: it has {some(sessions)}")
             if len(sessions) == 1:
                 raise DuopldaError(f"{session!r} is the only session of {name!r}: remove the voice")
-            drop_sessions(connection, SESSIONS.c.id == sessions[session])
+            rows.drop_sessions(connection, SESSIONS.c.id == sessions[session])
             drop_blocks(connection, number)
-            touch(connection, number, registry.version, by or self._by)
+            rows.touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(name)
 
@@ -350,9 +332,9 @@ class Registry:
         names = [name] if isinstance(name, str) else list(name)
         with self._store.changing() as (connection, registry):
             for one in names:
-                number = number_of(connection, one)
-                drop_sessions(connection, SESSIONS.c.voice == number)
-                forget(connection, number, registry.version, by or self._by)
+                number = rows.number_of(connection, one)
+                rows.drop_sessions(connection, SESSIONS.c.voice == number)
+                rows.forget(connection, number, registry.version, by or self._by)
         self._store.wipe()
 
     # -- questions
@@ -502,11 +484,11 @@ class Registry:
                     f"{self._store.name} keeps statistics, and no embeddings from which others could be made: enrol "
                     'the recordings in a new registry, with keep="embeddings" if there will be further models'
                 )
-            for session_id, parts in kept_embeddings(connection):
+            for session_id, parts in rows.kept_embeddings(connection):
                 X, kinds = joined(parts)
-                replace_sums(connection, session_id, StoredSums.of(chain, X, np.zeros(len(X), np.int64), kinds))
+                rows.replace_sums(connection, session_id, StoredSums.of(chain, X, np.zeros(len(X), np.int64), kinds))
             drop_blocks(connection)
-            connection.execute(sa.update(REGISTRY).values(**described(chain)))
+            connection.execute(sa.update(REGISTRY).values(**rows.described(chain)))
             connection.execute(sa.update(VOICES).values(version=registry.version))
         self._chain = chain
         self._gallery = None
@@ -553,7 +535,7 @@ class Registry:
     ) -> Self:
         store = Store(location, new=True)
         try:
-            store.create({**described(chain), **row}, fill)
+            store.create({**rows.described(chain), **row}, fill)
         except BaseException:
             store.close()
             raise
@@ -611,24 +593,24 @@ class Registry:
             some_voices = numbers[start : start + ROWS_OF_A_QUERY]
             between = SESSIONS.c.voice.between(some_voices[0], some_voices[-1])
             where = between if every else SESSIONS.c.voice.in_(some_voices)
-            rows = connection.execute(columns.where(where)).all()
-            owner = np.searchsorted(some_voices, [row.voice for row in rows])
-            sums = unpacked_sums(connection, rows, model.K, model.ny, model.nx)
+            sessions = connection.execute(columns.where(where)).all()
+            owner = np.searchsorted(some_voices, [row.voice for row in sessions])
+            sums = rows.unpacked_sums(connection, sessions, model.K, model.ny, model.nx)
             yield sums.sides(model, [ids[number] for number in some_voices], owner)
 
 
 def _names(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, str]:
     """The names of voices by number."""
-    rows = connection.execute(query).partitions(ROWS_OF_A_FETCH)
-    return {int(number): str(name) for part in rows for number, name in part}
+    parts = connection.execute(query).partitions(ROWS_OF_A_FETCH)
+    return {int(number): str(name) for part in parts for number, name in part}
 
 
 def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:
     """Prior probabilities of all voices: those that are given, and equal parts of what they leave of `known`."""
-    rows = [gallery.row(name) for name in prior]
+    places = [gallery.row(name) for name in prior]
     told = np.asarray([*prior.values()], float)
     left = max(0.0, known - float(told.sum()))
-    n_other = len(gallery.names) - len(rows)
+    n_other = len(gallery.names) - len(places)
     out = voice_priors(len(gallery.names), left * len(gallery.names) / n_other if n_other else 0.0)
-    out[rows] = told
+    out[places] = told
     return out
