@@ -30,7 +30,7 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer, NoSpread
+from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer
 from duoplda.trials.sides import Seen, Sides, seen_together
 
 Result = TypeVar("Result")
@@ -347,22 +347,19 @@ class ScoreJob(Job):
             tests = enroll_sides(self.chain.plda_.enroll, X, np.arange(len(ids)), sessions, kinds)
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
+            tests.rename(ids)
             if self.cohort is not None:
                 self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
             sample = None
             if self.watch:
                 sample = tests.select(np.arange(0, len(tests), -(-len(tests) // domain.MAX_SIDES)))
                 sample.seen = seen
-            try:
-                for columns, values, rows in self._blocks(tests, ids):
-                    scores = to_numpy(values)
-                    if calibration is not None:
-                        scores = calibration.transform(scores)
-                    yield ScoreBlock(ids[columns], scores, rows, sample)
-                    sample = None
-            except NoSpread as error:
-                # Tests are rows of a chunk here.
-                raise NoSpread(error.what, error.ids if error.what == "models" else ids[error.ids]) from None
+            for columns, values, rows in self._blocks(tests, ids):
+                scores = to_numpy(values)
+                if calibration is not None:
+                    scores = calibration.transform(scores)
+                yield ScoreBlock(ids[columns], scores, rows, sample)
+                sample = None
 
     def _blocks(self, tests: Sides, ids: NDArray[Any]) -> Iterator[tuple[slice, Array, Ints | None]]:
         """A chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""

@@ -111,16 +111,6 @@ class Cohort:
                 raise DuopldaError(f"{cause}. A cohort must be of people who are in no trial. {remedy}")
 
 
-class NoSpread(DuopldaError):
-    """The scores of some sides with the cohort are all equal, or not finite."""
-
-    def __init__(self, what: str, ids: NDArray[Any]):
-        self.what = what
-        self.ids = ids
-        cause = f"the scores of {len(ids)} {what} with the cohort are all equal, or not finite: {some(ids)}"
-        super().__init__(f"{cause}. Give a cohort of different recordings, and of more of them")
-
-
 class CohortScores(NamedTuple):
     """The scores of n sides with the cohort, as far as a method needs them; None where it does not."""
 
@@ -249,7 +239,9 @@ def _check(deviation: Array, largest: Array, ids: NDArray[Any], what: str) -> No
     good &= np.isfinite(to_numpy(deviation))
     bad = ~good.reshape(len(ids), -1).all(axis=1) if len(ids) else np.zeros(0, bool)
     if bad.any():
-        raise NoSpread(what, np.unique(ids[bad]))
+        names = np.unique(ids[bad])
+        cause = f"the scores of {len(names)} {what} with the cohort are all equal, or not finite: {some(names)}"
+        raise DuopldaError(f"{cause}. Give a cohort of different recordings, and of more of them")
 
 
 def selected_moments(A: Array, nearest: Ints) -> tuple[Array, Array]:

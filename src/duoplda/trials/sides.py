@@ -255,6 +255,11 @@ class Sides:
         """Sides that can be changed without changing these."""
         return self.select(slice(None))
 
+    def rename(self, ids: ArrayLike) -> None:
+        """Give the sides other ids (n,), in place."""
+        columns = {name: self._people[name] for name in self._people.columns}
+        self._people = Table(**columns | {"ids": as_names(np.asarray(ids))})
+
     def unnamed(self, ids: ArrayLike | None = None) -> Self:
         """A copy whose sessions have no names, so that none is found again elsewhere; under other ids if given."""
         names = self.ids if ids is None else as_names(np.asarray(ids))
