@@ -57,10 +57,8 @@ def drawn(rows: int, columns: int) -> np.ndarray:
 
 def voices(plda: PLDA, n: int) -> Sides:
     """Sides of five sessions of one recording, whose sums are drawn."""
-    none = np.zeros(0, np.int64)
     people = Table(ids=np.arange(n), counts=np.full((n, 1), SESSIONS), gamma=drawn(n, NY))
-    sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=np.zeros((0, NX)))
-    return Sides(plda.ratio_model_, np.ones((1, 1), np.int64), people, sessions)
+    return Sides(plda.ratio_model_, np.ones((1, 1), np.int64), people)
 
 
 def seconds(function: Callable[[], object], repeat: int = 1) -> np.ndarray:

@@ -480,7 +480,7 @@ def test_streams_see_what_arrays_see(chains, name, how):
     blocks = score(chain, models, data, **kinds, **how)
     found = [silent(next, blocks)]  # nothing is said before all has been seen
     said = warned(lambda: found.extend(blocks))
-    seen = sum((block.seen for block in found if block.seen is not None), start=Seen())
+    seen = sum((block.sample.seen for block in found if block.sample is not None), start=Seen())
     rows = np.isin(IDS, how["wanted"]) if "wanted" in how else slice(None)
     expected = domain.see(chain, (X + 1.5)[rows], channel=None if array is None else array[rows])
     assert seen.n == expected.n

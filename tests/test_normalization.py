@@ -322,7 +322,7 @@ def test_each_recording_enrolled(backend):
         np.testing.assert_allclose(found.gamma, expected.gamma, rtol=1e-9, atol=1e-9)
         assert sorted(found.session.tolist()) == sorted(some[i] for i in IDS[OTHERS].tolist() if i in some)
         assert [some[i] for i in found.ids[found.session_side].tolist()] == found.session.tolist()
-    with pytest.raises(DuopldaError, match="1 recordings were read twice: 'utt0001'"):
+    with pytest.raises(DuopldaError, match="1 ids of recordings occur more than once: 'utt0001'"):
         scoring.enroll_recordings(backend, recordings([0, 1, 2, 3, 4, 5, 6, 7, 1]))
     with pytest.raises(DuopldaError, match="give both ids and members"):
         scoring.enroll_recordings(backend, recordings([0]), ids=["a"])

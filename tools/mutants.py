@@ -374,8 +374,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "voices that have changed are read from the snapshot",
         "voices/snapshots.py",
-        "kept = ~np.isin(block.numbers, later)",
-        "kept = np.full(len(block.numbers), True)",
+        "kept = ~np.isin(members, later)",
+        "kept = np.full(m, True)",
         "tests/test_voices.py -k snapshot",
     ),
     Mutant(
@@ -387,9 +387,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "damaged sums of a registry are used",
-        "voices/rows.py",
-        "if checksum(*parts) != expected:",
-        "if False:",
+        "voices/sums.py",
+        'return None if checksum(*parts) == sum_of_row else "its checksum does not match"',
+        "return None",
         "tests/test_voices.py -k damaged_rows",
     ),
     # -- audio
@@ -461,7 +461,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a token that may only read changes voices",
         "service/gate.py",
-        'needed == "write" and not token.may_write',
+        'needed == "write" and token.scope != "write"',
         "False",
         "tests/test_service.py -k tokens_and_their_scopes",
     ),

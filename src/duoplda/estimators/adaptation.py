@@ -602,7 +602,7 @@ class Adaptation:
         kept = self.observer.stage(f"partition {name} {trust:g}")
         if kept is None:
             chain = self._unscaled(adapted.model, adapted.steps)
-            job = SessionSides(chain, labelled=True, device=self.device)
+            job = SessionSides(chain.enroll, labelled=True, device=self.device)
             sides = reduce(Sides.add, (part for _, _, part in self.target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)

@@ -164,7 +164,7 @@ def _sessions_of_recordings(
     sides = None
     ids_of_chunks = []
     names_of_chunks = []
-    for ids, names, part in recordings.map(SessionSides(chain, session, channel, device=device)):  # type: ignore[arg-type]
+    for ids, names, part in recordings.map(SessionSides(chain.enroll, session, channel, device=device)):  # type: ignore[arg-type]
         sides = part if sides is None else sides.add(part)
         ids_of_chunks.append(ids)
         names_of_chunks.append(names)

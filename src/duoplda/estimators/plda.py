@@ -306,7 +306,7 @@ class ScoresTrials(ABC):
     def scorer(self, enrolled: Sides, calibrated: bool = True) -> Scorer:
         """Ratios of enrolled sides and any tests, calibrated here only where that takes the structure of the trials."""
         known = calibrated and isinstance(self.calibration_, StructureCalibration)
-        return Scorer(enrolled, calibration=self.calibration_ if known else None)
+        return Scorer(enrolled, calibration=self.calibration_.maps if known else None)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
         """Ratios of a `scorer`, calibrated by their values alone where the scorer leaves that to be done."""

@@ -10,7 +10,7 @@ like the training data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer, NoSpread
+from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer
 from duoplda.trials.sides import Seen, Sides, seen_together
 
 Result = TypeVar("Result")
@@ -111,10 +111,10 @@ class Job:
     session: ById
     channel: ById
     device: Device
-    pairs: ListedTrials | None  # recordings of models, or listed trials
-    wanted: NDArray[Any] | None  # the ids of the recordings that are used, sorted; None: all are
-    occasion: ById = field(default=None, kw_only=True)
-    watch: bool = field(default=False, kw_only=True)  # whether recordings are compared with the training data
+    pairs: ListedTrials | None = None  # recordings of models, or listed trials
+    wanted: NDArray[Any] | None = None  # the ids of the recordings that are used, sorted; None: all are
+    occasion: ById = None
+    watch: bool = False  # whether recordings are compared with the training data
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
@@ -182,20 +182,20 @@ def _complete(results: Iterable[tuple[NDArray[Any], Result]], ids: NDArray[Any],
 class EnrollJob(Job):
     """Sums up recordings as models: yields the ids of some recordings at a time, and the sides that they give."""
 
-    names: NDArray[Any]  # of the models
+    names: NDArray[Any] | None = None  # of the models, whose rows the pairs tell; None: each recording is a model
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
         for ids, Z, seen in self.chunks(part):
             members = ids
-            models = ids  # each recording is a model, unless pairs name the models
-            if self.pairs is not None:
+            models = ids
+            if self.pairs is not None and self.names is not None:
                 ((chunk, pairs, row),) = self.pairs.pieces(ids)
                 rows = chunk.start + row
                 members = ids[rows]
                 models = self.names[self.pairs.model[pairs]]
                 Z = take(Z, rows)
             labels = [known_labels(known, members) for known in (self.session, self.channel, self.occasion)]
-            sides = enroll_sides(self.chain.plda_, Z, models, *labels)
+            sides = enroll_sides(self.chain.plda_.enroll, Z, models, *labels)
             sides.seen = seen  # a recording counts once, in however many models it is
             yield ids, sides
 
@@ -269,24 +269,25 @@ def enroll_recordings(
     """
     if (ids is None) != (members is None):
         raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
-    chain = chain_of(model, cosine)
-    watch = not cosine  # only likelihood ratios are about training data
-    more: dict[str, Any] = {"occasion": None if cosine else occasion, "watch": watch}
+    job = EnrollJob(
+        chain_of(model, cosine),
+        session,
+        channel,
+        device,
+        occasion=None if cosine else occasion,
+        watch=not cosine,  # only likelihood ratios are about training data
+    )
     if ids is None or members is None:
-        job = EnrollJob(chain, session, channel, device, None, None, np.zeros(0, "U1"), **more)
         parts = list(recordings.map(job))
         if not parts:
             raise DuopldaError("there is no recording to enroll")
-        names, n = np.unique(np.concatenate([read for read, _ in parts]), return_counts=True)
-        if (n > 1).any():
-            twice = names[n > 1]
-            raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")
+        checks.no_repeats(np.concatenate([read for read, _ in parts]))
         out = reduce(Sides.add, (sides for _, sides in parts))
         return out.select(np.argsort(out.ids, kind="stable"))
     names, code = lab.codes(ids, "model")
     pairs = ListedTrials.of(code, members)
     out = None
-    job = EnrollJob(chain, session, channel, device, pairs, pairs.ids, names, **more)
+    job = replace(job, pairs=pairs, wanted=pairs.ids, names=names)
     for part in _complete(recordings.map(job), pairs.ids, absent):
         out = (Sides.empty(part.model, names) if out is None else out).add(part)
     if out is None:
@@ -312,8 +313,7 @@ class ScoreBlock:
     ids: NDArray[Any]  # (n,) the recordings
     scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
     rows: Ints | None = None  # with `top` (n, k) the models; of listed trials (m,) their places in the list
-    seen: Seen | None = None  # the sum of a chunk's recordings, with the first of its blocks
-    sample: Sides | None = None  # some of them, with the first block, too
+    sample: Sides | None = None  # some of the recordings of a chunk, with the first of its blocks; all have been `seen`
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,10 +324,10 @@ class ScoreJob(Job):
     that a worker scores, and is not sent.
     """
 
-    enrolled: Sides
-    cosine: bool
-    top: int | None  # only the highest scores of each recording
-    calibrated: bool
+    enrolled: Sides = field(kw_only=True)
+    cosine: bool = False
+    top: int | None = None  # only the highest scores of each recording
+    calibrated: bool = True
     cohort: Cohort | None = None  # scores are normalised with it
     named: bool = True  # whether the ids of tests are names, and not the numbers of rows
 
@@ -344,22 +344,22 @@ class ScoreJob(Job):
             X = put(Z, self.enrolled.gamma)
             sessions = known_labels(self.session, ids)
             kinds = known_labels(self.channel, ids)
-            tests = enroll_sides(self.chain.plda_, X, np.arange(len(ids)), sessions, kinds)
+            tests = enroll_sides(self.chain.plda_.enroll, X, np.arange(len(ids)), sessions, kinds)
             if (np.diff(tests.ids) < 0).any():  # some have named sessions, and some have not
                 tests = tests.select(np.argsort(tests.ids))
+            tests.rename(ids)
             if self.cohort is not None:
                 self.cohort.refuse_shared("test recordings", ids if self.named else (), tests.session)
-            sample = tests.select(np.arange(0, len(tests), -(-len(tests) // domain.MAX_SIDES))) if self.watch else None
-            try:
-                for columns, values, rows in self._blocks(tests, ids):
-                    scores = to_numpy(values)
-                    if calibration is not None:
-                        scores = calibration.transform(scores)
-                    yield ScoreBlock(ids[columns], scores, rows, seen, sample)
-                    seen = None
-                    sample = None
-            except NoSpread as error:
-                raise error.renamed(ids) from None
+            sample = None
+            if self.watch:
+                sample = tests.select(np.arange(0, len(tests), -(-len(tests) // domain.MAX_SIDES)))
+                sample.seen = seen
+            for columns, values, rows in self._blocks(tests, ids):
+                scores = to_numpy(values)
+                if calibration is not None:
+                    scores = calibration.transform(scores)
+                yield ScoreBlock(ids[columns], scores, rows, sample)
+                sample = None
 
     def _blocks(self, tests: Sides, ids: NDArray[Any]) -> Iterator[tuple[slice, Array, Ints | None]]:
         """A chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""
@@ -444,14 +444,18 @@ def score(
     chain.plda_.check_sides(enrolled)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
+    labels: list[Any] = [session, channel]  # by the ids of recordings
     if isinstance(tests, Recordings):
         if ids is not None:
             raise DuopldaError("recordings bring their own ids: leave out ids")
         source = tests
     else:
         source = Recordings.from_arrays(tests, ids=ids)
-        session = _by_id(source, session, "session")
-        channel = _by_id(source, channel, "channel")
+        names = range(source.X.shape[0]) if source.ids is None else source.ids.tolist()
+        for place, name in enumerate(("session", "channel")):
+            if labels[place] is not None:
+                told = lab.as_ids(labels[place], name, len(names))
+                labels[place] = dict(zip(names, told.tolist(), strict=True))
     pairs = trials if trials is None or isinstance(trials, ListedTrials) else ListedTrials.of(*trials)
     used = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
     named = not isinstance(source, ArrayRecordings) or source.ids is not None  # else tests are rows, without names
@@ -462,21 +466,25 @@ def score(
         others.refuse_shared("models", enrolled.ids, enrolled.session)
         others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    watch = not cosine
-    how = enrolled, cosine, top, calibrated, others, named
-    job = ScoreJob(chain, session, channel, device, pairs, used, *how, watch=watch)  # type: ignore[arg-type]
+    job = ScoreJob(
+        chain,
+        labels[0],
+        labels[1],
+        device,
+        pairs,
+        used,
+        watch=not cosine,
+        enrolled=enrolled,
+        cosine=cosine,
+        top=top,
+        calibrated=calibrated,
+        cohort=others,
+        named=named,
+    )
     blocks = source.map(job)
     if used is not None:
         blocks = _complete(((block.ids, block) for block in blocks), used, absent)
-    return _checked(blocks, chain, enrolled) if watch else blocks
-
-
-def _by_id(source: ArrayRecordings, labels: ById | ArrayLike, name: str) -> ById:
-    """Labels of the rows of an array, by the ids of these."""
-    if labels is None:
-        return None
-    ids = list(range(source.X.shape[0])) if source.ids is None else source.ids.tolist()
-    return dict(zip(ids, lab.as_ids(labels, name, len(ids)).tolist(), strict=True))
+    return blocks if cosine else _checked(blocks, chain, enrolled)
 
 
 def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:
@@ -486,9 +494,8 @@ def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> I
     every = 1  # how many chunks of tests there are for each that is sampled: memory stays bounded
     chunks = 0
     for block in blocks:
-        if block.seen is not None:
-            seen = seen_together(seen, block.seen)
         if block.sample is not None:
+            seen = seen_together(seen, block.sample.seen)
             if chunks % every == 0:
                 samples.append(block.sample)
             chunks += 1

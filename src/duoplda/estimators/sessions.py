@@ -6,37 +6,23 @@ which shares nothing with any other recording.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from duoplda.arrays import Array, Device, take, to_numpy
+from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
 from duoplda.estimators import checks
 from duoplda.trials.sides import Sides
 
 ById = Mapping[Any, Any] | None  # labels of recordings by id; recordings that are not in it have none
-
-
-class Enrolls(Protocol):
-    """A PLDA, or a chain around one, that sums up recordings as sides."""
-
-    def enroll(
-        self,
-        X: Array,
-        ids: ArrayLike,
-        session: ArrayLike | None = None,
-        channel: ArrayLike | None = None,
-        occasion: ArrayLike | None = None,
-        *,
-        device: Device = None,
-    ) -> Sides:
-        """Sets of recordings, those with the same one of the ids, as sides."""
+Enroll = Callable[..., Sides]  # `enroll` of a PLDA, or of a chain around one
 
 
 def known_labels(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
@@ -45,7 +31,7 @@ def known_labels(labels: ById, ids: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def enroll_sides(
-    model: Enrolls,
+    enroll: Enroll,
     X: Array,
     ids: NDArray[Any],
     session: NDArray[Any] | None,
@@ -67,32 +53,29 @@ def enroll_sides(
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], [[1.0]], [[1.0]])
     >>> X = np.array([[1.0], [1.5], [2.0], [2.5]])
-    >>> sides = enroll_sides(plda, X, np.array(["a"] * 4), np.array(["s", "s", None, None], object), None)
+    >>> sides = enroll_sides(plda.enroll, X, np.array(["a"] * 4), np.array(["s", "s", None, None], object), None)
     >>> int(sides.counts.sum()), sides.session.tolist()
     (3, ['s'])
     """
+    known_session, known_occasion = (
+        np.zeros(len(ids), bool) if labels is None else np.array([name is not None for name in labels])
+        for labels in (session, occasion)
+    )
     parts = []
-    of_each = [(None,) if labels is None else (labels, None) for labels in (session, occasion)]
-    for with_session, with_occasion in product(*of_each):
-        rows = np.flatnonzero(_known(session, with_session, len(ids)) & _known(occasion, with_occasion, len(ids)))
-        if len(rows):
-            vectors = X if len(rows) == len(ids) else take(X, rows)
-            kinds = None if channel is None else channel[rows]
-            labels = _of_rows(with_session, rows), kinds, _of_rows(with_occasion, rows)
-            parts.append(model.enroll(vectors, ids[rows], *labels, device=device))
+    for with_session, with_occasion in product((True, False), repeat=2):
+        rows = np.flatnonzero((known_session == with_session) & (known_occasion == with_occasion))
+        if not len(rows):
+            continue
+        vectors = X if len(rows) == len(ids) else take(X, rows)
+        kinds = None if channel is None else channel[rows]
+        sessions = _of_rows(session, rows) if with_session else None
+        occasions = _of_rows(occasion, rows) if with_occasion else None
+        parts.append(enroll(vectors, ids[rows], sessions, kinds, occasions, device=device))
     return reduce(Sides.add, parts)
 
 
-def _known(labels: NDArray[Any] | None, wanted: NDArray[Any] | None, n: int) -> NDArray[np.bool_]:
-    """Which of n recordings have one of the labels, or where none is `wanted`, have none."""
-    known = np.zeros(n, bool) if labels is None else np.array([name is not None for name in labels])
-    return known if wanted is not None else ~known
-
-
-def _of_rows(labels: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
+def _of_rows(labels: Any, rows: Ints) -> Any:
     """Labels of some rows. Only an array of objects may have held None; others stay as they are, of bytes for one."""
-    if labels is None:
-        return None
     return labels[rows].tolist() if labels.dtype == object else labels[rows]
 
 
@@ -100,13 +83,13 @@ def _of_rows(labels: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
 class SessionSides:
     """A job that sums up the sessions of recordings, each as one side; it can be sent to the workers of a cluster.
 
-    `recordings.map(SessionSides(model))` yields, for one chunk after another, the ids (n,) of its recordings, the id of
-    the side that each belongs to (n,), and the sides. A session may have recordings in several chunks: `Sides.add`
-    joins what belongs together.
+    `recordings.map(SessionSides(model.enroll))` yields, for one chunk after another, the ids (n,) of its recordings,
+    the id of the side that each belongs to (n,), and the sides. A session may have recordings in several chunks:
+    `Sides.add` joins what belongs together.
 
     Attributes
     ----------
-    model : the PLDA or the chain that enrolls
+    enroll : of the PLDA or of the chain
     session, channel : names of sessions and kinds of channels by the ids of recordings. The side of a named session is
         called "session ..."; a recording that has no session is a side of its own, called "recording ...".
     labelled : take sessions and kinds from the labels of the recordings instead, by whose names sides then are called.
@@ -114,7 +97,7 @@ class SessionSides:
     device : of torch, where the sides then are
     """
 
-    model: Enrolls
+    enroll: Enroll
     session: ById = None
     channel: ById = None
     labelled: bool = False
@@ -137,4 +120,4 @@ class SessionSides:
                 if labels.session_ids is not None:
                     session = labels.session_ids[to_numpy(labels.session)[chunk.index]]
                 names = ids if session is None else session
-            yield ids, names, enroll_sides(self.model, chunk.X, names, session, channel, device=self.device)
+            yield ids, names, enroll_sides(self.enroll, chunk.X, names, session, channel, device=self.device)

@@ -10,14 +10,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from duoplda.errors import DuopldaError, printable
-from duoplda.service.answers import ProblemAnswer
 from duoplda.service.bodies import Reader
 from duoplda.service.gate import LOCAL_NAMES, Gate
 from duoplda.service.limits import Limits
 from duoplda.service.log import Audit
 from duoplda.service.metrics import Metrics
-from duoplda.service.problems import PROBLEM_TYPE, Problem, problem_of
-from duoplda.service.routes import routes, scopes_of
+from duoplda.service.problems import PROBLEM_TYPE, Problem, ProblemDetails, problem_of
+from duoplda.service.routes import Parts, router, scopes
 from duoplda.service.tokens import Token
 from duoplda.voices import Registry
 
@@ -55,18 +54,15 @@ def application(
     """
     metrics = Metrics()
     app = FastAPI(title="duoplda", description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    router = routes(registry, reader, metrics, audit, bool(tokens))
-    app.include_router(
-        router,
-        responses={"4XX": {"model": ProblemAnswer, "content": {PROBLEM_TYPE: {}}, "description": "What is wrong."}},
-    )
-    scopes = scopes_of(router)
+    app.state.parts = Parts(registry, reader, metrics, audit, bool(tokens))
+    problems = {"model": ProblemDetails, "content": {PROBLEM_TYPE: {}}, "description": "What is wrong."}
+    app.include_router(router, responses={"4XX": problems})
     for path, (name, kind) in PAGE.items():
         app.add_api_route(path, _file(name, kind), methods=["GET"], include_in_schema=False)
-    scopes |= {("GET", path): "" for path in (*PAGE, "/openapi.json")}
+    needed = scopes() | {("GET", path): "" for path in (*PAGE, "/openapi.json")}
     for error in (404, 405, DuopldaError, Problem, RequestValidationError, Exception):
         app.add_exception_handler(error, _answer_to)
-    return Gate(app, limits=limits, tokens=tokens, hosts=hosts, scopes=scopes, metrics=metrics, log=log)
+    return Gate(app, limits=limits, tokens=tokens, hosts=hosts, scopes=needed, metrics=metrics, log=log)
 
 
 def hosts_of(host: str, loopback: bool, more: Sequence[str]) -> frozenset[str] | None:

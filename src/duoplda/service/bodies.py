@@ -3,7 +3,8 @@
     JSON      {"embeddings": [[...], ...], "session": "monday"}, or the list of lists alone
     .npy      the matrix (n, d)
     .npz      `embeddings` (n, d), and `session` where recordings are of several
-    audio     one recording, where the service has an extractor
+    audio     one recording in any format that libsndfile reads, where the service has an extractor: it is embedded as
+              `duoplda embed` does, and kept nowhere
 
 `session` is one name for all, or one for each recording.
 """
@@ -13,11 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.errors import DuopldaError
+from duoplda.audio import EnergyDetector, Extractor, received_audio
+from duoplda.audio.embedding import LEAST_SPEECH
+from duoplda.errors import DuopldaError, error_prefix
 from duoplda.io.ids import MAX_ID
 from duoplda.io.received import TooLarge, received_arrays
 from duoplda.service.limits import Limits
@@ -27,14 +31,14 @@ JSON = "application/json"
 ARRAYS = ("application/x-npy", "application/x-npz", "application/octet-stream")
 AUDIO = "audio/*"  # any of these: what the body is, it says itself
 MEDIA_TYPES = (JSON, *ARRAYS)
+LONGEST_AUDIO = 300.0  # seconds: a few megabytes of a format that compresses can hold days of silence
 VECTORS = ("embeddings", "embedding", "xvectors", "X")  # what the matrix may be called
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Labels = str | list[str] | None
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """What a body holds."""
 
     X: NDArray[np.floating]  # (n, d)
@@ -53,7 +57,9 @@ class Reader:
     def recordings(self, media_type: str, body: bytes) -> Received:
         """Read recordings with their sessions and kinds."""
         if _media_type(media_type).startswith("audio/"):
-            return Received(self._heard(body))
+            if self.listen is None:
+                raise Problem(415, "this service reads no audio: send embeddings, or start it with --extractor")
+            return Received(self.listen(body))
         fields = self._fields(media_type, body)
         matrices = [name for name in VECTORS if name in fields] or [name for name in fields if name == ""]
         if not matrices:
@@ -65,12 +71,6 @@ class Reader:
             raise self._too_many()
         session, kind = (_labels(name, fields.get(name), len(X)) for name in ("session", "kind"))
         return Received(X, session, kind)
-
-    def _heard(self, body: bytes) -> NDArray[np.floating]:
-        """The embedding of a body of audio."""
-        if self.listen is None:
-            raise Problem(415, "this service reads no audio: send embeddings, or start it with --extractor")
-        return self.listen(body)
 
     def speakers(self, media_type: str, body: bytes) -> dict[str, NDArray[np.floating]]:
         """Read the recordings of several local speakers: one matrix for each, by name."""
@@ -123,6 +123,17 @@ class Reader:
 
     def _too_many(self) -> TooLarge:
         return TooLarge(f"more than {self.limits.max_rows} recordings; send fewer at a time")
+
+
+def embedding_of(extractor: Extractor, body: bytes) -> NDArray[np.float32]:
+    """Return the embedding (1, d) of a body of audio, which has speech in it."""
+    samples = received_audio(body, extractor.sample_rate, LONGEST_AUDIO)
+    regions = EnergyDetector().regions(iter([samples]), extractor.sample_rate)
+    with error_prefix("the body"):
+        if float(np.diff(regions, axis=1).sum()) < LEAST_SPEECH:
+            seconds = len(samples) / extractor.sample_rate
+            raise DuopldaError(f"has no speech in its {seconds:.1f} s, so that nobody can be recognised in it")
+        return extractor.embed(samples)[None]
 
 
 def _media_type(header: str) -> str:

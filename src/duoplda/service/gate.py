@@ -133,7 +133,8 @@ class Gate:
         """Count a request and log it."""
         route = scope["path"] if scope["path"] in self.paths else "other"
         method = scope["method"] if (scope["method"], route) in self.scopes else "other"
-        self.metrics.answered(method, route, status, seconds)
+        self.metrics.requests.labels(method, route, str(status)).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
         client = scope.get("client")
         fields = {"method": method, "route": route, "status": status, "seconds": round(seconds, 4)}
         state = scope["state"]
@@ -211,23 +212,19 @@ class Gate:
         except UnicodeDecodeError:
             raise Problem(400, "the address is not UTF-8") from None
         if self.tokens and needed:
-            self._check_token(scope, headers, needed)
+            token = token_of(headers.get(b"authorization"), self.tokens)
+            if token is None:
+                raise Problem(401, "send a token: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
+            scope["state"]["who"] = token.name
+            if needed == "write" and token.scope != "write":
+                raise Problem(403, f"the token {token.name} may read, and not change voices")
         if needed and self.in_flight >= self.limits.max_requests:
             detail = f"{self.limits.max_requests} requests are in work; try again later"
             raise Problem(429, detail, {"retry-after": "1"})
 
-    def _check_token(self, scope: Scope, headers: dict[bytes, bytes], needed: str) -> None:
-        """Refuse a request whose token is none of ours, or does not allow it."""
-        token = token_of(headers.get(b"authorization"), self.tokens)
-        if token is None:
-            raise Problem(401, "send a token: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
-        scope["state"]["who"] = token.name
-        if needed == "write" and not token.may_write:
-            raise Problem(403, f"the token {token.name} may read, and not change voices")
-
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Read the body, in bounded time and memory."""
-        most = self.limits.body_bytes
+        most = self.limits.max_body << 20
         large = Problem(413, f"the body has more than {self.limits.max_body} MB; send fewer recordings at a time")
         if int(headers.get(b"content-length", b"0")) > most:
             raise large

@@ -25,8 +25,3 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, int) or value < 1:
                 raise DuopldaError(f"`{field.name}` must be a whole number from 1 on, not {value!r}")
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes of a body."""
-        return self.max_body << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,12 +22,3 @@ class Metrics:
         )
         self.in_flight = Gauge("duoplda_requests_in_flight", "Requests at this moment.", registry=self.registry)
         self.decisions = Counter("duoplda_decisions", "Answers to who is it.", ["decision"], registry=self.registry)
-
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer."""
-        self.requests.labels(method, route, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
-
-    def text(self) -> bytes:
-        """All of them, in the text format of Prometheus."""
-        return generate_latest(self.registry)

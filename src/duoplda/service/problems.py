@@ -6,11 +6,23 @@ import json
 import re
 from http import HTTPStatus
 
+from pydantic import BaseModel, Field
+
 from duoplda.errors import DuopldaError, MissingIds, printable
 from duoplda.io.received import TooLarge
 from duoplda.voices.store import StoreError
 
 PROBLEM_TYPE = "application/problem+json"
+
+
+class ProblemDetails(BaseModel):
+    """What is wrong, as RFC 9457 has it."""
+
+    type: str = "about:blank"
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(description="The cause and the remedy.", examples=["there is no voice 'anne'"])
+    instance: str = Field(description="The id of the request, which is that of the log.")
 
 
 class Problem(Exception):
@@ -24,14 +36,10 @@ class Problem(Exception):
 
     def body(self, request_id: str) -> bytes:
         """The answer's body; the request's id is that of the log."""
-        content = {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "detail": self.detail,
-            "instance": f"urn:uuid:{request_id}",
-        }
-        return json.dumps(content).encode()
+        title = HTTPStatus(self.status).phrase
+        instance = f"urn:uuid:{request_id}"
+        content = ProblemDetails(title=title, status=self.status, detail=self.detail, instance=instance)
+        return json.dumps(content.model_dump()).encode()
 
 
 def problem_of(error: Exception) -> Problem:

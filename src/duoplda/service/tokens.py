@@ -17,7 +17,6 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from duoplda.errors import DuopldaError
@@ -35,29 +34,19 @@ class Token:
     scope: str
     digest: bytes  # SHA-256 of the token
 
-    @property
-    def may_write(self) -> bool:
-        """Whether it lets voices be changed."""
-        return self.scope == "write"
-
 
 def read_tokens(path: PathLike) -> tuple[Token, ...]:
-    """Read a token file, which other people must not be able to read, nor anybody but its owner to write."""
+    """Read a token file, which other people must not be able to read, nor anybody but its owner to write.
+
+    Messages do not show the tokens.
+    """
     with open_binary(path) as f:
         mode = os.fstat(f.fileno()).st_mode
         if mode & (stat.S_IRWXO | stat.S_IWGRP):
             cause = f"may be read or changed by others (mode {stat.S_IMODE(mode):o})"
             raise bad(path, "", cause, "allow its owner alone: chmod 600")
         lines = f.read(1 << 20).decode("utf-8", "replace").splitlines()
-    tokens = tuple(_tokens(path, lines))
-    if not tokens:
-        raise bad(path, "", "has no token", "write a line `NAME read|write TOKEN`")
-    return tokens
-
-
-def _tokens(path: PathLike, lines: list[str]) -> Iterator[Token]:
-    """Yield the tokens of a file; messages do not show them."""
-    names = set[str]()
+    tokens: dict[str, Token] = {}
     for number, line in enumerate(lines, 1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
@@ -66,13 +55,15 @@ def _tokens(path: PathLike, lines: list[str]) -> Iterator[Token]:
         if len(fields) != 3 or fields[1] not in SCOPES:
             raise bad(path, place, "is not `NAME read|write TOKEN`")
         name, scope, token = fields
-        if not re.fullmatch(r"[\w.@-]{1,64}", name) or name in names:
+        if not re.fullmatch(r"[\w.@-]{1,64}", name) or name in tokens:
             raise bad(path, place, "the name occurs twice, or has more than letters, digits, `.`, `@`, `-` and `_`")
         if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},512}}", token):
             remedy = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             raise bad(path, place, f"the token has fewer than {SHORTEST_TOKEN} characters, or not ASCII alone", remedy)
-        names.add(name)
-        yield Token(name, scope, hashlib.sha256(token.encode()).digest())
+        tokens[name] = Token(name, scope, hashlib.sha256(token.encode()).digest())
+    if not tokens:
+        raise bad(path, "", "has no token", "write a line `NAME read|write TOKEN`")
+    return tuple(tokens.values())
 
 
 def token_of(header: bytes | None, tokens: tuple[Token, ...]) -> Token | None:

@@ -2,10 +2,10 @@
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,11 +31,8 @@ from duoplda.trials.tables import empty
 
 SCORES_PER_BLOCK = 1 << 23  # 64 MiB: large enough for products, small beside what holds the sides
 
-
-class StructureMap(Protocol):
-    """A calibration by the structure of trials: the scale and the offset of each."""
-
-    def maps(self, expected: Floats, alike: Floats) -> tuple[Floats, Floats]: ...
+# A calibration by the structure of trials: from what is expected of them, and how alike, the scale and offset of each
+StructureMap = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
@@ -130,7 +127,7 @@ class Scorer:
             put_cells(out, i, j - part.start, values)
         if self.calibration is not None:
             structure, column = self.structures.of_columns(tests, part)
-            _stretch(out, self.a.groups.index, *(v[:, column] for v in self.calibration.maps(*structure)))
+            _stretch(out, self.a.groups.index, *(v[:, column] for v in self.calibration(*structure)))
         return out
 
     def blocks(self, tests: Sides, cells: int | None = None, host: bool = False) -> Iterator[tuple[slice, Array]]:
@@ -203,7 +200,7 @@ class Scorer:
     def _by_structure(self, ratios: Array, structure: Structure) -> Array:
         """Ratios that are calibrated, with the structure of each."""
         assert self.calibration is not None
-        scale, offset = (put(values, ratios) for values in self.calibration.maps(*structure))
+        scale, offset = (put(values, ratios) for values in self.calibration(*structure))
         return scale * ratios + offset
 
     def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
@@ -249,11 +246,11 @@ def _stretch(out: Array, pattern: Ints, scale: Floats, offset: Floats) -> None:
     rows_at_once = max(1, (1 << 15) // max(1, out.shape[1])) if namespace(out) is np else len(pattern)
     a, b = (put(values, out) for values in (scale, offset))
 
-    def work(start: int, _: None) -> None:
+    def work(start: int) -> None:
         rows = slice(start, start + rows_at_once)
         out[rows, :] = take(a, pattern[rows]) * out[rows, :] + take(b, pattern[rows])
 
-    run(work, range(0, len(pattern), max(1, rows_at_once)), 4.0 * len(pattern) * out.shape[1], lambda: None)
+    run(work, range(0, len(pattern), max(1, rows_at_once)), 4.0 * len(pattern) * out.shape[1])
 
 
 def _unit(rows: Array) -> Array:

@@ -18,7 +18,7 @@ voice twice is an assignment problem on them, and not the most probable assignme
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,7 @@ from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, some
 
 Floats = NDArray[np.float64]
+Verdict = Literal["accept", "nobody", "unsure"]
 
 # Ratios beyond this count as this: infinite ones then compare by their priors, and no difference of them is NaN.
 LARGEST_RATIO = 1e6
@@ -65,7 +66,7 @@ class Costs(NamedTuple):
 class Decision(NamedTuple):
     """What is decided: "accept" one of the voices, whose number it is, "nobody" or "unsure"."""
 
-    verdict: str
+    verdict: Verdict
     voice: int | None = None
 
 
@@ -174,8 +175,10 @@ def decide_together(probabilities: Probabilities, costs: Costs = Costs()) -> lis
         columns = worthwhile[columns]
         named = saved[rows, columns] > 0
         voice[rows[named]] = columns[named]
-    verdicts = np.where(nobody < costs.unsure, "nobody", "unsure")
-    return [Decision("accept", int(v)) if v >= 0 else Decision(str(w)) for v, w in zip(voice, verdicts, strict=True)]
+    return [
+        Decision("accept", v) if v >= 0 else Decision("nobody" if cost < costs.unsure else "unsure")
+        for v, cost in zip(voice.tolist(), nobody.tolist(), strict=True)
+    ]
 
 
 # -- the sum over assignments

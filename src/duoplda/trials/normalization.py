@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -83,16 +82,6 @@ class Cohort:
         if self.speaker is not None and not isinstance(self.speaker, Mapping):
             raise DuopldaError(f"speaker must be a mapping from ids, got {type(self.speaker).__name__}")
 
-    @cached_property
-    def speakers(self) -> frozenset[str]:
-        """Who the members are, as far as that is known."""
-        return frozenset(self._who(self.sides.ids))
-
-    def _who(self, ids: NDArray[Any]) -> list[str]:
-        """The speakers of members, models or recordings, or the ids themselves."""
-        known = self.speaker or {}
-        return as_text(np.array([known.get(i, i) for i in ids.tolist()], dtype=object)).tolist()
-
     def refuse_shared(self, what: str, ids: ArrayLike = (), session: ArrayLike = ()) -> None:
         """Refuse trials whose speakers, recordings or sessions are also in the cohort, as far as names tell.
 
@@ -106,7 +95,11 @@ class Cohort:
         session = np.asarray(session).reshape(-1)
         shared = self.sides.rows(ids) >= 0
         if self.speaker is not None:
-            shared |= np.array([who in self.speakers for who in self._who(ids)], bool)
+            theirs, ours = (
+                as_text(np.array([self.speaker.get(i, i) for i in names.tolist()], dtype=object))
+                for names in (ids, self.sides.ids)
+            )
+            shared |= np.isin(theirs, ours)
         for kind, common in (
             ("speakers or recordings", ids[shared]),
             ("sessions", session[self.sides.named.last(session) >= 0]),
@@ -116,20 +109,6 @@ class Cohort:
                 cause = f"the cohort shares {len(names)} {kind} with the {what}: {some(names)}"
                 remedy = "Leave them out of the cohort; if they are others, give them other names"
                 raise DuopldaError(f"{cause}. A cohort must be of people who are in no trial. {remedy}")
-
-
-class NoSpread(DuopldaError):
-    """The scores of some sides with the cohort are all equal, or not finite."""
-
-    def __init__(self, what: str, ids: NDArray[Any]):
-        self.what = what
-        self.ids = ids
-        cause = f"the scores of {len(ids)} {what} with the cohort are all equal, or not finite: {some(ids)}"
-        super().__init__(f"{cause}. Give a cohort of different recordings, and of more of them")
-
-    def renamed(self, names: NDArray[Any]) -> NoSpread:
-        """The same where rows of tests have these names."""
-        return self if self.what == "models" else NoSpread(self.what, names[self.ids])
 
 
 class CohortScores(NamedTuple):
@@ -260,7 +239,9 @@ def _check(deviation: Array, largest: Array, ids: NDArray[Any], what: str) -> No
     good &= np.isfinite(to_numpy(deviation))
     bad = ~good.reshape(len(ids), -1).all(axis=1) if len(ids) else np.zeros(0, bool)
     if bad.any():
-        raise NoSpread(what, np.unique(ids[bad]))
+        names = np.unique(ids[bad])
+        cause = f"the scores of {len(names)} {what} with the cohort are all equal, or not finite: {some(names)}"
+        raise DuopldaError(f"{cause}. Give a cohort of different recordings, and of more of them")
 
 
 def selected_moments(A: Array, nearest: Ints) -> tuple[Array, Array]:

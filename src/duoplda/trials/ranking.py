@@ -102,12 +102,12 @@ class Alone:
             self.values = values
         missing = range(self.n, block.n, 4096)
 
-        def work(start: int, _: None) -> None:
+        def work(start: int) -> None:
             part = slice(start, min(start + 4096, block.n))
             g = gamma[block.rows[part]]
             self.values[part] = np.vecdot(g @ self.D, g)
 
-        run(work, missing, 2.0 * (block.n - self.n) * gamma.shape[1] ** 2, lambda: None)
+        run(work, missing, 2.0 * (block.n - self.n) * gamma.shape[1] ** 2)
         if self.n < block.n:
             self.largest = max(self.largest, float(np.abs(self.values[self.n : block.n]).max()))
             self.n = block.n
@@ -173,28 +173,23 @@ class Ranking:
         return rows, ratios
 
     @reproducible()
-    def ratios(self, tests: Sides) -> Floats:
-        """(tests, sides) all ratios in double precision: a product, and what is kept of sides that have not changed."""
+    def ratios(self, tests: Sides, precise: bool = True) -> Floats:
+        """(tests, sides) all ratios: a product, and what is kept of sides that have not changed.
+
+        Unless they are to be `precise`, products are in single precision: off by some hundredths at most where gamma is
+        not large.
+        """
         out = np.empty((len(tests), len(self.sides)))
         for which, parts in self._parts(tests):
             for part in parts:
-                for start in range(0, part.block.n, 4096):
-                    places = slice(start, min(start + 4096, part.block.n))
-                    rows = part.block.rows[places]
-                    products = part.right @ self.sides.gamma[rows].T
-                    out[which[:, None], rows] = products + part.alone.values[places] + part.b[:, None]
-        return out
-
-    @reproducible()
-    def guesses(self, tests: Sides) -> Singles:
-        """(tests, sides) all ratios in single precision, off by some hundredths at most where gamma is not large."""
-        out = np.empty((len(tests), len(self.sides)), np.float32)
-        for which, parts in self._parts(tests):
-            for part in parts:
                 block = part.block
-                for chunk in chunks(block.n, len(which)):
-                    values = scored(part, chunk) + part.b[:, None].astype(np.float32)
-                    out[which[:, None], block.rows[chunk]] = values
+                for places in chunks(block.n, 64 if precise else len(which)):
+                    rows = block.rows[places]
+                    if precise:
+                        values = part.right @ self.sides.gamma[rows].T + part.alone.values[places]
+                    else:
+                        values = scored(part, places)
+                    out[which[:, None], rows] = values + part.b[:, None]
         return out
 
     def _parts(self, tests: Sides) -> Iterator[tuple[Ints, list[TestPart]]]:
@@ -239,7 +234,13 @@ class Ranking:
 
     def _top(self, parts: list[TestPart], T: int, k: int) -> Iterator[tuple[Ints, Floats]]:
         """Rows and ratios of the k highest of each of T tests."""
-        error = np.max([error_bound(part) for part in parts], axis=0)  # (T,)
+        # (T,) how far ratios in single precision may be from exact ones
+        bounds = [
+            (part.right.shape[1] + 8) * np.sqrt(np.vecdot(part.right, part.right)) * part.block.length
+            + 6 * (part.alone.largest + np.abs(part.b))
+            for part in parts
+        ]
+        error = 2.0**-24 * np.max(bounds, axis=0)
         least = self._least(parts, T, k) - 2 * error
         near: list[list[tuple[int, Ints, Singles]]] = [[] for _ in range(T)]
         for p, part in enumerate(parts):
@@ -305,7 +306,7 @@ def scored(part: TestPart, rows: slice) -> Singles:
 def above(part: TestPart, limit: Singles) -> Iterator[tuple[Ints, Ints, Singles]]:
     """Tests, places in the block and scores of those above the limits (T,) of the tests, some places at a time."""
 
-    def work(rows: slice, _: None) -> tuple[Ints, Ints, Singles] | None:
+    def work(rows: slice) -> tuple[Ints, Ints, Singles] | None:
         scores = scored(part, rows)
         hit = scores > limit[:, None]
         if not hit.any():
@@ -314,14 +315,7 @@ def above(part: TestPart, limit: Singles) -> Iterator[tuple[Ints, Ints, Singles]
         return test, place + rows.start, scores[test, place]
 
     flops = 2.0 * part.right.size * part.block.n
-    yield from filter(None, in_order(work, chunks(part.block.n, len(limit)), flops, lambda: None))
-
-
-def error_bound(part: TestPart) -> Floats:
-    """(T,) how far ratios in single precision may be from exact ones."""
-    ny = part.right.shape[1]
-    length = np.sqrt(np.vecdot(part.right, part.right))
-    return 2.0**-24 * ((ny + 8) * length * part.block.length + 6 * (part.alone.largest + np.abs(part.b)))
+    yield from filter(None, in_order(work, chunks(part.block.n, len(limit)), flops))
 
 
 def ranking_of(sides: Sides) -> Ranking | None:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from duoplda.trials.tables import empty
 
 KEPT_BYTES = 3 << 29  # of factors and inverses that are kept from block to block
 LISTED_PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
-
-Item = TypeVar("Item")
 
 
 class Ratios(ABC):
@@ -303,7 +301,7 @@ class PatternProducts(Ratios):
         out[:, :ny] = g
         out[:, ny] = 1.0
 
-        def work(p: int, _: None) -> None:
+        def work(p: int) -> None:
             rows = one.of(p)
             which = self.table[p, self.basis]
             if xp is not np and self.Lambda_3.kept is not None:
@@ -315,7 +313,7 @@ class PatternProducts(Ratios):
 
             self.Lambda_3.each(which, use)
 
-        by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0, lambda: None)
+        by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0)
         return out
 
     def _right(self, p: int, many: PatternRows, out: Array) -> None:
@@ -441,19 +439,23 @@ def _forms(g: Array, stack: Array, which: Ints) -> Array:
 # -- pieces of work
 
 
-def run(work: Callable[[Item, Any], None], items: Sequence[Item], flops: float, scratch: Callable[[], Any]) -> None:
-    """Do the work of all items, in threads where these are worth it."""
+def run(
+    work: Callable[..., None], items: Sequence[Any], flops: float, scratch: Callable[[], Any] | None = None
+) -> None:
+    """Do the work of all items, in threads where these are worth it; with `scratch` as for `in_order`."""
     deque(in_order(work, items, flops, scratch), maxlen=0)
 
 
-def by_pattern(work: Callable[[int, Any], None], patterns: list[int], flops: float, scratch: Callable[[], Any]) -> None:
+def by_pattern(
+    work: Callable[..., None], patterns: list[int], flops: float, scratch: Callable[[], Any] | None = None
+) -> None:
     """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
     if flops and len(patterns) >= 16:  # with fewer, some threads would wait for the last ones
         run(work, patterns, flops, scratch)
         return
-    room = scratch()
+    room = () if scratch is None else (scratch(),)
     for p in patterns:
-        work(p, room)
+        work(p, *room)
 
 
 def product(left: Array, right: Array, into: Array | None) -> Array:
@@ -476,7 +478,7 @@ def write(out: Array, rows: Ints, columns: Ints, block: Callable[[slice, Array |
     # On the host eight pieces or more, so that threads have something to share: BLAS has one of them for each piece.
     step = max(16, min(256, n // 8, CHUNK_BYTES // (8 * len(columns)))) if xp is np else n
 
-    def work(t: int, _: None) -> None:
+    def work(t: int) -> None:
         part = slice(t, min(t + step, n))
         these = rows[part]
         stride = int(these[1] - these[0]) if len(these) > 1 else 1
@@ -490,7 +492,7 @@ def write(out: Array, rows: Ints, columns: Ints, block: Callable[[slice, Array |
         else:
             put_cells(out, these[:, None], columns, block(part, None))
 
-    run(work, range(0, n, step), 300.0 * n * len(columns) if xp is np else 0, lambda: None)
+    run(work, range(0, n, step), 300.0 * n * len(columns) if xp is np else 0)
 
 
 def dots(left: Array, right: Array, i: Ints, j: Ints) -> Array:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
@@ -38,7 +38,7 @@ from duoplda.model.posteriors import session_terms, sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
 from duoplda.trials.exact import log_evidence
 from duoplda.trials.occasions import Occasions
-from duoplda.trials.tables import Index, Table, as_names, packed, unpacked
+from duoplda.trials.tables import Table, as_names, packed, unpacked
 
 if TYPE_CHECKING:
     from duoplda.trials.ranking import Ranking
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # factors half as large again. Where more patterns are rare, sides are called ragged.
 MOST_PATTERNS = 64
 MOST_RECORDINGS = 10**8  # of a session of a file, and sessions of a side: more are damage, and their sums overflow
+REAL = ("gamma", "z", "occasion_gamma", "kappa", "seen", "seen_inside")  # arrays of files that hold real numbers
 STATE = ("model", "types", "version", "seen", "_people", "_sessions", "occasions")  # what is not computed from others
 
 
@@ -94,15 +95,26 @@ class Sides:
 
     seen: Seen | None = None
     ranking: Ranking | None = None  # what finds the highest-scoring of many sides, once it is made
+    _weighed: Self | None = None
 
-    def __init__(self, model: Model, types: Ints, people: Table, sessions: Table, occasions: Occasions | None = None):
+    def __init__(
+        self,
+        model: Model,
+        types: Ints,
+        people: Table,
+        sessions: Table | None = None,
+        occasions: Occasions | None = None,
+    ):
         """`people` has the columns ids, counts and gamma; `sessions`, those with names, name, side, type, z, occasion.
 
-        Without a column `occasion`, no occasion is known.
+        Without `sessions`, none has a name; without a column `occasion`, no occasion is known.
         """
         self.model = model
         self.types = types
         self.occasions = Occasions.none(len(types), people["gamma"]) if occasions is None else occasions
+        if sessions is None:
+            none = np.zeros(0, np.int64)
+            sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=zeros((0, model.nx), people["gamma"]))
         sessions.columns.setdefault("occasion", np.full(sessions.n, -1))
         self.version = 0
         self._people = people
@@ -116,17 +128,15 @@ class Sides:
     session_type = property(lambda self: self._sessions["type"])
     z = property(lambda self: self._sessions["z"])
     session_occasion = property(lambda self: self._sessions["occasion"])
+    named = property(lambda self: self._sessions.index)  # the rows of named sessions by their name
 
     @classmethod
     def empty(cls, model: Model, ids: ArrayLike = ()) -> Self:
         """Sides without recordings, to which recordings are added later."""
         names = as_names(np.asarray(ids))
-        none = np.zeros(0, np.int64)
         gamma = zeros((len(names), model.ny), model.V)
-        z = zeros((0, model.nx), model.V)
         people = Table(ids=names, counts=np.zeros((len(names), 0), np.int64), gamma=gamma)
-        sessions = Table(name=np.zeros(0, "U1"), side=none, type=none, z=z)
-        out = cls(model, np.zeros((0, model.K), np.int64), people, sessions)
+        out = cls(model, np.zeros((0, model.K), np.int64), people)
         out.seen = Seen()
         return out
 
@@ -150,26 +160,19 @@ class Sides:
     @property
     def weighed(self) -> Self:
         """The sides as evidence: sessions of one occasion count for less; these themselves where none does."""
-        return self if self._weighed is None else self._weighed
-
-    @cached_property
-    def _weighed(self) -> Self | None:
-        """None where nothing counts for less: sides that kept themselves would stay in memory."""
         rho = self.occasions.weight
-        if (rho == 1).all():
-            return None
-        out = self._counted(*self.occasions.weighed(self.counts, self.gamma))
-        weight = np.append(rho, 1.0)[self.session_occasion]  # the last one is for -1, no occasion
-        columns = {name: self._sessions[name] for name in ("name", "side", "type", "z")}
-        out._sessions = Table(**columns, occasion=np.full(len(weight), -1), weight=weight)
-        return out
-
-    def _counted(self, counts: NDArray[np.float64], gamma: Array) -> Self:
-        """The sides with other evidence, and as many sessions as before."""
-        people = Table(ids=self.ids, counts=counts, gamma=gamma, n_sessions=self.n_sessions)
-        out = self._plain(self.model, people)
-        out.terms = self.terms
-        return out
+        if (rho == 1).all():  # sides that kept themselves would stay in memory
+            return self
+        if self._weighed is None:
+            counts, gamma = self.occasions.weighed(self.counts, self.gamma)
+            people = Table(ids=self.ids, counts=counts, gamma=gamma, n_sessions=self.n_sessions)
+            weight = np.append(rho, 1.0)[self.session_occasion]  # the last one is for -1, no occasion
+            columns = {name: self._sessions[name] for name in ("name", "side", "type", "z")}
+            out = self._plain(self.model, people)
+            out._sessions = Table(**columns, occasion=np.full(len(weight), -1), weight=weight)
+            out.terms = self.terms
+            self._weighed = out
+        return self._weighed
 
     @property
     def n_sessions(self) -> Ints:
@@ -208,27 +211,11 @@ class Sides:
         """(n,) (gamma' Lambda^-1 gamma - ln|Lambda|) / 2."""
         return (self.quadratic - take(self.posterior.ln_Lambda, self.patterns.index)) / 2
 
-    @cached_property
-    def _by_side(self) -> tuple[Ints, Ints]:
-        """Named sessions in the order of their sides, and where those of each side begin, (n + 1,)."""
-        return _runs(self.session_side, len(self))
-
-    # -- what grows with the sides
-
-    @cached_property
-    def _places(self) -> Index:
-        return Index(self.ids)
-
-    @cached_property
-    def named(self) -> Index:
-        """Named sessions by name."""
-        return Index(self.session)
-
     # -- use
 
     def rows(self, ids: ArrayLike) -> Ints:
         """Rows of sides by id, -1 where there is none."""
-        return self._places.last(np.asarray(ids).reshape(-1))
+        return self._people.index.last(np.asarray(ids).reshape(-1))
 
     def find(self, ids: ArrayLike) -> Ints:
         """Rows of sides by id, all of which must be there."""
@@ -248,16 +235,15 @@ class Sides:
         ['c', 'a']
         """
         rows = np.ascontiguousarray(np.arange(len(self))[rows])
-        part, side = _runs_of(rows, *self._by_side)
+        part, side = _rows_of(rows, self.session_side, len(self))
         sessions = self._sessions.take(part)
         sessions.columns["side"] = side
-        order, start = _runs(self.occasions.side, len(self))
-        part, of_side = _runs_of(rows, order, start)
-        occasions = self.occasions.select(part, of_side)
-        place = np.argsort(order) - start[self.occasions.side]  # of an occasion among those of its side
+        n = len(self.occasions)
+        part, of_side = _rows_of(rows, self.occasions.side, len(self))
         old = sessions["occasion"]
-        new = np.searchsorted(of_side, side) + np.append(place, 0)[old]  # the last one is for -1, no occasion
+        new = np.searchsorted(of_side * n + part, side * n + old)
         sessions.columns["occasion"] = np.where(old < 0, -1, new)
+        occasions = self.occasions.select(part, of_side)
         out = type(self)(self.model, self.types, self._people.take(rows), sessions, occasions)
         out.seen = self.seen
         return out
@@ -268,6 +254,11 @@ class Sides:
     def __copy__(self) -> Self:
         """Sides that can be changed without changing these."""
         return self.select(slice(None))
+
+    def rename(self, ids: ArrayLike) -> None:
+        """Give the sides other ids (n,), in place."""
+        columns = {name: self._people[name] for name in self._people.columns}
+        self._people = Table(**columns | {"ids": as_names(np.asarray(ids))})
 
     def unnamed(self, ids: ArrayLike | None = None) -> Self:
         """A copy whose sessions have no names, so that none is found again elsewhere; under other ids if given."""
@@ -299,10 +290,8 @@ class Sides:
 
     def _plain(self, model: Model, sums: Table) -> Self:
         """Sides with our types of sessions and with these sums, none of whose sessions has a name."""
-        out = type(self).empty(model)
-        out.types = self.types
-        out._people = sums
-        out.occasions = Occasions.none(len(self.types), sums["gamma"])
+        out = type(self)(model, self.types, sums)
+        out.seen = Seen()
         return out
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -356,7 +345,6 @@ class Sides:
         counts = np.zeros((len(new), len(self.types)), np.int64)
         gamma = zeros((len(new), self.model.ny), self.gamma)
         self._people.append(ids=other.ids[new], counts=counts, gamma=gamma)
-        self._places.extend(other.ids[new])
         self.counts[rows[:, None], columns] += other.counts
         add_rows(self.gamma, rows, other.gamma)
         occasions = np.zeros(0, np.int64)
@@ -365,9 +353,8 @@ class Sides:
             occasions = self.occasions.add(other.occasions, rows[other.occasions.side], columns)
         self._join(other, rows, columns, np.append(occasions, -1)[other.session_occasion], *met)
         self.seen = seen_together(self.seen, other.seen)
-        indices = {name: self.__dict__[name] for name in ("_places", "named") if name in self.__dict__}
         ranking = self.ranking
-        self.__dict__ = self.__getstate__() | indices  # all else that was computed from the sides is out of date
+        self.__dict__ = self.__getstate__()  # all else that was computed from the sides is out of date
         self.version += 1
         if ranking is not None:
             ranking.update(rows)
@@ -458,20 +445,19 @@ class Sides:
         new = np.setdiff1d(np.arange(len(side)), part)
         columns_of_new = {"name": other.session[new], "side": side[new], "type": type_[new], "z": take(other.z, new)}
         self._sessions.append(**columns_of_new, occasion=occasion[new])
-        self.named.extend(other.session[new])
 
 
-def _runs(side: Ints, n: int) -> tuple[Ints, Ints]:
-    """Rows in the order of their sides 0 .. n - 1, and where those of each side begin, (n + 1,)."""
+def _rows_of(sides: Ints, side: Ints, n: int) -> tuple[Ints, Ints]:
+    """The rows of some sides, one side after the other, and for each of them the place of its side among these.
+
+    `side` (h,) is the side, 0 .. n - 1, of each row.
+    """
     order = np.argsort(side, kind="stable")
-    return order, np.searchsorted(side[order], np.arange(n + 1))
-
-
-def _runs_of(sides: Ints, order: Ints, start: Ints) -> tuple[Ints, Ints]:
-    """The rows of some sides, one side after the other, and for each of them the place of its side among these."""
-    n = start[sides + 1] - start[sides]
-    rows = order[np.repeat(start[sides] - np.cumsum(n) + n, n) + np.arange(n.sum())]
-    return rows, np.repeat(np.arange(len(sides)), n)
+    size = np.bincount(side, minlength=n)
+    start = (np.cumsum(size) - size)[sides]
+    times = size[sides]
+    rows = order[np.repeat(start - np.cumsum(times) + times, times) + np.arange(times.sum())]
+    return rows, np.repeat(np.arange(len(sides)), times)
 
 
 def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
@@ -525,13 +511,13 @@ class Enrolled(NamedTuple):
 def read_enrolled(path: str | os.PathLike[str]) -> Enrolled:
     """Read who is enrolled in a file that `Sides.save` wrote."""
     arrays, header = read_container(path, ["duoplda-sides"])
-    ids, _, _ = _checked(path, arrays, None)
+    ids, _, _ = _checked(path, arrays)
     recordings = arrays["counts"] @ arrays["types"].sum(axis=1)
     return Enrolled(ids, arrays["counts"].sum(axis=1), recordings, str(header.get("model")))
 
 
 def _checked(
-    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], model: Model | None
+    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], model: Model | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], Seen | None]:
     """The ids, the names of sessions and what was seen in a file of sides, whose arrays must fit together.
 
@@ -540,10 +526,9 @@ def _checked(
     try:
         ids = unpacked(arrays["ids"])
         session = unpacked(arrays["session"])
-        types, counts, side, type_ = (arrays[k] for k in ("types", "counts", "session_side", "session_type"))
         n = len(ids)
         h = len(session)
-        C = len(types)
+        C = len(arrays["types"])
         widths = [arrays[name].shape[-1] for name in ("types", "gamma", "z")]
         K, ny, nx = widths if model is None else (model.K, model.ny, model.nx)
         shapes: dict[str, tuple[int, ...]] = {"types": (C, K), "counts": (n, C), "gamma": (n, ny), "z": (h, nx)}
@@ -552,46 +537,46 @@ def _checked(
             o = len(unpacked(arrays["occasion"]))
             shapes |= {"occasion_side": (o,), "occasion_counts": (o, C), "occasion_gamma": (o, ny)}
             shapes |= {"session_occasion": (h,), "kappa": (1,)}
-        for name, shape in shapes.items():
-            array = arrays[name]
-            real = name in ("gamma", "z", "occasion_gamma", "kappa")
-            if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
-                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
-            # Comparisons with NaN are false. Numbers of sessions and recordings are added up and multiplied.
-            if not (np.abs(array) <= LARGEST if real else (array >= 0) & (array <= MOST_RECORDINGS)).all():
-                allowed = f"finite numbers up to {LARGEST:g}" if real else f"numbers from 0 to {MOST_RECORDINGS:,}"
-                raise ValueError(f"{name} must have {allowed}")
-        if h and (side.max() >= n or type_.max() >= C):
+        inside = "seen_inside" in arrays
+        total = arrays.get("seen_inside" if inside else "seen")
+        if total is not None:
+            shapes |= {"n_seen": (1,), "seen_inside" if inside else "seen": (max(1, total.size),)}
+        check_numbers(arrays, shapes)
+        cell = arrays["session_side"] * C + arrays["session_type"]
+        if (arrays["session_side"] >= n).any() or (arrays["session_type"] >= C).any():
             raise ValueError("it has sessions of speakers, or of types, that it does not have")
-        if (np.bincount(side * C + type_, minlength=n * C).reshape(n, C) > counts).any():
+        if (np.bincount(cell, minlength=n * C).reshape(n, C) > arrays["counts"]).any():
             raise ValueError("it has more named sessions than sessions")
         if "occasion" in arrays:
-            _check_occasions(arrays, n, o)
-        seen = None
-        inside = "seen_inside" in arrays
-        if inside or "seen" in arrays:
-            number = arrays["n_seen"]
-            total = arrays["seen_inside" if inside else "seen"]
-            if number.shape != (1,) or number.dtype != np.int64 or number[0] < 0:
-                what = number.tolist() if number.size < 9 else number.shape
-                raise ValueError(f"n_seen is {number.dtype} {what}, expected one number from 0 on")
-            if total.ndim != 1 or not total.size or total.dtype != np.float64 or not (np.abs(total) <= LARGEST).all():
-                raise ValueError(f"seen is {total.dtype} of shape {total.shape}, expected finite numbers in a row")
-            seen = Seen(int(number[0]), total, inside)
+            side = arrays["occasion_side"]
+            if (side >= n).any() or (arrays["session_occasion"] > o).any() or not 0 <= arrays["kappa"][0] <= 1:
+                raise ValueError("it has occasions of speakers, or of sessions, that it does not have")
+            counts = np.zeros_like(arrays["counts"])
+            np.add.at(counts, side, arrays["occasion_counts"])
+            if (counts > arrays["counts"]).any():
+                raise ValueError("it has more sessions in occasions than sessions")
+        seen = None if total is None else Seen(int(arrays["n_seen"][0]), total, inside)
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DuopldaError(f"{path}: is damaged: {error}") from None
     return ids, session, seen
 
 
-def _check_occasions(arrays: dict[str, NDArray[Any]], n: int, o: int) -> None:
-    """Refuse `o` occasions that do not fit the sessions of `n` sides."""
-    side = arrays["occasion_side"]
-    if (side >= n).any() or (arrays["session_occasion"] > o).any() or not 0 <= arrays["kappa"][0] <= 1:
-        raise ValueError("it has occasions of speakers, or of sessions, that it does not have")
-    counts = np.zeros_like(arrays["counts"])
-    np.add.at(counts, side, arrays["occasion_counts"])
-    if (counts > arrays["counts"]).any():
-        raise ValueError("it has more sessions in occasions than sessions")
+def check_numbers(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse arrays of a file that have other shapes, or numbers that no enrolled sides have.
+
+    Those named in `REAL` hold real numbers, the others numbers of things, or of rows. These are added up and
+    multiplied, and must not overflow.
+    """
+    for name, shape in shapes.items():
+        array = arrays[name]
+        real = name in REAL
+        if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
+        # Comparisons with NaN are false.
+        most = LARGEST if real else 2**62 if name == "n_seen" else MOST_RECORDINGS
+        if not (np.abs(array) <= most if real else (array >= 0) & (array <= most)).all():
+            allowed = f"finite numbers up to {most:g}" if real else f"numbers from 0 to {most:,}"
+            raise ValueError(f"{name} is an array with other numbers than {allowed}")
 
 
 class Groups:
@@ -684,15 +669,13 @@ class Meeting:
         second = both[:, a.shape[1] :]
         self.n = len(both)
         self.which = which
-        self.terms = Terms(model, np.concatenate([first, second, first + second]))
-
-    def _three(self, stack: Array) -> tuple[Array, Array, Array]:
-        """The terms of the first parts, of the second, and of the whole sessions."""
-        return stack[: self.n, ...], stack[self.n : 2 * self.n, ...], stack[2 * self.n :, ...]
+        self.parts = Terms(model, first), Terms(model, second)
+        self.whole = Terms(model, first + second)
 
     def shift(self, za: Array, zb: Array) -> Array:
         """(h, ny) what joining the parts adds to gamma."""
-        A, B, whole = self._three(self.terms.PJ)
+        A, B = (terms.PJ for terms in self.parts)
+        whole = self.whole.PJ
         out = zeros((za.shape[0], A.shape[-1]), za)
         for t in range(self.n):
             rows = np.flatnonzero(self.which == t)
@@ -703,15 +686,14 @@ class Meeting:
 
     def gain(self, za: Array, zb: Array) -> Array:
         """(h,) what joining the parts adds to the sum of the session terms."""
-        parts = enumerate((za, zb, za + zb))
-        first, second, whole = (session_terms(self.terms, self.which + t * self.n, z) for t, z in parts)
-        return whole - first - second
+        first, second = (session_terms(terms, self.which, z) for terms, z in zip(self.parts, (za, zb), strict=True))
+        return session_terms(self.whole, self.which, za + zb) - first - second
 
     @property
     def G(self) -> Array:
         """What joining the parts adds to Lambda, for each pair of types."""
-        first, second, whole = self._three(self.terms.G)
-        return whole - first - second
+        first, second = (terms.G for terms in self.parts)
+        return self.whole.G - first - second
 
 
 def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:

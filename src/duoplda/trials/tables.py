@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,10 @@ from duoplda.data.labels import Ints
 
 
 class Table:
-    """Columns of one length, with free room behind their rows: to append n rows one by one costs O(n), not O(n^2)."""
+    """Columns of one length, the first of which may be names.
+
+    There is free room behind the rows: to append n rows one by one costs O(n), not O(n^2).
+    """
 
     def __init__(self, **columns: Array):
         self.columns = columns
@@ -24,6 +27,11 @@ class Table:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"columns": {name: self[name] for name in self.columns}, "n": self.n}
+
+    @cached_property
+    def index(self) -> Index:
+        """The rows by name. It grows with the table."""
+        return Index(self[next(iter(self.columns))])
 
     def append(self, **rows: Array) -> None:
         """Add rows to all of the columns; names become wider, or texts, where the new ones ask for that."""
@@ -41,6 +49,8 @@ class Table:
                 old = room
             old[self.n : n, ...] = new
             self.columns[name] = old
+        if "index" in self.__dict__:
+            self.index.extend(rows[next(iter(self.columns))])
         self.n = n
 
     def take(self, rows: Ints) -> Table:
@@ -62,24 +72,18 @@ def as_names(names: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_text(names: NDArray[Any]) -> NDArray[Any]:
-    """Names as text; 5 and 5.0 are "5"."""
-    return np.array(list(_keys(names)), dtype=str)
-
-
-def _key(name: str | bytes | float) -> str:
-    """A name as text, such that 5, 5.0 and "5" are the same."""
-    if isinstance(name, bytes):
-        return name.decode()
-    if isinstance(name, bool) or (isinstance(name, float) and name.is_integer()):
-        name = int(name)
-    return name if isinstance(name, str) else str(name)
-
-
-def _keys(names: NDArray[Any]) -> Iterable[str]:
-    """The names as text; what is text already costs nothing."""
+    """Names as text, such that 5, 5.0 and "5" are the same; what is text already costs nothing."""
     if names.dtype.kind == "U":
-        return names.tolist()
-    return map(str if names.dtype.kind == "i" else _key, names.tolist())
+        return names
+    texts = []
+    for name in names.tolist():
+        if isinstance(name, bytes):
+            texts.append(name.decode())
+        elif isinstance(name, bool | float) and float(name).is_integer():
+            texts.append(str(int(name)))
+        else:
+            texts.append(str(name))
+    return np.array(texts, dtype=str)
 
 
 def packed(names: NDArray[Any]) -> NDArray[Any]:
@@ -108,14 +112,14 @@ class Index:
 
     def extend(self, names: NDArray[Any]) -> None:
         """Names of further rows."""
-        for row, name in enumerate(_keys(names), len(self._before)):
+        for row, name in enumerate(as_text(names).tolist(), len(self._before)):
             self._before.append(self._last.get(name, -1))
             self._last[name] = row
 
     def last(self, names: NDArray[Any]) -> Ints:
         """The last row that has each of the names, -1 where there is none."""
         last = self._last
-        return np.array([last.get(name, -1) for name in _keys(names)], np.int64)
+        return np.array([last.get(name, -1) for name in as_text(names).tolist()], np.int64)
 
     def find(self, names: NDArray[Any]) -> tuple[Ints, Ints]:
         """All rows that have one of the names, and which of the names it is."""
@@ -128,5 +132,5 @@ class Index:
             which = which[known]
             parts.append(np.stack([row, which]))
             row = np.array([self._before[r] for r in row.tolist()], np.int64)
-        rows, names_of_rows = np.concatenate(parts, axis=1)
-        return rows, names_of_rows
+        rows, which = np.concatenate(parts, axis=1)
+        return rows, which

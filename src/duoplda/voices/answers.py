@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+
+from duoplda.trials.identification import Verdict
+
+
+def _told(description: str | None = None, example: object = None) -> dict[str, Any]:
+    """What the description of the HTTP service says of a field."""
+    told = {"description": description, "examples": None if example is None else [example]}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -15,10 +24,10 @@ class Session:
     2
     """
 
-    name: str
-    n_recordings: int
+    name: str = field(metadata=_told(example="2026-03-02"))
+    n_recordings: int = field(metadata=_told(example=3))
     added: datetime
-    by: str | None
+    by: str | None = field(metadata=_told("Who added it: of the service, the name of a token.", "office"))
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,12 @@ class Voice:
     3
     """
 
-    name: str
-    n_sessions: int
-    n_recordings: int
+    name: str = field(metadata=_told(example="anna"))
+    n_sessions: int = field(metadata=_told(example=2))
+    n_recordings: int = field(metadata=_told(example=5))
     created: datetime
     changed: datetime
-    by: str | None = None  # who changed it last
+    by: str | None = field(default=None, metadata=_told("Who changed it last.", "office"))
     sessions: tuple[Session, ...] = ()
 
 
@@ -48,9 +57,9 @@ class Candidate:
     'ann'
     """
 
-    name: str
-    llr: float
-    posterior: float
+    name: str = field(metadata=_told(example="anna"))
+    llr: float = field(metadata=_told("The log-likelihood ratio, in nats.", 14.2))
+    posterior: float = field(metadata=_told("The probability that it is this voice.", 0.993))
 
 
 @dataclass(frozen=True)
@@ -70,11 +79,11 @@ class Identification:
     'ann'
     """
 
-    candidates: tuple[Candidate, ...]
-    someone_else: float
-    decision: str
-    name: str | None
-    domain_warning: str | None = None
+    candidates: tuple[Candidate, ...] = field(metadata=_told("The most probable voices, the first one first."))
+    someone_else: float = field(metadata=_told("The probability that it is nobody of the registry.", 0.006))
+    decision: Verdict
+    name: str | None = field(metadata=_told("Who it is, where the decision is to accept.", "anna"))
+    domain_warning: str | None = field(default=None, metadata=_told("Why the ratios may mislead, where they may."))
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,8 @@ class Verification:
     'accept'
     """
 
-    name: str
-    llr: float
-    posterior: float
-    decision: str
+    name: str = field(metadata=_told(example="anna"))
+    llr: float = field(metadata=_told("The log-likelihood ratio, in nats.", 14.2))
+    posterior: float = field(metadata=_told("The probability that it is this voice.", 0.999))
+    decision: Verdict
     domain_warning: str | None = None

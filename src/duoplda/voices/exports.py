@@ -6,7 +6,7 @@ a header with names and dates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -15,10 +15,12 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
 from duoplda.io import read_container, write_container
 from duoplda.io.common import PathLike
 from duoplda.model.parameters import Model
+from duoplda.trials.sides import check_numbers
 from duoplda.voices.given import checked_name
 from duoplda.voices.rows import Kept, bytes_of, keep_embeddings, kept_embeddings, unpacked_sums
 from duoplda.voices.store import REGISTRY, SESSIONS, VOICES
@@ -52,79 +54,71 @@ def write_export(path: PathLike, connection: sa.Connection, *, force: bool) -> N
     write_container(path, KIND, arrays, header, force=force)
 
 
+@dataclass(frozen=True, eq=False)
 class Export:
-    """What a file of `write_export` holds, checked against the model that it is for."""
+    """What a file of `write_export` holds."""
 
-    def __init__(self, path: PathLike, model: Model, fingerprint: str):
-        arrays, self.header = read_container(path, [KIND])
-        if self.header.get("model") != fingerprint:
-            raise DuopldaError(f"{path}: these voices were enrolled by another model: give that one")
-        try:
-            self._check(arrays, model)
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise DuopldaError(f"{path}: is damaged: {error}") from None
-
-    def _check(self, arrays: dict[str, NDArray[Any]], model: Model) -> None:
-        voices = self.header["voices"]
-        sessions = self.header["sessions"]
-        h = len(sessions)
-        owner = arrays["voice"]
-        shapes = {"voice": (h,), "type": (h, model.K), "gamma": (h, model.ny), "z": (h, model.nx)}
-        for name, shape in shapes.items():
-            dtype = np.float64 if name in ("gamma", "z") else np.int64
-            array = arrays[name]
-            if (
-                array.shape != shape
-                or array.dtype != dtype
-                or not np.isfinite(array).all()
-                or array.min(initial=0) < (-np.inf if dtype == np.float64 else 0)
-            ):
-                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, or has numbers that cannot be")
-        for name, *_ in (*voices, *sessions):
-            checked_name(name)
-        for date in [voice[1] for voice in voices] + [voice[2] for voice in voices] + [s[1] for s in sessions]:
-            datetime.fromisoformat(date)
-        pairs = {(int(v), session[0]) for v, session in zip(owner.tolist(), sessions, strict=True)}
-        if (
-            len({name for name, *_ in voices}) < len(voices)
-            or len(pairs) < h
-            or not np.array_equal(np.unique(owner), np.arange(len(voices)))
-        ):
-            raise ValueError("its voices and sessions do not fit together")
-        self.owner = owner
-        self.sums = StoredSums(arrays["type"], arrays["gamma"], arrays["z"])
-        self.parts: dict[int, list[Kept]] = {}
-        for session, part, told in self.header.get("kinds", ()):
-            X = arrays[f"embeddings.{session}.{part}"]
-            if X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not (told is None or len(told) == len(X)):
-                raise ValueError(f"the embeddings of session {session} are {X.dtype} of shape {X.shape}")
-            self.parts.setdefault(session, []).append((X, told))
-        if self.header["keep"] == "embeddings" and len(self.parts) < h:
-            raise ValueError("there are sessions without embeddings")
+    header: dict[str, Any]  # keep, created, voices and sessions
+    owner: Ints  # (h,) the voice of each session, as a place in the list of voices
+    sums: StoredSums  # of the sessions
+    parts: dict[int, list[Kept]]  # the recordings of each session, where they are kept
 
     def insert(self, connection: sa.Connection) -> None:
         """Fill the tables of a registry that is empty."""
-        names = ("name", "created", "changed", "by")
-        voices = ({**dict(zip(names, row, strict=True)), "id": i + 1} for i, row in enumerate(self.header["voices"]))
-        for rows in _batches(voice | {"version": 0} for voice in voices):
-            connection.execute(sa.insert(VOICES), rows)
-        for rows in _batches(self._session_rows()):
-            connection.execute(sa.insert(SESSIONS), rows)
+        voices = (
+            {"id": i + 1, "name": name, "created": created, "changed": changed, "by": by, "version": 0}
+            for i, (name, created, changed, by) in enumerate(self.header["voices"])
+        )
+        sessions = (
+            {"id": i + 1, "voice": int(self.owner[i]) + 1, "name": name, "added": added, "by": by}
+            | bytes_of(self.sums[[i]])
+            for i, (name, added, by) in enumerate(self.header["sessions"])
+        )
+        for table, rows in ((VOICES, voices), (SESSIONS, sessions)):
+            while batch := [*islice(rows, ROWS_OF_AN_INSERT)]:
+                connection.execute(sa.insert(table), batch)
+            if connection.dialect.name == "postgresql":  # whose counters do not know of numbers that were given
+                last = f"coalesce((SELECT max(id) FROM {table.name}), 1)"
+                connection.exec_driver_sql(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), {last})")
         for session, parts in self.parts.items():
             for X, told in parts:
                 keep_embeddings(connection, session + 1, X, None if told is None else np.array(told))
-        if connection.dialect.name == "postgresql":  # whose counters do not know of numbers that were given
-            for table in (VOICES, SESSIONS):
-                last = f"coalesce((SELECT max(id) FROM {table.name}), 1)"
-                connection.exec_driver_sql(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), {last})")
-
-    def _session_rows(self) -> Iterator[dict[str, Any]]:
-        for i, (name, added, by) in enumerate(self.header["sessions"]):
-            row = {"id": i + 1, "voice": int(self.owner[i]) + 1, "name": name, "added": added, "by": by}
-            yield row | bytes_of(self.sums[[i]])
 
 
-def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    rows = iter(rows)
-    while batch := list(islice(rows, ROWS_OF_AN_INSERT)):
-        yield batch
+def read_export(path: PathLike, model: Model, fingerprint: str) -> Export:
+    """Read a file of `write_export`, which must be whole, and for this model."""
+    arrays, header = read_container(path, [KIND])
+    if header.get("model") != fingerprint:
+        raise DuopldaError(f"{path}: these voices were enrolled by another model: give that one")
+    try:
+        return _checked(arrays, header, model)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise DuopldaError(f"{path}: is damaged: {error}") from None
+
+
+def _checked(arrays: dict[str, NDArray[Any]], header: dict[str, Any], model: Model) -> Export:
+    voices = header["voices"]
+    sessions = header["sessions"]
+    h = len(sessions)
+    check_numbers(arrays, {"voice": (h,), "type": (h, model.K), "gamma": (h, model.ny), "z": (h, model.nx)})
+    owner = arrays["voice"]
+    for name, *_ in (*voices, *sessions):
+        checked_name(name)
+    for date in [voice[1] for voice in voices] + [voice[2] for voice in voices] + [s[1] for s in sessions]:
+        datetime.fromisoformat(date)
+    pairs = {(int(v), session[0]) for v, session in zip(owner.tolist(), sessions, strict=True)}
+    if (
+        len({name for name, *_ in voices}) < len(voices)
+        or len(pairs) < h
+        or not np.array_equal(np.unique(owner), np.arange(len(voices)))
+    ):
+        raise ValueError("its voices and sessions do not fit together")
+    parts: dict[int, list[Kept]] = {}
+    for session, part, told in header.get("kinds", ()):
+        X = arrays[f"embeddings.{session}.{part}"]
+        if X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not (told is None or len(told) == len(X)):
+            raise ValueError(f"the embeddings of session {session} are {X.dtype} of shape {X.shape}")
+        parts.setdefault(session, []).append((X, told))
+    if header["keep"] == "embeddings" and len(parts) < h:
+        raise ValueError("there are sessions without embeddings")
+    return Export(header, owner, StoredSums(arrays["type"], arrays["gamma"], arrays["z"]), parts)

@@ -41,11 +41,11 @@ class Gallery:
         self.scorer = self.chain.scorer(sides)
         self._copy: Scorer | None = None
 
-    def put(self, numbers: Sequence[int], names: Sequence[str], sides: Sides) -> None:
-        """Add voices, or put what they now are in the place of what they were."""
+    def put(self, names: Sequence[str], sides: Sides) -> None:
+        """Add voices, whose ids are numbers, or put what they now are in the place of what they were."""
         self._copy = None
         self.sides.put(sides)
-        rows = self.sides.rows(np.asarray(numbers, np.int64)).tolist()
+        rows = self.sides.rows(sides.ids).tolist()
         for row in rows:  # first all old names: two voices may have changed theirs with each other
             if row < len(self.names):
                 self.rows.pop(self.names[row], None)
@@ -88,7 +88,7 @@ class Gallery:
             return self._calibrated(to_numpy(self.scorer.columns(tests)).T)
         if few:
             return self._calibrated(ranking.ratios(tests))
-        out = ranking.guesses(tests).astype(np.float64)
+        out = ranking.ratios(tests, precise=False)
         np.put_along_axis(out, *ranking.top(tests, min(k, len(self.sides))), axis=1)
         return self._calibrated(out)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,24 +20,52 @@ Labels = ArrayLike | None
 
 
 @dataclass(frozen=True, eq=False)
-class Addition:
-    """Recordings of one voice, checked."""
+class Given:
+    """Recordings of one person, checked."""
 
-    name: str
     X: NDArray[Any]  # (n, d)
-    sessions: list[str] | None  # None: they have no names yet
+    sessions: list[str] | None  # in the order in which they occur; None: they have no names
     session: Ints  # (n,)
     kinds: NDArray[Any] | None  # (n,)
 
     @classmethod
-    def of(cls, name: str, X: ArrayLike, session: Labels, kind: Labels) -> Addition:
+    def of(cls, X: ArrayLike, session: Labels, kind: Labels) -> Given:
         rows = matrix(X)
-        return cls(checked_name(name), rows, *sessions_of(session, len(rows)), kinds_of(kind, len(rows)))
+        n = len(rows)
+        names = labels_of(session, n, "names of sessions")
+        kinds = labels_of(kind, n, "kinds of channels")
+        if names is None:
+            return cls(rows, None, np.arange(n), kinds)
+        checked = [checked_name(str(name), "a name of a session") for name in names.tolist()]
+        places = {name: i for i, name in enumerate(dict.fromkeys(checked))}
+        return cls(rows, [*places], np.array([places[name] for name in checked], np.int64), kinds)
 
     def part(self, session: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """The recordings of one session, and their kinds."""
         rows = self.session == session
         return self.X[rows], None if self.kinds is None else self.kinds[rows]
+
+
+def together(given: Collection[Given]) -> tuple[NDArray[Any], NDArray[Any] | None, Ints, Ints]:
+    """The recordings of several people, their kinds where any are told, and their sessions.
+
+    Sessions are numbered on from one person to the next; the numbers at which those of each begin come last.
+    """
+    n_sessions = [int(one.session.max()) + 1 for one in given]
+    first = np.concatenate([[0], np.cumsum(n_sessions)])
+    session = np.concatenate([one.session + start for one, start in zip(given, first[:-1], strict=True)])
+    return *joined([(one.X, one.kinds) for one in given]), session, first
+
+
+def joined(parts: Collection[tuple[NDArray[Any], Any]]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Recordings of several parts and their kinds, None for each that is not told; None where none is."""
+    if len({X.shape[1] for X, _ in parts}) > 1:
+        raise DuopldaError("some recordings have more dimensions than others: give embeddings of one extractor")
+    vectors = np.concatenate([X for X, _ in parts])
+    if all(kinds is None for _, kinds in parts):
+        return vectors, None
+    told = [np.full(len(X), None) if kinds is None else np.asarray(kinds, object) for X, kinds in parts]
+    return vectors, np.concatenate(told)
 
 
 def checked_name(name: str, what: str = "a name") -> str:
@@ -64,28 +92,15 @@ def matrix(X: ArrayLike) -> NDArray[Any]:
     return rows
 
 
-def sessions_of(session: Labels, n: int) -> tuple[list[str] | None, Ints]:
-    """The names of sessions in the order in which they occur, and which one each recording is of."""
-    if session is None:
-        return None, np.arange(n)
-    named = np.asarray(session)
-    labels = [str(label) for label in (named.tolist() if named.ndim else [named.item()] * n)]
-    if len(labels) != n:
-        raise DuopldaError(f"there are {n} recordings and {len(labels)} names of sessions")
-    names = [checked_name(label, "a name of a session") for label in labels]
-    places = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return [*places], np.array([places[name] for name in names], np.int64)
-
-
-def kinds_of(kind: Labels, n: int) -> NDArray[Any] | None:
-    """The kind of each recording, None if it is not told."""
-    if kind is None:
+def labels_of(labels: Labels, n: int, what: str) -> NDArray[Any] | None:
+    """One label for each of n recordings, or one for all of them."""
+    if labels is None:
         return None
-    kinds = np.asarray(kind)
-    kinds = kinds if kinds.ndim else np.full(n, kinds)
-    if kinds.shape != (n,):
-        raise DuopldaError(f"there are {n} recordings and {kinds.size} kinds of channels")
-    return kinds
+    known = np.asarray(labels)
+    known = known if known.ndim else np.full(n, known)
+    if known.shape != (n,):
+        raise DuopldaError(f"there are {n} recordings and {known.size} {what}")
+    return known
 
 
 def numbered(n: int, taken: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Device, on_device
-from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import domain
 from duoplda.estimators.backend import Backend
@@ -30,30 +29,11 @@ from duoplda.trials.identification import (
     voice_priors,
 )
 from duoplda.trials.sides import Seen, Sides
+from duoplda.voices import rows
 from duoplda.voices.answers import Candidate, Identification, Verification, Voice
-from duoplda.voices.exports import Export, write_export
+from duoplda.voices.exports import read_export, write_export
 from duoplda.voices.gallery import Gallery
-from duoplda.voices.given import Addition, Labels, checked_name, kinds_of, matrix, numbered, sessions_of
-from duoplda.voices.rows import (
-    add_session,
-    counted_voices,
-    described,
-    drop_sessions,
-    find_voice,
-    forget,
-    insert,
-    keep_embeddings,
-    kept_embeddings,
-    now,
-    number_of,
-    replace_sums,
-    session_of,
-    sessions_by_name,
-    sums_of,
-    touch,
-    unpacked_sums,
-    voice_of,
-)
+from duoplda.voices.given import Given, Labels, checked_name, joined, numbered, together
 from duoplda.voices.snapshots import drop_blocks, read_snapshot, write_block
 from duoplda.voices.store import EMBEDDINGS, REGISTRY, REGISTRY_FORMAT, REMOVED, SESSIONS, VOICES, Store
 from duoplda.voices.sums import StoredSums
@@ -80,8 +60,8 @@ class Registry:
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
     >>> with tempfile.TemporaryDirectory() as folder, Registry.create(folder + "/voices.db", plda) as registry:
-    ...     for name, rows in {"ann": [[4.0], [4.4]], "bob": [[-3.0]]}.items():
-    ...         _ = registry.add(name, rows)
+    ...     for name, X in {"ann": [[4.0], [4.4]], "bob": [[-3.0]]}.items():
+    ...         _ = registry.add(name, X)
     ...     answer = registry.identify([[4.1]])
     ...     [voice.name for voice in registry.voices()], answer.decision, answer.name, round(answer.someone_else, 2)
     (['ann', 'bob'], 'accept', 'ann', 0.25)
@@ -116,7 +96,7 @@ class Registry:
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
         on_device(np.zeros(1), device)  # refused here, and not by the first question
-        return cls._made(location, chain_of(model), {"keep": keep, "created": now()}, by, device=device)
+        return cls._made(location, chain_of(model), {"keep": keep, "created": rows.now()}, by, device=device)
 
     @classmethod
     def open(
@@ -178,9 +158,9 @@ class Registry:
     def voices(self, search: str | None = None) -> list[Voice]:
         """All voices in the order of their names, or those whose name contains a text, in capitals or not."""
         with self._store.reading() as connection:
-            rows = connection.execute(counted_voices()).all()
+            all_voices = connection.execute(rows.counted_voices()).all()
         wanted = (search or "").casefold()
-        matching = (voice_of(row) for row in rows if wanted in row.name.casefold())
+        matching = (rows.voice_of(row) for row in all_voices if wanted in row.name.casefold())
         return sorted(matching, key=lambda voice: voice.name)  # as databases sort in ways of their own
 
     def sides(self) -> Sides:
@@ -190,17 +170,17 @@ class Registry:
             self._check_model(connection.execute(sa.select(REGISTRY)).one())
             names = _names(connection, sa.select(VOICES.c.id, VOICES.c.name))
             out = Sides.empty(chain.ratio_model_, np.zeros(0, "U1"))
-            for numbers, owner, sums in self._sums_of_voices(connection, names, every=True):
-                out.add(sums.sides(chain.ratio_model_, [names[number] for number in numbers], owner))
+            for part in self._sides(connection, names, every=True):
+                out.add(part)
         return out
 
     def voice(self, name: str) -> Voice:
         """One voice, with its sessions in the order in which they were added."""
         with self._store.reading() as connection:
-            number = number_of(connection, name)
-            row = connection.execute(counted_voices().where(VOICES.c.id == number)).one()
+            number = rows.number_of(connection, name)
+            row = connection.execute(rows.counted_voices().where(VOICES.c.id == number)).one()
             sessions = sa.select(SESSIONS).where(SESSIONS.c.voice == number).order_by(SESSIONS.c.id)
-            return voice_of(row, tuple(map(session_of, connection.execute(sessions))))
+            return rows.voice_of(row, connection.execute(sessions))
 
     # -- changes
 
@@ -247,51 +227,37 @@ class Registry:
         session, kind : those of its recordings, by name
         by, join : as for `add`
         """
-        additions = [
-            Addition.of(name, X, (session or {}).get(name), (kind or {}).get(name)) for name, X in voices.items()
-        ]
-        if len({addition.name for addition in additions}) < len(additions):
+        additions = {
+            checked_name(name): Given.of(X, (session or {}).get(name), (kind or {}).get(name))
+            for name, X in voices.items()
+        }
+        if len(additions) < len(voices):
             raise DuopldaError("a name occurs twice, in composed and in decomposed letters: give it once")
-        sums = self._sums_of_additions(additions)
+        if not additions:
+            return
+        X, kinds, sessions, first = together(additions.values())
+        sums = StoredSums.of(self._model, X, sessions, kinds)
         with self._store.changing() as (connection, registry):
             self._check_model(registry)
-            for addition, new in zip(additions, sums, strict=True):
-                self._enrol(connection, registry, addition, new, by or self._by, join)
-
-    def _sums_of_additions(self, additions: Sequence[Addition]) -> list[StoredSums]:
-        """The sums of the sessions of each, all computed at once."""
-        if not additions:
-            return []
-        if len({addition.X.shape[1] for addition in additions}) > 1:
-            raise DuopldaError("the recordings of some voices have more dimensions than those of others")
-        first = np.cumsum([0, *(int(addition.session.max()) + 1 for addition in additions)])
-        session = [addition.session + start for addition, start in zip(additions, first[:-1], strict=True)]
-        kinds = None
-        if any(addition.kinds is not None for addition in additions):
-            unknown = (
-                np.full(len(a.X), None, object) if a.kinds is None else a.kinds.astype(object) for a in additions
-            )
-            kinds = np.concatenate([*unknown])
-        X = np.concatenate([addition.X for addition in additions])
-        sums = StoredSums.of(self._model, X, np.concatenate(session), kinds)
-        return [sums[start:stop] for start, stop in pairwise(first.tolist())]
+            for (name, given), (start, stop) in zip(additions.items(), pairwise(first.tolist()), strict=True):
+                self._enrol(connection, registry, name, given, sums[start:stop], by or self._by, join)
 
     def _enrol(
         self,
         connection: sa.Connection,
         registry: sa.Row[Any],
-        addition: Addition,
+        name: str,
+        given: Given,
         sums: StoredSums,
         by: str | None,
         join: bool,
     ) -> None:
         """Add the sessions of one voice, who is new or not."""
-        name = addition.name
-        number = find_voice(connection, name)
+        number = rows.find_voice(connection, name)
         if number is None:
-            number = insert(connection, VOICES, name=name, created=now(), changed=now(), version=0)
-        enrolled = sessions_by_name(connection, number)
-        names = addition.sessions or numbered(len(sums), enrolled)
+            number = rows.insert(connection, VOICES, name=name, created=rows.now(), changed=rows.now(), version=0)
+        enrolled = rows.sessions_by_name(connection, number)
+        names = given.sessions or numbered(len(sums), enrolled)
         known = [label for label in names if label in enrolled]
         if known and not join:
             remedy = "give sessions other names, or `join` them"
@@ -299,63 +265,65 @@ class Registry:
         for i, label in enumerate(names):
             if label in enrolled:
                 session_id = enrolled[label]
-                before = sums_of(connection, self._model.ratio_model_, [session_id])
-                replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
+                before = rows.sums_of(connection, self._model.ratio_model_, session_id)
+                rows.replace_sums(connection, session_id, before.joined(sums[[i]], self._model.ratio_model_))
             else:
-                session_id = add_session(connection, number, label, sums[[i]], by)
+                values = {"voice": number, "name": label, "added": rows.now(), "by": by}
+                session_id = rows.insert(connection, SESSIONS, **values, **rows.bytes_of(sums[[i]]))
             if registry.keep == "embeddings":
-                keep_embeddings(connection, session_id, *addition.part(i))
-        touch(connection, number, registry.version, by)
+                rows.keep_embeddings(connection, session_id, *given.part(i))
+        rows.touch(connection, number, registry.version, by)
 
     def rename(self, old: str, new: str, by: str | None = None) -> Voice:
         """Give a voice another name, which no other voice has. The old one is gone from the file."""
         new = checked_name(new)
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, old)
-            other = find_voice(connection, new)
+            number = rows.number_of(connection, old)
+            other = rows.find_voice(connection, new)
             if other not in (None, number):
                 raise DuopldaError(f"there is a voice {new!r} already: `merge` makes one of two")
             connection.execute(sa.update(VOICES).where(VOICES.c.id == number).values(name=new))
-            touch(connection, number, registry.version, by or self._by)
+            rows.touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(new)
 
     def merge(self, name: str, into: str, by: str | None = None) -> Voice:
         """Give all sessions of one voice to another, and remove the first. Sessions of one name become one session."""
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, name)
-            target = number_of(connection, into)
+            number = rows.number_of(connection, name)
+            target = rows.number_of(connection, into)
             if number == target:
                 raise DuopldaError(f"{name!r} and {into!r} are one voice: give two")
-            sessions = sessions_by_name(connection, target)
-            for label, session_id in sessions_by_name(connection, number).items():
+            sessions = rows.sessions_by_name(connection, target)
+            for label, session_id in rows.sessions_by_name(connection, number).items():
                 if label in sessions:
                     self._check_model(registry)
                     model = self._model.ratio_model_
-                    first, second = (sums_of(connection, model, [which]) for which in (sessions[label], session_id))
-                    replace_sums(connection, sessions[label], first.joined(second, model))
+                    first = rows.sums_of(connection, model, sessions[label])
+                    second = rows.sums_of(connection, model, session_id)
+                    rows.replace_sums(connection, sessions[label], first.joined(second, model))
                     moved = sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id)
                     connection.execute(moved.values(session=sessions[label]))
                     connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session_id))
                 else:
                     connection.execute(sa.update(SESSIONS).where(SESSIONS.c.id == session_id).values(voice=target))
-            forget(connection, number, registry.version, by or self._by)
-            touch(connection, target, registry.version, by or self._by)
+            rows.forget(connection, number, registry.version, by or self._by)
+            rows.touch(connection, target, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(into)
 
     def remove_session(self, name: str, session: str, by: str | None = None) -> Voice:
         """Remove one session of a voice, which then is what it would be without it."""
         with self._store.changing() as (connection, registry):
-            number = number_of(connection, name)
-            sessions = sessions_by_name(connection, number)
+            number = rows.number_of(connection, name)
+            sessions = rows.sessions_by_name(connection, number)
             if session not in sessions:
                 raise MissingIds(f"{name!r} has no session {session!r}: it has {some(sessions)}")
             if len(sessions) == 1:
                 raise DuopldaError(f"{session!r} is the only session of {name!r}: remove the voice")
-            drop_sessions(connection, SESSIONS.c.id == sessions[session])
+            rows.drop_sessions(connection, SESSIONS.c.id == sessions[session])
             drop_blocks(connection, number)
-            touch(connection, number, registry.version, by or self._by)
+            rows.touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
         return self.voice(name)
 
@@ -364,9 +332,9 @@ class Registry:
         names = [name] if isinstance(name, str) else list(name)
         with self._store.changing() as (connection, registry):
             for one in names:
-                number = number_of(connection, one)
-                drop_sessions(connection, SESSIONS.c.voice == number)
-                forget(connection, number, registry.version, by or self._by)
+                number = rows.number_of(connection, one)
+                rows.drop_sessions(connection, SESSIONS.c.voice == number)
+                rows.forget(connection, number, registry.version, by or self._by)
         self._store.wipe()
 
     # -- questions
@@ -397,8 +365,7 @@ class Registry:
             left of `known`
         costs : what wrong decisions cost (see `Costs`)
         """
-        rows = matrix(X)
-        (answer,) = self._answers([(rows, session, kind)], k, known, prior, costs)
+        (answer,) = self._answers([Given.of(X, session, kind)], k, known, prior, costs)
         return answer
 
     def name_speakers(
@@ -421,11 +388,10 @@ class Registry:
         k, known, prior, costs : as for `identify`
         session, kind : as for `add`, by label. A speaker's recordings are of one session, unless sessions are given.
         """
-        parts = []
-        for label, X in speakers.items():
-            rows = matrix(X)
-            parts.append((rows, (session or {}).get(label, label), (kind or {}).get(label)))
-        answers = self._answers(parts, k, known, prior, costs, together=once)
+        parts = [
+            Given.of(X, (session or {}).get(label, label), (kind or {}).get(label)) for label, X in speakers.items()
+        ]
+        answers = self._answers(parts, k, known, prior, costs, apart=once)
         return dict(zip(speakers, answers, strict=True))
 
     def verify(
@@ -439,7 +405,7 @@ class Registry:
         kind: Labels = None,
     ) -> Verification:
         """Say whether recordings of one person are of this voice, whose prior probability is `prior`."""
-        tests = self._tests([(matrix(X), session, kind)])
+        tests = self._tests([Given.of(X, session, kind)])
         with self._lock:
             gallery = self._current()
             llr = gallery.ratio(gallery.row(name), tests)
@@ -450,14 +416,14 @@ class Registry:
 
     def _answers(
         self,
-        parts: Sequence[tuple[NDArray[Any], Labels, Labels]],
+        parts: Sequence[Given],
         k: int,
         known: float,
         prior: Mapping[str, float] | None,
         costs: Costs,
-        together: bool = False,
+        apart: bool = False,
     ) -> list[Identification]:
-        """Who each of several is; `together`: they are different people, and no voice is given to two of them."""
+        """Who each of several is; `apart`: they are different people, and no voice is given to two of them."""
         if k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         tests = self._tests(parts)
@@ -466,7 +432,7 @@ class Registry:
             names = gallery.names
             priors = None if prior is None else _priors(prior, gallery, known)
             ratios = gallery.ratios(tests, k)
-        if together:
+        if apart:
             probabilities = identify_together(ratios, known, priors)
             decisions = decide_together(probabilities, costs)
         else:
@@ -486,23 +452,13 @@ class Registry:
             )
         return out
 
-    def _tests(self, parts: Sequence[tuple[NDArray[Any], Labels, Labels]]) -> Sides:
+    def _tests(self, parts: Sequence[Given]) -> Sides:
         """Sets of recordings as sides of trials."""
         if not parts:
             raise DuopldaError("there is nobody to name: give the recordings of at least one speaker")
-        side, cell, kinds = [], [], []
-        n_cells = 0
-        for s, (rows, session, kind) in enumerate(parts):
-            _, index = sessions_of(session, len(rows))
-            side.append(np.full(len(rows), s))
-            cell.append(index + n_cells)
-            n_cells += int(index.max()) + 1
-            kinds.append(kinds_of(kind, len(rows)))
-        if any(k is None for k in kinds) and any(k is not None for k in kinds):
-            raise DuopldaError("kinds of channels are given for some speakers and not for others: give all, or none")
-        told = None if kinds[0] is None else np.concatenate([k for k in kinds if k is not None])
-        X = np.concatenate([rows for rows, *_ in parts])
-        return self._model.enroll(X, np.concatenate(side), np.concatenate(cell), told)
+        X, kinds, session, _ = together(parts)
+        side = np.repeat(np.arange(len(parts)), [len(part.X) for part in parts])
+        return self._model.enroll(X, side, session, kinds)
 
     def _domain_warning(self, tests: Sides) -> str | None:
         """What is said where recordings are unlike those of the training: all may be copies of one recording."""
@@ -528,15 +484,11 @@ class Registry:
                     f"{self._store.name} keeps statistics, and no embeddings from which others could be made: enrol "
                     'the recordings in a new registry, with keep="embeddings" if there will be further models'
                 )
-            for session_id, parts in kept_embeddings(connection):
-                rows = np.concatenate([X for X, _ in parts])
-                told = [kinds for _, kinds in parts]
-                kinds = None
-                if all(part is not None for part in told):
-                    kinds = np.array([kind for part in told if part is not None for kind in part])
-                replace_sums(connection, session_id, StoredSums.of(chain, rows, np.zeros(len(rows), np.int64), kinds))
+            for session_id, parts in rows.kept_embeddings(connection):
+                X, kinds = joined(parts)
+                rows.replace_sums(connection, session_id, StoredSums.of(chain, X, np.zeros(len(X), np.int64), kinds))
             drop_blocks(connection)
-            connection.execute(sa.update(REGISTRY).values(**described(chain)))
+            connection.execute(sa.update(REGISTRY).values(**rows.described(chain)))
             connection.execute(sa.update(VOICES).values(version=registry.version))
         self._chain = chain
         self._gallery = None
@@ -551,14 +503,12 @@ class Registry:
         Voices that change afterwards are read from their sessions, as all are where there is no snapshot. So make
         another one from time to time, such as after many were enrolled.
         """
-        model = self._model.ratio_model_
         with self._store.changing() as (connection, registry):
             self._check_model(registry)
             drop_blocks(connection)
-            voices = dict.fromkeys(connection.execute(sa.select(VOICES.c.id)).scalars(), "")
-            for numbers, owner, sums in self._sums_of_voices(connection, voices, every=True):
-                sides = sums.sides(model, np.array(numbers, np.int64), owner)
-                write_block(connection, registry.version, numbers, sides)
+            numbers = connection.execute(sa.select(VOICES.c.id)).scalars().all()
+            for block in self._sides(connection, {number: number for number in numbers}, every=True):
+                write_block(connection, registry.version, block)
 
     def export(self, path: PathLike, *, force: bool = False) -> None:
         """Write all voices to one safetensors file, whole or not at all, from which `import_` makes a registry."""
@@ -569,7 +519,7 @@ class Registry:
     def import_(cls, path: PathLike, location: PathLike, model: Model, *, by: str | None = None) -> Self:
         """Make a registry of what `export` wrote, with names and dates as they were, and open it."""
         chain = chain_of(model)
-        export = Export(path, chain.ratio_model_, fingerprint(chain))
+        export = read_export(path, chain.ratio_model_, fingerprint(chain))
         row = {"keep": export.header["keep"], "created": export.header["created"]}
         return cls._made(location, chain, row, by, export.insert)
 
@@ -585,7 +535,7 @@ class Registry:
     ) -> Self:
         store = Store(location, new=True)
         try:
-            store.create({**described(chain), **row}, fill)
+            store.create({**rows.described(chain), **row}, fill)
         except BaseException:
             store.close()
             raise
@@ -627,41 +577,40 @@ class Registry:
             read = read_snapshot(connection, chain.ratio_model_) if since < 0 else None
             if read is not None:
                 gallery.begin([voices.pop(number) for number in read.ids.tolist()], read)
-            for numbers, owner, sums in self._sums_of_voices(connection, voices, since < 0 and read is None):
-                sides = sums.sides(chain.ratio_model_, np.array(numbers, np.int64), owner)
-                gallery.put(numbers, [voices[number] for number in numbers], sides)
+            numbers = {number: number for number in voices}
+            for part in self._sides(connection, numbers, since < 0 and read is None):
+                gallery.put([voices[number] for number in part.ids.tolist()], part)
         self._version = int(registry.version)
         self._gallery = gallery
         return gallery
 
-    def _sums_of_voices(
-        self, connection: sa.Connection, voices: Mapping[int, str], every: bool
-    ) -> Iterator[tuple[list[int], Ints, StoredSums]]:
-        """The sums of the sessions of voices, some voices at a time, and whose they are."""
+    def _sides(self, connection: sa.Connection, ids: Mapping[int, Hashable], every: bool) -> Iterator[Sides]:
+        """Voices as sides of trials under these ids, by number, some voices at a time; `every`: they are all there."""
         model = self._model.ratio_model_
         columns = sa.select(SESSIONS).order_by(SESSIONS.c.voice, SESSIONS.c.id)
-        numbers = sorted(voices)
+        numbers = sorted(ids)
         for start in range(0, len(numbers), ROWS_OF_A_QUERY):
             some_voices = numbers[start : start + ROWS_OF_A_QUERY]
             between = SESSIONS.c.voice.between(some_voices[0], some_voices[-1])
             where = between if every else SESSIONS.c.voice.in_(some_voices)
-            rows = connection.execute(columns.where(where)).all()
-            owner = np.searchsorted(some_voices, [row.voice for row in rows])
-            yield some_voices, owner, unpacked_sums(connection, rows, model.K, model.ny, model.nx)
+            sessions = connection.execute(columns.where(where)).all()
+            owner = np.searchsorted(some_voices, [row.voice for row in sessions])
+            sums = rows.unpacked_sums(connection, sessions, model.K, model.ny, model.nx)
+            yield sums.sides(model, [ids[number] for number in some_voices], owner)
 
 
 def _names(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, str]:
     """The names of voices by number."""
-    rows = connection.execute(query).partitions(ROWS_OF_A_FETCH)
-    return {int(number): str(name) for part in rows for number, name in part}
+    parts = connection.execute(query).partitions(ROWS_OF_A_FETCH)
+    return {int(number): str(name) for part in parts for number, name in part}
 
 
 def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:
     """Prior probabilities of all voices: those that are given, and equal parts of what they leave of `known`."""
-    rows = [gallery.row(name) for name in prior]
+    places = [gallery.row(name) for name in prior]
     told = np.asarray([*prior.values()], float)
     left = max(0.0, known - float(told.sum()))
-    n_other = len(gallery.names) - len(rows)
+    n_other = len(gallery.names) - len(places)
     out = voice_priors(len(gallery.names), left * len(gallery.names) / n_other if n_other else 0.0)
-    out[rows] = told
+    out[places] = told
     return out

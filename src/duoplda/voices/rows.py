@@ -19,7 +19,7 @@ from duoplda.voices.answers import Session, Voice
 from duoplda.voices.given import checked_name
 from duoplda.voices.snapshots import drop_blocks
 from duoplda.voices.store import EMBEDDINGS, REMOVED, SESSIONS, VOICES, StoreError
-from duoplda.voices.sums import StoredSums, checksum, packed, unpacked
+from duoplda.voices.sums import StoredSums, checksum, damage, packed, unpacked
 
 Kept = tuple[NDArray[Any], list[Any] | None]  # recordings and their kinds, as they came
 
@@ -35,10 +35,6 @@ def bytes_of(sums: StoredSums) -> dict[str, Any]:
     parts = packed(sums.types, "<i8"), packed(sums.gamma, "<f8"), packed(sums.z, "<f8")
     row = dict(zip(("type", "gamma", "z"), parts, strict=True))
     return row | {"n_recordings": int(sums.types.sum()), "checksum": checksum(*parts)}
-
-
-def add_session(connection: sa.Connection, voice: int, name: str, sums: StoredSums, by: str | None) -> int:
-    return insert(connection, SESSIONS, voice=voice, name=name, added=now(), by=by, **bytes_of(sums))
 
 
 def replace_sums(connection: sa.Connection, session: int, sums: StoredSums) -> None:
@@ -104,14 +100,11 @@ def counted_voices() -> sa.Select[Any]:
     return sa.select(*columns).select_from(VOICES.outerjoin(SESSIONS)).group_by(VOICES.c.id)
 
 
-def voice_of(row: sa.Row[Any], sessions: tuple[Session, ...] = ()) -> Voice:
-    created = datetime.fromisoformat(row.created)
-    changed = datetime.fromisoformat(row.changed)
-    return Voice(row.name, int(row.n_sessions), int(row.recordings), created, changed, row.by, sessions)
-
-
-def session_of(row: sa.Row[Any]) -> Session:
-    return Session(row.name, int(row.n_recordings), datetime.fromisoformat(row.added), row.by)
+def voice_of(row: sa.Row[Any], sessions: Iterable[sa.Row[Any]] = ()) -> Voice:
+    """A row of `counted_voices`, with rows of its sessions."""
+    created, changed = map(datetime.fromisoformat, (row.created, row.changed))
+    parts = (Session(s.name, int(s.n_recordings), datetime.fromisoformat(s.added), s.by) for s in sessions)
+    return Voice(row.name, int(row.n_sessions), int(row.recordings), created, changed, row.by, tuple(parts))
 
 
 def described(chain: Backend) -> dict[str, Any]:
@@ -125,9 +118,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def sums_of(connection: sa.Connection, model: Model, sessions: Sequence[int]) -> StoredSums:
-    """The sums of sessions by number."""
-    rows = connection.execute(sa.select(SESSIONS).where(SESSIONS.c.id.in_(sessions))).all()
+def sums_of(connection: sa.Connection, model: Model, session: int) -> StoredSums:
+    """The sums of one session by number."""
+    rows = connection.execute(sa.select(SESSIONS).where(SESSIONS.c.id == session)).all()
     return unpacked_sums(connection, rows, model.K, model.ny, model.nx)
 
 
@@ -136,25 +129,16 @@ def unpacked_sums(connection: sa.Connection, rows: Sequence[sa.Row[Any]], K: int
     h = len(rows)
     sizes = 8 * K, 8 * ny, 8 * nx
     parts = [(row.type, row.gamma, row.z) for row in rows]
-    sound = (tuple(map(len, part)) == sizes for part in parts)
-    if all(sound) and all(checksum(*part) == row.checksum for part, row in zip(parts, rows, strict=True)):
-        type_, gamma, z = (b"".join(column) for column in zip(*parts, strict=True)) if parts else (b"", b"", b"")
-        floats = unpacked(gamma, "<f8", h, ny).astype(float), unpacked(z, "<f8", h, nx).astype(float)
-        return StoredSums(unpacked(type_, "<i8", h, K).astype(np.int64), *floats)
-    out = StoredSums(np.empty((h, K), np.int64), np.empty((h, ny)), np.empty((h, nx)))
     wrong = []
-    for i, row in enumerate(rows):
-        try:
-            out.types[i] = unpacked(row.type, "<i8", K)
-            out.gamma[i] = unpacked(row.gamma, "<f8", ny)
-            out.z[i] = unpacked(row.z, "<f8", nx)
-            _same_checksum(row.checksum, row.type, row.gamma, row.z)
-        except ValueError as error:
+    for row, part in zip(rows, parts, strict=True):
+        cause = damage(row.checksum, sizes, part)
+        if cause is not None:
             owner = connection.execute(sa.select(VOICES.c.name).where(VOICES.c.id == row.voice)).scalar()
-            wrong.append(f"session {row.name!r} of {owner!r} ({error})")
+            wrong.append(f"session {row.name!r} of {owner!r} ({cause})")
     if wrong:
-        raise _damaged(wrong)
-    return out
+        raise _damaged(*wrong)
+    type_, gamma, z = (b"".join(column) for column in zip(*parts, strict=True)) if parts else (b"", b"", b"")
+    return StoredSums(unpacked(type_, "<i8", h, K), unpacked(gamma, "<f8", h, ny), unpacked(z, "<f8", h, nx))
 
 
 def kept_embeddings(connection: sa.Connection) -> Iterator[tuple[int, list[Kept]]]:
@@ -164,22 +148,18 @@ def kept_embeddings(connection: sa.Connection) -> Iterator[tuple[int, list[Kept]
         query = sa.select(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id).order_by(EMBEDDINGS.c.id)
         for row in connection.execute(query).all():
             try:
-                _same_checksum(row.checksum, row.vectors)
-                if row.dtype not in ("<f4", "<f8"):
-                    raise ValueError(f"its numbers are {row.dtype!r}")
+                size = row.n * row.d * {"<f4": 4, "<f8": 8}[row.dtype]
+                cause = damage(row.checksum, [size], [row.vectors])
                 kinds = None if row.kinds is None else [*json.loads(row.kinds)]
-                parts.append((unpacked(row.vectors, row.dtype, row.n, row.d), kinds))
-            except (ValueError, TypeError) as error:
-                raise _damaged([f"the embeddings of session {name!r} ({error})"]) from None
+            except (KeyError, ValueError, TypeError) as error:
+                cause = str(error)
+            if cause is not None:
+                raise _damaged(f"the embeddings of session {name!r} ({cause})")
+            parts.append((unpacked(row.vectors, row.dtype, row.n, row.d), kinds))
         if not parts:
-            raise _damaged([f"session {name!r} (it has no embeddings)"])
+            raise _damaged(f"session {name!r} (it has no embeddings)")
         yield int(session_id), parts
 
 
-def _same_checksum(expected: int, *parts: bytes) -> None:
-    if checksum(*parts) != expected:
-        raise ValueError("its checksum does not match")
-
-
-def _damaged(rows: Iterable[str]) -> StoreError:
+def _damaged(*rows: str) -> StoreError:
     return StoreError(f"damaged rows: {'; '.join(rows)}: remove these sessions, or import an export")

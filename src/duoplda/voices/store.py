@@ -115,23 +115,20 @@ class Store:
 
     def __init__(self, location: PathLike, new: bool):
         self.url = address(location)
+        self.sqlite = self.url.get_backend_name() == "sqlite"
         self.name = self.url.database or "" if self.sqlite else self.url.render_as_string(hide_password=True)
         if self.sqlite and not new and not Path(self.name).is_file():
             raise DuopldaError(f"{self.name}: there is no such registry: create it first")
         with self.told():
-            self.engine = _engine(self.url)
+            self._engine = _engine(self.url)
         self._process = os.getpid()
-
-    @property
-    def sqlite(self) -> bool:
-        return self.url.get_backend_name() == "sqlite"
 
     def close(self) -> None:
         self.engine.dispose()
 
     def create(self, row: dict[str, Any], fill: Callable[[sa.Connection], None]) -> None:
         """Make the tables, all of them or none, with their one row, and fill them."""
-        with self.told(), self._connected() as connection, connection.begin():
+        with self.told(), self.engine.connect() as connection, connection.begin():
             if sa.inspect(connection).has_table("registry"):
                 raise DuopldaError(f"{self.name}: there is a registry already: open it")
             METADATA.create_all(connection)
@@ -141,7 +138,7 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """One state of all tables, whatever others change meanwhile."""
-        with self.told(), self._connected() as connection:
+        with self.told(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -150,7 +147,7 @@ class Store:
     @contextmanager
     def changing(self) -> Iterator[tuple[sa.Connection, sa.Row[Any]]]:
         """A change, whole or not at all, and the row of the registry with its new version."""
-        with self.told(), self._connected() as connection, connection.begin():
+        with self.told(), self.engine.connect() as connection, connection.begin():
             counted_up = sa.update(REGISTRY).values(version=REGISTRY.c.version + 1).returning(*REGISTRY.c)
             yield connection, connection.execute(counted_up).one()
 
@@ -158,12 +155,11 @@ class Store:
         """Write the tables anew, so that no free space of a file has what was removed or renamed."""
         with self.told():
             if not self.sqlite:
-                with self._connected() as connection:
+                with self.engine.connect() as connection:
                     autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
                     for table in METADATA.sorted_tables:
                         autocommit.exec_driver_sql(f"VACUUM (FULL) {table.name}")
                 return
-            self._new_process()
             with closing(self.engine.raw_connection()) as connection:  # SQLite allows neither in a transaction
                 driver: Any = connection.driver_connection
                 driver.execute("VACUUM").close()
@@ -183,15 +179,13 @@ class Store:
             cause = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
             raise StoreError(printable(f"{self.name}: {cause}{_remedy(cause)}")) from None
 
-    def _connected(self) -> sa.Connection:
-        self._new_process()
-        return self.engine.connect()
-
-    def _new_process(self) -> None:
-        """After a fork: open connections are those of the parent."""
+    @property
+    def engine(self) -> sa.Engine:
+        """What connects; open connections that a process has from its parent, by a fork, are left to that."""
         if self._process != os.getpid():
-            self.engine.dispose(close=False)
+            self._engine.dispose(close=False)
             self._process = os.getpid()
+        return self._engine
 
 
 def address(location: PathLike) -> sa.URL:

@@ -7,8 +7,9 @@ the sum of its sessions, so that one of them can be taken away as if it had neve
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,10 +39,6 @@ class StoredSums:
         types = sides.types[sides.session_type]
         return cls(types, to_numpy(sides.gamma), to_numpy(sides.z))
 
-    @classmethod
-    def none(cls, model: Model) -> StoredSums:
-        return cls(np.zeros((0, model.K), np.int64), np.zeros((0, model.ny)), np.zeros((0, model.nx)))
-
     def __len__(self) -> int:
         return len(self.types)
 
@@ -53,7 +50,7 @@ class StoredSums:
         shift = Meeting(model, self.types, other.types).shift(self.z, other.z)
         return StoredSums(self.types + other.types, self.gamma + other.gamma + shift, self.z + other.z)
 
-    def sides(self, model: Model, ids: Sequence[str] | Ints, owner: Ints) -> Sides:
+    def sides(self, model: Model, ids: Sequence[Hashable], owner: Ints) -> Sides:
         """Voices as sides of trials: `owner` (h,), in increasing order, says whose the sessions are.
 
         No session has a name: what is asked about is never one of the enrolled sessions.
@@ -65,14 +62,7 @@ class StoredSums:
         if len(owner):
             starts = np.flatnonzero(np.diff(owner, prepend=-1))
             gamma[owner[starts]] = segment_sums(self.gamma, starts)
-        return unnamed_sides(model, types, Table(ids=np.asarray(ids), counts=counts, gamma=gamma))
-
-
-def unnamed_sides(model: Model, types: Ints, people: Table) -> Sides:
-    """Sides none of whose sessions has a name."""
-    nobody = np.zeros(0, np.int64)
-    sessions = Table(name=np.zeros(0, "U1"), side=nobody, type=nobody, z=np.zeros((0, model.nx)))
-    return Sides(model, types, people, sessions)
+        return Sides(model, types, Table(ids=np.asarray(ids), counts=counts, gamma=gamma))
 
 
 # -- bytes
@@ -83,12 +73,8 @@ def packed(array: NDArray[np.generic], dtype: str) -> bytes:
     return np.ascontiguousarray(array, dtype).tobytes()
 
 
-def unpacked(data: bytes, dtype: str, *shape: int) -> NDArray[np.generic]:
-    """The array that `packed` packed, whose size must be that of the shape."""
-    expected = np.dtype(dtype).itemsize * int(np.prod(shape))
-    if not isinstance(data, bytes) or len(data) != expected:
-        size = len(data) if isinstance(data, bytes) else type(data).__name__
-        raise ValueError(f"{size} bytes, expected {expected}")
+def unpacked(data: bytes, dtype: str, *shape: int) -> NDArray[Any]:
+    """The array that `packed` packed."""
     return np.frombuffer(data, dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="), copy=False)
 
 
@@ -98,3 +84,12 @@ def checksum(*parts: bytes) -> int:
     for part in parts:
         value = zlib.crc32(part, value)
     return value
+
+
+def damage(sum_of_row: int, sizes: Sequence[int], parts: Sequence[object]) -> str | None:
+    """What is wrong with the bytes of a row, which have these sizes and this checksum where nothing is."""
+    for part, size in zip(parts, sizes, strict=True):
+        if not isinstance(part, bytes) or len(part) != size:
+            n = len(part) if isinstance(part, bytes) else type(part).__name__
+            return f"{n} bytes, expected {size}"
+    return None if checksum(*parts) == sum_of_row else "its checksum does not match"  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from duoplda.audio import Extractor
 from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.io import ExtractorName
-from duoplda.service import app, bodies, limits, listening, log, server, tokens
+from duoplda.service import app, bodies, limits, log, server, tokens
 from duoplda.voices import Registry
 from duoplda.workflows._files import Note, PathLike, silent
 
@@ -72,4 +72,4 @@ def _listener(extractor: PathLike, chain: Backend, dimension: int) -> Callable[[
     if trained is not None and trained.sha256 != network.sha256:
         cause = f"it is not {trained.name} (sha256 {trained.sha256[:12]}...), on whose embeddings the model was trained"
         raise DuopldaError(f"{extractor}: {cause}: give that extractor")
-    return partial(listening.embedding_of, network)
+    return partial(bodies.embedding_of, network)
