@@ -37,6 +37,9 @@ from duoplda.arrays import (
     namespace,
     on_device,
     put,
+    reproducible,
+    take,
+    to_float,
     to_numpy,
     zeros,
 )
@@ -47,11 +50,13 @@ from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import (
     STREAM_BYTES,
     OpenSessions,
-    OpenTable,
     SessionSums,
     TypeBlock,
-    UnlabelledSums,
+    add_scatter,
     add_scatters,
+    check_sums,
+    joined,
+    near_mean,
 )
 from duoplda.model.sample import Sample, Sampler
 
@@ -333,15 +338,12 @@ class Statistics:
         if self.open is None:
             return self
         parts = self.open
-        K = self.K
         speaker_ids, speaker = lab.codes(parts.speakers, "speaker")
         session = np.repeat(parts.session, parts.n)
         kind = np.repeat(parts.kind, parts.n)
         labels = Labels(speaker_ids, parts.names, self.kinds, speaker[session], session, kind)
-        rows = zeros((len(parts) * K, self.d), self.offset)
-        add_rows(rows, parts.session * K + parts.kind, parts.F)
-        sums = SessionSums(labels, self.offset[None, :], offset=self.offset)
-        sums.close_sums(np.arange(len(parts)), namespace(rows).reshape(rows, (len(parts), K, self.d)))
+        sums = SessionSums(labels, self.offset[None, :])
+        sums.close(parts.session * self.K + parts.kind, parts.F)
         return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0], known=self.known)])
 
     def _without_sessions(self, within: Array, opened: OpenSessions | None = None) -> Statistics:
@@ -476,15 +478,13 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
     if len(torn):
         who = np.unique(speakers[index == torn[0]])
         raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
-    d = offset.shape[0]
-    table = OpenTable(len(keys), K, offset)
-    first_session = 0
-    scatter = zeros((1, K, d, d), offset)
-    for p in parts:
-        session = index[first_session : first_session + len(p)][p.session]
-        table.add(session * K + p.kind, p.n, p.F, np.zeros(len(p.n), np.int64), scatter)
-        first_session += len(p)
-    cells, n, F = table.cells()
+    start = np.cumsum([0, *map(len, parts)])
+    session = [index[start[i] + p.session] for i, p in enumerate(parts)]
+    cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
+    F = namespace(offset).concat([p.F for p in parts])
+    cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
+    scatter = zeros((1, K, len(offset), len(offset)), offset)
+    add_scatter(scatter, cell_of_row % K, spread)
     within = scatter[0, ...] if within is None else within + scatter[0, ...]
     return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
 
@@ -595,23 +595,55 @@ def _gather_unlabelled(
     part: Recordings, transform: Callable[[Array], Array] | None, n_folds: int, seed: int, device: Device
 ) -> tuple[list[Statistics], list[Any]]:
     """As `_gather`, for `Statistics.unlabelled`."""
-    labels = part.labels().filled if n_folds else None
-    folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
-    sums = None
+    folds = None
+    if n_folds:
+        labels = part.labels().filled
+        folds = lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
+    offset = None
+    n = np.zeros(max(n_folds, 1), np.int64)
     step = _chunk_rows(device)
     for chunk, X in _chunks(part, device, transform):
-        fold = None if folds is None else folds[chunk.index]
-        if sums is None:
-            sums = UnlabelledSums(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1))
+        if offset is None:
+            offset = near_mean(to_float(X[:ROWS, :], namespace(X)))
+            f = zeros((len(n), len(offset)), offset)
+            T = zeros((len(n), len(offset), len(offset)), offset)
         for i in range(0, X.shape[0], step):  # a chunk may be of any size
-            rows = slice(i, min(i + step, X.shape[0]))
-            sums.add(X[rows, :], None if fold is None else fold[rows])
-    if sums is None:
+            rows = X[i : i + step, :]
+            fold = np.zeros(rows.shape[0], np.int64) if folds is None else folds[chunk.index][i : i + step]
+            n += np.bincount(fold, minlength=len(n))
+            _add_moments(f, T, offset, rows, fold)
+    if offset is None:
         raise DuopldaError("there are no recordings")
-    by_fold = [None if fields is None else Statistics(**fields) for fields in sums.result(partial(_name_rows, part))]
-    heard = next(s for s in by_fold if s is not None)
-    empty = heard._without_sessions(0.0 * heard.within)
-    return [s or empty for s in by_fold], []
+    check_sums([f, T], partial(_name_rows, part))
+    one = np.ones(1, np.int64)
+    within = zeros((1, *T.shape[1:]), offset)
+    statistics = []
+    for k, count in enumerate(n.tolist()):
+        heard = slice(0, int(count > 0))  # the speaker, if there is anything in the fold
+        block = TypeBlock(one, 0 * one, count * one, f[k, ...][None, :], T[k, ...])
+        fields = offset, lab.NO_KIND, (k * one)[heard], np.ones(1)[heard], (block,)[heard], within, None
+        statistics.append(Statistics(*fields, known="nothing"))
+    return statistics, []
+
+
+@reproducible()
+@np.errstate(invalid="ignore", over="ignore")
+def _add_moments(f: Array, T: Array, offset: Array, rows: Array, fold: Ints) -> None:
+    """Add the sums of rows about the offset to f (folds, d), and those of their squares to T (folds, d, d)."""
+    xp = namespace(rows)
+    sizes = np.bincount(fold, minlength=f.shape[0]).tolist()
+    rows = rows if max(sizes) == len(fold) else take(rows, np.argsort(fold, kind="stable"))
+    G = to_float(rows, xp)
+    # A copy may be written to, as getting new memory takes longer than the sums. Another object may be a view.
+    is_copy = xp is np and not np.may_share_memory(G, rows)
+    G = np.subtract(G, offset, out=G) if is_copy else G - offset
+    first = 0
+    for k, size in enumerate(sizes):
+        if size:
+            part = G[first : first + size, :]
+            f[k, ...] += xp.sum(part, axis=0)
+            T[k, ...] += part.T @ part
+        first += size
 
 
 def _chunk_rows(device: Device) -> int:
