@@ -18,7 +18,7 @@ from scipy.linalg import helmert
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
-from duoplda.data.labels import NO_KIND, Ints, Labels, folds, keys
+from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
 

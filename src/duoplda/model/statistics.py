@@ -619,10 +619,9 @@ def _gather_unlabelled(
     within = zeros((1, *T.shape[1:]), offset)
     statistics = []
     for k, count in enumerate(n.tolist()):
-        heard = slice(0, int(count > 0))  # the speaker, if there is anything in the fold
         block = TypeBlock(one, 0 * one, count * one, f[k, ...][None, :], T[k, ...])
-        fields = offset, lab.NO_KIND, (k * one)[heard], np.ones(1)[heard], (block,)[heard], within, None
-        statistics.append(Statistics(*fields, known="nothing"))
+        of_fold = Statistics(offset, lab.NO_KIND, k * one, np.ones(1), (block,), within, None, known="nothing")
+        statistics.append(of_fold if count else of_fold._without_sessions(within))
     return statistics, []
 
 
