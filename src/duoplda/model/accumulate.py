@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,12 +101,7 @@ class OpenSessions:
         return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
-class Batch(NamedTuple):
-    """Whole sessions of one bin, which are summed up together."""
-
-    bin: int
-    rows: slice  # of all rows in order
-    pairs: Ints  # (h,) the pair of each session, in rising order
+Batch = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows among all in order, their pairs (h,)
 
 
 class SessionSums:
@@ -213,19 +208,20 @@ class SessionSums:
             size = 1 << 30  # all is on the device: large products keep it busy
         batches = self._batches(pairs, n_sessions, max(256, size // (8 * self.d)))
         if self.xp is not np:
-            blocks = self._device_blocks(X, rows, [batch.rows for batch in batches])
-            for batch, block in zip(batches, blocks, strict=True):
-                self._close(batch.bin, batch.pairs, *self._squared(batch, block, None))
+            blocks = self._device_blocks(X, rows, [part for _, part, _ in batches])
+            for (b, _, of_sessions), block in zip(batches, blocks, strict=True):
+                self._close(b, of_sessions, *self._squared(b, len(of_sessions), block, None))
             return
 
         def work(batch: Batch, buffers: NDArray[np.float64]) -> tuple[Any, ...]:
-            block = self._host_block(X, rows, batch.rows, buffers[0])
-            return batch.bin, batch.pairs, *self._squared(batch, block, buffers[1])
+            b, part, of_sessions = batch
+            block = self._host_block(X, rows, part, buffers[0])
+            return b, of_sessions, *self._squared(b, len(of_sessions), block, buffers[1])
 
         # NumPy's sums and copies are not threaded: each core gets blocks of its own.
-        longest = max((batch.rows.stop - batch.rows.start for batch in batches), default=0)
+        longest = max((part.stop - part.start for _, part, _ in batches), default=0)
         buffers = partial(np.empty, (2, longest, self.d))
-        flops = batches[-1].rows.stop * self.d**2 if batches else 0
+        flops = batches[-1][1].stop * self.d**2 if batches else 0
         for block in ar.in_order(work, batches, flops, buffers):
             self._close(*block)
 
@@ -239,7 +235,7 @@ class SessionSums:
             step = max(1, most // size)
             for i in range(first, first + h, step):
                 j = min(i + step, first + h)
-                batches.append(Batch(b, slice(row, row + (j - i) * size), pairs[i:j]))
+                batches.append((b, slice(row, row + (j - i) * size), pairs[i:j]))
                 row += (j - i) * size
             first += h
         return batches
@@ -285,16 +281,17 @@ class SessionSums:
             yield block - self.base if self.far else block
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
-    def _squared(self, batch: Batch, block: Array, spare: Array | None) -> tuple[Array, Array | None, dict[int, Array]]:
-        """Of the rows of a batch: sums F (h, K_c d), F'F if that is wanted, and the scatter by kind about F / n.
+    def _squared(
+        self, b: int, h: int, block: Array, spare: Array | None
+    ) -> tuple[Array, Array | None, dict[int, Array]]:
+        """Of the rows of h sessions of bin b: sums F (h, K_c d), F'F if that is wanted, scatter by kind about F / n.
 
         `spare` is a buffer as large as the block.
         """
         xp = self.xp
-        h = len(batch.pairs)
         d = self.d
         rows = xp.reshape(block, (h, -1, d))
-        counts = self.types[batch.bin // self.n_folds]
+        counts = self.types[b // self.n_folds]
         sums = []
         within = {}
         first = 0
@@ -318,7 +315,7 @@ class SessionSums:
             flat = xp.reshape(residuals, (-1, d))
             within[k] = flat.T @ flat  # NumPy sees that both are one array, and does half the work
         F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
-        return F, F.T @ F if self.T[batch.bin].shape[0] == F.shape[1] else None, within
+        return F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
 
     @np.errstate(invalid="ignore", over="ignore")
     def _close(self, b: int, pairs: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:

@@ -174,28 +174,19 @@ class Statistics:
         folds = list(folds)
         kinds = np.unique(np.concatenate([f.kinds for f in folds]))
         folds = [f._relabel(f.speaker_ids, kinds).about(folds[0].offset) for f in folds]
-        speaker_ids = np.concatenate([f.speaker_ids for f in folds])
-        order = np.argsort(speaker_ids)
-        place = np.argsort(order)
-        start = np.cumsum([0, *(len(f.speaker_ids) for f in folds)])
-        blocks: list[TypeBlock] = []
-        fold_blocks: list[list[TypeBlock]] = [[] for _ in folds]
-        for t in sorted({tuple(b.counts.tolist()) for f in folds for b in f.blocks}):
-            of_type = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
-            A = namespace(folds[0].offset).concat([b.A for _, b in of_type], axis=0)
-            speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of_type])
-            n = np.concatenate([b.n for _, b in of_type])
-            row = 0
-            for i, b in of_type:
-                fold_blocks[i].append(replace(b, A=A[row : row + len(b.n), :]))
-                row += len(b.n)
-            scatter = add_scatters([b for _, b in of_type])
-            blocks.append(TypeBlock(of_type[0][1].counts, speaker, n, A, scatter))
-        parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, fold_blocks, strict=True))
-        weights = np.concatenate([f.weights for f in folds])[order]
-        within = _total([f.within for f in folds])
-        whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
-        return replace(whole, folds=parts, seed=seed, known=lab.least_known([f.known for f in folds]))
+        whole = cls._added([replace(f, open=None, sample=None) for f in folds])
+        # In the blocks of the whole, sums of speakers come fold by fold.
+        A = {tuple(b.counts.tolist()): b.A for b in whole.blocks}
+        row = dict.fromkeys(A, 0)
+        parts = []
+        for f in folds:
+            blocks = []
+            for b in f.blocks:
+                t = tuple(b.counts.tolist())
+                blocks.append(replace(b, A=A[t][row[t] : row[t] + len(b.n), :]))
+                row[t] += len(b.n)
+            parts.append(replace(f, blocks=tuple(blocks)))
+        return replace(whole, folds=tuple(parts), seed=seed)
 
     def __repr__(self) -> str:
         parts = [f"{self.n_recordings:,.0f} recordings", f"{self.n_sessions:,.0f} sessions"]
@@ -302,9 +293,19 @@ class Statistics:
         _refuse_different(parts)
         if first.folds:
             return cls.from_folds([cls.sum(same) for same in zip(*(p.folds for p in parts), strict=True)], first.seed)
+        total = cls._added(parts)
+        if total.sessions is not None:
+            _refuse_repeated(total.sessions, total.open)
+        samples = [p.sample for p in parts if p.sample is not None]
+        return replace(total, sample=Sample.join(samples) if samples else None)
+
+    @classmethod
+    def _added(cls, parts: Sequence[Statistics]) -> Statistics:
+        """The sum of parts that have no folds, without a look at what they have in common and without a sample."""
+        offset = parts[0].offset
         speaker_ids = np.unique(np.concatenate([p.speaker_ids for p in parts]))
         kinds = np.unique(np.concatenate([p.kinds for p in parts]))
-        parts = [p._relabel(speaker_ids, kinds).about(first.offset) for p in parts]
+        parts = [p._relabel(speaker_ids, kinds).about(offset) for p in parts]
         weights = np.stack([p.weights for p in parts])
         most = weights.max(axis=0)
         least = np.where(weights > 0, weights, np.inf).min(axis=0)
@@ -316,15 +317,14 @@ class Statistics:
         for p in parts:
             for b in p.blocks:
                 blocks.setdefault(tuple(b.counts.tolist()), []).append(b)
-        within = _total([p.within for p in parts])
-        keys = _keys(parts)
-        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
-        _refuse_repeated(keys, opened)
-        joined = tuple(one_block(blocks[t]) for t in sorted(blocks))
-        samples = [p.sample for p in parts if p.sample is not None]
-        sample = Sample.join(samples) if samples else None
+        joined_blocks = tuple(one_block(blocks[t]) for t in sorted(blocks))
+        scatters = [p.within for p in parts if p.within is not None]
+        within = sum(scatters[1:], scatters[0]) if scatters else None
+        named = [p.session_keys for p in parts if p.session_keys is not None]
+        keys = np.concatenate(named) if named else None
+        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), offset)
         known = lab.least_known([p.known for p in parts])
-        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, known=known, sample=sample)
+        return cls(offset, kinds, speaker_ids, most, joined_blocks, within, keys, opened, known=known)
 
     @property
     def is_open(self) -> bool:
@@ -447,7 +447,12 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     """Blocks of one type as one."""
     if len(blocks) == 1:
         return blocks[0]
-    speaker = np.unique(np.concatenate([b.speaker for b in blocks]))
+    every_speaker = np.concatenate([b.speaker for b in blocks])
+    speaker = np.unique(every_speaker)
+    if len(speaker) == len(every_speaker):  # as of folds and of most shards: nothing is to be added
+        n = np.concatenate([b.n for b in blocks])
+        A = namespace(blocks[0].A).concat([b.A for b in blocks])
+        return TypeBlock(blocks[0].counts, every_speaker, n, A, add_scatters(blocks))
     n = np.zeros(len(speaker), np.int64)
     A = zeros((len(speaker), blocks[0].A.shape[1]), blocks[0].A)
     for b in blocks:
@@ -455,17 +460,6 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
         n[rows] += b.n
         add_rows(A, rows, b.A)
     return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
-
-
-def _keys(parts: Sequence[Statistics]) -> NDArray[np.uint64] | None:
-    """Hashes of the complete sessions of all parts; None where no session has a name."""
-    named = [p.session_keys for p in parts if p.session_keys is not None]
-    return np.concatenate(named) if named else None
-
-
-def _total(scatters: Sequence[Array | None]) -> Array | None:
-    known = [s for s in scatters if s is not None]
-    return sum(known[1:], known[0]) if known else None
 
 
 def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
@@ -504,10 +498,8 @@ def _refuse_different(parts: Sequence[Statistics]) -> None:
             raise DuopldaError(f"statistics with different folds ({said[0]}; {said[1]}) cannot be added: {remedy}")
 
 
-def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | None) -> None:
+def _refuse_repeated(keys: NDArray[np.uint64], opened: OpenSessions | None) -> None:
     """A session is in one of the statistics only, unless it is open in all that have a part of it."""
-    if keys is None:
-        return
     every, times = np.unique(keys, return_counts=True)
     n = int((times > 1).sum()) + (0 if opened is None else int(np.isin(opened.keys, every, assume_unique=True).sum()))
     if n:
