@@ -151,13 +151,13 @@ def remembered():
     """What stages keep while commands run, by name."""
     kept = {}
     with pytest.MonkeyPatch.context() as patch:
-        done = checkpoint.StageCheckpoint.stage_done
+        done = checkpoint.Checkpoint.stage_done
 
         def watched(self, name, results):
             kept[name] = results
             done(self, name, results)
 
-        patch.setattr(checkpoint.StageCheckpoint, "stage_done", watched)
+        patch.setattr(checkpoint.Checkpoint, "stage_done", watched)
         yield kept
 
 
@@ -629,7 +629,7 @@ def test_an_interrupted_adaptation_goes_on(folder, tmp_path, monkeypatch):
         assert (tmp_path / "a.resume").exists() == (at > 1) == ("the same command with --resume" in result.stderr)
         with counted(monkeypatch) as second:
             result = done(*arguments, "--resume")
-        said = "going on after " if at > 1 else "the adaptation starts from the beginning"
+        said = "going on after " if at > 1 else "the work starts from the beginning"
         assert said in result.stderr
         assert first.count("partition") + second.count("partition") == whole.count("partition")
         assert len(first) + len(second) < len(whole) + 4  # no more than one stage, of four turns, is done again
@@ -642,7 +642,7 @@ def test_an_interrupted_adaptation_goes_on(folder, tmp_path, monkeypatch):
 def test_a_killed_adaptation_goes_on(folder, adapted, tmp_path, lists):
     """Killed right after a stage was written, again and again."""
     kill = (
-        "import os, signal, sys; from duoplda.estimators.checkpoint import StageCheckpoint as C; done = C.stage_done\n"
+        "import os, signal, sys; from duoplda.estimators.checkpoint import Checkpoint as C; done = C.stage_done\n"
         "C.stage_done = lambda self, *stage: (done(self, *stage), os.kill(os.getpid(), signal.SIGKILL))\n"
         "from duoplda.cli import app; app(sys.argv[1:], prog_name='duoplda')"
     )
@@ -667,7 +667,7 @@ def interrupted(folder, tmp_path, monkeypatch):
 
 def test_a_resume_file_of_something_else_is_refused(folder, tmp_path, interrupted):
     _, target = folder
-    remedy = "repeat the command that wrote it, or remove it and adapt anew"
+    remedy = "repeat the command that wrote it, or remove it and start anew"
     before = (tmp_path / "a.resume").read_bytes()
     write_embeddings(tmp_path / "y.ark", target.ids, 2 * target.X)
     write_map(tmp_path / "other", target.ids, target.session[::-1])

@@ -46,7 +46,7 @@ def test_killed_and_interrupted_training_goes_on(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not out.exists()
-    first = read_container(checkpoint, ["duoplda-resume"])[0]["trace"]
+    first = read_container(checkpoint, ["duoplda-resume"])[0]["EM: trace"]
 
     process = start(*slow, "--resume")
     before = checkpoint.read_bytes()
@@ -57,7 +57,7 @@ def test_killed_and_interrupted_training_goes_on(tmp_path):
     assert f"going on after iteration {len(first) - 1}" in errors
     assert "duoplda: error: interrupted" in errors
     assert not out.exists()
-    second = read_container(checkpoint, ["duoplda-resume"])[0]["trace"]
+    second = read_container(checkpoint, ["duoplda-resume"])[0]["EM: trace"]
     assert len(second) > len(first)
     np.testing.assert_array_equal(second[1 : len(first)], first[1:])
 
@@ -75,16 +75,16 @@ def test_resume_needs_the_same_data_and_options(tmp_path, folder):
     Checkpoint(tmp_path / "m.resume", {"lda": 4}, SimpleNamespace(digest="aa")).state(State(model, (-1.0,)))
     result = duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume")
     assert result.exit_code == 1
-    assert "other data or options" in result.stderr
+    assert "other labels or options" in result.stderr
     (tmp_path / "m.resume").write_bytes(b"garbage")
     assert "damaged" in duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume").stderr
     Checkpoint(tmp_path / "m.resume", {"lda": 4}, SimpleNamespace(digest="aa")).state(State(model, (-1.0,)))
     arrays, header = read_container(tmp_path / "m.resume", ["duoplda-resume"])
     for spoilt in (
-        {**arrays, "trace": arrays["trace"] * np.nan},
-        {**arrays, "V": arrays["V"][:, :1]},
-        {**arrays, "V": arrays["V"].reshape(-1)},
-        {k: v for k, v in arrays.items() if k != "W"},
+        {**arrays, "EM: trace": arrays["EM: trace"] * np.nan},
+        {**arrays, "EM: V": arrays["EM: V"][:, :1]},
+        {**arrays, "EM: V": arrays["EM: V"].reshape(-1)},
+        {k: v for k, v in arrays.items() if k != "EM: W"},
     ):
         write_container(tmp_path / "m.resume", "duoplda-resume", spoilt, header, force=True)
         result = duoplda(*training(folder), *QUICK, "--out", tmp_path / "m", "--resume")
@@ -94,7 +94,7 @@ def test_resume_needs_the_same_data_and_options(tmp_path, folder):
     assert not (tmp_path / "m.resume").exists()
     assert same_model(tmp_path / "m", folder / "model.safetensors")
     result = done(*training(folder), *QUICK, "--out", tmp_path / "n", "--resume")
-    assert "training starts from the beginning" in result.stderr
+    assert "the work starts from the beginning" in result.stderr
 
 
 def size(path):

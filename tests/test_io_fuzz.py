@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from duoplda.diarization import read_rttm, read_segments, read_uem
 from duoplda.errors import DuopldaError
-from duoplda.estimators.checkpoint import StageCheckpoint
+from duoplda.estimators.checkpoint import Checkpoint
 from duoplda.io import (
     Coded,
     Scores,
@@ -172,7 +172,7 @@ def test_damaged_embeddings(folder: Path, originals: dict, name: str, changes: l
 def taken_up(path: Path) -> dict[str, dict[str, list[Any]]]:
     """The stages that an adaptation would go on from."""
     data = SimpleNamespace(digest="aa")
-    checkpoint = StageCheckpoint(path, {"prior": 0.5}, data, resume=True)  # type: ignore[arg-type]
+    checkpoint = Checkpoint(path, {"prior": 0.5}, data, resume=True)  # type: ignore[arg-type]
     stages = {name: checkpoint.stage(name) for name in ("partition", "shares")}
     return {name: {k: v.tolist() for k, v in arrays.items()} for name, arrays in stages.items() if arrays is not None}
 
@@ -183,7 +183,7 @@ def test_damaged_checkpoints(folder: Path, changes: list, cut: int | None) -> No
     """Work goes on from what was written, or not at all."""
     path = folder / "c.resume"
     path.unlink(missing_ok=True)
-    sound = StageCheckpoint(path, {"prior": 0.5}, SimpleNamespace(digest="aa"))  # type: ignore[arg-type]
+    sound = Checkpoint(path, {"prior": 0.5}, SimpleNamespace(digest="aa"))  # type: ignore[arg-type]
     sound.stage_done("partition", {"sessions": np.array(["s1", "s2"]), "speakers": np.array(["s1", "s1"])})
     sound.stage_done("shares", {"shares": np.array([0.25, 0.5])})
     written = taken_up(path)

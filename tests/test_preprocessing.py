@@ -248,7 +248,7 @@ def test_spread_from_chunks_is_that_of_the_whole(data):
     for stats in (of(*chunks), of(*chunks[:3]) + of(chunks[3]) + of(*chunks[4:])):
         spread = Covariances.of(stats)
         np.testing.assert_allclose(spread.mean, X.mean(axis=0), rtol=1e-12)
-        np.testing.assert_allclose(spread.total(), np.cov(X.T, bias=True), rtol=1e-8)
+        np.testing.assert_allclose(spread.total, np.cov(X.T, bias=True), rtol=1e-8)
         assert stats.n_recordings == len(X)
     with pytest.raises(DuopldaError, match="there are no recordings"):
         of()

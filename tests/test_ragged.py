@@ -29,7 +29,7 @@ def test_matrices_of_session_factors_give_what_those_of_speaker_factors_give():
         moments.append(em.EStep(stats)(model))
         total = em.EStep(stats).ln_likelihood(model)
         assert total == pytest.approx(oracle.log_likelihoods(p, data).sum(), rel=1e-10)
-    for name in ("R", "C", "rho", "y", "yy"):
+    for name in ("grouped", "C", "rho", "y", "yy"):
         a, b = (ar.to_numpy(getattr(m, name)) for m in moments)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
 

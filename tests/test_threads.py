@@ -150,7 +150,7 @@ class PerThread(threading.local):
 
 def test_blas_with_a_number_for_each_thread(monkeypatch):
     blas = PerThread()
-    monkeypatch.setattr(ar.threads, "blas", ar.threads.BlasThreads(lambda: ([], [blas])))
+    monkeypatch.setattr(ar.threads.blas, "libraries", lambda: ([], [blas]))
     found = list(ar.in_order(lambda i: (threading.get_ident(), blas.num_threads), range(20), 1e12))
     assert {n for _, n in found} == {1}
     assert threading.get_ident() not in {thread for thread, _ in found}

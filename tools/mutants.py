@@ -294,9 +294,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an interrupted training goes on with other data",
         "estimators/checkpoint.py",
-        'if header.get("key") != self._key():',
+        "if self._data is not None and self._data != self._data_now():",
         "if False:",
-        "tests/test_cli_runs.py -k same_data",
+        "tests/test_cli_adapt.py -k something_else",
     ),
     Mutant(
         "models count as speakers where the distance is judged",

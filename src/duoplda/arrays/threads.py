@@ -45,6 +45,10 @@ class BlasThreads:
 
     @contextmanager
     def held(self) -> Iterator[None]:
+        """Hold BLAS to one thread while any caller is inside; the last one to leave restores the number from before.
+
+        The same data then always give the same bits; `in_order` brings the other cores to work.
+        """
         of_process, of_thread = self.libraries()
         mine = [(library, library.num_threads) for library in of_thread]
         self._set([(library, 1) for library in of_thread])
@@ -75,17 +79,8 @@ class BlasThreads:
 
 # The only instance: the number of threads of BLAS is itself one setting of the process, which all callers share.
 blas = BlasThreads(lambda: _blas_libraries("scipy.linalg" in sys.modules))
+reproducible = blas.held
 _cores_in_use: ContextVar[bool] = ContextVar("cores_in_use", default=False)  # then we start no threads of our own
-
-
-@contextmanager
-def reproducible() -> Iterator[None]:
-    """Hold BLAS to one thread while any caller is inside; the last one to leave restores the number from before.
-
-    The same data then always give the same bits; `in_order` brings the other cores to work.
-    """
-    with blas.held():
-        yield
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The whole chain as one object and one file: centre, LDA, whitening, length normalisation, PLDA, calibration."""
 
 import warnings
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -365,7 +364,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             "model_costs": dict(plda.model_costs_),
             "channel_costs": dict(plda.channel_costs_),
             "calibration": type(self.calibration_).__name__ if self.calibration_ is not None else None,
-            "calibration_values": files.numbers(self.calibration_),
+            "calibration_values": {} if self.calibration_ is None else self.calibration_.summary(),
             "parameters": {**{k: v for k, v in files.plain(self).items() if k != "plda"}, "plda": files.plain(plda)},
             "adapted": self.adapted_,
             "provenance": dict(self.provenance_),
@@ -423,14 +422,6 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return collapse(*map(to_numpy, parts), one_session=one_session)
 
     # -- files
-
-    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
-        """Write everything to one safetensors file, whole or not at all; `force` replaces an existing file.
-
-        `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
-        """
-        check_is_fitted(self)
-        files.write(path, self, provenance, force)
 
     @classmethod
     def load(cls, path: PathLike) -> Self:

@@ -32,7 +32,7 @@ from duoplda.trials import sides
 
 if TYPE_CHECKING:
     from duoplda.estimators.backend import Backend
-    from duoplda.estimators.plda import PLDA
+    from duoplda.estimators.plda import ScoresTrials
 
 Path = str | os.PathLike[str]
 Arrays = dict[str, NDArray[Any]]
@@ -71,7 +71,7 @@ class SavedModel:
 # -- writing
 
 
-def write(path: Path, model: PLDA | Backend, provenance: Mapping[str, Any] | None, force: bool) -> None:
+def write(path: Path, model: ScoresTrials, provenance: Mapping[str, Any] | None, force: bool) -> None:
     """Write a fitted PLDA, or a back-end with its PLDA; neither changes."""
     plda: Any = getattr(model, "plda_", model)
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in PLDA_ARRAYS}
@@ -123,11 +123,6 @@ def plain(estimator: BaseEstimator) -> dict[str, Any]:
     if "random_state" in parameters and not isinstance(parameters["random_state"], Integral):
         parameters["random_state"] = None
     return parameters
-
-
-def numbers(calibration: Any) -> dict[str, float | str]:
-    """What a calibration tells of itself, if there is one."""
-    return {} if calibration is None else calibration.summary()
 
 
 def _json(value: Any) -> Any:

@@ -25,6 +25,7 @@ from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
+from duoplda.estimators.sessions import Enrolls
 from duoplda.evaluation.calibration import CALIBRATIONS, StructureCalibration
 from duoplda.io.common import PathLike
 from duoplda.model import em, parameters, posteriors
@@ -76,7 +77,7 @@ class ModelParameter:
         plda.model_ = parameters.checked(*values.values()).like(plda.model_.V)
 
 
-class ScoresTrials(ABC):
+class ScoresTrials(Enrolls, ABC):
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
     n_features_in_: int
@@ -89,8 +90,9 @@ class ScoresTrials(ABC):
         return domain.DomainMemory()
 
     def __getstate__(self) -> dict[str, Any]:
+        # What was made of the parameters is made again: scoring leaves no trace in a pickle.
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        return {name: value for name, value in state.items() if name != "domain_memory"}
+        return {name: value for name, value in state.items() if name not in ("domain_memory", "_scaled")}
 
     @property
     @abstractmethod
@@ -100,19 +102,6 @@ class ScoresTrials(ABC):
     @abstractmethod
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """What the estimator makes of each recording by itself."""
-
-    @abstractmethod
-    def enroll(
-        self,
-        X: ArrayLike,
-        ids: ArrayLike,
-        session: ArrayLike | None = None,
-        channel: ArrayLike | None = None,
-        occasion: ArrayLike | None = None,
-        *,
-        device: Device = None,
-    ) -> Sides:
-        """Sum up sets of recordings as sides of trials."""
 
     def llr(
         self,
@@ -373,6 +362,15 @@ class ScoresTrials(ABC):
         """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
         check_is_fitted(self)
         return sides.load(path, self.ratio_model_.like(on_device(np.zeros(1), device)))
+
+    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
+        """Write the model, with all its steps, to one safetensors file, whole or not at all.
+
+        `force` replaces an existing file. `provenance` says where the model comes from, in terms of JSON; versions of
+        the software are added to it.
+        """
+        check_is_fitted(self)
+        files.write(path, self, provenance, force)
 
     def check_sides(self, *both: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
@@ -662,10 +660,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return hasattr(self, "model_")
 
     def __getstate__(self) -> dict[str, Any]:
-        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle. What was made of the
-        # parameters is made again: scoring leaves no trace in a pickle.
+        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle.
         state = super().__getstate__()
-        state.pop("_scaled", None)
         return state | {k: list(state[k].items()) for k in ("shrinkage_path_",) if k in state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -907,14 +903,6 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             return 1 / (1 + xp.exp(-float(logit(prior)) - to_float(llr, xp)))
 
     # -- files
-
-    def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
-        """Write the model to a safetensors file, whole or not at all; `force` replaces an existing file.
-
-        `provenance` says where the model comes from, in terms of JSON; versions of the software are added to it.
-        """
-        check_is_fitted(self)
-        files.write(path, self, provenance, force)
 
     @classmethod
     def load(cls, path: PathLike) -> Self:

@@ -176,9 +176,10 @@ class Covariances:
         centred = self.kind_means - self.mean
         return (self.shares[:, None] * centred).T @ centred
 
-    def total(self, by_channel: bool = False) -> Floats:
-        """(d, d) covariance about the mean, or about the means of the kinds."""
-        return self.pooled if by_channel else self.pooled + self.between_kinds
+    @property
+    def total(self) -> Floats:
+        """(d, d) covariance about the mean of all."""
+        return self.pooled + self.between_kinds
 
     @reproducible()
     def mapped(self, A: Floats) -> Covariances:
@@ -220,13 +221,16 @@ class _Step(TransformerMixin, BaseEstimator, ABC):
         check_finite(X)
         return to_float(X, namespace(X))
 
-    def transform(self, X: ArrayLike) -> Array:
-        """(N, k) recordings after this step; `X` (N, d) does not change."""
-        rows = self._rows(X)
-        return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows)
+    def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
+        """(N, k) recordings after this step; `X` (N, d) does not change.
+
+        Their kinds of channels (N,) matter where each kind is centred on its own mean.
+        """
+        rows = self._rows(X, channel=channel)
+        return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows, channel)
 
     @abstractmethod
-    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
+    def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
         """The same of checked rows (N, d), which may be overwritten if they are NumPy's."""
 
     def _channel(self, channel: ArrayLike | None) -> ArrayLike | None:
@@ -250,7 +254,7 @@ class _Linear(_Step):
 
     matrix_: Floats
 
-    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
+    def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             product = X @ put(self.matrix_, X)
         xp = namespace(product)
@@ -285,12 +289,11 @@ class Center(OneToOneFeatureMixin, _Step):
         """Learn from recordings `X` (N, d) and, for `by_channel`, their kinds of channels (N,)."""
         rows = to_numpy(self._rows(X, reset=True, channel=channel))
         channel = self._channel(channel)
+        mean = rows.mean(axis=0)
         if channel is None:
-            return self.set_mean(rows.mean(axis=0))
+            return self.set_mean(mean)
         kinds, kind = lab.codes(channel, "channel", len(rows))
-        return self.set_mean(
-            rows.mean(axis=0), kinds, np.stack([rows[kind == k].mean(axis=0) for k in range(len(kinds))])
-        )
+        return self.set_mean(mean, kinds, np.stack([rows[kind == k].mean(axis=0) for k in range(len(kinds))]))
 
     def _learn(self, covariances: Covariances) -> Self:
         if self.by_channel:
@@ -303,11 +306,6 @@ class Center(OneToOneFeatureMixin, _Step):
         self.channels_ = channels
         self.channel_means_ = mean[None, :] if channel_means is None else channel_means
         return self
-
-    def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
-        """(N, d) recordings less the mean."""
-        rows = self._rows(X, channel=channel)
-        return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows, channel)
 
     def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
         mean = put(self.mean_, X)
@@ -348,7 +346,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 
     @reproducible()
     def _learn(self, covariances: Covariances) -> Self:
-        s, E = np.linalg.eigh(symmetric(covariances.total(self.by_channel)))
+        s, E = np.linalg.eigh(symmetric(covariances.pooled if self.by_channel else covariances.total))
         least = self.floor * s.mean()
         if not s.mean() * LARGEST_SUM > 1:
             cause = f"recordings do not vary at all (one sample, or copies of one), or too little ({s.mean():.3g})"
@@ -454,7 +452,7 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
         self._rows(X, reset=True)
         return self
 
-    def _applied(self, X: Array, channel: NDArray[Any] | None = None) -> Array:
+    def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
         xp = namespace(X)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = xp.vecdot(X, X)

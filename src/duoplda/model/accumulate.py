@@ -2,8 +2,7 @@
 
 A session's sum F must be complete before it is squared. Sessions that a chunk holds whole are taken by type, in blocks
 that fit into the caches (or a device's memory): their sums, and the scatter about their means. A session that is cut
-stays *open*: its parts are added up until it is complete. The joint scatter of two parts of n and m recordings with
-means p and q is the sum of their scatters plus nm / (n + m) (p - q)(p - q)' (see `OpenTable.add`).
+stays *open*: its parts are added up until it is complete (see `joined`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from scipy.linalg import helmert
 
 from duoplda import arrays as ar
 from duoplda.arrays import Array
-from duoplda.data.labels import NO_KIND, Ints, Labels, folds, keys
+from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
 
@@ -102,12 +101,7 @@ class OpenSessions:
         return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
 
 
-class Batch(NamedTuple):
-    """Whole sessions of one bin, which are summed up together."""
-
-    bin: int
-    rows: slice  # of all rows in order
-    pairs: Ints  # (h,) the pair of each session, in rising order
+Batch = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows among all in order, their pairs (h,)
 
 
 class SessionSums:
@@ -120,7 +114,6 @@ class SessionSums:
         self,
         labels: Labels,
         like: Array,
-        offset: Array = None,
         n_folds: int = 0,
         seed: int = 0,
         transform: Callable[[Array, NDArray[Any]], Array] | None = None,
@@ -133,7 +126,7 @@ class SessionSums:
         self.n_folds = max(n_folds, 1)
         self.d = like.shape[1]
         first = ar.to_float(like[: min(4096, like.shape[0]), :], xp)
-        self.offset = near_mean(first) if offset is None else offset
+        self.offset = near_mean(first)
         with np.errstate(all="ignore"):
             # Rows are summed as they are, about a base of 0, unless they lie so far from it that digits would be lost.
             self.far = not bool(xp.all(xp.abs(self.offset) < 100 * xp.std(first, axis=0)))
@@ -160,7 +153,8 @@ class SessionSums:
         self.rows_kept = [0] * n_bins
         K = len(labels.kinds)
         self.within = ar.zeros((self.n_folds, K, self.d, self.d), self.offset)
-        self.open = OpenTable(labels.n_sessions, K, self.offset)
+        self.open = OpenTable(labels.n_sessions * K, self.offset)
+        self.n_come = np.zeros(labels.n_sessions, np.int32)  # recordings of sessions that chunks cut
 
     def add_all(self, X: Array | ar.Arriving) -> None:
         """All recordings at once, so that no session is ever open."""
@@ -214,19 +208,20 @@ class SessionSums:
             size = 1 << 30  # all is on the device: large products keep it busy
         batches = self._batches(pairs, n_sessions, max(256, size // (8 * self.d)))
         if self.xp is not np:
-            blocks = self._device_blocks(X, rows, [batch.rows for batch in batches])
-            for batch, block in zip(batches, blocks, strict=True):
-                self._close(batch.bin, batch.pairs, *self._squared(batch, block, None))
+            blocks = self._device_blocks(X, rows, [part for _, part, _ in batches])
+            for (b, _, of_sessions), block in zip(batches, blocks, strict=True):
+                self._close(b, of_sessions, *self._squared(b, len(of_sessions), block, None))
             return
 
         def work(batch: Batch, buffers: NDArray[np.float64]) -> tuple[Any, ...]:
-            block = self._host_block(X, rows, batch.rows, buffers[0])
-            return batch.bin, batch.pairs, *self._squared(batch, block, buffers[1])
+            b, part, of_sessions = batch
+            block = self._host_block(X, rows, part, buffers[0])
+            return b, of_sessions, *self._squared(b, len(of_sessions), block, buffers[1])
 
         # NumPy's sums and copies are not threaded: each core gets blocks of its own.
-        longest = max((batch.rows.stop - batch.rows.start for batch in batches), default=0)
+        longest = max((part.stop - part.start for _, part, _ in batches), default=0)
         buffers = partial(np.empty, (2, longest, self.d))
-        flops = batches[-1].rows.stop * self.d**2 if batches else 0
+        flops = batches[-1][1].stop * self.d**2 if batches else 0
         for block in ar.in_order(work, batches, flops, buffers):
             self._close(*block)
 
@@ -240,7 +235,7 @@ class SessionSums:
             step = max(1, most // size)
             for i in range(first, first + h, step):
                 j = min(i + step, first + h)
-                batches.append(Batch(b, slice(row, row + (j - i) * size), pairs[i:j]))
+                batches.append((b, slice(row, row + (j - i) * size), pairs[i:j]))
                 row += (j - i) * size
             first += h
         return batches
@@ -286,16 +281,17 @@ class SessionSums:
             yield block - self.base if self.far else block
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite is found at the end
-    def _squared(self, batch: Batch, block: Array, spare: Array | None) -> tuple[Array, Array | None, dict[int, Array]]:
-        """Of the rows of a batch: sums F (h, K_c d), F'F if that is wanted, and the scatter by kind about F / n.
+    def _squared(
+        self, b: int, h: int, block: Array, spare: Array | None
+    ) -> tuple[Array, Array | None, dict[int, Array]]:
+        """Of the rows of h sessions of bin b: sums F (h, K_c d), F'F if that is wanted, scatter by kind about F / n.
 
         `spare` is a buffer as large as the block.
         """
         xp = self.xp
-        h = len(batch.pairs)
         d = self.d
         rows = xp.reshape(block, (h, -1, d))
-        counts = self.types[batch.bin // self.n_folds]
+        counts = self.types[b // self.n_folds]
         sums = []
         within = {}
         first = 0
@@ -319,7 +315,7 @@ class SessionSums:
             flat = xp.reshape(residuals, (-1, d))
             within[k] = flat.T @ flat  # NumPy sees that both are one array, and does half the work
         F = sums[0] if len(sums) == 1 else xp.concat(sums, axis=1)
-        return F, F.T @ F if self.T[batch.bin].shape[0] == F.shape[1] else None, within
+        return F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
 
     @np.errstate(invalid="ignore", over="ignore")
     def _close(self, b: int, pairs: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
@@ -336,149 +332,95 @@ class SessionSums:
 
     @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
-        """Rows of sessions that have rows in other chunks too; they are summed by cell (session * K + kind)."""
+        """Rows of sessions that have rows in other chunks too."""
         labels = self.labels
         K = len(labels.kinds)
         cell = labels.session[rows] * K + labels.kind[rows]
-        order = np.argsort(cell, kind="stable")
-        cells, starts, n = np.unique(cell[order], return_index=True, return_counts=True)
-        G = ar.to_float(ar.put(ar.take(X, place[order]), self.offset), self.xp) - self.offset
-        F = ar.segment_sums(G, starts)
-        mean = F / ar.put(n.astype(float), F)[:, None]
-        fold = self.fold[labels.session_speaker[cells // K]]
-        residuals = G - ar.take(mean, np.repeat(np.arange(len(n)), n))
-        _add_scatter(self.within, np.repeat(fold * K + cells % K, n), residuals)
-        self.open.add(cells, n, F, fold, self.within)
-        sessions = np.unique(cells // K)
-        self.close_sums(*self.open.take_out(sessions, self._complete[sessions]))
+        G = ar.to_float(ar.put(ar.take(X, place), self.offset), self.xp) - self.offset
+        cells_before, n_before, F_before = self.open.take(np.unique(cell))
+        parts = np.concatenate([cell, cells_before])
+        n = np.concatenate([np.ones(len(cell), np.int64), n_before])
+        cells, n, F, cell_of_part, spread = joined(parts, n, self.xp.concat([G, F_before]))
+        fold = self.fold[labels.session_speaker[cell_of_part // K]]
+        add_scatter(self.within, fold * K + cell_of_part % K, spread)
+        self.open.put(cells, n, F)
+        sessions, n_come = np.unique(cell // K, return_counts=True)
+        self.n_come[sessions] += n_come
+        complete = sessions[self.n_come[sessions] == self._complete[sessions]]
+        closed, _, F = self.open.take((complete[:, None] * K + np.arange(K)).reshape(-1))
+        self.close(closed, F)
 
     @np.errstate(invalid="ignore", over="ignore")
-    def close_sums(self, sessions: Ints, sums: Array) -> None:
-        """Complete sessions (h,) by their sums (h, K, d)."""
-        order = np.argsort(self.session_pair[sessions], kind="stable")
-        bins = self.bin[sessions[order]]
+    def close(self, cells: Ints, F: Array) -> None:
+        """Complete sessions by the sums F (., d) of their cells (session * K + kind, in rising order)."""
+        session = cells // len(self.labels.kinds)
+        order = np.argsort(self.session_pair[session], kind="stable")  # cells of a session stay side by side
+        pairs = self.session_pair[session[order]]
+        bins = self.bin[session[order]]
         for b in np.unique(bins).tolist():
-            chosen = order[slice(*np.searchsorted(bins, [b, b + 1]))]
-            present = np.flatnonzero(self.types[b // self.n_folds])
-            F = self.xp.concat([ar.take(sums[:, int(k), :], chosen) for k in present], axis=1)
-            T = ar.gram(F) if self.T[b].shape[0] == F.shape[1] else None
-            self._close(b, self.session_pair[sessions[chosen]], F, T, {})
-        np.add.at(self.pair_n, self.session_pair[sessions], 1)
+            part = slice(*np.searchsorted(bins, [b, b + 1]))
+            n_kinds = int((self.types[b // self.n_folds] > 0).sum())
+            sums = self.xp.reshape(ar.take(F, order[part]), (-1, n_kinds * self.d))
+            T = ar.gram(sums) if self.T[b].shape[0] == sums.shape[1] else None
+            self._close(b, pairs[part][::n_kinds], sums, T, {})
+            np.add.at(self.pair_n, pairs[part][::n_kinds], 1)
 
     def result(self, name_rows: Callable[[], None] | None = None) -> list[dict[str, Any]]:
         """The sums by fold, as fields of `Statistics`.
 
         `name_rows` is called if any sum is not finite: it raises an error that names the recordings to blame.
         """
-        check_sums([*self.A, *self.T, self.within, self.open.sums], name_rows)
         labels = self.labels
-        complete = self.pair_n > 0
-        open_sessions = self.open.sessions()
-        open_fold = self.fold[ar.to_numpy(labels.session_speaker)[open_sessions]]
-        still_open = None
-        if labels.session_ids is not None and len(open_sessions):
-            names = labels.session_ids[open_sessions]
-            speakers = labels.speaker_ids[labels.session_speaker[open_sessions]]
-            cells, n, F = self.open.cells()
-            session = np.searchsorted(open_sessions, cells // self.open.K)
-            still_open = OpenSessions(keys(names), names, speakers, session, cells % self.open.K, n, F)
+        K = len(labels.kinds)
+        cells, n, F = self.open.take(np.arange(labels.n_sessions * K))
+        check_sums([*self.A, *self.T, self.within, F], name_rows)
+        session_speaker = ar.to_numpy(labels.session_speaker)
+        session_fold = self.fold[session_speaker]
+        open_sessions, session = np.unique(cells // K, return_inverse=True)
         closed = np.ones(labels.n_sessions, bool)
         closed[open_sessions] = False
         heard = np.zeros(len(labels.speaker_ids), bool)
-        heard[self.pair_speaker[complete]] = True
+        heard[self.pair_speaker[self.pair_n > 0]] = True
         parts: list[dict[str, Any]] = []
         for f in range(self.n_folds):
             members = heard & (self.fold == f)
-            place = np.cumsum(members) - 1
-            blocks = [self._block(c, f, complete, place) for c in range(len(self.types))]
+            still_open = None
             session_keys = None
             if labels.session_ids is not None:
-                in_fold = (self.fold == f)[ar.to_numpy(labels.session_speaker)] if self.n_folds > 1 else True
-                ids = labels.session_ids[closed & in_fold]
+                ids = labels.session_ids[closed & (session_fold == f)]
                 session_keys = ids if ids.dtype == np.int64 else keys(ids)  # integers are hashed when asked for
+                if len(open_sessions):
+                    names = labels.session_ids[open_sessions]
+                    speakers = labels.speaker_ids[session_speaker[open_sessions]]
+                    every = OpenSessions(keys(names), names, speakers, session, cells % K, n, F)
+                    still_open = every.select(session_fold[open_sessions] == f) or None
             fields = {
                 "offset": self.offset,
                 "kinds": labels.kinds,
                 "speaker_ids": labels.speaker_ids[members],
                 "weights": np.ones(int(members.sum())),
-                "blocks": tuple(b for b in blocks if b is not None),
+                "blocks": self._blocks(f, np.cumsum(members) - 1),
                 "within": self.within[f, ...],
                 "sessions": session_keys,
-                "open": None if still_open is None else still_open.select(open_fold == f) or None,
+                "open": still_open,
             }
             parts.append(fields)
         return parts
 
-    def _block(self, c: int, f: int, complete: NDArray[np.bool_], place: Ints) -> TypeBlock | None:
-        """The sessions of type c in fold f that are complete; `place` is the row of each speaker in the result."""
-        b = c * self.n_folds + f
-        pairs = slice(self.pair_start[b], self.pair_start[b + 1])
-        rows = np.flatnonzero(complete[pairs])
-        if not len(rows):
-            return None
-        A = self.A[b]
-        T = self.T[b]
-        if len(rows) < A.shape[0]:
-            A = ar.take(A, rows)
-        if T.shape[0] < T.shape[1]:
-            T = T[: self.rows_kept[b], :]
-        speaker = place[self.pair_speaker[pairs][rows]]
-        return TypeBlock(self.types[c], speaker, self.pair_n[pairs][rows], A, T)
-
-
-class UnlabelledSums:
-    """Sums and scatters of rows by fold, without labels: a speaker for each fold, a session for each recording."""
-
-    def __init__(self, like: Array, n_folds: int):
-        d = like.shape[1]
-        self.n_folds = n_folds
-        self.offset = near_mean(ar.to_float(like, ar.namespace(like)))
-        self.n = np.zeros(n_folds, np.int64)
-        self.f = ar.zeros((n_folds, d), self.offset)
-        self.T = ar.zeros((n_folds, d, d), self.offset)
-
-    @ar.reproducible()
-    @np.errstate(invalid="ignore", over="ignore")
-    def add(self, X: Array, fold: Ints | None) -> None:
-        """Add rows X (k, d) of these folds (k,); None: all are of fold 0."""
-        xp = ar.namespace(X)
-        sizes = [X.shape[0]]
-        if fold is not None:
-            sizes = np.bincount(fold, minlength=self.n_folds).tolist()
-            X = X if max(sizes) == X.shape[0] else ar.take(X, np.argsort(fold, kind="stable"))
-        G = ar.to_float(X, xp)
-        # A copy may be written to, as getting new memory takes longer than the sums. Another object may be a view.
-        is_copy = xp is np and not np.may_share_memory(G, X)
-        G = np.subtract(G, self.offset, out=G) if is_copy else G - self.offset
-        first = 0
-        for k, h in enumerate(sizes):
-            rows = G[first : first + h, :]
-            first += h
-            if h:
-                self.n[k] += h
-                self.f[k, ...] += xp.sum(rows, axis=0)
-                self.T[k, ...] += rows.T @ rows
-
-    def result(self, name_rows: Callable[[], None]) -> list[dict[str, Any] | None]:
-        """The sums by fold, as fields of `Statistics`, None for an empty fold; `name_rows` as in `SessionSums`."""
-        check_sums([self.f, self.T], name_rows)
-        one = np.ones(1, np.int64)
-        d = self.offset.shape[0]
-        parts: list[dict[str, Any] | None] = []
-        for k, n in enumerate(self.n.tolist()):
-            A = ar.namespace(self.offset).reshape(self.f[k, ...], (1, d))
-            fields = {
-                "offset": self.offset,
-                "kinds": NO_KIND,
-                "speaker_ids": k * one,
-                "weights": np.ones(1),
-                "blocks": (TypeBlock(one, 0 * one, n * one, A, self.T[k, ...]),),
-                "within": ar.zeros((1, d, d), self.offset),
-                "sessions": None,
-                "known": "nothing",
-            }
-            parts.append(fields if n else None)
-        return parts
+    def _blocks(self, f: int, place: Ints) -> tuple[TypeBlock, ...]:
+        """The complete sessions of fold f by type; `place` is the row of each speaker in the result."""
+        blocks = []
+        for c, counts in enumerate(self.types):
+            b = c * self.n_folds + f
+            pairs = slice(self.pair_start[b], self.pair_start[b + 1])
+            n = self.pair_n[pairs]
+            rows = np.flatnonzero(n)
+            if len(rows):
+                A = self.A[b] if len(rows) == len(n) else ar.take(self.A[b], rows)
+                few = self.T[b].shape[0] < self.T[b].shape[1]
+                T = self.T[b][: self.rows_kept[b], :] if few else self.T[b]
+                blocks.append(TypeBlock(counts, place[self.pair_speaker[pairs][rows]], n[rows], A, T))
+        return tuple(blocks)
 
 
 @np.errstate(all="ignore")
@@ -500,77 +442,61 @@ def check_sums(sums: list[Array], name_rows: Callable[[], None] | None) -> None:
     raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
 
 
-def _add_scatter(within: Array, bins: Ints, rows: Array) -> None:
+def add_scatter(within: Array, bins: Ints, rows: Array) -> None:
     """Add the scatter of rows to `within` (folds, K, d, d); `bins` are fold * K + kind of each row."""
     K = within.shape[1]
     for b in np.unique(bins).tolist():
         within[b // K, b % K, ...] += ar.gram(ar.take(rows, np.flatnonzero(bins == b)))
 
 
+def joined(cell: Ints, n: Ints, F: Array) -> tuple[Ints, Ints, Array, Ints, Array]:
+    """Add up sums F (k, d) of n (k,) recordings by their cells (k,), which may repeat.
+
+    Returns the distinct cells in rising order, their n and F; and for each part the cell and sqrt(n) (F / n - mean of
+    the cell), in another order: the squares of these rows are the scatter that the joining adds to those of the parts.
+    """
+    order = np.argsort(cell, kind="stable")
+    cells, starts, parts = np.unique(cell[order], return_index=True, return_counts=True)
+    part_F = ar.take(F, order)
+    F = ar.segment_sums(part_F, starts)
+    root = np.sqrt(n[order])
+    n = np.add.reduceat(n[order], starts)
+    mean = F / ar.put(n.astype(float), F)[:, None]
+    root = ar.put(root, F)[:, None]
+    of_part = np.repeat(np.arange(len(cells)), parts)
+    return cells, n, F, cells[of_part], part_F / root - root * ar.take(mean, of_part)
+
+
 class OpenTable:
-    """A table of sums of sessions 0 .. n-1 that are not complete; a session takes a slot while it is open."""
+    """Sums of cells (the recordings of one kind in a session) that may still grow.
 
-    def __init__(self, n_sessions: int, K: int, like: Array):
-        self.K = K
-        self.d = like.shape[0]
-        self.slot = np.full(n_sessions, -1)
+    Each has a place in the table, which other cells use again once it has been taken out.
+    """
+
+    def __init__(self, n_cells: int, like: Array):
+        self.place = np.full(n_cells, -1, np.int32)
         self.free = np.zeros(0, np.int64)
-        self.counts = np.zeros((0, K), np.int64)
-        self.sums = ar.zeros((0, self.d), like)  # (slots * K, d)
+        self.n = np.zeros(0, np.int64)
+        self.F = ar.zeros((0, like.shape[0]), like)
 
-    @np.errstate(invalid="ignore", over="ignore")
-    def add(self, cell: Ints, n: Ints, F: Array, fold: Ints, within: Array) -> None:
-        """Add sums F of n recordings to distinct cells (session * K + kind); scatter between parts goes to `within`."""
-        xp = ar.namespace(F)
-        self._open(np.unique(cell // self.K))
-        place = self.slot[cell // self.K] * self.K + cell % self.K
-        before = self.counts.reshape(-1)[place]
-        joined = np.flatnonzero(before > 0)
-        if len(joined):
-            n_new, n_old = (ar.put(a[joined].astype(float), F)[:, None] for a in (n, before))
-            jump = ar.take(F, joined) / n_new - ar.take(self.sums, place[joined]) / n_old
-            bins = fold[joined] * self.K + cell[joined] % self.K
-            _add_scatter(within, bins, jump * xp.sqrt(n_new * n_old / (n_new + n_old)))
-        self.counts.reshape(-1)[place] += n
-        ar.add_rows(self.sums, place, F)
-
-    def _open(self, sessions: Ints) -> None:
-        """Give a slot to each of the sessions that has none."""
-        new = sessions[self.slot[sessions] < 0]
-        if len(new) > len(self.free):  # twice as many slots
-            size = len(self.counts)
-            more = max(len(new) - len(self.free), size)
+    def put(self, cells: Ints, n: Ints, F: Array) -> None:
+        """Put in cells that are not in the table."""
+        size = len(self.n)
+        if len(cells) > len(self.free):  # twice as many places
+            more = max(len(cells) - len(self.free), size)
             self.free = np.concatenate([self.free, np.arange(size, size + more)])
-            self.counts = np.concatenate([self.counts, np.zeros((more, self.K), np.int64)])
-            xp = ar.namespace(self.sums)
-            self.sums = xp.concat([self.sums, ar.zeros((more * self.K, self.d), self.sums)], axis=0)
-        self.slot[new] = self.free[: len(new)]
-        self.free = self.free[len(new) :]
+            self.n = np.concatenate([self.n, np.zeros(more, np.int64)])
+            self.F = ar.namespace(F).concat([self.F, ar.zeros((more, F.shape[1]), F)])
+        places = self.free[: len(cells)]
+        self.free = self.free[len(cells) :]
+        self.place[cells] = places
+        self.n[places] = n
+        ar.set_rows(self.F, places, F)
 
-    def _cells(self, places: Ints) -> Ints:
-        """The cells of sessions, or of slots."""
-        return (places[:, None] * self.K + np.arange(self.K)).reshape(-1)
-
-    def take_out(self, sessions: Ints, sizes: Ints) -> tuple[Ints, Array]:
-        """Take out the sessions (h,) of which as many recordings have come as `sizes` says; with sums (h, K, d)."""
-        sessions = sessions[self.counts[self.slot[sessions]].sum(axis=1) == sizes]
-        slots = self.slot[sessions]
-        cells = self._cells(slots)
-        sums = ar.namespace(self.sums).reshape(ar.take(self.sums, cells), (len(sessions), self.K, self.d))
-        ar.set_rows(self.sums, cells, ar.zeros((len(cells), self.d), self.sums))
-        self.counts[slots] = 0
-        self.slot[sessions] = -1
-        self.free = np.concatenate([self.free, slots])
-        return sessions, sums
-
-    def sessions(self) -> Ints:
-        """The sessions that are open, in their order."""
-        return np.flatnonzero(self.slot >= 0)
-
-    def cells(self) -> tuple[Ints, Ints, Array]:
-        """The cells (session * K + kind) that have recordings, how many, and their sums."""
-        sessions = self.sessions()
-        slots = self._cells(self.slot[sessions])
-        n = self.counts.reshape(-1)[slots]
-        filled = np.flatnonzero(n > 0)
-        return self._cells(sessions)[filled], n[filled], ar.take(self.sums, slots[filled])
+    def take(self, cells: Ints) -> tuple[Ints, Ints, Array]:
+        """Take out those of the cells that are in the table: the cells, their n and F."""
+        cells = cells[self.place[cells] >= 0]
+        places = self.place[cells]
+        self.place[cells] = -1
+        self.free = np.concatenate([self.free, places])
+        return cells, self.n[places], ar.take(self.F, places)

@@ -141,7 +141,7 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
     """Maximise E[ln P(y, x)] over y ~ N(mu_y, Sigma_y), x | y ~ N(mu_x + H y, Sigma_x); move that into the loadings.
 
     With Sigma = C C' (C lower triangular): U' = U C_x, V' = (V + U H) C_y, mu' = mu + (V + U H) mu_y + U mu_x. With the
-    `basis` of `Steps.expect`, V' has all ny columns, and is what it would be if none had been left out.
+    `basis` of `expect`, V' has all ny columns, and is what it would be if none had been left out.
     """
     ny = model.ny
     nx = model.nx
@@ -273,53 +273,36 @@ class Expected(NamedTuple):
     value: float  # the log-likelihood, or with `nu` that plus the log-prior
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """The two halves of an iteration."""
+def expect(e_step: EStep, model: Model, nu: float) -> Expected:
+    """The E-step, without speaker factors that are not in use: they cost as much as others.
 
-    e_step: EStep
-    minimum_divergence: bool
-    floor: float
-    nu: float
+    More factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and keeps it
+    so, as nothing is learnt of y there. With the eigenvectors B (ny, r) of V'V in use, VV' = VB (VB)', to rounding.
+    They are looked for where there must be some.
+    """
+    xp = ar.namespace(model.V)
+    basis = None
+    more_than_speakers = len(e_step.stats.speaker_ids) <= model.ny
+    if more_than_speakers and len(e_step.patterns) > 1 and e_step.host:
+        VV = ar.symmetric(model.V.T @ model.V)
+        if math.isfinite(float(xp.sum(VV))):
+            s, E = xp.linalg.eigh(VV)
+            unused = int(np.sum(ar.to_numpy(s) < 1e-14 * float(s[-1])))
+            if unused:
+                basis = E[:, unused:]
+                model = replace(model, V=model.V @ basis)
+    moments = e_step(model)
+    return Expected(model, basis, moments, moments.ln_likelihood + ln_prior(model, nu))
 
-    def expect(self, model: Model) -> Expected:
-        """The E-step, without speaker factors that are not in use: they cost as much as others.
 
-        More factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and keeps
-        it so, as nothing is learnt of y there. With the eigenvectors B (ny, r) of V'V in use, VV' = VB (VB)', to
-        rounding. They are looked for where there must be some.
-        """
-        xp = ar.namespace(model.V)
-        basis = None
-        more_than_speakers = len(self.e_step.stats.speaker_ids) <= model.ny
-        if more_than_speakers and len(self.e_step.patterns) > 1 and self.e_step.host:
-            VV = ar.symmetric(model.V.T @ model.V)
-            if math.isfinite(float(xp.sum(VV))):
-                s, E = xp.linalg.eigh(VV)
-                unused = int(np.sum(ar.to_numpy(s) < 1e-14 * float(s[-1])))
-                if unused:
-                    basis = E[:, unused:]
-                    model = replace(model, V=model.V @ basis)
-        moments = self.e_step(model)
-        return Expected(model, basis, moments, moments.ln_likelihood + ln_prior(model, self.nu))
-
-    def expect_if_above(self, least: float, model: Model) -> Expected | None:
-        """None where the value is not above the least, or where an extrapolated model is no model at all."""
-        with suppress(ar.NotPositiveDefinite):
-            expected = self.expect(model)
-            if least < expected.value < math.inf:
-                return expected
-        return None
-
-    def maximise(self, expected: Expected) -> Model:
-        model, basis, moments, _ = expected
-        stats = self.e_step.stats
-        plain = ml_step(model, moments, stats, self.floor, self.nu)
-        if self.minimum_divergence:
-            plain = md_step(plain, moments, basis)
-        elif basis is not None:
-            plain = replace(plain, V=plain.V @ basis.T)
-        return _as_stored(plain, stats.offset)
+def maximise(expected: Expected, stats: Statistics, minimum_divergence: bool, floor: float, nu: float) -> Model:
+    """The ML step, and the MD step unless it is not wanted."""
+    model = ml_step(expected.model, expected.moments, stats, floor, nu)
+    if minimum_divergence:
+        model = md_step(model, expected.moments, expected.basis)
+    elif expected.basis is not None:
+        model = replace(model, V=model.V @ expected.basis.T)
+    return _as_stored(model, stats.offset)
 
 
 @ar.reproducible()
@@ -343,32 +326,35 @@ def fit(
     After each iteration the observer is told, and can end the loop. It gets the `State` first: with this as the start,
     EM goes on where it was, and ends with the same bits as if it had not been interrupted.
     """
-    steps = Steps(EStep(stats), minimum_divergence, floor, nu)
+    e_step = EStep(stats)
     state = start if isinstance(start, State) else State(start)
     state = replace(state, model=_as_stored(state.model, stats.offset))
     anderson = Anderson(state.steps, state.images, stats.offset, 8 if accelerate else 0, floor)
     enough = tol * stats.n_recordings
     stopped = False
     try:
-        expected = steps.expect(state.model)
+        expected = expect(e_step, state.model, nu)
         if not state.trace:
             state = replace(state, trace=(expected.value,), n_evaluations=1)
         converged = len(state.trace) > 1 and state.trace[-1] - state.trace[-2] < enough
         while not converged and not stopped and len(state.trace) <= max_iter:
             last = state.trace[-1]
             evaluations = state.n_evaluations + 1
-            model = steps.maximise(expected)
+            model = maximise(expected, stats, minimum_divergence, floor, nu)
             ahead = anderson.ahead(state.model, model)
+            better = None
+            if ahead is not None:
+                with suppress(ar.NotPositiveDefinite):  # an extrapolated model may be no model at all
+                    better = expect(e_step, ahead, nu)
             # A small gain ahead may be bad luck: it must be more than enough, so that only a plain step ends the loop.
-            better = None if ahead is None else steps.expect_if_above(last + max(enough, 0.0), ahead)
-            if ahead is not None and better is not None:
+            if ahead is not None and better is not None and last + max(enough, 0.0) < better.value < math.inf:
                 model = ahead
                 expected = better
             else:
                 if ahead is not None:
                     evaluations += 1
                     anderson.forget()  # what led to a wrong point would lead astray again
-                expected = steps.expect(model)
+                expected = expect(e_step, model, nu)
             gain = expected.value - last
             if tol >= 0 and -1e-8 * abs(last) < gain < 0:
                 converged = True  # lower by rounding alone: nothing is left to gain, and the last state stays

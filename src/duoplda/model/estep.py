@@ -32,11 +32,6 @@ class Moments:
     yy: Array  # (ny, ny) sum over speakers of E[y y']
     M: float  # speakers
 
-    @property
-    def R(self) -> Array:
-        """(K, q, q) sum over sessions of c_k E[t t'],  q = ny + nx + 1."""
-        return ar.take(self.grouped, self.group)
-
 
 # Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny); for
 # a type of few sessions, weighted rows E[y] (m, ny) instead of the last.

@@ -214,25 +214,18 @@ class Terms:
         host = xp is np
         size = model.ny + model.nx
 
-        # V'WV and so on are made of the sums of W by type, or of each W_k and then added: of what there are fewer.
+        self.WV = model.W @ V  # (K, d, ny)
+        self.WU = model.W @ U  # (K, d, nx)
+        # V'WV and so on follow from sums of WV by type, or are added after they are made: of what there are fewer.
         by_type = 0 < len(types) < model.K
-        sums = xp.tensordot(ar.put(types.astype(float), V), model.W, axes=1) if by_type else model.W
-
-        def of_kind(k: int) -> tuple[Array, ...]:
-            return model.W[k, ...] @ V, model.W[k, ...] @ U
-
-        def of_sum(s: int) -> tuple[Array, ...]:
-            WV, WU = (sums[s, ...] @ V, sums[s, ...] @ U) if by_type else (self.WV[s, ...], self.WU[s, ...])
-            return V.T @ WV, U.T @ WV, ar.symmetric(U.T @ WU)
-
-        cost = float(model.d * size * (model.d + size)) if host else 0.0
-        products = ar.in_order(of_kind, range(model.K), model.K * cost)
-        self.WV, self.WU = (xp.stack(a) for a in zip(*products, strict=True))  # (K, d, ny), (K, d, nx)
-        products = ar.in_order(of_sum, range(sums.shape[0]), sums.shape[0] * cost)
-        VWV, J, UWU = (xp.stack(a) for a in zip(*products, strict=True))
+        weights = ar.put(types.astype(float), V)
+        WV, WU = (xp.tensordot(weights, a, axes=1) if by_type else a for a in (self.WV, self.WU))
+        VWV = V.T @ WV
+        J = U.T @ WV
+        UWU = ar.symmetric(U.T @ WU)
 
         def of_types(part: slice) -> tuple[Array, ...]:
-            c = ar.put((np.eye(len(types)) if by_type else types.astype(float))[part], V)
+            c = ar.eye(len(types), V)[part, :] if by_type else weights[part, :]
             Jc = xp.tensordot(c, J, axes=1)
             P, ln = ar.spd_inverse(ar.eye(model.nx, U) + xp.tensordot(c, UWU, axes=1))
             PJ = P @ Jc

@@ -176,10 +176,8 @@ class Posterior:
     session_ids: NDArray[Any] | None
     speaker_mean: Array  # (M, ny) E[y_i]
     session_speaker: Ints  # (H,) index into speaker_ids
-    _counts: Ints
-    _type: Ints
+    _sessions: Sessions
     _terms: Terms
-    _z: Array
 
     @cached_property
     def session_mean(self) -> Array:
@@ -190,20 +188,22 @@ class Posterior:
     def speaker_precision(self) -> Array:
         """(M, ny, ny) Lambda_i, made when asked for."""
         G = self._terms.G
-        return ar.eye(G.shape[-1], G) + ar.namespace(G).tensordot(ar.put(self._counts.astype(float), G), G, axes=1)
+        n = ar.put(self._sessions.counts.astype(float), G)
+        return ar.eye(G.shape[-1], G) + ar.namespace(G).tensordot(n, G, axes=1)
 
     @property
     def session_precision(self) -> Array:
         """(H, nx, nx) precision of x_ij given y_i, made when asked for."""
-        return ar.take(ar.spd_inverse(self._terms.P)[0], self._type)
+        return ar.take(ar.spd_inverse(self._terms.P)[0], self._sessions.type)
 
     @ar.reproducible()
     def session_mean_given(self, y: Array) -> Array:
         """(H, nx) E[x_ij | y_i] for speaker factors y (M, ny)."""
-        out = ar.zeros(self._z.shape, self._z)
-        for c, chosen in _by_type(self._type):
+        z = self._sessions.z
+        out = ar.zeros(z.shape, z)
+        for c, chosen in _by_type(self._sessions.type):
             expected = ar.tall_product(ar.take(y, self.session_speaker[chosen]), self._terms.J[c, ...].T)
-            ar.add_rows(out, chosen, ar.tall_product(ar.take(self._z, chosen) - expected, self._terms.P[c, ...]))
+            ar.add_rows(out, chosen, ar.tall_product(ar.take(z, chosen) - expected, self._terms.P[c, ...]))
         return out
 
 
@@ -214,7 +214,7 @@ def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
     labels = s.labels
     terms = Terms(model, s.types)
     y = speakers(terms.G, Patterns(s.counts), s.gamma(terms)).mean
-    return Posterior(labels.speaker_ids, labels.session_ids, y, labels.session_speaker, s.counts, s.type, terms, s.z)
+    return Posterior(labels.speaker_ids, labels.session_ids, y, labels.session_speaker, s, terms)
 
 
 @np.errstate(invalid="ignore", over="ignore")

@@ -54,17 +54,15 @@ class Sample:
     def __len__(self) -> int:
         return len(self.X)
 
+    def columns(self) -> dict[str, Any]:
+        """What there is of each recording, by name."""
+        columns: dict[str, Any] = {"X": self.X, "kind": self.kind, "speaker": self.speaker, "session": self.session}
+        columns["recording"] = self.recording
+        return columns if self.occasion is None else columns | {"occasion": self.occasion}
+
     def rows(self, index: Ints) -> Sample:
         """Some of the recordings."""
-        return replace(
-            self,
-            X=self.X[index],
-            kind=self.kind[index],
-            speaker=self.speaker[index],
-            session=self.session[index],
-            recording=self.recording[index],
-            occasion=None if self.occasion is None else self.occasion[index],
-        )
+        return replace(self, **{name: column[index] for name, column in self.columns().items()})
 
     def trimmed(self, limits: SampleLimits) -> Sample:
         """What is kept without occasions, of which more sessions are kept."""
@@ -84,17 +82,11 @@ class Sample:
     @staticmethod
     def join(parts: Sequence[Sample]) -> Sample:
         """What is kept of the whole of which these are parts, in order."""
-        occasions = [part.occasion for part in parts if part.occasion is not None]
-        whole = replace(
-            parts[0],
-            X=np.concatenate([part.X for part in parts]),
-            kind=np.concatenate([part.kind for part in parts]),
-            speaker=np.concatenate([part.speaker for part in parts]),
-            session=np.concatenate([part.session for part in parts]),
-            recording=np.concatenate([part.recording for part in parts]),
-            occasion=np.concatenate(occasions) if len(occasions) == len(parts) else None,
-            end=min(part.end for part in parts),
-        )
+        columns = [part.columns() for part in parts]
+        common = [name for name in columns[0] if all(name in part for part in columns)]  # without the occasion, perhaps
+        joined: dict[str, Any] = {name: np.concatenate([part[name] for part in columns]) for name in common}
+        joined["end"] = min(part.end for part in parts)
+        whole = replace(parts[0], **{"occasion": None, **joined})
         order = np.lexsort((whole.recording, whole.session, whole.speaker))
         order = order[: np.searchsorted(whole.speaker[order], np.uint64(min(whole.end, (1 << 64) - 1)))]
         keep = order[_rank(whole.speaker[order], whole.session[order]) < whole.limits.per_session]
@@ -117,20 +109,18 @@ def few(recordings: Recordings, n: int) -> NDArray[Any]:
     >>> sample.shape, bool((few(Recordings.from_arrays(X[::-1]), 3) == sample).all())
     ((3, 2), True)
     """
-    return _lowest([*recordings.map(partial(_lowest_of_part, n=n))], n)[0]
+    vectors, hashes = zip(*recordings.map(partial(_lowest, n=n)), strict=True)
+    order = np.argsort(np.concatenate(hashes), kind="stable")[:n]
+    return np.concatenate(vectors)[order]
 
 
-def _lowest_of_part(part: Recordings, n: int) -> Iterator[tuple[NDArray[Any], Hashes]]:
+def _lowest(part: Recordings, n: int) -> Iterator[tuple[NDArray[Any], Hashes]]:
+    """The n vectors of each chunk that hash lowest, in that order, and their hashes."""
     for chunk in part.vectors():
         vectors = to_numpy(chunk.X)
-        yield _lowest([(vectors, _hash_vectors(vectors))], n)
-
-
-def _lowest(parts: Sequence[tuple[NDArray[Any], Hashes]], n: int) -> tuple[NDArray[Any], Hashes]:
-    """Of parts of some recordings, the n that hash lowest."""
-    vectors, hashes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(hashes, kind="stable")[:n]
-    return vectors[order], hashes[order]
+        hashes = _hash_vectors(vectors)
+        order = np.argsort(hashes, kind="stable")[:n]
+        yield vectors[order], hashes[order]
 
 
 def _hash_vectors(vectors: NDArray[Any]) -> Hashes:
@@ -184,15 +174,13 @@ class Sampler:
             kept = np.zeros(labels.n_sessions, bool)
             kept[order[_rank(session_speaker[order].astype(np.uint64)) < limits.per_speaker]] = True
             self.wanted &= kept[to_numpy(labels.session)]
-        none = np.zeros(0, np.uint64)
+        nobody = np.zeros(0, np.uint64)
+        occasion = None if labels.occasion is None else nobody
+        empty = np.zeros((0, d), np.float32), labels.kinds[:0], nobody, nobody, nobody
         self.parts: list[list[Sample]] = []  # by fold
         for fold in range(n_folds):
-            end = np.min(self.speaker_hash[~wanted & (self.fold == fold)], initial=(1 << 64) - 1)
-            rows = np.zeros((0, d), np.float32)
-            hashes = none, none, none
-            occasion = None if labels.occasion is None else none
-            first = Sample(rows, labels.kinds[:0], *hashes, self.max_recordings, limits, int(end), occasion)
-            self.parts.append([first])
+            end = int(np.min(self.speaker_hash[~wanted & (self.fold == fold)], initial=(1 << 64) - 1))
+            self.parts.append([Sample(*empty, self.max_recordings, limits, end, occasion)])
 
     def _hash_sessions(self, index: Ints, session_speaker: Ints) -> Hashes:
         """Hashes of the sessions at `index`, 0 of others; their names may stand alone or after the speaker's."""

@@ -37,6 +37,9 @@ from duoplda.arrays import (
     namespace,
     on_device,
     put,
+    reproducible,
+    take,
+    to_float,
     to_numpy,
     zeros,
 )
@@ -47,11 +50,13 @@ from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import (
     STREAM_BYTES,
     OpenSessions,
-    OpenTable,
     SessionSums,
     TypeBlock,
-    UnlabelledSums,
+    add_scatter,
     add_scatters,
+    check_sums,
+    joined,
+    near_mean,
 )
 from duoplda.model.sample import Sample, Sampler
 
@@ -169,28 +174,19 @@ class Statistics:
         folds = list(folds)
         kinds = np.unique(np.concatenate([f.kinds for f in folds]))
         folds = [f._relabel(f.speaker_ids, kinds).about(folds[0].offset) for f in folds]
-        speaker_ids = np.concatenate([f.speaker_ids for f in folds])
-        order = np.argsort(speaker_ids)
-        place = np.argsort(order)
-        start = np.cumsum([0, *(len(f.speaker_ids) for f in folds)])
-        blocks: list[TypeBlock] = []
-        fold_blocks: list[list[TypeBlock]] = [[] for _ in folds]
-        for t in sorted({tuple(b.counts.tolist()) for f in folds for b in f.blocks}):
-            of_type = [(i, b) for i, f in enumerate(folds) for b in f.blocks if tuple(b.counts.tolist()) == t]
-            A = namespace(folds[0].offset).concat([b.A for _, b in of_type], axis=0)
-            speaker = np.concatenate([place[start[i] + b.speaker] for i, b in of_type])
-            n = np.concatenate([b.n for _, b in of_type])
-            row = 0
-            for i, b in of_type:
-                fold_blocks[i].append(replace(b, A=A[row : row + len(b.n), :]))
-                row += len(b.n)
-            scatter = add_scatters([b for _, b in of_type])
-            blocks.append(TypeBlock(of_type[0][1].counts, speaker, n, A, scatter))
-        parts = tuple(replace(f, blocks=tuple(b)) for f, b in zip(folds, fold_blocks, strict=True))
-        weights = np.concatenate([f.weights for f in folds])[order]
-        within = _total([f.within for f in folds])
-        whole = cls(folds[0].offset, kinds, speaker_ids[order], weights, tuple(blocks), within, _keys(folds))
-        return replace(whole, folds=parts, seed=seed, known=lab.least_known([f.known for f in folds]))
+        whole = cls._added([replace(f, open=None, sample=None) for f in folds])
+        # In the blocks of the whole, sums of speakers come fold by fold.
+        A = {tuple(b.counts.tolist()): b.A for b in whole.blocks}
+        row = dict.fromkeys(A, 0)
+        parts = []
+        for f in folds:
+            blocks = []
+            for b in f.blocks:
+                t = tuple(b.counts.tolist())
+                blocks.append(replace(b, A=A[t][row[t] : row[t] + len(b.n), :]))
+                row[t] += len(b.n)
+            parts.append(replace(f, blocks=tuple(blocks)))
+        return replace(whole, folds=tuple(parts), seed=seed)
 
     def __repr__(self) -> str:
         parts = [f"{self.n_recordings:,.0f} recordings", f"{self.n_sessions:,.0f} sessions"]
@@ -297,9 +293,19 @@ class Statistics:
         _refuse_different(parts)
         if first.folds:
             return cls.from_folds([cls.sum(same) for same in zip(*(p.folds for p in parts), strict=True)], first.seed)
+        total = cls._added(parts)
+        if total.sessions is not None:
+            _refuse_repeated(total.sessions, total.open)
+        samples = [p.sample for p in parts if p.sample is not None]
+        return replace(total, sample=Sample.join(samples) if samples else None)
+
+    @classmethod
+    def _added(cls, parts: Sequence[Statistics]) -> Statistics:
+        """The sum of parts that have no folds, without a look at what they have in common and without a sample."""
+        offset = parts[0].offset
         speaker_ids = np.unique(np.concatenate([p.speaker_ids for p in parts]))
         kinds = np.unique(np.concatenate([p.kinds for p in parts]))
-        parts = [p._relabel(speaker_ids, kinds).about(first.offset) for p in parts]
+        parts = [p._relabel(speaker_ids, kinds).about(offset) for p in parts]
         weights = np.stack([p.weights for p in parts])
         most = weights.max(axis=0)
         least = np.where(weights > 0, weights, np.inf).min(axis=0)
@@ -311,15 +317,14 @@ class Statistics:
         for p in parts:
             for b in p.blocks:
                 blocks.setdefault(tuple(b.counts.tolist()), []).append(b)
-        within = _total([p.within for p in parts])
-        keys = _keys(parts)
-        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), first.offset)
-        _refuse_repeated(keys, opened)
-        joined = tuple(one_block(blocks[t]) for t in sorted(blocks))
-        samples = [p.sample for p in parts if p.sample is not None]
-        sample = Sample.join(samples) if samples else None
+        joined_blocks = tuple(one_block(blocks[t]) for t in sorted(blocks))
+        scatters = [p.within for p in parts if p.within is not None]
+        within = sum(scatters[1:], scatters[0]) if scatters else None
+        named = [p.session_keys for p in parts if p.session_keys is not None]
+        keys = np.concatenate(named) if named else None
+        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), offset)
         known = lab.least_known([p.known for p in parts])
-        return cls(first.offset, kinds, speaker_ids, most, joined, within, keys, opened, known=known, sample=sample)
+        return cls(offset, kinds, speaker_ids, most, joined_blocks, within, keys, opened, known=known)
 
     @property
     def is_open(self) -> bool:
@@ -333,15 +338,12 @@ class Statistics:
         if self.open is None:
             return self
         parts = self.open
-        K = self.K
         speaker_ids, speaker = lab.codes(parts.speakers, "speaker")
         session = np.repeat(parts.session, parts.n)
         kind = np.repeat(parts.kind, parts.n)
         labels = Labels(speaker_ids, parts.names, self.kinds, speaker[session], session, kind)
-        rows = zeros((len(parts) * K, self.d), self.offset)
-        add_rows(rows, parts.session * K + parts.kind, parts.F)
-        sums = SessionSums(labels, self.offset[None, :], offset=self.offset)
-        sums.close_sums(np.arange(len(parts)), namespace(rows).reshape(rows, (len(parts), K, self.d)))
+        sums = SessionSums(labels, self.offset[None, :])
+        sums.close(parts.session * self.K + parts.kind, parts.F)
         return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0], known=self.known)])
 
     def _without_sessions(self, within: Array, opened: OpenSessions | None = None) -> Statistics:
@@ -445,7 +447,12 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     """Blocks of one type as one."""
     if len(blocks) == 1:
         return blocks[0]
-    speaker = np.unique(np.concatenate([b.speaker for b in blocks]))
+    every_speaker = np.concatenate([b.speaker for b in blocks])
+    speaker = np.unique(every_speaker)
+    if len(speaker) == len(every_speaker):  # as of folds and of most shards: nothing is to be added
+        n = np.concatenate([b.n for b in blocks])
+        A = namespace(blocks[0].A).concat([b.A for b in blocks])
+        return TypeBlock(blocks[0].counts, every_speaker, n, A, add_scatters(blocks))
     n = np.zeros(len(speaker), np.int64)
     A = zeros((len(speaker), blocks[0].A.shape[1]), blocks[0].A)
     for b in blocks:
@@ -453,17 +460,6 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
         n[rows] += b.n
         add_rows(A, rows, b.A)
     return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
-
-
-def _keys(parts: Sequence[Statistics]) -> NDArray[np.uint64] | None:
-    """Hashes of the complete sessions of all parts; None where no session has a name."""
-    named = [p.session_keys for p in parts if p.session_keys is not None]
-    return np.concatenate(named) if named else None
-
-
-def _total(scatters: Sequence[Array | None]) -> Array | None:
-    known = [s for s in scatters if s is not None]
-    return sum(known[1:], known[0]) if known else None
 
 
 def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
@@ -476,15 +472,13 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
     if len(torn):
         who = np.unique(speakers[index == torn[0]])
         raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
-    d = offset.shape[0]
-    table = OpenTable(len(keys), K, offset)
-    first_session = 0
-    scatter = zeros((1, K, d, d), offset)
-    for p in parts:
-        session = index[first_session : first_session + len(p)][p.session]
-        table.add(session * K + p.kind, p.n, p.F, np.zeros(len(p.n), np.int64), scatter)
-        first_session += len(p)
-    cells, n, F = table.cells()
+    start = np.cumsum([0, *map(len, parts)])
+    session = [index[start[i] + p.session] for i, p in enumerate(parts)]
+    cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
+    F = namespace(offset).concat([p.F for p in parts])
+    cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
+    scatter = zeros((1, K, len(offset), len(offset)), offset)
+    add_scatter(scatter, cell_of_row % K, spread)
     within = scatter[0, ...] if within is None else within + scatter[0, ...]
     return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
 
@@ -504,10 +498,8 @@ def _refuse_different(parts: Sequence[Statistics]) -> None:
             raise DuopldaError(f"statistics with different folds ({said[0]}; {said[1]}) cannot be added: {remedy}")
 
 
-def _refuse_repeated(keys: NDArray[np.uint64] | None, opened: OpenSessions | None) -> None:
+def _refuse_repeated(keys: NDArray[np.uint64], opened: OpenSessions | None) -> None:
     """A session is in one of the statistics only, unless it is open in all that have a part of it."""
-    if keys is None:
-        return
     every, times = np.unique(keys, return_counts=True)
     n = int((times > 1).sum()) + (0 if opened is None else int(np.isin(opened.keys, every, assume_unique=True).sum()))
     if n:
@@ -595,23 +587,54 @@ def _gather_unlabelled(
     part: Recordings, transform: Callable[[Array], Array] | None, n_folds: int, seed: int, device: Device
 ) -> tuple[list[Statistics], list[Any]]:
     """As `_gather`, for `Statistics.unlabelled`."""
-    labels = part.labels().filled if n_folds else None
-    folds = None if labels is None else lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
-    sums = None
+    folds = None
+    if n_folds:
+        labels = part.labels().filled
+        folds = lab.folds(labels.speaker_ids, n_folds, seed)[to_numpy(labels.speaker)]
+    offset = None
+    n = np.zeros(max(n_folds, 1), np.int64)
     step = _chunk_rows(device)
     for chunk, X in _chunks(part, device, transform):
-        fold = None if folds is None else folds[chunk.index]
-        if sums is None:
-            sums = UnlabelledSums(X[: min(ROWS, X.shape[0]), :], max(n_folds, 1))
+        if offset is None:
+            offset = near_mean(to_float(X[:ROWS, :], namespace(X)))
+            f = zeros((len(n), len(offset)), offset)
+            T = zeros((len(n), len(offset), len(offset)), offset)
         for i in range(0, X.shape[0], step):  # a chunk may be of any size
-            rows = slice(i, min(i + step, X.shape[0]))
-            sums.add(X[rows, :], None if fold is None else fold[rows])
-    if sums is None:
+            rows = X[i : i + step, :]
+            fold = np.zeros(rows.shape[0], np.int64) if folds is None else folds[chunk.index][i : i + step]
+            n += np.bincount(fold, minlength=len(n))
+            _add_moments(f, T, offset, rows, fold)
+    if offset is None:
         raise DuopldaError("there are no recordings")
-    by_fold = [None if fields is None else Statistics(**fields) for fields in sums.result(partial(_name_rows, part))]
-    heard = next(s for s in by_fold if s is not None)
-    empty = heard._without_sessions(0.0 * heard.within)
-    return [s or empty for s in by_fold], []
+    check_sums([f, T], partial(_name_rows, part))
+    one = np.ones(1, np.int64)
+    within = zeros((1, *T.shape[1:]), offset)
+    statistics = []
+    for k, count in enumerate(n.tolist()):
+        block = TypeBlock(one, 0 * one, count * one, f[k, ...][None, :], T[k, ...])
+        of_fold = Statistics(offset, lab.NO_KIND, k * one, np.ones(1), (block,), within, None, known="nothing")
+        statistics.append(of_fold if count else of_fold._without_sessions(within))
+    return statistics, []
+
+
+@reproducible()
+@np.errstate(invalid="ignore", over="ignore")
+def _add_moments(f: Array, T: Array, offset: Array, rows: Array, fold: Ints) -> None:
+    """Add the sums of rows about the offset to f (folds, d), and those of their squares to T (folds, d, d)."""
+    xp = namespace(rows)
+    sizes = np.bincount(fold, minlength=f.shape[0]).tolist()
+    rows = rows if max(sizes) == len(fold) else take(rows, np.argsort(fold, kind="stable"))
+    G = to_float(rows, xp)
+    # A copy may be written to, as getting new memory takes longer than the sums. Another object may be a view.
+    is_copy = xp is np and not np.may_share_memory(G, rows)
+    G = np.subtract(G, offset, out=G) if is_copy else G - offset
+    first = 0
+    for k, size in enumerate(sizes):
+        if size:
+            part = G[first : first + size, :]
+            f[k, ...] += xp.sum(part, axis=0)
+            T[k, ...] += part.T @ part
+        first += size
 
 
 def _chunk_rows(device: Device) -> int:
