@@ -38,10 +38,10 @@ from duoplda.io.label_index import missing, unlabelled
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
 from duoplda.trials.sides import Sides
+from duoplda.workflows.option import Note as Note
+from duoplda.workflows.option import PathLike as PathLike
+from duoplda.workflows.option import Show as Show
 
-PathLike = str | os.PathLike[str]
-Note = Callable[[str], None]  # gets a message for people
-Show = Callable[[int | None, str], None]  # gets how much is done, if that is known, and a message
 Read = Callable[..., Recordings]  # of a path, ids and labels
 ById = Mapping[str, str]  # a label of recordings
 Columns = Mapping[str, str] | None  # what columns of tables are called, by their meanings: {"session": "call_id"}

@@ -17,21 +17,22 @@ from duoplda.io import Coded, read_embeddings, read_labels, read_recordings, wri
 from duoplda.io.common import TABLE_SUFFIXES
 from duoplda.io.label_index import encoded_labels
 from duoplda.io.labels import write_table
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, silent
 from duoplda.workflows._labels import one_table
 
 
 def advise(
     *,
-    labels: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    embeddings: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    write_sessions: PathLike | None = None,
-    force: bool = False,
+    labels: option.Labels = None,
+    speakers: option.Speakers = None,
+    sessions: option.TrainingSessions = None,
+    channels: option.TrainingChannels = None,
+    embeddings: option.LookedAtEmbeddings = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    write_sessions: option.WriteSessions = None,
+    force: option.Force = False,
     note: Note = silent,
 ) -> tuple[Advice, list[str]]:
     """What the labels of files allow, and commands to go on with; none where training would refuse.

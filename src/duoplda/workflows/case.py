@@ -12,15 +12,15 @@ from duoplda.case.record import files_read
 from duoplda.errors import DuopldaError, OptionsError
 from duoplda.io import atomic_path, atomic_paths, check_output
 from duoplda.report import write_case_report
-from duoplda.workflows._files import PathLike
+from duoplda.workflows import option
 
 
 def case(
-    file: PathLike,
-    out: PathLike | None = None,
+    file: option.CaseFile,
+    out: option.CaseOut = None,
     *,
-    new: bool = False,
-    force: bool = False,
+    new: option.NewCase = False,
+    force: option.Force = False,
 ) -> dict[str, Any]:
     """Assess a case, write `case.html` and `case.json` into the folder `out`, and return what the latter holds.
 

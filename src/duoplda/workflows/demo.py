@@ -11,16 +11,16 @@ import numpy as np
 from duoplda.datasets import make_recordings
 from duoplda.errors import DuopldaError, OptionsError
 from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
-from duoplda.workflows._files import PathLike
+from duoplda.workflows import option
 
 
 def write_demo_data(
-    out: PathLike,
+    out: option.DemoOut = "demo",
     *,
-    audio: PathLike | None = None,
-    extractor: PathLike | None = None,
-    speakers: PathLike | None = None,
-    force: bool = False,
+    audio: option.DemoAudio = None,
+    extractor: option.DemoExtractor = None,
+    speakers: option.DemoSpeakers = None,
+    force: option.Force = False,
 ) -> str:
     """Write embeddings (ark and scp), labels, the enrolment map and the trials into a folder, and return what is there.
 

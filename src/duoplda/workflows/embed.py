@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from duoplda.io import (
 from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.ids import check_ids
 from duoplda.io.labels import write_table
+from duoplda.workflows import option
 from duoplda.workflows._files import ById, Note, PathLike, Show, file_hashes, silent
 
 MOST_NAMED = 20  # files that an error names one by one
@@ -52,28 +53,28 @@ WORDS = ("folders", "names")  # in place of a list of speakers
 
 
 def embed(
-    extractor: PathLike,
-    audio: Sequence[PathLike],
-    out: PathLike,
+    extractor: option.AnyExtractor,
+    audio: option.AudioFiles,
+    out: option.EmbeddingsOut,
     *,
-    labels_out: PathLike | None = None,
-    quality_out: PathLike | None = None,
-    speech_out: PathLike | None = None,
-    segments_out: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    segments: PathLike | None = None,
-    windows: float | None = None,
-    hop: float | None = None,
-    copies: Sequence[str] | None = None,
-    noises: PathLike | None = None,
-    silero: PathLike | None = None,
-    channel: int | None = None,
-    longest: float = 300.0,
-    metadata: Mapping[str, str] | None = None,
-    seed: int = 0,
-    resume: bool = False,
-    force: bool = False,
+    labels_out: option.LabelsOut = None,
+    quality_out: option.QualityOut = None,
+    speech_out: option.SpeechOut = None,
+    segments_out: option.SegmentsOut = None,
+    speakers: option.AudioSpeakers = None,
+    sessions: option.AudioSessions = None,
+    segments: option.AudioParts = None,
+    windows: option.Windows = None,
+    hop: option.Hop = None,
+    copies: option.Copies = None,
+    noises: option.Noises = None,
+    silero: option.Silero = None,
+    channel: option.AudioChannel = None,
+    longest: option.Longest = 300.0,
+    metadata: option.ExtractorMetadata = None,
+    seed: option.CopySeed = 0,
+    resume: option.Resume = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from duoplda.errors import OptionsError
@@ -11,13 +10,12 @@ from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_enrollment, read_map
 from duoplda.io.label_index import missing
 from duoplda.trials.sides import Sides
+from duoplda.workflows import option
 from duoplda.workflows._audio import check_audio, embedded_recordings
 from duoplda.workflows._files import (
-    Columns,
     EmbeddedIds,
     ListedColumns,
     Note,
-    PathLike,
     Show,
     check_outputs,
     labels_by_id,
@@ -27,25 +25,25 @@ from duoplda.workflows._files import (
 
 
 def enroll(
-    model: PathLike,
-    out: PathLike,
+    model: option.Model,
+    out: option.EnrolledOut,
     *,
-    embeddings: PathLike | None = None,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    enroll: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    occasions: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    add_to: PathLike | None = None,
-    remove: Sequence[str] = (),
-    device: str = "cpu",
-    dask: str | None = None,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    embeddings: option.EnrollEmbeddings = None,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    enroll: option.EnrollList = None,
+    sessions: option.Sessions = None,
+    channels: option.Channels = None,
+    occasions: option.Occasions = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    add_to: option.AddTo = None,
+    remove: option.Remove = (),
+    device: option.Device = "cpu",
+    dask: option.Dask = None,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
 ) -> Sides:

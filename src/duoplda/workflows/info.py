@@ -12,18 +12,19 @@ from duoplda.estimators.scoring import measure_recordings
 from duoplda.io import read_container, read_map, read_quality, read_recordings
 from duoplda.io.common import first_bytes
 from duoplda.trials.sides import fingerprint, read_enrolled
-from duoplda.workflows._files import Columns, PathLike, file_hashes
+from duoplda.workflows import option
+from duoplda.workflows._files import PathLike, file_hashes
 from duoplda.workflows._quality import compare, ranges_of
 
 
 def info(
-    model: PathLike,
+    model: option.ModelToShow,
     *,
-    embeddings: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    speakers: PathLike | None = None,
-    quality: PathLike | None = None,
+    embeddings: option.MeasuredEmbeddings = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    speakers: option.MeasuredSpeakers = None,
+    quality: option.MeasuredQuality = None,
 ) -> dict[str, Any]:
     """The summary of a model; with `embeddings`, under `domain`, their distance from its training data and its limit.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,45 +26,46 @@ from duoplda.io import (
 from duoplda.io.label_index import missing, unlabelled
 from duoplda.trials.normalization import COHORT_TOP, Cohort
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._audio import check_audio, embedded_recordings
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._matched import in_log10
 
 
 def score(
-    model: PathLike,
-    embeddings: PathLike | None = None,
-    out: PathLike | None = None,
+    model: option.Model,
+    embeddings: option.ScoreEmbeddings = None,
+    out: option.ScoresOut = None,
     *,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    test_embeddings: PathLike | None = None,
-    enroll: PathLike | None = None,
-    enrolled: PathLike | None = None,
-    trials: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    occasions: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    test_ids: str | None = None,
-    top: int | None = None,
-    matrix: bool = False,
-    cosine: bool = False,
-    raw: bool = False,
-    log10: bool = False,
-    cohort: PathLike | None = None,
-    cohort_ids: str | None = None,
-    cohort_sessions: PathLike | None = None,
-    cohort_speakers: PathLike | None = None,
-    normalize: str | None = None,
-    cohort_top: int | None = None,
-    device: str = "cpu",
-    dask: str | None = None,
-    domain_check: bool = True,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    test_embeddings: option.TestEmbeddings = None,
+    enroll: option.ModelRecordings = None,
+    enrolled: option.Enrolled = None,
+    trials: option.TrialList = None,
+    sessions: option.Sessions = None,
+    channels: option.Channels = None,
+    occasions: option.Occasions = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    test_ids: option.TestIds = None,
+    top: option.TopModels = None,
+    matrix: option.Matrix = False,
+    cosine: option.Cosine = False,
+    raw: option.Raw = False,
+    log10: option.Log10 = False,
+    cohort: option.CohortFile = None,
+    cohort_ids: option.CohortIds = None,
+    cohort_sessions: option.CohortSessions = None,
+    cohort_speakers: option.CohortSpeakers = None,
+    normalize: option.Normalize = None,
+    cohort_top: option.CohortTop = None,
+    device: option.Device = "cpu",
+    dask: option.Dask = None,
+    domain_check: option.DomainCheck = True,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
     receive: Callable[[Scores], None] = silent,

@@ -13,26 +13,27 @@ from duoplda.io import atomic_paths, check_output, read_labels, write_map, write
 from duoplda.io.label_index import encoded_labels
 from duoplda.io.labels import label_table
 from duoplda.io.text import write_columns
-from duoplda.workflows._files import Columns, Note, PathLike, silent
+from duoplda.workflows import option
+from duoplda.workflows._files import Note, silent
 from duoplda.workflows._labels import one_table
 
 
 def split(
-    out: PathLike,
+    out: option.SplitOut,
     *,
-    labels: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    columns: Columns = None,
-    train: float | None = None,
-    dev: float = 0.25,
-    eval: float = 0.25,
-    enroll_sessions: int = 1,
-    cross_channel: bool = False,
-    nontargets: int | None = None,
-    seed: int = 0,
-    force: bool = False,
+    labels: option.Labels = None,
+    speakers: option.Speakers = None,
+    sessions: option.TrainingSessions = None,
+    channels: option.TrainingChannels = None,
+    columns: option.Columns = None,
+    train: option.TrainShare = None,
+    dev: option.DevShare = 0.25,
+    eval: option.EvalShare = 0.25,
+    enroll_sessions: option.EnrollSessions = 1,
+    cross_channel: option.CrossChannel = False,
+    nontargets: option.Nontargets = None,
+    seed: option.SplitSeed = 0,
+    force: option.Force = False,
     note: Note = silent,
 ) -> dict[str, dict[str, int]]:
     """Deal speakers to parts, write labels, enrolment and trials of each into a folder, and return their numbers.

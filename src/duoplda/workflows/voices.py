@@ -16,8 +16,9 @@ from duoplda.estimators.backend import Backend
 from duoplda.io import read_embeddings, read_enrollment
 from duoplda.voices import Registry, Voice
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._audio import check_audio, embedded_recordings
-from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
+from duoplda.workflows._files import Note, PathLike, Show, silent
 
 ABOUT_RECORDINGS = ("enroll", "sessions", "channels", "ids", "columns")
 # Of each action: how many names it takes, at least and at most, and its options beside the registry and `by`
@@ -43,29 +44,29 @@ NEEDED = {
 
 
 def voices(
-    action: str,
-    names: Sequence[str] = (),
+    action: option.Action,
+    names: option.VoiceNames = (),
     *,
-    registry: PathLike,
-    model: PathLike | None = None,
-    embeddings: PathLike | None = None,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    enroll: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    keep: str | None = None,
-    join: bool = False,
-    session: str | None = None,
-    search: str | None = None,
-    out: PathLike | None = None,
-    file: PathLike | None = None,
-    by: str | None = None,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    registry: option.Registry,
+    model: option.EnrollingModel = None,
+    embeddings: option.VoiceEmbeddings = None,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    enroll: option.VoiceList = None,
+    sessions: option.SessionsOfSpeaker = None,
+    channels: option.Channels = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    keep: option.Keep = None,
+    join: option.Join = False,
+    session: option.SessionToRemove = None,
+    search: option.Search = None,
+    out: option.ExportOut = None,
+    file: option.ImportFile = None,
+    by: option.By = None,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
