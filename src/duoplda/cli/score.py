@@ -27,7 +27,7 @@ def score(run: Run) -> None:
     recordings are unlike those that the model was trained on: its ratios may then mislead, see `duoplda adapt`.
     """
     both = run.json and run["out"] is None
-    refuse({"--json prints a summary to standard output: give `out` for the scores": both})
+    refuse(both, "--json prints a summary to standard output: give `out` for the scores")
     counts = run("scoring", receive=print_scores)
     if run.json:
         result_json({"out": str(run["out"]), **counts})

@@ -27,6 +27,7 @@ from duoplda.io import (
     check_output,
     embedding_shards,
     read_embeddings,
+    read_enrollment,
     read_extractor,
     read_map,
     read_recordings,
@@ -228,10 +229,10 @@ class EmbeddedIds:
     allow_missing: bool
     note: Note
 
-    def missing(self, what: str, names: Iterable[object], listed: ListedColumns | None = None) -> None:
+    def missing(self, what: str, names: Iterable[object], listed: Listed | None = None) -> None:
         """Refuse recordings without embeddings, or say that they are left out; `listed` may be the wrong way round."""
         absent = [str(name) for name in names]
-        if listed is not None and len(absent) == len(listed.second):
+        if listed is not None and len(absent) == len(listed.recordings.names):
             self.refuse_swapped(listed)
         known_ids = () if self.allow_missing else self.all_ids()
         missing(what, absent, self.allow_missing, self.note, ("the embeddings have", known_ids))
@@ -247,27 +248,34 @@ class EmbeddedIds:
         unlabelled("recordings have no session", len(lack), lack, strict, self.note)
         return {*lack}
 
-    def labelled(self, model: Coded, recording: Coded, session: ById | None, strict: bool) -> tuple[Coded, Coded]:
-        """The pairs of an enrolment, but for those whose recordings have no session."""
+    def labelled(self, pairs: tuple[Coded, Coded], session: ById | None, strict: bool) -> tuple[Coded, Coded]:
+        """Pairs of a model and a recording, but for those whose recordings have no session."""
+        model, recording = pairs
         lack = self.without_session(recording.values.tolist(), session, strict)
         keep = np.array([name not in lack for name in recording.names.tolist()], bool)[recording.codes]
         return model[keep], recording[keep]
 
-    def refuse_swapped(self, listed: ListedColumns) -> None:
+    def refuse_swapped(self, listed: Listed) -> None:
         """Refuse a list whose second column should be recordings, where its first one is, as in utt2spk."""
-        if 2 * np.isin(listed.first, self.all_ids()).sum() > len(listed.first):
+        if 2 * np.isin(listed.models.names, self.all_ids()).sum() > len(listed.models.names):
             cause = "lines look like `recording speaker`, and `model recording` is expected"
             remedy = f"if the columns are the wrong way round, say `columns` {listed.swapped}"
             raise MissingIds(f"{os.fspath(listed.path)}: {cause}; {remedy}")
 
 
-class ListedColumns(NamedTuple):
+class Listed(NamedTuple):
     """The two columns of ids of an enrolment or of trials."""
 
     path: PathLike
-    first: NDArray[Any]  # the different models
-    second: NDArray[Any]  # the different recordings
+    models: Coded
+    recordings: Coded
     swapped: str  # what `columns` says where they are the wrong way round
+
+    @classmethod
+    def enrolment(cls, path: PathLike, columns: Columns) -> Listed:
+        """Read whose recordings are whose."""
+        enrollment = read_enrollment(path, columns=columns)
+        return cls(path, enrollment.model, enrollment.recording, "model=2,recording=1")
 
 
 # -- memory

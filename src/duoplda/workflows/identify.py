@@ -42,8 +42,7 @@ def identify(
     check_audio(audio, extractor, embeddings, ids)
     labels = files.labels_by_id(sessions, channels, columns)
     chain = Backend.load(model)
-    with embedded_recordings(audio, extractor, embeddings, model=model, note=note, show=show) as path:
-        assert path is not None
+    with embedded_recordings(audio, extractor, embeddings, model, False, note, show) as path:
         files.warn_of_extractor(path, chain)
         embedded = files.EmbeddedIds(path, ids, columns, False, note)
         vectors = vectors_of(embedded)

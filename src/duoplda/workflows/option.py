@@ -42,14 +42,10 @@ class Option:
     typed: str | None = None  # how the default is typed, where its own text is not what `read` takes
 
 
-def refuse(cases: Mapping[str, object]) -> None:
-    """Refuse options that do not go together, by the first case that is true: {"`a` and `b` exclude each other": ...}.
-
-    Names of options stand in backticks; the command line shows them as they are typed.
-    """
-    for message, is_so in cases.items():
-        if is_so:
-            raise OptionsError(message)
+def refuse(wrong: object, message: str) -> None:
+    """Refuse options that do not go together; names of options stand in backticks, as the command line expects."""
+    if wrong:
+        raise OptionsError(message)
 
 
 # -- what is written, and how work is done
