@@ -147,9 +147,9 @@ def options_of(module: str, function: str) -> list[Declared]:
     for argument, default in zip([*positional, *workflow.args.kwonlyargs], defaults, strict=True):
         annotation = argument.annotation
         if isinstance(annotation, ast.Attribute) and ast.unparse(annotation.value) == "option":
-            kind, declared = get_args(getattr(option, annotation.attr))
+            kind, told = get_args(getattr(option, annotation.attr))
             value = ... if default is None else ast.literal_eval(default)
-            options.append(Declared(argument.arg, kind, declared, value))
+            options.append(Declared(argument.arg, kind, option.Option(told) if isinstance(told, str) else told, value))
     return options
 
 

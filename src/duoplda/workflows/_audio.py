@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from duoplda.estimators.backend import Backend
 from duoplda.workflows._files import Note, PathLike, Show
 from duoplda.workflows._quality import ranges_of, warn_of_quality
 from duoplda.workflows.option import refuse
@@ -57,7 +58,7 @@ def embedded_recordings(
     assert extractor is not None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "audio.npz")
-        ranges = {} if model is None else ranges_of(model)
+        ranges = {} if model is None else ranges_of(Backend.load(model))
         measured = embed_for(
             extractor, audio, out, quality=bool(ranges), allow_missing=allow_missing, note=note, show=show
         )

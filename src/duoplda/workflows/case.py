@@ -9,10 +9,11 @@ from typing import Any
 from duoplda.case import assess_case, read_case
 from duoplda.case.file import template
 from duoplda.case.record import files_read
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.io import atomic_path, atomic_paths, check_output
 from duoplda.report import write_case_report
 from duoplda.workflows import option
+from duoplda.workflows.option import refuse
 
 
 def case(
@@ -26,14 +27,13 @@ def case(
 
     With `new`, write a template of a case file instead, and return nothing.
     """
+    refuse(new and out is not None, "`new` writes a template of a case file: leave out `out`")
     if new:
-        if out is not None:
-            raise OptionsError("`new` writes a template of a case file: leave out `out`")
         with atomic_path(file, force=force) as temporary:
             temporary.write_text(template(), encoding="utf-8")
         return {}
-    if out is None:
-        raise OptionsError("give `out`, the folder for case.html and case.json, or `new` for a template")
+    refuse(out is None, "give `out`, the folder for case.html and case.json, or `new` for a template")
+    assert out is not None
     asked = read_case(file)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():

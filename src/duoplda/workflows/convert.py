@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from duoplda.errors import DuopldaError, OptionsError, error_prefix
+from duoplda.errors import DuopldaError, error_prefix
 from duoplda.estimators.backend import Backend
 from duoplda.io import (
     ForeignModel,
@@ -20,6 +20,7 @@ from duoplda.io import (
 from duoplda.model.collapse import Loss
 from duoplda.workflows import option
 from duoplda.workflows._files import Note, PathLike, file_hashes, silent
+from duoplda.workflows.option import refuse
 
 PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to so many, and VBx unless its option --lda-dim says otherwise
 
@@ -40,12 +41,11 @@ def convert(
     suffix = Path(out).suffix.lower()
     wanted = to or {".npz": "vbx", ".safetensors": "duoplda", ".h5": "hyperion"}.get(suffix, "kaldi")
     pair = wanted == "pyannote" or (wanted == "vbx" and suffix != ".npz")
-    if text and wanted != "kaldi":
-        raise OptionsError(f"`text` is for the format kaldi, not {wanted}")
-    if pair and suffix == ".npz":
-        raise OptionsError(f"`to` {wanted} writes two files into a folder, whose name cannot end in .npz")
-    if one_session and wanted == "duoplda":
-        raise OptionsError("`one_session` is for the formats of other tools: ours keeps the session level")
+    refuse(text and wanted != "kaldi", f"`text` is for the format kaldi, not {wanted}")
+    cause = f"`to` {wanted} writes two files into a folder, whose name cannot end in .npz"
+    refuse(pair and suffix == ".npz", cause)
+    cause = "`one_session` is for the formats of other tools: ours keeps the session level"
+    refuse(one_session and wanted == "duoplda", cause)
     if not pair:
         check_output(out, force, inputs=[source, transform])
     backend, foreign = load_model(source, transform)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from duoplda.data import Recordings
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.estimators import domain, scoring
 from duoplda.estimators.backend import Backend
 from duoplda.io import Enrollment, Trials, check_output, read_enrollment, read_map, read_recordings, source_files
@@ -14,6 +14,7 @@ from duoplda.workflows import option
 from duoplda.workflows._files import Note, file_hashes, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 from duoplda.workflows.convert import load_model
+from duoplda.workflows.option import refuse
 
 
 def report(
@@ -41,8 +42,8 @@ def report(
     note: Note = silent,
 ) -> tuple[int, int]:
     """Write the page on scores of trials; return the numbers of systems and of trials."""
-    if embeddings and not model:
-        raise OptionsError("`embeddings` needs `model`: recordings are compared with what it was trained on")
+    cause = "`embeddings` needs `model`: recordings are compared with what it was trained on"
+    refuse(embeddings and not model, cause)
     scores = held_lists(*scores)
     trials, speakers, enroll, channels, embeddings = held_lists(trials, speakers, enroll, channels, embeddings)
     inputs = [*scores, trials, model, speakers, enroll, channels, *(source_files(embeddings) if embeddings else [])]

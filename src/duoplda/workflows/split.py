@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.evaluation import splitting
 from duoplda.io import atomic_paths, check_output, read_labels, write_map, write_trials
 from duoplda.io.label_index import encoded_labels
@@ -40,14 +40,11 @@ def split(
 
     The files of the part `dev` are `dev.csv`, `dev_enroll` and `dev_trials`; training has `train.csv` alone.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
-    source = labels if speakers is None else speakers
-    if source is None:
-        raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
+    one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise DuopldaError(f"{folder}: exists and is no folder; give another name")
-    table = read_labels(source, sessions, channels, columns=columns)
+    table = read_labels(speakers or labels, sessions, channels, columns=columns)  # type: ignore[arg-type]
     n_speakers = len(encoded_labels(table, note).speaker_ids)
     shares: dict[str, float | None] = {"train": train, "dev": dev, "eval": eval}
     options = {"enroll_sessions": enroll_sessions, "cross_channel": cross_channel, "nontargets": nontargets}

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from duoplda.errors import OptionsError
 from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
@@ -17,6 +16,7 @@ from duoplda.workflows import option
 from duoplda.workflows._files import Note, Show, silent
 from duoplda.workflows._labels import one_table
 from duoplda.workflows._quality import QUALITY_KEY, training_ranges
+from duoplda.workflows.option import refuse
 
 
 def train(
@@ -65,11 +65,9 @@ def train(
     `<out>.resume` holds the state of a training that is under way, and of an interrupted one. The model remembers the
     usual range of each measure in the table `quality`. Further `parameters` are those of `PLDA`.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
-    if labels is None and speakers is None:
-        raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
-    if preset is not None and not length_norm:
-        raise OptionsError("`preset` normalises lengths twice: leave `length_norm` as it is")
+    one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
+    twice = preset is not None and not length_norm
+    refuse(twice, "`preset` normalises lengths twice: leave `length_norm` as it is")
     in_embeddings = labels == embeddings  # as columns of theirs
     ids, *held, labels, quality = files.held_lists(ids, speakers, sessions, channels, occasions, labels, quality)
     speakers, sessions, channels, occasions = held
@@ -90,10 +88,10 @@ def train(
         random_state=seed,
         **parameters,
     )
-    steps: dict[str, Any] = {"plda": plda, "center_by_channel": center_by_channel}
     if preset is None:
-        backend = Backend(lda, whiten is not False, length_norm, **steps)
+        backend = Backend(lda, whiten is not False, length_norm, center_by_channel=center_by_channel, plda=plda)
     else:
+        steps: dict[str, Any] = {"plda": plda, "center_by_channel": center_by_channel}
         backend = Backend.preset(preset, lda=lda or 128, whiten=bool(whiten), **steps)
     state = Path(f"{out}.resume")
     reading: dict[str, Any] = {"columns": columns, "allow_missing": allow_missing, "strict": strict, "hashed": True}

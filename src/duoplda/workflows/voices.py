@@ -128,8 +128,8 @@ def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
         counts = "no name" if most == 0 else "at most one name" if least == 0 else f"{least} name{'s' * (least > 1)}"
         counts += " or more" if most is None else ""
         raise OptionsError(f"{action} takes {counts}, and {len(names)} are given")
-    for name in sorted(given - allowed):
-        refuse(True, f"`{name}` is not for {action}")
+    for name in sorted(given):
+        refuse(name not in allowed, f"`{name}` is not for {action}")
     for name in NEEDED.get(action, ()):
         refuse(name not in given, f"{action} needs `{name}`")
     whose = action == "add" and (len(names) == 1) == ("enroll" in given)
