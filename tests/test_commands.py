@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import import_graph as graph
 
-WORKFLOWS = {name: (name, "write_demo_data" if name == "demo" else name) for name in COMMANDS}
-
 
 def command_of(name):
     """The syntax of the function that a command is."""
@@ -31,8 +29,7 @@ def command_of(name):
 
 
 def workflow_of(name):
-    module, function = WORKFLOWS[name]
-    return getattr(importlib.import_module(f"duoplda.workflows.{module}"), function)
+    return getattr(importlib.import_module(f"duoplda.workflows.{name}"), name)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -48,7 +45,7 @@ def test_a_command_computes_nothing_and_checks_nothing(name):
     nodes = list(ast.walk(command_of(name)))
     assert [ast.unparse(node) for node in nodes if isinstance(node, forbidden)] == []
     sums = [ast.unparse(n) for n in nodes if isinstance(n, ast.BinOp)]
-    assert [text for text in sums if text not in ("time.monotonic() - begin", "run['out'] / 'report.html'")] == []
+    assert [text for text in sums if text not in ("time.monotonic() - begin", "run.given['out'] / 'report.html'")] == []
 
 
 def test_commands_know_the_workflows_and_no_other_room():
@@ -64,7 +61,7 @@ def test_options_are_read_from_the_source_as_python_reads_them(name):
     """Names, types, help and defaults; what is no option has a default of its own, as no user gives it."""
     workflow = workflow_of(name)
     hints = get_type_hints(workflow, vars(sys.modules[workflow.__module__]) | {"Scores": object}, include_extras=True)
-    options = {declared.name: declared for declared in options_of(*WORKFLOWS[name])}
+    options = {declared.name: declared for declared in options_of(name)}
     for parameter in inspect.signature(workflow).parameters.values():
         kind, *more = get_args(hints[parameter.name]) or (None,)
         if more and isinstance(more[0], option.Option | str):
@@ -78,14 +75,14 @@ def test_options_are_read_from_the_source_as_python_reads_them(name):
 
 
 def test_every_declared_option_is_one_of_a_command():
-    sources = [Path(workflows.__path__[0], f"{module}.py").read_text() for module, _ in WORKFLOWS.values()]
+    sources = [Path(workflows.__path__[0], f"{name}.py").read_text() for name in COMMANDS]
     used = {name for source in sources for name in re.findall(r"\boption\.(\w+)", source)}
     declared = {name for name, kind in vars(option).items() if get_origin(kind) is Annotated}
     assert len(declared) > 150
     assert declared <= used
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "demo"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_errors_of_a_workflow_name_options(name):
     source = inspect.getsource(importlib.import_module(f"duoplda.workflows.{name}"))
     errors = [
@@ -94,14 +91,14 @@ def test_errors_of_a_workflow_name_options(name):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OptionsError", "option.refuse")
     ]
     words = {word for node in errors for word in re.findall(r"`(\w+)`", ast.unparse(node))}
-    assert words <= {declared.name for declared in options_of(*WORKFLOWS[name])}
+    assert words <= {declared.name for declared in options_of(name)}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_texts_are_sentences(name):
     """Each begins with a capital and ends in a full stop, or in what is taken unless the option is given."""
     text = " ".join(done(name, "--help").output.split())
-    for declared in options_of(*WORKFLOWS[name]):
+    for declared in options_of(name):
         info = declared.option
         assert re.fullmatch(r"[A-Z].*\.(  \[.*\])?", info.help), (declared.name, info.help)
         if not info.argument:  # old releases of typer do not print the help of arguments

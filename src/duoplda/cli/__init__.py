@@ -1,11 +1,10 @@
 """The command line: one file per command.
 
-A command runs the one function of `duoplda.workflows` that does its work, whose parameters are its options (`_commands`
-makes them), and prints what that gives. Only the command that is typed is imported, and what its function needs when
-that runs: the help starts at once.
+A command runs the one function of `duoplda.workflows` that does its work, whose parameters are its options, and prints
+what that gives. `_commands` makes the one that is typed; what its function needs is imported when it runs, so that the
+help starts at once.
 """
 
-import importlib
 from textwrap import indent
 from typing import Any
 
@@ -13,6 +12,7 @@ import typer
 import typer.core
 import typer.main
 
+from duoplda.cli._commands import command
 from duoplda.cli._terminal import result, standard_streams
 
 # What each command does, in a line that fits a terminal of 80 columns.
@@ -39,20 +39,23 @@ SUMMARIES = {
     "case": "Compare recordings for a court: a ratio and its validation.",
 }
 COMMANDS = tuple(SUMMARIES)
+# Commands without --quiet, as they print no notes; and without --json, as they print the name of a file.
+WITHOUT = {"quiet": ("info", "serve"), "json": ("demo", "serve", "convert", "report")}
 EXAMPLE = "\b\nExample:\n"  # \b keeps the lines that follow as they are
 EXIT_CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
 
 
 class Commands(typer.core.TyperGroup):
-    """All commands by name and summary; the one that is typed is imported."""
+    """All commands by name and summary; the one that is typed is made."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return name, listed, rest
-        module = importlib.import_module(f"duoplda.cli.{name}")
+        flags = [flag for flag, others in WITHOUT.items() if name not in others]
+        made, examples = command(name, flags)
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name, epilog=EXAMPLE + indent(module.EXAMPLES, "  "))(getattr(module, name))
+        alone.command(name, epilog=EXAMPLE + indent(examples, "  "))(made)
         return name, typer.main.get_command(alone), rest
 
 

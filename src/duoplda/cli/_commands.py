@@ -1,14 +1,9 @@
 """How a command is made of its workflow: the parameters of the one are the options of the other.
 
-    @command()
-    def cluster(run: Run) -> None:
-        \"\"\"Put recordings into clusters, ...\"\"\"      <- the help of `duoplda cluster`
-        summary = run("clustering")                  <- does the work: `duoplda.workflows.cluster.cluster`
-        ...                                          <- prints what that gives
-
-The types and the help of the parameters stand in `duoplda.workflows.option`, their names and defaults in the signature
-of the workflow. That is read from the source: to import a workflow brings in SciPy and scikit-learn, and the help must
-not wait for these.
+`duoplda score` is the function `score` of `duoplda.cli.score`: its docstring is the help, it runs the function `score`
+of `duoplda.workflows.score`, and prints what that gives. The types and the help of options stand in
+`duoplda.workflows.option`, their names and defaults in the signature of the workflow. That is read from the source: to
+import a workflow brings in SciPy and scikit-learn, and the help must not wait for these.
 """
 
 import ast
@@ -16,6 +11,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,27 +19,26 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import typer
 
-import duoplda.workflows
+from duoplda import workflows
 from duoplda.cli._terminal import command_line, errors_in_one_line, print_note, progress_bar
 from duoplda.errors import OptionsError
 from duoplda.workflows import option
 
-QUIET = typer.Option(False, "--quiet", "-q", help="Print no notes and no progress; warnings and errors stay.")
-JSON = typer.Option(False, "--json", help="Print the result as JSON on standard output.")
+FLAGS = {
+    "quiet": typer.Option(False, "--quiet", "-q", help="Print no notes and no progress; warnings and errors stay."),
+    "json": typer.Option(False, "--json", help="Print the result as JSON on standard output."),
+}
 
 
+@dataclass(frozen=True)
 class Run:
     """What was typed, and the one workflow that does its work."""
 
-    def __init__(self, work: tuple[str, str], given: Mapping[str, Any], quiet: bool, json: bool):
-        self.work = work
-        self.given = given
-        self.quiet = quiet
-        self.json = json
-
-    def __getitem__(self, name: str) -> Any:
-        """An option, or its default; None: there is neither."""
-        return self.given.get(name)
+    name: str
+    given: Mapping[str, Any]  # all options of the workflow
+    quiet: bool
+    json: bool
+    note: option.Note
 
     def __call__(self, doing: str | None = None, **more: Any) -> Any:
         """Do the work and return what it gives; a progress bar says what is being done, if that has a name.
@@ -51,17 +46,11 @@ class Run:
         `more` are parameters of the workflow that are no options. Of those, it gets these where it has them: `note` and
         `show`, for messages and progress, and `command`, what was typed.
         """
-        module, function = self.work
-        workflow = getattr(importlib.import_module(f"duoplda.workflows.{module}"), function)
+        workflow = getattr(importlib.import_module(f"duoplda.workflows.{self.name}"), self.name)
         with progress_bar(None if self.quiet else doing) as show:
             told = {"note": self.note, "show": show, "command": command_line()}
             taken = inspect.signature(workflow).parameters
             return workflow(**self.given, **{name: told[name] for name in told if name in taken}, **more)
-
-    def note(self, message: str) -> None:
-        """Print a note, unless the command is to be quiet."""
-        if not self.quiet:
-            print_note(message)
 
 
 class Declared(NamedTuple):
@@ -71,11 +60,7 @@ class Declared(NamedTuple):
     kind: Any
     option: option.Option
     default: Any  # ...: there is none
-
-    @property
-    def flag(self) -> str:
-        """How it is typed."""
-        return f"--{self.option.name or self.name.replace('_', '-')}"
+    flag: str  # how it is typed
 
     def parameter(self) -> inspect.Parameter:
         """The same as typer wants it."""
@@ -84,10 +69,9 @@ class Declared(NamedTuple):
             kind = str | None if default is None else str
             default = default if default in (..., None) else str(default)
         names = [] if self.option.argument else [self.flag]
-        if kind in (bool | None,) or (kind is bool and default):
+        if kind == bool | None or (kind is bool and default):
             names = [f"{self.flag}/--no-{self.flag[2:]}"]
-        make = typer.Argument if self.option.argument else typer.Option
-        shown = make(
+        shown = (typer.Argument if self.option.argument else typer.Option)(
             self.option.typed or (None if default == () else default),
             *names,
             help=self.option.help,
@@ -99,6 +83,8 @@ class Declared(NamedTuple):
 
     def value(self, typed: Any) -> Any:
         """What was typed, as the workflow takes it."""
+        if typed is None:
+            return self.default
         if self.option.read is None:
             return typed.value if isinstance(typed, Enum) else typed
         try:
@@ -107,39 +93,31 @@ class Declared(NamedTuple):
             raise OptionsError(f"`{self.name}` {typed!r} must be {self.option.must_be}") from None
 
 
-def command(*, quiet: bool = True, json: bool = True, workflow: str | None = None) -> Callable[..., Any]:
-    """Make a command of a function that runs the workflow of the same name, or `workflow`, and prints what it gives.
+def command(name: str, flags: Sequence[str]) -> tuple[Callable[..., None], str]:
+    """A command for typer, with the options of its workflow and these flags; and its examples."""
+    module = importlib.import_module(f"duoplda.cli.{name}")
+    present = getattr(module, name)
+    options = {declared.name: declared for declared in options_of(name)}
 
-    The command has the options of the workflow and, unless they are False, --quiet and --json.
-    """
+    def run(quiet: bool = False, json: bool = False, **typed: Any) -> None:
+        with errors_in_one_line({name: declared.flag for name, declared in options.items()}):
+            refuse_second_reader({options[name].flag: value for name, value in typed.items()})
+            given = {name: options[name].value(value) for name, value in typed.items()}
+            present(Run(present.__name__, given, quiet, json, (lambda _: None) if quiet else print_note))
 
-    def made(present: Callable[[Run], None]) -> Callable[..., None]:
-        work = present.__name__, workflow or present.__name__
-        options = {declared.name: declared for declared in options_of(*work)}
-
-        def run(quiet: bool = False, json: bool = False, **typed: Any) -> None:
-            with errors_in_one_line({name: declared.flag for name, declared in options.items()}):
-                refuse_second_reader({options[name].flag: value for name, value in typed.items()})
-                given = {name: options[name].value(value) for name, value in typed.items() if value is not None}
-                present(Run(work, given, quiet, json))
-
-        printing = {"quiet": QUIET} if quiet else {}
-        printing |= {"json": JSON} if json else {}
-        parameters = [declared.parameter() for declared in options.values()]
-        for name, flag in printing.items():
-            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=bool))
-        run.__doc__ = present.__doc__
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return run
-
-    return made
+    parameters = [declared.parameter() for declared in options.values()]
+    for flag in flags:
+        parameters.append(inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=FLAGS[flag], annotation=bool))
+    run.__doc__ = present.__doc__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run, module.EXAMPLES
 
 
-def options_of(module: str, function: str) -> list[Declared]:
+def options_of(name: str) -> list[Declared]:
     """The parameters of a workflow that are annotated with a name of `option`, as they stand in its source."""
-    source = Path(duoplda.workflows.__path__[0], f"{module}.py").read_text(encoding="utf-8")
-    (workflow,) = (n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == function)
+    source = Path(workflows.__path__[0], f"{name}.py").read_text(encoding="utf-8")
+    (workflow,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name)
     positional = workflow.args.args
     required = [None] * (len(positional) - len(workflow.args.defaults))
     defaults = [*required, *workflow.args.defaults, *workflow.args.kw_defaults]
@@ -148,8 +126,10 @@ def options_of(module: str, function: str) -> list[Declared]:
         annotation = argument.annotation
         if isinstance(annotation, ast.Attribute) and ast.unparse(annotation.value) == "option":
             kind, told = get_args(getattr(option, annotation.attr))
+            told = option.Option(told) if isinstance(told, str) else told
             value = ... if default is None else ast.literal_eval(default)
-            options.append(Declared(argument.arg, kind, option.Option(told) if isinstance(told, str) else told, value))
+            flag = f"--{told.name or argument.arg.replace('_', '-')}"
+            options.append(Declared(argument.arg, kind, told, value, flag))
     return options
 
 
@@ -161,14 +141,11 @@ def _type_of_typer(kind: Any) -> Any:
         inner = _type_of_typer(get_args(first)[0])
         return list[inner] | None  # type: ignore[valid-type]
     if get_origin(first) is Literal:
-        first = _choice(get_args(first))
+        enumeration: Any = StrEnum  # mypy takes no words that are known only here
+        first = enumeration("Choice", [(word, word) for word in get_args(first)])
     elif os.PathLike[str] in parts:  # a path may be a text, too
         first = Path
     return first | None if NoneType in parts else first
-
-
-def _choice(words: tuple[str, ...]) -> Any:
-    return StrEnum("Choice", [(word, word) for word in words])
 
 
 def refuse_second_reader(typed: Mapping[str, Any]) -> None:

@@ -194,12 +194,12 @@ def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
 def present_clusters(summary: Mapping[str, Any], run: Run) -> None:
     """Say how many speakers there are and what is doubtful, or print it as JSON."""
     if run.json:
-        result_json({"out": str(run["out"]), **summary})
+        result_json({"out": str(run.given["out"]), **summary})
         return
     known = f", {summary['known']:,} of them known" if summary["known"] else ""
     kinds = ("segments", "local speakers", "recordings", "sessions", "speakers")
     counts = ", ".join(f"{summary[kind]:,} {kind}" for kind in kinds if kind in summary)
-    lines = [f"{counts}{known}: {run['out']}"]
+    lines = [f"{counts}{known}: {run.given['out']}"]
     if numbers := summary["number_posterior"]:
         likely = sorted(numbers, key=numbers.__getitem__, reverse=True)[:5]
         lines.append("probable numbers of speakers: " + ", ".join(f"{k} ({100 * numbers[k]:.0f} %)" for k in likely))

@@ -1,6 +1,6 @@
 """`duoplda adapt`: a model for another domain, by recordings of that domain."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
 from duoplda.cli._words import adaptation_lines
 
@@ -10,7 +10,6 @@ duoplda adapt --model m.safetensors --embeddings x.ark --speakers utt2spk --sess
 duoplda adapt --model m.safetensors --embeddings shards/ --method total --dask local --out adapted.safetensors"""
 
 
-@command()
 def adapt(run: Run) -> None:
     """Adapt a model to recordings of another domain, as far as they are labelled.
 
@@ -21,6 +20,6 @@ def adapt(run: Run) -> None:
     """
     adapted = run("adapting")
     if run.json:
-        result_json({"model": str(run["out"]), **adapted.adapted_})
+        result_json({"model": str(run.given["out"]), **adapted.adapted_})
     else:
-        run.note("\n".join([*adaptation_lines(adapted.adapted_), f"model: {run['out']}"]))
+        run.note("\n".join([*adaptation_lines(adapted.adapted_), f"model: {run.given['out']}"]))

@@ -1,6 +1,6 @@
 """`duoplda advise`: what labels can teach a model, what training will choose for them, and what to do."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 
 EXAMPLES = """duoplda advise --labels table.csv
@@ -10,7 +10,6 @@ duoplda advise --speakers utt2spk --write-sessions utt2sess
 duoplda advise --labels x.parquet --json"""
 
 
-@command()
 def advise(run: Run) -> None:
     """Say what labels can teach a model, what `duoplda train` will choose for them and why, and which options pay.
 

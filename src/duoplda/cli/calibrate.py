@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import bounds_line
 
@@ -14,7 +14,6 @@ duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --o
 duoplda calibrate --scores dev.txt --trials key --quality table.tsv --speakers utt2spk --out calibration.safetensors"""
 
 
-@command()
 def calibrate(run: Run) -> None:
     """Learn a calibration on trials of known truth; write it, apply it to scores, or store it in a back-end.
 
@@ -27,14 +26,14 @@ def calibrate(run: Run) -> None:
     learnt = run()
     if learnt:
         run.note("\n".join(learnt_lines(learnt)))
-    if run["held_out"] is not None:
-        run.note(f"{run['held_out']}: cross-validated scores, affine.txt and quality.txt")
-    if run["model"] is not None and run["out"] is not None:
-        run.note(f"{run['model']}: calibration stored")
+    if run.given["held_out"] is not None:
+        run.note(f"{run.given['held_out']}: cross-validated scores, affine.txt and quality.txt")
+    if run.given["model"] is not None and run.given["out"] is not None:
+        run.note(f"{run.given['model']}: calibration stored")
     if run.json:
-        result_json({**learnt, "out": run["out"], "model": run["model"]})
+        result_json({**learnt, "out": run.given["out"], "model": run.given["model"]})
     else:
-        result(str(run["out"] if run["out"] is not None else run["model"]))
+        result(str(run.given["out"] if run.given["out"] is not None else run.given["model"]))
 
 
 def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:

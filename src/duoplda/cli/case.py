@@ -1,6 +1,6 @@
 """`duoplda case`: a likelihood ratio for a court, from questioned and known recordings."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import case_lines
 
@@ -9,7 +9,6 @@ duoplda case case.toml --new
 duoplda case case.toml --out case"""
 
 
-@command()
 def case(run: Run) -> None:
     """Compare questioned recordings with those of a known speaker, for a court.
 
@@ -22,8 +21,8 @@ def case(run: Run) -> None:
     unlike those of the training and the model was not adapted: the error says what to do.
     """
     numbers = run()
-    if run["new"]:
-        file = run["file"]
+    if run.given["new"]:
+        file = run.given["file"]
         run.note(f"{file}: fill in what stands between quotes, then: duoplda case {file} --out case")
     elif run.json:
         result_json(numbers)

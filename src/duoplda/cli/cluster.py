@@ -1,6 +1,6 @@
 """`duoplda cluster`: who is who among recordings that nobody has labelled."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._words import present_clusters
 
 EXAMPLES = """\
@@ -9,7 +9,6 @@ duoplda cluster --model model.safetensors --embeddings x.scp --sessions utt2sess
 duoplda cluster --model model.safetensors --embeddings x.scp --speakers-known voices.safetensors --out utt2spk.tsv"""
 
 
-@command()
 def cluster(run: Run) -> None:
     """Put recordings into clusters, one for each speaker, however many these are.
 

@@ -1,6 +1,6 @@
 """`duoplda convert`: models of other tools to ours, and ours to theirs."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
 
 EXAMPLES = """duoplda convert plda model.safetensors
@@ -10,7 +10,6 @@ duoplda convert model.safetensors plda.npz --to vbx
 duoplda convert model.safetensors plda.h5 --to hyperion"""
 
 
-@command(json=False)
 def convert(run: Run) -> None:
     """Convert a PLDA model. The format of IN is found by its content.
 
@@ -23,4 +22,4 @@ def convert(run: Run) -> None:
     diarisation if files were the sessions in training.
     """
     converted = run()
-    result(f"{run['out']}: {converted}")
+    result(f"{run.given['out']}: {converted}")

@@ -7,7 +7,7 @@ import time
 
 import typer
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
 
 EXAMPLES = """\
@@ -40,7 +40,6 @@ report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.
 --out OUT/report.html"""
 
 
-@command(json=False, workflow="write_demo_data")
 def demo(run: Run) -> None:
     """Make data, train, score and write a report, all in one folder; the commands are printed, so you can repeat them.
 
@@ -54,7 +53,7 @@ def demo(run: Run) -> None:
     run.note(run())
     run_commands(run)
     run.note(f"done in {time.monotonic() - begin:.0f} s; the report is at")
-    result(str(run["out"] / "report.html"))
+    result(str(run.given["out"] / "report.html"))
 
 
 def run_commands(run: Run) -> None:
@@ -62,9 +61,9 @@ def run_commands(run: Run) -> None:
     from duoplda.cli import app
 
     typed = sys.argv
-    given = {"OUT": run["out"], "AUDIO": run["audio"], "EXTRACTOR": run["extractor"]}
-    given["SPEAKERS"] = run["speakers"] or "folders"
-    for line in (DEMO_COMMANDS if run["audio"] is None else AUDIO_COMMANDS).splitlines():
+    given = {"OUT": run.given["out"], "AUDIO": run.given["audio"], "EXTRACTOR": run.given["extractor"]}
+    given["SPEAKERS"] = run.given["speakers"] or "folders"
+    for line in (DEMO_COMMANDS if run.given["audio"] is None else AUDIO_COMMANDS).splitlines():
         arguments = [re.sub(r"^[A-Z]+", lambda word: str(given[word[0]]), part) for part in [*line.split(), "--force"]]
         result(shlex.join(["duoplda", *arguments]))
         sys.argv = ["duoplda", *arguments]  # models and the page tell how they were made

@@ -1,6 +1,6 @@
 """`duoplda diarize`: who speaks when, from embeddings of the windows of files to RTTM."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
 
 EXAMPLES = """\
@@ -11,7 +11,6 @@ duoplda diarize --model model.safetensors --embeddings all.scp --segments segmen
 duoplda diarize --model model.safetensors --embeddings x.ark --segments x.seg --speakers-known voices --out x.rttm"""
 
 
-@command()
 def diarize(run: Run) -> None:
     """Find who speaks when: segments of files go to speakers, and become turns.
 
@@ -22,9 +21,9 @@ def diarize(run: Run) -> None:
     """
     counts = run("reading embeddings")
     if run.json:
-        result_json({"out": str(run["out"]), **counts})
+        result_json({"out": str(run.given["out"]), **counts})
     else:
-        whose = "linked across files" if run["link"] else "each of one file"
-        known = f", {counts['known']:,} of them known" if run["speakers_known"] or run["registry"] else ""
+        whose = "linked across files" if run.given["link"] else "each of one file"
+        known = f", {counts['known']:,} of them known" if run.given["speakers_known"] or run.given["registry"] else ""
         speakers_of = f"{len(counts['files']):,} files, {counts['speakers']:,} speakers ({whose}{known})"
-        run.note(f"{speakers_of}, {counts['turns']:,} turns: {run['out']}")
+        run.note(f"{speakers_of}, {counts['turns']:,} turns: {run.given['out']}")

@@ -1,6 +1,6 @@
 """`duoplda embed`: from audio to embeddings, with their labels and quality."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
 
 EXAMPLES = """\
@@ -9,7 +9,6 @@ duoplda embed --extractor campplus.onnx --audio recordings --copies clean,noise,
 duoplda embed --extractor campplus.onnx --audio meeting.wav --windows 1.5 --out x.ark --segments-out segments"""
 
 
-@command()
 def embed(run: Run) -> None:
     """Make embeddings of audio: of whole recordings, of segments, of windows where speech is, and of copies.
 
@@ -20,8 +19,8 @@ def embed(run: Run) -> None:
     """
     counts = run("embedding")
     if run.json:
-        result_json({"out": str(run["out"]), **counts})
+        result_json({"out": str(run.given["out"]), **counts})
     else:
         of = f"{counts['embeddings']:,} embeddings of {counts['files']:,} files"
         speech = f"{counts['seconds_of_speech']:,.1f} s of speech (found by {counts['speech_by']})"
-        run.note(f"{of}, {speech}: {run['out']}")
+        run.note(f"{of}, {speech}: {run.given['out']}")

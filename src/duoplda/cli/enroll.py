@@ -1,6 +1,6 @@
 """`duoplda enroll`: speakers in one file, enrolled once and scored as often as one likes."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
 
 EXAMPLES = """duoplda enroll --model model.safetensors --embeddings eval.scp --enroll enroll --out voices.safetensors
@@ -9,7 +9,6 @@ duoplda enroll --model model.safetensors --embeddings x.scp --enroll more --add-
 duoplda enroll --model model.safetensors --add-to voices.safetensors --remove anna --out fewer.safetensors"""
 
 
-@command()
 def enroll(run: Run) -> None:
     """Enroll speakers, or change a file of enrolled speakers.
 
@@ -20,6 +19,6 @@ def enroll(run: Run) -> None:
     voices = run("enrolling")
     n_sessions = int(voices.counts.sum())
     if run.json:
-        result_json({"out": str(run["out"]), "speakers": len(voices), "sessions": n_sessions})
+        result_json({"out": str(run.given["out"]), "speakers": len(voices), "sessions": n_sessions})
     else:
-        run.note(f"{len(voices):,} speakers with {n_sessions:,} sessions: {run['out']}")
+        run.note(f"{len(voices):,} speakers with {n_sessions:,} sessions: {run.given['out']}")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json, table
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
@@ -14,7 +14,6 @@ duoplda evaluate --clusters utt2spk.tsv --reference utt2spk
 duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
 
 
-@command()
 def evaluate(run: Run) -> None:
     """Print how good scores are, or clusters, or diarisation.
 
@@ -29,11 +28,11 @@ def evaluate(run: Run) -> None:
     if run.json:
         result_json(evaluation)
     elif "systems" in evaluation:
-        present_scores(evaluation, run["bootstrap"])
+        present_scores(evaluation, run.given["bootstrap"])
     elif "files" in evaluation:
         present_turns(evaluation)
     else:
-        present_clusters(evaluation, run["bootstrap"])
+        present_clusters(evaluation, run.given["bootstrap"])
 
 
 def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:

@@ -1,6 +1,6 @@
 """`duoplda identify`: who recordings are, of the known voices of a registry, or somebody else."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import answer_lines
 
@@ -11,7 +11,6 @@ duoplda identify --registry voices.db --model model.safetensors --embeddings x.n
 duoplda identify --registry voices.db --model model.safetensors --embeddings x.npz --cost-wrong-name 10"""
 
 
-@command()
 def identify(run: Run) -> None:
     """Say who recordings are: of the voices of a registry, or somebody else.
 

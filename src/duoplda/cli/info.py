@@ -1,6 +1,6 @@
 """`duoplda info`: what is in a model file or a file of enrolled speakers, in words."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import summary_lines, voice_lines
 
@@ -10,7 +10,6 @@ duoplda info model.safetensors --embeddings eval.scp --speakers utt2spk
 duoplda info voices.safetensors"""
 
 
-@command(quiet=False)
 def info(run: Run) -> None:
     """Print what is in a model, or who is enrolled in a file.
 

@@ -1,6 +1,6 @@
 """`duoplda link`: speakers of several files, named file by file, get names that hold for all files."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._words import present_clusters
 
 EXAMPLES = """\
@@ -8,7 +8,6 @@ duoplda link --model m.safetensors --embeddings x.scp --segments segments --rttm
 duoplda link --model m.safetensors --embeddings x.scp --local utt2spk --out utt2spk.tsv"""
 
 
-@command()
 def link(run: Run) -> None:
     """Link the speakers of several files: local speakers who are one person get one name.
 

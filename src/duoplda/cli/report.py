@@ -1,12 +1,11 @@
 """`duoplda report`: one HTML page on one or several systems."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
 
 EXAMPLES = "duoplda report --scores a.txt --scores b.txt --trials trials --model model.safetensors --out report.html"
 
 
-@command(json=False)
 def report(run: Run) -> None:
     """Write one self-contained HTML page: metrics, curves, sliders for the prior and the costs, worst trials.
 
@@ -18,4 +17,4 @@ def report(run: Run) -> None:
     n_systems, n_trials = run(progress=not run.quiet)
     systems = "1 system" if n_systems == 1 else f"{n_systems} systems"
     run.note(f"{systems} on {n_trials:,} trials; open it in a browser")
-    result(str(run["out"]))
+    result(str(run.given["out"]))

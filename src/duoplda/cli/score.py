@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import printing, result_json
 from duoplda.errors import printable
 from duoplda.workflows.option import refuse
@@ -18,7 +18,6 @@ duoplda score --model model.safetensors --embeddings shards/ --enroll enroll --t
 duoplda score --model model.safetensors --embeddings eval.scp --trials trials --cohort others.scp --out normalised"""
 
 
-@command()
 def score(run: Run) -> None:
     """Score trials: natural-log likelihood ratios (log10 with --log10) that two sides are of one speaker.
 
@@ -26,15 +25,15 @@ def score(run: Run) -> None:
     all of the test embeddings are. With --cohort, scores are normalised, and not calibrated. A warning tells where
     recordings are unlike those that the model was trained on: its ratios may then mislead, see `duoplda adapt`.
     """
-    both = run.json and run["out"] is None
+    both = run.json and run.given["out"] is None
     refuse(both, "--json prints a summary to standard output: give `out` for the scores")
     counts = run("scoring", receive=print_scores)
     if run.json:
-        result_json({"out": str(run["out"]), **counts})
-    elif run["out"] is not None:
+        result_json({"out": str(run.given["out"]), **counts})
+    elif run.given["out"] is not None:
         left_out = f", {counts['left_out']:,} trials left out" if counts["left_out"] else ""
         sides = f"{counts['models']:,} models and {counts['tests']:,} recordings"
-        run.note(f"{counts['scores']:,} scores of {sides}{left_out}: {run['out']}")
+        run.note(f"{counts['scores']:,} scores of {sides}{left_out}: {run.given['out']}")
 
 
 def print_scores(scores: "Scores") -> None:

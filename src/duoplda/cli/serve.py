@@ -1,6 +1,6 @@
 """`duoplda serve`: known voices over HTTP, and a page for people."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
 
 EXAMPLES = """duoplda serve --model model.safetensors --registry voices.db
@@ -8,7 +8,6 @@ duoplda serve --model model.safetensors --registry voices.db --extractor campplu
 duoplda serve --model model.safetensors --registry voices.db --host 0.0.0.0 --token-file tokens"""
 
 
-@command(quiet=False, json=False)
 def serve(run: Run) -> None:
     """Answer who is speaking, over HTTP and in a page for the browser.
 

@@ -1,6 +1,6 @@
 """`duoplda split`: speakers for training, development and evaluation, with enrolments and trials."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json, table
 
 EXAMPLES = """\
@@ -10,7 +10,6 @@ duoplda split --labels labels.csv --dev 40 --eval 40 --enroll-sessions 2 --cross
 COLUMNS = ("speakers", "sessions", "recordings", "models", "trials", "targets")
 
 
-@command()
 def split(run: Run) -> None:
     """Deal speakers to training, development and evaluation, and make enrolments and trials of the latter two.
 
@@ -22,7 +21,7 @@ def split(run: Run) -> None:
     """
     counts = run()
     if run.json:
-        result_json({"out": str(run["out"]), "parts": counts})
+        result_json({"out": str(run.given["out"]), "parts": counts})
     else:
         result(parts_table(counts))
 

@@ -1,6 +1,6 @@
 """`duoplda train`: from embeddings and labels to a model."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
 from duoplda.cli._words import summary_lines
 
@@ -11,11 +11,10 @@ duoplda train --embeddings x.ark --labels table.csv --preset vbx --lda 128 --out
 duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 --out model.safetensors"""
 
 
-@command()
 def train(run: Run) -> None:
     """Train a model; embeddings are read in chunks, and the model is written whole or not at all."""
     backend = run("training")
     if run.json:
-        result_json({"model": str(run["out"]), **backend.summary()})
+        result_json({"model": str(run.given["out"]), **backend.summary()})
     else:
-        run.note("\n".join([*summary_lines({**backend.summary(), "provenance": {}}), f"model: {run['out']}"]))
+        run.note("\n".join([*summary_lines({**backend.summary(), "provenance": {}}), f"model: {run.given['out']}"]))

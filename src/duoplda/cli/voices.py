@@ -1,6 +1,6 @@
 """`duoplda voices`: who is in a registry of known voices, and changes of it."""
 
-from duoplda.cli._commands import Run, command
+from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import change_line, registry_lines
 
@@ -19,7 +19,6 @@ duoplda voices export --registry voices.db --out all.safetensors
 duoplda voices import --registry postgresql+psycopg://host/voices --model m --file all.safetensors"""
 
 
-@command()
 def voices(run: Run) -> None:
     """List the known voices of a registry, or change them: one SQLite file, or a PostgreSQL database.
 
@@ -30,7 +29,7 @@ def voices(run: Run) -> None:
     told = run("voices")["voices"]
     if run.json:
         result_json({"voices": told})
-    elif run["action"] in ("list", "show"):
+    elif run.given["action"] in ("list", "show"):
         result("\n".join(registry_lines(told)))
     else:
-        run.note(change_line(run["action"], told))
+        run.note(change_line(run.given["action"], told))

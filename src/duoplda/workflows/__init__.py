@@ -8,12 +8,12 @@ takes them.
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from duoplda.workflows.demo import write_demo_data
+>>> from duoplda.workflows.demo import demo
 >>> from duoplda.workflows.score import score
 >>> from duoplda.workflows.train import train
 >>> with tempfile.TemporaryDirectory() as name:
 ...     at = Path(name)
-...     _ = write_demo_data(at)
+...     _ = demo(at)
 ...     model = train(at / "train.scp", at / "m", speakers=at / "utt2spk", sessions=at / "utt2sess", shrinkage=None)
 ...     counts = score(at / "m", at / "eval.scp", at / "s.txt", enroll=at / "enroll", trials=at / "trials.tsv")
 >>> model.counts_["speakers"], counts["models"], counts["scores"]

@@ -15,7 +15,7 @@ from duoplda.workflows import option
 from duoplda.workflows.option import refuse
 
 
-def write_demo_data(
+def demo(
     out: option.DemoOut = "demo",
     *,
     audio: option.DemoAudio = None,
@@ -23,7 +23,7 @@ def write_demo_data(
     speakers: option.DemoSpeakers = None,
     force: option.Force = False,
 ) -> str:
-    """Write embeddings (ark and scp), labels, the enrolment map and the trials into a folder, and return what is there.
+    """Write embeddings (ark and scp), labels, an enrolment and trials into a folder, and return what is there.
 
     With `audio`, the folder stays empty: the commands of the demonstration fill it.
     """
