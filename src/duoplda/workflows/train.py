@@ -88,10 +88,10 @@ def train(
         random_state=seed,
         **parameters,
     )
+    steps: dict[str, Any] = {"plda": plda, "center_by_channel": center_by_channel}
     if preset is None:
-        backend = Backend(lda, whiten is not False, length_norm, center_by_channel=center_by_channel, plda=plda)
+        backend = Backend(lda, whiten is not False, length_norm, **steps)
     else:
-        steps: dict[str, Any] = {"plda": plda, "center_by_channel": center_by_channel}
         backend = Backend.preset(preset, lda=lda or 128, whiten=bool(whiten), **steps)
     state = Path(f"{out}.resume")
     reading: dict[str, Any] = {"columns": columns, "allow_missing": allow_missing, "strict": strict, "hashed": True}
@@ -110,12 +110,9 @@ def train(
         backend = checkpoint.fit(backend, recordings, state, resume=resume, device=place, observer=progress, note=note)
     origin = {"sha256": files.file_hashes([embeddings, *lists]), "fingerprint": {str(embeddings): recordings.digest}}
     backend.provenance_ = {"versions": versions(), "command": command, **origin, "seed": seed}
-    if (made_by := read_extractor(embeddings)) is not None:
-        backend.provenance_["extractor"] = asdict(made_by)
-    if ranges is not None:
-        backend.provenance_[QUALITY_KEY] = ranges
-    if sessions_are is not None:
-        backend.provenance_["sessions_are"] = sessions_are
+    made_by = read_extractor(embeddings)
+    for_users = {"extractor": made_by and asdict(made_by), QUALITY_KEY: ranges, "sessions_are": sessions_are}
+    backend.provenance_ |= {name: value for name, value in for_users.items() if value is not None}
     backend.save(out, force=force)
     state.unlink(missing_ok=True)
     return backend
