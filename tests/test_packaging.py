@@ -224,7 +224,7 @@ def test_help_needs_no_extra(base, command):
 
 def test_a_broken_import_of_our_own_is_not_called_a_missing_extra():
     code = "import sys; sys.modules['duoplda.cli.info'] = None; from duoplda.__main__ import main; main()"
-    done = run(sys.executable, "-c", code)
+    done = run(sys.executable, "-c", code, "info", "model")
     assert done.returncode == 1
     assert "ModuleNotFoundError: import of duoplda.cli.info halted" in done.stderr
 

@@ -1,15 +1,19 @@
 """The command line: one file per command.
 
-A command parses its options, calls the one function of `duoplda.workflows` that does its work, and prints what that
-gives. What the function needs is imported when the command runs, so that the help starts at once.
+A command runs the one function of `duoplda.workflows` that does its work, whose parameters are its options, and prints
+what that gives. `_commands` makes the one that is typed; what its function needs is imported when it runs, so that the
+help starts at once.
 """
 
-import importlib
 from textwrap import indent
+from typing import Any
 
 import typer
+import typer.core
+import typer.main
 
-from duoplda.cli._terminal import guarded, result, standard_streams
+from duoplda.cli._commands import command
+from duoplda.cli._terminal import result, standard_streams
 
 # What each command does, in a line that fits a terminal of 80 columns.
 SUMMARIES = {
@@ -35,11 +39,29 @@ SUMMARIES = {
     "case": "Compare recordings for a court: a ratio and its validation.",
 }
 COMMANDS = tuple(SUMMARIES)
+# Commands without --quiet, as they print no notes; and without --json, as they print the name of a file.
+WITHOUT = {"quiet": ("info", "serve"), "json": ("demo", "serve", "convert", "report")}
 EXAMPLE = "\b\nExample:\n"  # \b keeps the lines that follow as they are
 EXIT_CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 interrupted.\n\n"
 
+
+class Commands(typer.core.TyperGroup):
+    """All commands by name and summary; the one that is typed is made."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None or listed is None:
+            return name, listed, rest
+        flags = [flag for flag, others in WITHOUT.items() if name not in others]
+        made, examples = command(name, flags)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name, epilog=EXAMPLE + indent(examples, "  "))(made)
+        return name, typer.main.get_command(alone), rest
+
+
 app = typer.Typer(
     name="duoplda",
+    cls=Commands,
     help="PLDA with speaker, session and channel levels: from embeddings to likelihood ratios.",
     epilog=f"{EXIT_CODES}{EXAMPLE}  duoplda demo --out demo",
     no_args_is_help=True,
@@ -64,8 +86,5 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit(0)
 
 
-for _name in COMMANDS:
-    _module = importlib.import_module(f"duoplda.cli.{_name}")
-    app.command(_name, short_help=SUMMARIES[_name], epilog=EXAMPLE + indent(_module.EXAMPLES, "  "))(
-        guarded(getattr(_module, _name))
-    )
+for _name, _summary in SUMMARIES.items():
+    app.command(_name, short_help=_summary)(lambda: None)  # for the list of commands

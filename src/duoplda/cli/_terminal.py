@@ -4,8 +4,6 @@ Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 Ctrl-C. Results go to
 else to standard error; progress bars only where that is a terminal.
 """
 
-import functools
-import inspect
 import json
 import math
 import os
@@ -15,9 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from enum import Enum
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import typer
 
@@ -42,40 +38,25 @@ EXTRAS = (
     "prometheus_client",
 )  # libraries that only extras install
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Terminal:
-    """What a command tells people on standard error: notes, and how far it is."""
-
-    def __init__(self, quiet: bool, bar: Callable[..., None] | None = None):
-        self.quiet = quiet
-        self.bar = bar
-
-    def note(self, message: str) -> None:
-        """Print a note, unless the command is to be quiet."""
-        if not self.quiet:
-            _tell(message, keep="\n")
-
-    def show(self, done: int | None, message: str) -> None:
-        """Show progress where there is a bar."""
-        if self.bar is not None:
-            self.bar(completed=done, note=message)
+Show = Callable[[int | None, str], None]
 
 
 @contextmanager
-def terminal(description: str, quiet: bool) -> Iterator[Terminal]:
-    """Give the block a terminal, with a progress bar if standard error is one and the command need not be quiet."""
-    if quiet or not sys.stderr.isatty():
-        yield Terminal(quiet)
+def progress_bar(doing: str | None) -> Iterator[Show]:
+    """Give the block what shows its progress: a bar, where standard error is a terminal and there is something to say.
+
+    It takes how much is done, if that is known, and a message.
+    """
+    if doing is None or not sys.stderr.isatty():
+        yield lambda done, message: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=None, note="")
-        yield Terminal(quiet, functools.partial(bar.update, task))
+        task = bar.add_task(doing, total=None, note="")
+        yield lambda done, message: bar.update(task, completed=done, note=message)
 
 
 @contextmanager
@@ -149,15 +130,6 @@ def table(rows: list[list[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def work_options(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options of a command (`locals()` at its beginning) those that were given and are not about printing.
-
-    A workflow takes them under the same names.
-    """
-    work = {name: value for name, value in typed.items() if value is not None and name not in ("quiet", "json")}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in work.items()}
-
-
 def command_line() -> str:
     """What was typed, quoted so that it can be pasted."""
     return shlex.join(["duoplda", *sys.argv[1:]])
@@ -172,70 +144,42 @@ def fail(message: object, code: int = FAILURE) -> NoReturn:
     raise typer.Exit(code)
 
 
-def usage(message: str) -> NoReturn:
-    """End the command because of its options."""
-    fail(f"{message} (--help shows how)", USAGE)
-
-
-def _print_line(kind: str, message: object) -> None:
-    _tell(f"duoplda: {kind}: {' '.join(str(message).split())}")
-
-
-def _tell(message: str, keep: str = "") -> None:
+def print_note(message: str, keep: str = "\n") -> None:
     """Print to standard error; where that cannot be written, the work counts, and not what is said about it."""
     with suppress(OSError):
         print(printable(message, keep=keep), file=sys.stderr, flush=True)
 
 
-def guarded(command: Command) -> Command:
-    """Make each error of a command one line and an exit code, and each warning one line."""
-    names = _option_names(command)
-
-    def typed(message: object) -> str:
-        """A message in which names of options stand in backticks, with the options as they are typed."""
-        return re.sub(r"`(\w+)`", lambda match: names.get(match[1], match[0]), str(message))
-
-    def refuse_second(options: Mapping[str, Any]) -> None:
-        """Refuse a second option that reads standard input or the same pipe, which can be read once."""
-        first: dict[str, str] = {}
-        for name, value in options.items():
-            for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, str | Path) and (str(path) == "-" or Path(path).is_fifo()):
-                    if str(path) in first:
-                        usage(f"{first[str(path)]} and {names[name]} cannot both read {path}: write one to a file")
-                    first[str(path)] = names[name]
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        refuse_second(kwargs)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", UserWarning)
-                warnings.showwarning = lambda message, *_: _print_line("warning", typed(message))
-                return command(*args, **kwargs)
-        except OptionsError as error:
-            usage(typed(error))
-        except DuopldaError as error:
-            fail(typed(error), MISSING_IDS if isinstance(error, MissingIds) else FAILURE)
-        except KeyboardInterrupt:
-            fail("interrupted", INTERRUPTED)
-        except OSError as error:
-            fail(f"{error.filename}: {error.strerror}" if error.filename else error)
-        except MemoryError as error:
-            fail(f"not enough memory: {error}")
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in EXTRAS:
-                raise
-            fail(f"{error}; install it with: pip install 'duoplda[cli,files,plots,voices,serve]'")
-
-    return run  # type: ignore[return-value]
+def _print_line(kind: str, message: object) -> None:
+    print_note(f"duoplda: {kind}: {' '.join(str(message).split())}", keep="")
 
 
-def _option_names(command: Callable[..., Any]) -> dict[str, str]:
-    """How each parameter of a command is typed: {"cohort_top": "--cohort-top", "source": "--from", ...}."""
-    names = {}
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        (info,) = getattr(parameter.annotation, "__metadata__", (None,))
-        declared = [text for text in getattr(info, "param_decls", None) or () if text.startswith("--")]
-        names[name] = declared[0] if declared else "--" + name.replace("_", "-")
-    return names
+@contextmanager
+def errors_in_one_line(flags: Mapping[str, str]) -> Iterator[None]:
+    """Make each error of the block one line and an exit code, and each warning one line.
+
+    In their messages names of options stand in backticks; they are shown as they are typed, which `flags` tell.
+    """
+
+    def shown(message: object) -> str:
+        return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), str(message))
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_: _print_line("warning", shown(message))
+            yield
+    except OptionsError as error:
+        fail(f"{shown(error)} (--help shows how)", USAGE)
+    except DuopldaError as error:
+        fail(shown(error), MISSING_IDS if isinstance(error, MissingIds) else FAILURE)
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error)
+    except MemoryError as error:
+        fail(f"not enough memory: {error}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in EXTRAS:
+            raise
+        fail(f"{error}; install it with: pip install 'duoplda[cli,files,plots,voices,serve]'")

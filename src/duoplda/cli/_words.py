@@ -1,11 +1,11 @@
 """What models, adaptations and clusterings are, in words for people."""
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from duoplda.cli._terminal import Terminal, result, result_json, table
+from duoplda.cli._commands import Run
+from duoplda.cli._terminal import result_json, table
 from duoplda.errors import printable
 
 
@@ -67,16 +67,11 @@ def case_lines(numbers: Mapping[str, Any]) -> list[str]:
     return [printable(line) for line in lines if line is not None]
 
 
-def present_voices(voices: Sequence[Mapping[str, Any]], action: str, json: bool, screen: Terminal) -> None:
-    """List voices, the sessions of one, or say how many a change was about."""
-    if json:
-        result_json({"voices": voices})
-    elif action in ("list", "show"):
-        result("\n".join(registry_lines(voices)))
-    else:
-        names = ", ".join(f"{voice['name']} ({voice['n_sessions']:,} sessions)" for voice in voices[:10])
-        more = f", ... ({len(voices):,} in all)" if len(voices) > 10 else ""
-        screen.note(f"{action}: done" + (f": {names}{more}" if voices else ""))
+def change_line(action: str, voices: Sequence[Mapping[str, Any]]) -> str:
+    """That a change of a registry is done, and which voices it was about."""
+    names = ", ".join(f"{voice['name']} ({voice['n_sessions']:,} sessions)" for voice in voices[:10])
+    more = f", ... ({len(voices):,} in all)" if len(voices) > 10 else ""
+    return f"{action}: done" + (f": {names}{more}" if voices else "")
 
 
 def registry_lines(voices: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -95,11 +90,11 @@ def registry_lines(voices: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def answer_lines(answers: Mapping[str, Mapping[str, Any]], screen: Terminal) -> list[str]:
+def answer_lines(answers: Mapping[str, Mapping[str, Any]], note: Callable[[str], None]) -> list[str]:
     """Who recordings are, a line for each; that they are unlike the training data is told once."""
     warnings = [answer["domain_warning"] for answer in answers.values() if answer["domain_warning"]]
     if warnings:
-        screen.note(f"{len(warnings):,} of {len(answers):,}: {warnings[0]}")
+        note(f"{len(warnings):,} of {len(answers):,}: {warnings[0]}")
     lines = []
     for test, answer in answers.items():
         decided = answer["name"] if answer["decision"] == "accept" else f"({answer['decision']})"
@@ -196,15 +191,15 @@ def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
     return lines
 
 
-def present_clusters(summary: Mapping[str, Any], out: Path, json: bool, screen: Terminal) -> None:
+def present_clusters(summary: Mapping[str, Any], run: Run) -> None:
     """Say how many speakers there are and what is doubtful, or print it as JSON."""
-    if json:
-        result_json({"out": str(out), **summary})
+    if run.json:
+        result_json({"out": str(run.given["out"]), **summary})
         return
     known = f", {summary['known']:,} of them known" if summary["known"] else ""
     kinds = ("segments", "local speakers", "recordings", "sessions", "speakers")
     counts = ", ".join(f"{summary[kind]:,} {kind}" for kind in kinds if kind in summary)
-    lines = [f"{counts}{known}: {out}"]
+    lines = [f"{counts}{known}: {run.given['out']}"]
     if numbers := summary["number_posterior"]:
         likely = sorted(numbers, key=numbers.__getitem__, reverse=True)[:5]
         lines.append("probable numbers of speakers: " + ", ".join(f"{k} ({100 * numbers[k]:.0f} %)" for k in likely))
@@ -214,4 +209,4 @@ def present_clusters(summary: Mapping[str, Any], out: Path, json: bool, screen: 
     if summary["near_pairs"]:
         lines.append("nearest pairs of speakers, and nats that merging them would gain:")
         lines += [f"  {doubt['speaker']} {doubt['other']}  {doubt['nats']:.1f}" for doubt in summary["near_pairs"]]
-    screen.note("\n".join(lines))
+    run.note("\n".join(lines))

@@ -1,13 +1,10 @@
 """`duoplda calibrate`: learn to turn scores into log-likelihood ratios, and apply what was learnt."""
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from duoplda.cli import _options as options
-from duoplda.cli._options import File, option
-from duoplda.cli._terminal import Terminal, result, result_json, work_options
+from duoplda.cli._commands import Run
+from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import bounds_line
 
 EXAMPLES = """duoplda calibrate --scores dev.txt --trials dev_trials --out calibration.safetensors
@@ -16,47 +13,8 @@ duoplda calibrate --scores dev.txt --trials dev_trials --bounds elub --model mod
 duoplda calibrate --method fusion --scores a.txt --scores b.txt --trials key --out fused.txt
 duoplda calibrate --scores dev.txt --trials key --quality table.tsv --speakers utt2spk --out calibration.safetensors"""
 
-CalibrationMethod = StrEnum("CalibrationMethod", ["affine", "pav", "kde", "bootstrap", "fusion"])
-CalibrationBounds = StrEnum("CalibrationBounds", ["none", "elub", "invariance"])
 
-
-def calibrate(
-    scores: Annotated[
-        list[Path] | None, option("Scores to learn from; repeat the option for a fusion.", metavar="FILE")
-    ] = None,
-    trials: Annotated[File, option("The trials of --scores, with their truth.")] = None,
-    method: Annotated[
-        CalibrationMethod | None,
-        option("What is learnt.  [affine, or fusion of several --scores]"),
-    ] = None,
-    bounds: Annotated[
-        CalibrationBounds, option("Keep ratios within what the trials support (`duoplda evaluate --support`).")
-    ] = CalibrationBounds.none,
-    out: Annotated[File, option("The calibration (.safetensors) or the calibrated scores to write.")] = None,
-    apply: Annotated[list[Path] | None, option("Scores to calibrate instead of --scores.", metavar="FILE")] = None,
-    source: Annotated[File, option("A calibration that was learnt before.", "--from")] = None,
-    model: Annotated[File, option("A model file in which to store the calibration.")] = None,
-    p_target: Annotated[
-        float, option("The prior of a target at which costs matter most (affine, bootstrap, fusion).")
-    ] = 0.5,
-    ridge: Annotated[float | None, option("The ridge on the scales.  [0; with --quality 0.01]")] = None,
-    quality: Annotated[File, option("Side information: a table with a row for each recording of both sides.")] = None,
-    speakers: Annotated[
-        File, option("The speaker of each recording (utt2spk), for cross-validation and for bootstrap.")
-    ] = None,
-    enroll: Annotated[File, option("The recordings of each model, for --quality and --speakers.")] = None,
-    symmetric: Annotated[
-        bool | None,
-        option("Use the same coefficients for both sides.  [if there is no --enroll]", show_default=False),
-    ] = None,
-    held_out: Annotated[File, option("A folder for cross-validated scores: affine.txt and quality.txt.")] = None,
-    log10: options.Log10 = False,
-    json: options.Json = False,
-    columns: options.Columns = None,
-    allow_missing: options.AllowMissing = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
-) -> None:
+def calibrate(run: Run) -> None:
     """Learn a calibration on trials of known truth; write it, apply it to scores, or store it in a back-end.
 
     pav is any rising map, kde that of two densities (not always rising), bootstrap an affine map with intervals, which
@@ -65,21 +23,17 @@ def calibrate(
     --out NAME.safetensors gets the calibration; any other name gets calibrated scores: those of --apply, or --scores.
     With --quality the columns of a table (duration, number of sessions, kind, ...) of both sides are learnt from, too.
     """
-    typed = work_options(locals())
-    from duoplda.workflows import calibrate as workflow
-
-    screen = Terminal(quiet)
-    learnt = workflow.calibrate(**typed, note=screen.note)
+    learnt = run()
     if learnt:
-        screen.note("\n".join(learnt_lines(learnt)))
-    if held_out is not None:
-        screen.note(f"{held_out}: cross-validated scores, affine.txt and quality.txt")
-    if model is not None and out is not None:
-        screen.note(f"{model}: calibration stored")
-    if json:
-        result_json({**learnt, "out": out, "model": model})
+        run.note("\n".join(learnt_lines(learnt)))
+    if run.given["held_out"] is not None:
+        run.note(f"{run.given['held_out']}: cross-validated scores, affine.txt and quality.txt")
+    if run.given["model"] is not None and run.given["out"] is not None:
+        run.note(f"{run.given['model']}: calibration stored")
+    if run.json:
+        result_json({**learnt, "out": run.given["out"], "model": run.given["model"]})
     else:
-        result(str(out if out is not None else model))
+        result(str(run.given["out"] if run.given["out"] is not None else run.given["model"]))
 
 
 def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:

@@ -1,17 +1,14 @@
 """`duoplda demo`: the main job on built-in data or on audio, as the commands that a user would type."""
 
+import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from duoplda.cli import _options as options
-from duoplda.cli._options import File, option
-from duoplda.cli._terminal import Terminal, result
+from duoplda.cli._commands import Run
+from duoplda.cli._terminal import result
 
 EXAMPLES = """\
 duoplda demo --audio recordings --extractor campplus.onnx --out demo
@@ -43,16 +40,7 @@ report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.
 --out OUT/report.html"""
 
 
-def demo(
-    out: Annotated[Path, option("The folder to write.")] = Path("demo"),
-    audio: Annotated[
-        File, option("Show it on this audio instead: a folder that holds a folder of recordings for each speaker.")
-    ] = None,
-    extractor: Annotated[File, option("The extractor of embeddings (ONNX) for --audio.")] = None,
-    speakers: Annotated[File, option("Who speaks in --audio: a list (utt2spk), folders, or names.  [folders]")] = None,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
-) -> None:
+def demo(run: Run) -> None:
     """Make data, train, score and write a report, all in one folder; the commands are printed, so you can repeat them.
 
     There are 300 speakers to train on and 50 to test on, drawn from a model in which a session is heard through several
@@ -61,38 +49,28 @@ def demo(
     With --audio, the recordings of a folder and copies of them through simulated channels take the place of these data:
     half of the speakers train, the others are tested. This needs: pip install 'duoplda[audio]'.
     """
-    from duoplda.workflows import demo as workflow
-
-    screen = Terminal(quiet)
     begin = time.monotonic()
-    screen.note(workflow.write_demo_data(out, audio=audio, extractor=extractor, speakers=speakers, force=force))
-    run_commands(out, audio, extractor, speakers, screen)
-    screen.note(f"done in {time.monotonic() - begin:.0f} s; the report is at")
-    result(str(out / "report.html"))
+    run.note(run())
+    run_commands(run)
+    run.note(f"done in {time.monotonic() - begin:.0f} s; the report is at")
+    result(str(run.given["out"] / "report.html"))
 
 
-def run_commands(
-    out: Path, audio: Path | None, extractor: Path | None, speakers: Path | None, screen: Terminal
-) -> None:
+def run_commands(run: Run) -> None:
     """Print each command of the demonstration, and run it as if it had been typed."""
     from duoplda.cli import app
 
     typed = sys.argv
-    given = {"OUT": out, "AUDIO": audio, "EXTRACTOR": extractor, "SPEAKERS": speakers or Path("folders")}
-    for line in (DEMO_COMMANDS if audio is None else AUDIO_COMMANDS).splitlines():
-        arguments = [_with_names(word, given) for word in [*line.split(), "--force"]]
+    given = {"OUT": run.given["out"], "AUDIO": run.given["audio"], "EXTRACTOR": run.given["extractor"]}
+    given["SPEAKERS"] = run.given["speakers"] or "folders"
+    for line in (DEMO_COMMANDS if run.given["audio"] is None else AUDIO_COMMANDS).splitlines():
+        arguments = [re.sub(r"^[A-Z]+", lambda word: str(given[word[0]]), part) for part in [*line.split(), "--force"]]
         result(shlex.join(["duoplda", *arguments]))
         sys.argv = ["duoplda", *arguments]  # models and the page tell how they were made
         try:
-            code = app([*arguments, "--quiet"] if screen.quiet else arguments, standalone_mode=False)
+            code = app([*arguments, "--quiet"] if run.quiet else arguments, standalone_mode=False)
         finally:
             sys.argv = typed
         if isinstance(code, int) and code:
             raise typer.Exit(code)
-        screen.note("")
-
-
-def _with_names(word: str, given: Mapping[str, Path | None]) -> str:
-    """A word of a command with the file or folder that its capitals stand for."""
-    first, slash, rest = word.partition("/")
-    return f"{given[first]}{slash}{rest}" if first in given else word
+        run.note("")

@@ -2,13 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from duoplda.cli import _options as options
-from duoplda.cli._options import File, option
-from duoplda.cli._terminal import Terminal, result, result_json, table, work_options
+from duoplda.cli._commands import Run
+from duoplda.cli._terminal import result, result_json, table
 
 EXAMPLES = """duoplda evaluate --scores scores.txt --trials trials --plot det.pdf
 duoplda evaluate --scores a.txt --scores b.txt --trials trials --p-target 0.01 --p-target 0.5 --json
@@ -16,53 +13,8 @@ duoplda evaluate --scores a.txt --scores b.txt --trials trials --speakers utt2sp
 duoplda evaluate --clusters utt2spk.tsv --reference utt2spk
 duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
 
-Definition = StrEnum("Definition", ["rocch", "interpolated", "nearest"])
 
-
-def evaluate(
-    scores: Annotated[list[Path] | None, options.ScoreFile] = None,
-    trials: Annotated[File, option(options.TRIALS_HELP)] = None,
-    p_target: Annotated[
-        list[float] | None, option("The prior of a target; repeat it for more.  [0.01]", metavar="PRIOR")
-    ] = None,
-    c_miss: options.CostMiss = 1.0,
-    c_fa: options.CostFalseAlarm = 1.0,
-    eer: Annotated[
-        Definition, option("Which definition of the EER is used; rocch is that on the convex hull.")
-    ] = Definition.rocch,
-    speakers: options.TestSpeakers = None,
-    enroll: options.Enrolment = None,
-    bootstrap: options.Resamples = 200,
-    seed: options.Seed = 0,
-    compare: Annotated[
-        tuple[str, str] | None,
-        option("Two systems, by their names in the table: differences, tested over speakers.", metavar="A B"),
-    ] = None,
-    support: Annotated[
-        bool,
-        option("Also print what ratios the trials support: bounds, devPAV, misleading evidence, ECE.", "--support"),
-    ] = False,
-    log10: options.Log10 = False,
-    clusters: Annotated[
-        File,
-        option("Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."),
-    ] = None,
-    reference: Annotated[File, option("The truth about --clusters: recording and speaker (utt2spk), or RTTM.")] = None,
-    collar: Annotated[
-        float, option("Seconds that are not scored on both sides of a boundary of the reference.", min=0)
-    ] = 0.0,
-    skip_overlap: Annotated[
-        bool, option("Score turns only where at most one person speaks.", "--skip-overlap")
-    ] = False,
-    uem: Annotated[File, option("Score turns in these regions only: lines `file channel start end`.")] = None,
-    plot: Annotated[File, option("A picture of the DET curves to write: .pdf, .png or .svg.")] = None,
-    json: options.Json = False,
-    columns: options.Columns = None,
-    allow_missing: options.AllowMissing = False,
-    strict: options.Strict = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
-) -> None:
+def evaluate(run: Run) -> None:
     """Print how good scores are, or clusters, or diarisation.
 
     Of natural-log likelihood ratios (--scores, --trials): EER, minDCF, actDCF, Cllr, minCllr and calibration loss.
@@ -72,18 +24,15 @@ def evaluate(
     Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
     clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
     """
-    typed = work_options(locals())
-    from duoplda.workflows import evaluate as workflow
-
-    evaluation = workflow.evaluate(**typed, progress=not quiet, note=Terminal(quiet).note)
-    if json:
+    evaluation = run(progress=not run.quiet)
+    if run.json:
         result_json(evaluation)
     elif "systems" in evaluation:
-        present_scores(evaluation, bootstrap)
+        present_scores(evaluation, run.given["bootstrap"])
     elif "files" in evaluation:
         present_turns(evaluation)
     else:
-        present_clusters(evaluation, bootstrap)
+        present_clusters(evaluation, run.given["bootstrap"])
 
 
 def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:

@@ -1,13 +1,7 @@
 """`duoplda info`: what is in a model file or a file of enrolled speakers, in words."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from duoplda.cli import _options as options
-from duoplda.cli._options import File, option
-from duoplda.cli._terminal import result, result_json, work_options
+from duoplda.cli._commands import Run
+from duoplda.cli._terminal import result, result_json
 from duoplda.cli._words import summary_lines, voice_lines
 
 EXAMPLES = """duoplda info model.safetensors
@@ -16,19 +10,7 @@ duoplda info model.safetensors --embeddings eval.scp --speakers utt2spk
 duoplda info voices.safetensors"""
 
 
-def info(
-    model: Annotated[
-        Path, typer.Argument(help="A model of `duoplda train`, enrolled speakers of `duoplda enroll`, or a registry.")
-    ],
-    embeddings: Annotated[File, option("Recordings, which are compared with the training data of the model.")] = None,
-    ids: options.Ids = None,
-    columns: options.Columns = None,
-    speakers: Annotated[File, option("The speaker of each recording; the limit is higher for few speakers.")] = None,
-    quality: Annotated[
-        File, option("Measures of recordings, which are compared with those of `duoplda train --quality`.")
-    ] = None,
-    json: options.Json = False,
-) -> None:
+def info(run: Run) -> None:
     """Print what is in a model, or who is enrolled in a file.
 
     Of a model: its steps, its sizes, what it was trained on, and how. Inputs have their SHA-256, as `sha256sum` prints
@@ -39,11 +21,8 @@ def info(
     should be adapted. Without --speakers each recording counts as a speaker of its own, and the limit is too low where
     there are only a few speakers.
     """
-    typed = work_options(locals())
-    from duoplda.workflows import info as workflow
-
-    summary = workflow.info(**typed)
-    if json:
+    summary = run()
+    if run.json:
         result_json(summary)
     elif "enrolled" in summary:
         result("\n".join(voice_lines(summary)))

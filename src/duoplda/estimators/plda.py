@@ -25,7 +25,6 @@ from duoplda.datasets import draw
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import adaptation, checks, domain, files
 from duoplda.estimators.clustering import cluster_recordings
-from duoplda.estimators.sessions import Enrolls
 from duoplda.evaluation.calibration import CALIBRATIONS, StructureCalibration
 from duoplda.io.common import PathLike
 from duoplda.model import em, parameters, posteriors
@@ -77,7 +76,7 @@ class ModelParameter:
         plda.model_ = parameters.checked(*values.values()).like(plda.model_.V)
 
 
-class ScoresTrials(Enrolls, ABC):
+class ScoresTrials(ABC):
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
     n_features_in_: int
@@ -102,6 +101,19 @@ class ScoresTrials(Enrolls, ABC):
     @abstractmethod
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
         """What the estimator makes of each recording by itself."""
+
+    @abstractmethod
+    def enroll(
+        self,
+        X: ArrayLike,
+        ids: ArrayLike,
+        session: ArrayLike | None = None,
+        channel: ArrayLike | None = None,
+        occasion: ArrayLike | None = None,
+        *,
+        device: Device = None,
+    ) -> Sides:
+        """Sum up sets of recordings as sides of trials."""
 
     def llr(
         self,

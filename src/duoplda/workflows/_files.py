@@ -27,6 +27,7 @@ from duoplda.io import (
     check_output,
     embedding_shards,
     read_embeddings,
+    read_enrollment,
     read_extractor,
     read_map,
     read_recordings,
@@ -37,10 +38,10 @@ from duoplda.io.recordings import missing, unlabelled
 from duoplda.model.parameters import Model
 from duoplda.observer import Observer
 from duoplda.trials.sides import Sides
+from duoplda.workflows.option import Note as Note
+from duoplda.workflows.option import PathLike as PathLike
+from duoplda.workflows.option import Show as Show
 
-PathLike = str | os.PathLike[str]
-Note = Callable[[str], None]  # gets a message for people
-Show = Callable[[int | None, str], None]  # gets how much is done, if that is known, and a message
 Read = Callable[..., Recordings]  # of a path, ids and labels
 ById = Mapping[str, str]  # a label of recordings
 Columns = Mapping[str, str] | None  # what columns of tables are called, by their meanings: {"session": "call_id"}
@@ -227,10 +228,10 @@ class EmbeddedIds:
     allow_missing: bool
     note: Note
 
-    def missing(self, what: str, names: Iterable[object], listed: ListedColumns | None = None) -> None:
+    def missing(self, what: str, names: Iterable[object], listed: Listed | None = None) -> None:
         """Refuse recordings without embeddings, or say that they are left out; `listed` may be the wrong way round."""
         absent = [str(name) for name in names]
-        if listed is not None and len(absent) == len(listed.second):
+        if listed is not None and len(absent) == len(listed.recordings.names):
             self.refuse_swapped(listed)
         known_ids = () if self.allow_missing else self.all_ids()
         missing(what, absent, self.allow_missing, self.note, ("the embeddings have", known_ids))
@@ -246,27 +247,34 @@ class EmbeddedIds:
         unlabelled("recordings have no session", len(lack), lack, strict, self.note)
         return {*lack}
 
-    def labelled(self, model: Coded, recording: Coded, session: ById | None, strict: bool) -> tuple[Coded, Coded]:
-        """The pairs of an enrolment, but for those whose recordings have no session."""
+    def labelled(self, pairs: tuple[Coded, Coded], session: ById | None, strict: bool) -> tuple[Coded, Coded]:
+        """Pairs of a model and a recording, but for those whose recordings have no session."""
+        model, recording = pairs
         lack = self.without_session(recording.values.tolist(), session, strict)
         keep = np.array([name not in lack for name in recording.names.tolist()], bool)[recording.codes]
         return model[keep], recording[keep]
 
-    def refuse_swapped(self, listed: ListedColumns) -> None:
+    def refuse_swapped(self, listed: Listed) -> None:
         """Refuse a list whose second column should be recordings, where its first one is, as in utt2spk."""
-        if 2 * np.isin(listed.first, self.all_ids()).sum() > len(listed.first):
+        if 2 * np.isin(listed.models.names, self.all_ids()).sum() > len(listed.models.names):
             cause = "lines look like `recording speaker`, and `model recording` is expected"
             remedy = f"if the columns are the wrong way round, say `columns` {listed.swapped}"
             raise MissingIds(f"{os.fspath(listed.path)}: {cause}; {remedy}")
 
 
-class ListedColumns(NamedTuple):
+class Listed(NamedTuple):
     """The two columns of ids of an enrolment or of trials."""
 
     path: PathLike
-    first: NDArray[Any]  # the different models
-    second: NDArray[Any]  # the different recordings
+    models: Coded
+    recordings: Coded
     swapped: str  # what `columns` says where they are the wrong way round
+
+    @classmethod
+    def enrolment(cls, path: PathLike, columns: Columns) -> Listed:
+        """Read whose recordings are whose."""
+        enrollment = read_enrollment(path, columns=columns)
+        return cls(path, enrollment.model, enrollment.recording, "model=2,recording=1")
 
 
 # -- memory

@@ -7,16 +7,18 @@ from contextlib import nullcontext, suppress
 
 import numpy as np
 
-from duoplda.errors import DuopldaError, MissingIds, OptionsError
+from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io import LabelColumns, label_columns, read_labels, read_sessions, source_files
 from duoplda.workflows._files import ById, Columns, PathLike, labels_by_id
+from duoplda.workflows.option import refuse
 
 
-def one_table(labels: PathLike | None, **lists: PathLike | None) -> None:
-    """Refuse lists of single labels beside a table that has them all."""
+def one_table(labels: PathLike | None, *, needed: bool = False, **lists: PathLike | None) -> None:
+    """Refuse lists of single labels beside a table that has them all; `needed`: there must be speakers, in either."""
     extra = [f"`{name}`" for name, path in lists.items() if path is not None]
-    if labels is not None and extra:
-        raise OptionsError(f"`labels` is one table of all labels: leave out {' and '.join(extra)}")
+    refuse(labels is not None and extra, f"`labels` is one table of all labels: leave out {' and '.join(extra)}")
+    without = labels is None and lists.get("speakers") is None
+    refuse(needed and without, "give either `labels` or `speakers` (with `sessions`)")
 
 
 def read_known_labels(

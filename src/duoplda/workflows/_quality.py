@@ -53,9 +53,9 @@ def training_ranges(path: PathLike, ids: Iterable[str]) -> dict[str, list[float]
     return ranges
 
 
-def ranges_of(model: PathLike) -> dict[str, Range]:
+def ranges_of(model: Backend) -> dict[str, Range]:
     """The ranges that a model remembers, if it was trained with a table of quality; else none."""
-    kept = Backend.load(model).provenance_.get(QUALITY_KEY)
+    kept = model.provenance_.get(QUALITY_KEY)
     if not isinstance(kept, dict):
         return {}
     return {str(name): (float(pair[0]), float(pair[1])) for name, pair in kept.items() if _is_range(pair)}

@@ -11,37 +11,40 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
 from duoplda.io import source_files
 from duoplda.workflows import _files as files
-from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
+from duoplda.workflows import option
+from duoplda.workflows._files import Note, Show, silent
 from duoplda.workflows._labels import one_table, read_known_labels
 
 
 def adapt(
-    model: PathLike,
-    embeddings: PathLike,
-    out: PathLike,
+    model: option.Model,
+    embeddings: option.TargetEmbeddings,
+    out: option.ModelOut,
     *,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    occasions: PathLike | None = None,
-    labels: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    device: str = "cpu",
-    dask: str | None = None,
-    resume: bool = False,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    speakers: option.Speakers = None,
+    sessions: option.TrainingSessions = None,
+    channels: option.TrainingChannels = None,
+    occasions: option.TrainingOccasions = None,
+    labels: option.Labels = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    method: option.AdaptationMethod = "auto",
+    weights: option.Weights = None,
+    centre: option.Centre = None,
+    prior: option.Prior = 0.02,
+    device: option.Device = "cpu",
+    dask: option.Dask = None,
+    resume: option.Resume = False,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     command: str | None = None,
     note: Note = silent,
     show: Show = silent,
-    **options: Any,
 ) -> Backend:
     """Adapt a model to recordings of another domain, write it, and return it; `adapted_` tells what was done and why.
 
-    `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one. Further
-    `options` are those of `Backend.adapt`.
+    `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     if channels is not None and speakers is None and sessions is None:
@@ -67,7 +70,8 @@ def adapt(
         status = [file.stat() for file in source_files(embeddings)] if in_embeddings else []
         inputs = [*hashes.values(), *((file.st_size, file.st_mtime_ns) for file in status)]
         work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "note": note}
-        adapted = checkpoint.adapt(backend, target, state, observer=files.Progress(show), **work, **options)
+        how: dict[str, Any] = {"method": method, "weights": weights, "centre": centre, "prior": prior}
+        adapted = checkpoint.adapt(backend, target, state, observer=files.Progress(show), **work, **how)
     hashes = {**files.file_hashes([embeddings]), **hashes}
     origin: dict[str, Any] = {"sha256": hashes, "fingerprint": {str(embeddings): target.digest}}
     origin = {"command": command, **origin, "versions": versions()}

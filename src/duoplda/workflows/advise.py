@@ -10,28 +10,30 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.estimators.advice import Advice, ProposedSessions
 from duoplda.estimators.advice import advise as advise_on
 from duoplda.io import Coded, read_embeddings, read_labels, read_recordings, write_map
 from duoplda.io.common import TABLE_SUFFIXES
 from duoplda.io.labels import write_table
 from duoplda.io.recordings import encoded_labels
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, silent
 from duoplda.workflows._labels import one_table
+from duoplda.workflows.option import refuse
 
 
 def advise(
     *,
-    labels: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    embeddings: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    write_sessions: PathLike | None = None,
-    force: bool = False,
+    labels: option.Labels = None,
+    speakers: option.Speakers = None,
+    sessions: option.TrainingSessions = None,
+    channels: option.TrainingChannels = None,
+    embeddings: option.LookedAtEmbeddings = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    write_sessions: option.WriteSessions = None,
+    force: option.Force = False,
     note: Note = silent,
 ) -> tuple[Advice, list[str]]:
     """What the labels of files allow, and commands to go on with; none where training would refuse.
@@ -39,11 +41,8 @@ def advise(
     `embeddings` are looked at for their dimensions alone; `labels` may be embeddings that have labels as columns.
     Sessions that the ids seem to name are written to `write_sessions`.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
-    if labels is None and speakers is None:
-        raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
-    if embeddings is None and ids is not None:
-        raise OptionsError("`ids` is about embeddings: give `embeddings`")
+    one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
+    refuse(embeddings is None and ids is not None, "`ids` is about embeddings: give `embeddings`")
     if embeddings is None and labels is not None and _has_vectors(Path(labels), columns):
         embeddings = labels
     if labels is not None and labels == embeddings:

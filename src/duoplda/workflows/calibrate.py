@@ -19,31 +19,32 @@ from duoplda.evaluation.matching import Matched, calibrate_scores
 from duoplda.evaluation.quality import TrialQuality, described, linked_sides, trial_quality
 from duoplda.io import Scores, Trials, check_output, read_enrollment, read_quality, read_scores, write_scores
 from duoplda.io.recordings import missing
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import in_log10, in_nats, read_matched, read_speaker_sides
 
 
 def calibrate(
     *,
-    scores: Sequence[PathLike] = (),
-    trials: PathLike | None = None,
-    method: str | None = None,
-    bounds: str = "none",
-    out: PathLike | None = None,
-    apply: Sequence[PathLike] = (),
-    source: PathLike | None = None,
-    model: PathLike | None = None,
-    p_target: float = 0.5,
-    ridge: float | None = None,
-    quality: PathLike | None = None,
-    speakers: PathLike | None = None,
-    enroll: PathLike | None = None,
-    symmetric: bool | None = None,
-    held_out: PathLike | None = None,
-    log10: bool = False,
-    columns: Columns = None,
-    allow_missing: bool = False,
-    force: bool = False,
+    scores: option.LearntScores = (),
+    trials: option.LearntTrials = None,
+    method: option.CalibrationMethod = None,
+    bounds: option.CalibrationBounds = "none",
+    out: option.CalibratedOut = None,
+    apply: option.ScoresToCalibrate = (),
+    source: option.LearntBefore = None,
+    model: option.ModelToCalibrate = None,
+    p_target: option.PriorOfCosts = 0.5,
+    ridge: option.Ridge = None,
+    quality: option.SideInformation = None,
+    speakers: option.LearntSpeakers = None,
+    enroll: option.LearntEnrolment = None,
+    symmetric: option.Symmetric = None,
+    held_out: option.HeldOut = None,
+    log10: option.Log10 = False,
+    columns: option.Columns = None,
+    allow_missing: option.AllowMissing = False,
+    force: option.Force = False,
     note: Note = silent,
 ) -> dict[str, Any]:
     """Learn a calibration, or read one; write it, apply it to scores, or store it in a model.

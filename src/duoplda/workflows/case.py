@@ -9,31 +9,31 @@ from typing import Any
 from duoplda.case import assess_case, read_case
 from duoplda.case.file import template
 from duoplda.case.record import files_read
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.io import atomic_path, atomic_paths, check_output
 from duoplda.report import write_case_report
-from duoplda.workflows._files import PathLike
+from duoplda.workflows import option
+from duoplda.workflows.option import refuse
 
 
 def case(
-    file: PathLike,
-    out: PathLike | None = None,
+    file: option.CaseFile,
+    out: option.CaseOut = None,
     *,
-    new: bool = False,
-    force: bool = False,
+    new: option.NewCase = False,
+    force: option.Force = False,
 ) -> dict[str, Any]:
     """Assess a case, write `case.html` and `case.json` into the folder `out`, and return what the latter holds.
 
     With `new`, write a template of a case file instead, and return nothing.
     """
+    refuse(new and out is not None, "`new` writes a template of a case file: leave out `out`")
     if new:
-        if out is not None:
-            raise OptionsError("`new` writes a template of a case file: leave out `out`")
         with atomic_path(file, force=force) as temporary:
             temporary.write_text(template(), encoding="utf-8")
         return {}
-    if out is None:
-        raise OptionsError("give `out`, the folder for case.html and case.json, or `new` for a template")
+    refuse(out is None, "give `out`, the folder for case.html and case.json, or `new` for a template")
+    assert out is not None
     asked = read_case(file)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():

@@ -16,39 +16,42 @@ from duoplda.io.labels import write_table
 from duoplda.report import weak_clusters, weak_pairs, write_cluster_report
 from duoplda.trials.clustering import Clustering
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
 
 
 def cluster(
-    model: PathLike,
-    embeddings: PathLike,
-    out: PathLike,
+    model: option.Model,
+    embeddings: option.ClusterEmbeddings,
+    out: option.ClustersOut,
     *,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    labels: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    speakers: int | None = None,
-    min_speakers: int | None = None,
-    max_speakers: int | None = None,
-    speakers_known: PathLike | None = None,
-    registry: PathLike | None = None,
-    must_link: PathLike | None = None,
-    cannot_link: PathLike | None = None,
-    segments_are: str | None = None,
-    report: PathLike | None = None,
-    merges: PathLike | None = None,
-    device: str = "cpu",
-    dask: str | None = None,
-    domain_check: bool = True,
-    strict: bool = False,
-    force: bool = False,
+    sessions: option.ClusterSessions = None,
+    channels: option.Channels = None,
+    labels: option.ClusterLabels = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    prior: option.ClusterPrior = None,
+    speakers: option.NumberOfSpeakers = None,
+    min_speakers: option.FewestSpeakers = None,
+    max_speakers: option.MostSpeakers = None,
+    speakers_known: option.SpeakersKnown = None,
+    registry: option.KnownVoices = None,
+    must_link: option.MustLink = None,
+    cannot_link: option.CannotLink = None,
+    weight: option.Weight = 1.0,
+    segments_are: option.SegmentsAre = None,
+    refine: option.Refine = True,
+    report: option.ClusterReport = None,
+    merges: option.Merges = None,
+    device: option.Device = "cpu",
+    dask: option.Dask = None,
+    domain_check: option.DomainCheck = True,
+    strict: option.Strict = False,
+    force: option.Force = False,
     command: str = "",
     note: Note = silent,
     show: Show = silent,
-    **options: Any,
 ) -> dict[str, Any]:
     """Put recordings into clusters, one for each speaker, write them, and return their numbers and what is doubtful."""
     one_table(labels, sessions=sessions, channels=channels)
@@ -62,6 +65,7 @@ def cluster(
     )
     lists = model, sessions, channels, labels, speakers_known, must_link, cannot_link
     files.check_outputs([out, report, merges], force, [embeddings], [ids, *lists])
+    options: dict[str, Any] = {"prior": prior, "weight": weight, "refine": refine}
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
     reading: dict[str, Any] = {"columns": columns, "allow_missing": None, "strict": strict, "hashed": False}
     with files.reader(device, dask, note, show, **reading, domain_check=domain_check) as (read, place):

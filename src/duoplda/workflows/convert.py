@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from duoplda.errors import DuopldaError, OptionsError, error_prefix
+from duoplda.errors import DuopldaError, error_prefix
 from duoplda.estimators.backend import Backend
 from duoplda.io import (
     ForeignModel,
@@ -18,49 +18,50 @@ from duoplda.io import (
     write_vbx,
 )
 from duoplda.model.collapse import Loss
+from duoplda.workflows import option
 from duoplda.workflows._files import Note, PathLike, file_hashes, silent
+from duoplda.workflows.option import refuse
 
 PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to so many, and VBx unless its option --lda-dim says otherwise
 
 
 def convert(
-    source: PathLike,
-    out: PathLike,
+    source: option.ModelToConvert,
+    out: option.ConvertedOut,
     *,
-    to: str | None = None,
-    transform: PathLike | None = None,
-    one_session: bool = False,
-    text: bool = False,
-    force: bool = False,
+    to: option.Format = None,
+    transform: option.Transform = None,
+    one_session: option.OneSession = False,
+    text: option.Text = False,
+    force: option.Force = False,
     command: str | None = None,
     note: Note = silent,
 ) -> str:
     """Write a PLDA model in another format, and return what was converted in words; warnings say what is lost."""
     suffix = Path(out).suffix.lower()
-    to = to or {".npz": "vbx", ".safetensors": "duoplda", ".h5": "hyperion"}.get(suffix, "kaldi")
-    pair = to == "pyannote" or (to == "vbx" and suffix != ".npz")
-    if text and to != "kaldi":
-        raise OptionsError(f"`text` is for the format kaldi, not {to}")
-    if pair and suffix == ".npz":
-        raise OptionsError(f"`to` {to} writes two files into a folder, whose name cannot end in .npz")
-    if one_session and to == "duoplda":
-        raise OptionsError("`one_session` is for the formats of other tools: ours keeps the session level")
+    wanted = to or {".npz": "vbx", ".safetensors": "duoplda", ".h5": "hyperion"}.get(suffix, "kaldi")
+    pair = wanted == "pyannote" or (wanted == "vbx" and suffix != ".npz")
+    refuse(text and wanted != "kaldi", f"`text` is for the format kaldi, not {wanted}")
+    cause = f"`to` {wanted} writes two files into a folder, whose name cannot end in .npz"
+    refuse(pair and suffix == ".npz", cause)
+    cause = "`one_session` is for the formats of other tools: ours keeps the session level"
+    refuse(one_session and wanted == "duoplda", cause)
     if not pair:
         check_output(out, force, inputs=[source, transform])
     backend, foreign = load_model(source, transform)
     for remark in foreign.notes if foreign else ():
         warnings.warn(f"{source}: {remark}", UserWarning, stacklevel=2)
     if pair:
-        _write_pair(Path(out), to, backend, one_session, force, [source, transform], note)
-    elif to != "duoplda":
-        _write_plda(out, to, backend, one_session, text, force, note)
+        _write_pair(Path(out), wanted, backend, one_session, force, [source, transform], note)
+    elif wanted != "duoplda":
+        _write_plda(out, wanted, backend, one_session, text, force, note)
     elif foreign is None:
         raise DuopldaError(f"{source}: is a model of duoplda already; name another format with `to`")
     else:
         provenance = {"command": command, "sha256": file_hashes([source, transform])}
         backend.save(out, provenance=provenance, force=force)
     d, ny = backend.plda_.speaker_loadings_.shape
-    return f"{to}, {d} dimensions, {ny} speaker factors, from {foreign.format if foreign else 'duoplda'}"
+    return f"{wanted}, {d} dimensions, {ny} speaker factors, from {foreign.format if foreign else 'duoplda'}"
 
 
 def load_model(path: PathLike, transform: PathLike | None = None) -> tuple[Backend, ForeignModel | None]:

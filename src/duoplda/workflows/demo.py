@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 
 from duoplda.datasets import make_recordings
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.io import Coded, Trials, write_embeddings, write_map, write_trials
-from duoplda.workflows._files import PathLike
+from duoplda.workflows import option
+from duoplda.workflows.option import refuse
 
 
-def write_demo_data(
-    out: PathLike,
+def demo(
+    out: option.DemoOut = "demo",
     *,
-    audio: PathLike | None = None,
-    extractor: PathLike | None = None,
-    speakers: PathLike | None = None,
-    force: bool = False,
+    audio: option.DemoAudio = None,
+    extractor: option.DemoExtractor = None,
+    speakers: option.DemoSpeakers = None,
+    force: option.Force = False,
 ) -> str:
-    """Write embeddings (ark and scp), labels, the enrolment map and the trials into a folder, and return what is there.
+    """Write embeddings (ark and scp), labels, an enrolment and trials into a folder, and return what is there.
 
     With `audio`, the folder stays empty: the commands of the demonstration fill it.
     """
-    if (audio is None) != (extractor is None):
-        raise OptionsError("`audio` and `extractor` go together: recordings, and the network that embeds them")
-    if speakers is not None and audio is None:
-        raise OptionsError("`speakers` is for `audio`")
+    cause = "`audio` and `extractor` go together: recordings, and the network that embeds them"
+    refuse((audio is None) != (extractor is None), cause)
+    refuse(speakers is not None and audio is None, "`speakers` is for `audio`")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise DuopldaError(f"{folder}: exists and is no folder; give another name")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.labels import write_table
 from duoplda.io.recordings import unlabelled
 from duoplda.report import write_diarization_report
+from duoplda.workflows import option
 from duoplda.workflows._audio import embedded_windows
 from duoplda.workflows._files import (
-    Columns,
     EmbeddedIds,
     Note,
     PathLike,
@@ -35,38 +35,45 @@ from duoplda.workflows.convert import load_model
 
 
 def diarize(
-    model: PathLike,
-    out: PathLike,
+    model: option.AnyModel,
+    out: option.TurnsOut,
     *,
-    embeddings: PathLike | None = None,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    segments: PathLike | None = None,
-    overlap: PathLike | None = None,
-    transform: PathLike | None = None,
-    segments_are: str | None = None,
-    hmm: bool = True,
-    refine: bool = True,
-    speakers: int | None = None,
-    min_speakers: int | None = None,
-    max_speakers: int | None = None,
-    dimensions: int | None = None,
-    link: bool = False,
-    cannot_link_within: bool = False,
-    speakers_known: PathLike | None = None,
-    registry: PathLike | None = None,
-    confidence: PathLike | None = None,
-    report: PathLike | None = None,
+    embeddings: option.SegmentEmbeddings = None,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    segments: option.Segments = None,
+    overlap: option.Overlap = None,
+    transform: option.Transform = None,
+    segments_are: option.SegmentsAre = None,
+    start: option.Start = "ratios",
+    hmm: option.Hmm = True,
+    refine: option.RefineTurns = True,
+    Fa: option.Fa = None,
+    Fb: option.Fb = None,
+    loop: option.Loop = None,
+    discount: option.SegmentDiscount = None,
+    prior: option.SegmentPrior = 0.25,
+    speakers: option.SpeakersOfFile = None,
+    min_speakers: option.FewestSpeakers = None,
+    max_speakers: option.MostSpeakers = None,
+    dimensions: option.Dimensions = None,
+    link: option.Link = False,
+    link_prior: option.LinkPrior = 0.02,
+    cannot_link_within: option.CannotLinkWithin = False,
+    speakers_known: option.SpeakersKnown = None,
+    registry: option.KnownVoices = None,
+    known_prior: option.KnownPrior = 0.5,
+    confidence: option.Confidence = None,
+    report: option.TurnsReport = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    domain_check: option.DomainCheck = True,
+    force: option.Force = False,
     command: str = "",
-    ids: str | None = None,
-    columns: Columns = None,
-    allow_missing: bool = False,
-    strict: bool = False,
-    domain_check: bool = True,
-    force: bool = False,
     note: Note = silent,
     show: Show = silent,
-    **options: Any,
 ) -> dict[str, Any]:
     """Give the segments of files to speakers, write their turns, and return how many there are, in all and by file.
 
@@ -89,9 +96,11 @@ def diarize(
         raise OptionsError("`out`, `confidence` and `report` must be different files")
     lists = ids, model, transform, segments, overlap, speakers_known, extractor, *(audio or [])
     check_outputs([out, confidence, report], force, [embeddings], lists)
+    options: dict[str, Any] = {"start": start, "Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior}
     options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
     options["n_dimensions"] = dimensions
-    options |= {"link": link, "cannot_link_within": cannot_link_within}
+    options |= {"link": link, "link_prior": link_prior, "cannot_link_within": cannot_link_within}
+    options["known_prior"] = known_prior
     options["refine"] = ("vbx" if hmm else "gmm") if refine else None
     with (
         embedded_windows(audio, extractor, embeddings, segments, note, show) as (embeddings, segments),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,35 +46,37 @@ from duoplda.io import (
 from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.ids import check_ids
 from duoplda.io.labels import write_table
+from duoplda.workflows import option
 from duoplda.workflows._files import ById, Note, PathLike, Show, file_hashes, silent
+from duoplda.workflows.option import refuse
 
 MOST_NAMED = 20  # files that an error names one by one
 WORDS = ("folders", "names")  # in place of a list of speakers
 
 
 def embed(
-    extractor: PathLike,
-    audio: Sequence[PathLike],
-    out: PathLike,
+    extractor: option.AnyExtractor,
+    audio: option.AudioFiles,
+    out: option.EmbeddingsOut,
     *,
-    labels_out: PathLike | None = None,
-    quality_out: PathLike | None = None,
-    speech_out: PathLike | None = None,
-    segments_out: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    segments: PathLike | None = None,
-    windows: float | None = None,
-    hop: float | None = None,
-    copies: Sequence[str] | None = None,
-    noises: PathLike | None = None,
-    silero: PathLike | None = None,
-    channel: int | None = None,
-    longest: float = 300.0,
-    metadata: Mapping[str, str] | None = None,
-    seed: int = 0,
-    resume: bool = False,
-    force: bool = False,
+    labels_out: option.LabelsOut = None,
+    quality_out: option.QualityOut = None,
+    speech_out: option.SpeechOut = None,
+    segments_out: option.SegmentsOut = None,
+    speakers: option.AudioSpeakers = None,
+    sessions: option.AudioSessions = None,
+    segments: option.AudioParts = None,
+    windows: option.Windows = None,
+    hop: option.Hop = None,
+    copies: option.Copies = None,
+    noises: option.Noises = None,
+    silero: option.Silero = None,
+    channel: option.AudioChannel = None,
+    longest: option.Longest = 300.0,
+    metadata: option.ExtractorMetadata = None,
+    seed: option.CopySeed = 0,
+    resume: option.Resume = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
@@ -83,20 +86,13 @@ def embed(
     then `<out>.resume` holds what has been embedded so far.
     """
     kinds = _kinds(copies)
-    for name, value, needed, given in (
-        ("hop", hop, "windows", windows),
-        ("segments_out", segments_out, "windows", windows),
-        ("noises", noises, "copies", "noise" in kinds or None),
-    ):
-        if value is not None and given is None:
-            raise OptionsError(f"`{name}` is for `{needed}`")
+    refuse(hop is not None and windows is None, "`hop` is for `windows`")
+    refuse(segments_out is not None and windows is None, "`segments_out` is for `windows`")
+    refuse(noises is not None and "noise" not in kinds, "`noises` is for `copies`")
+    outputs = _Outputs(out, labels_out, quality_out, speech_out, segments_out, force)
     files = list_audio(audio)
-    outputs = [out, labels_out, quality_out, speech_out, segments_out]
     lists = [segments, silero, extractor, noises, None if str(speakers) in WORDS else speakers, sessions]
-    for table in (labels_out, quality_out):
-        if table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES:
-            raise OptionsError(f"{os.fspath(table)} is to be a table: name it .csv, .tsv or .parquet")
-    _check_outputs(outputs, force, [*lists, *audio, *(file.path for file in files)])
+    outputs.check([*lists, *audio, *(file.path for file in files)])
     parts = None if segments is None else _by_file(_parts(segments), files)
     files = files if parts is None else [file for file in files if file.id in parts]
     named = parts if windows is None else None  # windows are named after their files
@@ -108,22 +104,12 @@ def embed(
     noise = Channels(noises, seed)
     work = partial(embed_audio, network, pieces=pieces, detector=detector, channels=noise)
     done = _Done(len(files), note, show)
-    made_by = ExtractorName(network.name, network.sha256)
-    state = Path(f"{os.fspath(out)}.resume")
-    if state.exists() and not resume and not force:
-        remedy = "go on with `resume`, or begin again with `force`"
-        raise DuopldaError(f"{os.fspath(state)} holds what an interrupted run has embedded: {remedy}")
-    if resume and not state.exists():
-        note(f"{state} is not there: all files are embedded")
-    with Journal(state, _job(network, pieces, detector, noise), resume=resume) as journal:
-        if len(journal):
-            note(f"going on after {len(journal):,} files")
+    with _journal(out, _job(network, pieces, detector, noise), resume, force, note) as journal:
         try:
-            write_embeddings(out, done.chunks(journal.through(files, work)), force=force, extractor=made_by)
-            done.write(labels, labels_out, quality_out, speech_out, segments_out, force)
-        except BaseException:
+            outputs.write(done, journal.through(files, work), labels, ExtractorName(network.name, network.sha256))
+        except BaseException:  # Ctrl-C above all
             if any(one.ids for one in done.embedded):
-                note(f"to go on from {state}: the same command with --resume")
+                note(f"to go on from {journal.path}: the same command with --resume")
             else:
                 journal.remove()
             raise
@@ -131,6 +117,21 @@ def embed(
             journal.remove()
     done.refuse_problems(f"all others are in {os.fspath(out)}; mend these, and repeat it with `resume` and `force`")
     return {**done.counts(), "speech_by": "energy" if silero is None else Path(silero).name}
+
+
+@contextmanager
+def _journal(out: PathLike, job: dict[str, object], resume: bool, force: bool, note: Note) -> Iterator[Journal]:
+    """Give the block the file of what is done so far, from which an interrupted run goes on."""
+    state = Path(f"{os.fspath(out)}.resume")
+    if state.exists() and not resume and not force:
+        remedy = "go on with `resume`, or begin again with `force`"
+        raise DuopldaError(f"{os.fspath(state)} holds what an interrupted run has embedded: {remedy}")
+    if resume and not state.exists():
+        note(f"{state} is not there: all files are embedded")
+    with Journal(state, job, resume=resume) as journal:
+        if len(journal):
+            note(f"going on after {len(journal):,} files")
+        yield journal
 
 
 def embed_for(
@@ -223,31 +224,45 @@ class _Done:
         ids, names, start, end = zip(*rows, strict=True)
         return Segments(np.array(ids), Coded.of(names), np.array(start, float), np.array(end, float))
 
-    def write(
-        self,
-        labels: _Labels,
-        labels_out: PathLike | None,
-        quality_out: PathLike | None,
-        speech_out: PathLike | None,
-        segments_out: PathLike | None,
-        force: bool,
-    ) -> None:
-        """Write what is asked for beside the embeddings."""
-        if labels_out is not None:
-            write_labels(labels_out, labels.table(self.embedded), force=force)
-        if quality_out is not None:
-            table = quality_table({name: q for one in self.embedded for name, q in one.qualities.items()})
-            write_table(quality_out, {"id": Coded.of(table.ids), **table.columns}, force=force)
-        if speech_out is not None:
-            _write_speech(speech_out, self.embedded, force)
-        if segments_out is not None:
-            write_segments(segments_out, self.segments(), force=force)
-
     def counts(self) -> dict[str, Any]:
         """How many there are, and how many seconds of speech."""
         speech = sum(float(np.diff(one.speech, axis=1).sum()) for one in self.embedded)
         n = sum(len(one.ids) for one in self.embedded)
         return {"files": self.n_files, "embeddings": n, "left_out": self.n_without, "seconds_of_speech": speech}
+
+
+class _Outputs(NamedTuple):
+    """The files to write: the embeddings, and what is asked for beside them."""
+
+    embeddings: PathLike
+    labels: PathLike | None
+    quality: PathLike | None
+    speech: PathLike | None
+    segments: PathLike | None
+    force: bool
+
+    def check(self, inputs: Sequence[PathLike | None]) -> None:
+        """Before any work is done: outputs differ, can be written, and are none of the files that are read."""
+        for table in (self.labels, self.quality):
+            if table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES:
+                raise OptionsError(f"{os.fspath(table)} is to be a table: name it .csv, .tsv or .parquet")
+        outputs = [path for path in self[:-1] if path is not None]
+        refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have one name")
+        for path in outputs:
+            check_output(path, self.force, inputs=inputs)
+
+    def write(self, done: _Done, results: Iterable[Embedded], labels: _Labels, made_by: ExtractorName) -> None:
+        """Write embeddings while they are made, and then what is asked for beside them."""
+        write_embeddings(self.embeddings, done.chunks(results), force=self.force, extractor=made_by)
+        if self.labels is not None:
+            write_labels(self.labels, labels.table(done.embedded), force=self.force)
+        if self.quality is not None:
+            table = quality_table({name: row for one in done.embedded for name, row in one.qualities.items()})
+            write_table(self.quality, {"id": Coded.of(table.ids), **table.columns}, force=self.force)
+        if self.speech is not None:
+            _write_speech(self.speech, done.embedded, self.force)
+        if self.segments is not None:
+            write_segments(self.segments, done.segments(), force=self.force)
 
 
 @dataclass(frozen=True)
@@ -315,15 +330,6 @@ def _kinds(copies: Sequence[str] | None) -> tuple[str, ...]:
     if len({*kinds}) != len(kinds):
         raise OptionsError("`copies` names a kind twice")
     return kinds
-
-
-def _check_outputs(outputs: Sequence[PathLike | None], force: bool, inputs: Sequence[PathLike | None]) -> None:
-    """Before any work is done: outputs differ, can be written, and are none of the files that are read."""
-    given = [os.path.realpath(path) for path in outputs if path is not None]
-    if len({*given}) != len(given):
-        raise OptionsError("two outputs have one name")
-    for path in outputs:
-        check_output(path, force, inputs=inputs)
 
 
 def _parts(path: PathLike) -> Segments:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,35 +16,36 @@ from duoplda.evaluation.partitions import partition_metrics
 from duoplda.evaluation.support import dev_pav, ece, elub, invariance_bounds, misleading_evidence
 from duoplda.io import check_output, read_partition
 from duoplda.io.recordings import missing, unlabelled
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 
 
 def evaluate(
     *,
-    scores: Sequence[PathLike] = (),
-    trials: PathLike | None = None,
-    p_target: Sequence[float] = (),
-    c_miss: float = 1.0,
-    c_fa: float = 1.0,
-    eer: str = "rocch",
-    speakers: PathLike | None = None,
-    enroll: PathLike | None = None,
-    bootstrap: int = 200,
-    seed: int = 0,
-    compare: tuple[str, str] | None = None,
-    support: bool = False,
-    log10: bool = False,
-    clusters: PathLike | None = None,
-    reference: PathLike | None = None,
-    collar: float = 0.0,
-    skip_overlap: bool = False,
-    uem: PathLike | None = None,
-    plot: PathLike | None = None,
-    columns: Columns = None,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    scores: option.ScoreFiles = (),
+    trials: option.TrialsWithTruth = None,
+    p_target: option.Priors = (),
+    c_miss: option.CostMiss = 1.0,
+    c_fa: option.CostFalseAlarm = 1.0,
+    eer: option.EerDefinition = "rocch",
+    speakers: option.TestSpeakers = None,
+    enroll: option.Enrolment = None,
+    bootstrap: option.Resamples = 200,
+    seed: option.Seed = 0,
+    compare: option.Compare = None,
+    support: option.Support = False,
+    log10: option.Log10 = False,
+    clusters: option.Clusters = None,
+    reference: option.Reference = None,
+    collar: option.Collar = 0.0,
+    skip_overlap: option.SkipOverlap = False,
+    uem: option.Uem = None,
+    plot: option.Plot = None,
+    columns: option.Columns = None,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     progress: bool = False,
     note: Note = silent,
 ) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,29 +11,30 @@ from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.voices import Costs, Registry
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._audio import check_audio, embedded_recordings
-from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
+from duoplda.workflows._files import Note, Show, silent
 from duoplda.workflows.voices import vectors_of
 
 
 def identify(
-    model: PathLike,
-    registry: PathLike,
-    embeddings: PathLike | None = None,
+    model: option.Model,
+    registry: option.Registry,
+    embeddings: option.IdentifyEmbeddings = None,
     *,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    prior: float = 0.5,
-    top: int = 5,
-    cost_wrong_name: float = 1.0,
-    cost_missed: float = 1.0,
-    cost_unsure: float = 0.5,
-    device: str = "cpu",
-    strict: bool = False,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    sessions: option.IdentifySessions = None,
+    channels: option.Channels = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    prior: option.PriorOfKnown = 0.5,
+    top: option.TopVoices = 5,
+    cost_wrong_name: option.CostWrongName = 1.0,
+    cost_missed: option.CostMissedName = 1.0,
+    cost_unsure: option.CostUnsure = 0.5,
+    device: option.Device = "cpu",
+    strict: option.Strict = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
@@ -42,8 +42,7 @@ def identify(
     check_audio(audio, extractor, embeddings, ids)
     labels = files.labels_by_id(sessions, channels, columns)
     chain = Backend.load(model)
-    with embedded_recordings(audio, extractor, embeddings, model=model, note=note, show=show) as path:
-        assert path is not None
+    with embedded_recordings(audio, extractor, embeddings, model, False, note, show) as path:
         files.warn_of_extractor(path, chain)
         embedded = files.EmbeddedIds(path, ids, columns, False, note)
         vectors = vectors_of(embedded)

@@ -6,24 +6,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.scoring import measure_recordings
 from duoplda.io import read_container, read_map, read_quality, read_recordings
 from duoplda.io.common import first_bytes
 from duoplda.trials.sides import fingerprint, read_enrolled
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, PathLike, file_hashes
 from duoplda.workflows._quality import compare, ranges_of
+from duoplda.workflows.option import refuse
 
 
 def info(
-    model: PathLike,
+    model: option.ModelToShow,
     *,
-    embeddings: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    speakers: PathLike | None = None,
-    quality: PathLike | None = None,
+    embeddings: option.MeasuredEmbeddings = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    speakers: option.MeasuredSpeakers = None,
+    quality: option.MeasuredQuality = None,
 ) -> dict[str, Any]:
     """The summary of a model; with `embeddings`, under `domain`, their distance from its training data and its limit.
 
@@ -33,43 +35,45 @@ def info(
     `model`, the fingerprint of the model that enrolled them (of a registry: of its steps, too). The SHA-256 of a file
     is under `sha256`; a registry, which changes, has none.
     """
-    if embeddings is None and (ids is not None or speakers is not None):
-        raise OptionsError("`ids` and `speakers` are about recordings: give `embeddings`")
+    without = embeddings is None and (ids is not None or speakers is not None)
+    refuse(without, "`ids` and `speakers` are about recordings: give `embeddings`")
+    compared = embeddings is not None or quality is not None
+    cause = f"`embeddings` and `quality` are compared with a model, and {model}"
     if _is_registry(model):
-        if embeddings is not None or quality is not None:
-            raise OptionsError(
-                f"`embeddings` and `quality` are compared with a model, and {model} is a registry of voices"
-            )
+        refuse(compared, f"{cause} is a registry of voices")
         return {"registry": os.fspath(model), **_about_registry(model)}
     sha256 = file_hashes([model]).get(os.fspath(model))
     if read_container(model, ["duoplda-backend", "duoplda-sides"])[1]["format"] == "duoplda-sides":
-        if embeddings is not None or quality is not None:
-            raise OptionsError(
-                f"`embeddings` and `quality` are compared with a model, and {model} holds enrolled speakers"
-            )
+        refuse(compared, f"{cause} holds enrolled speakers")
         enrolled = read_enrolled(model)
         counts = zip(enrolled.sessions.tolist(), enrolled.recordings.tolist(), strict=True)
-        each = [{"sessions": sessions, "recordings": n} for sessions, n in counts]
+        each = ({"sessions": sessions, "recordings": n} for sessions, n in counts)
         voices = dict(zip(enrolled.ids.tolist(), each, strict=True))
         return {"sha256": sha256, "model": enrolled.model, "enrolled": voices}
     chain = Backend.load(model)
     summary = chain.summary() | {"sha256": sha256, "fingerprint": fingerprint(chain.plda_.ratio_model_)}
     if quality is not None:
-        ranges = ranges_of(model)
+        ranges = ranges_of(chain)
         if not ranges:
-            raise DuopldaError(
-                f"{model}: was trained without `quality`, and does not know what its recordings were like"
-            )
-        summary |= {"quality": [one._asdict() for one in compare(ranges, read_quality(quality))]}
-    if embeddings is None:
-        return summary
+            cause = "was trained without `quality`, and does not know what its recordings were like"
+            raise DuopldaError(f"{model}: {cause}")
+        summary["quality"] = [one._asdict() for one in compare(ranges, read_quality(quality))]
+    if embeddings is not None:
+        summary["domain"] = _distance(chain, embeddings, ids, columns, speakers)
+    return summary
+
+
+def _distance(
+    chain: Backend, embeddings: PathLike, ids: str | None, columns: Columns, speakers: PathLike | None
+) -> dict[str, Any]:
+    """How far recordings are from the training data, and whether that is within the limit."""
     known = read_map(speakers, "speaker", columns)
     recordings = read_recordings(embeddings, ids=ids, columns=columns)
     measured = measure_recordings(chain, recordings, None if known is None else [*known], known)
     if measured is None:
         cause = f"is in {speakers}" if speakers else "can be summed up"
         raise DuopldaError(f"{embeddings}: no recording of it {cause}")
-    return summary | {"domain": {**measured._asdict(), "within": measured.within}}
+    return {**measured._asdict(), "within": measured.within}
 
 
 def _is_registry(path: PathLike) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,37 +25,39 @@ from duoplda.estimators.scoring import enroll_recordings
 from duoplda.io import read_map, read_partition, write_partition
 from duoplda.io.recordings import missing, unlabelled
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows.cluster import summarized
 
 
 def link(
-    model: PathLike,
-    embeddings: PathLike,
-    out: PathLike,
+    model: option.Model,
+    embeddings: option.LinkEmbeddings,
+    out: option.LinkedOut,
     *,
-    rttm: Sequence[PathLike] = (),
-    segments: PathLike | None = None,
-    local: PathLike | None = None,
-    segments_are: str | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    occasions: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    discount: float = 1.0,
-    speakers_known: PathLike | None = None,
-    registry: PathLike | None = None,
-    cannot_link_within: bool = False,
-    device: str = "cpu",
-    dask: str | None = None,
-    domain_check: bool = True,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    rttm: option.TurnFiles = (),
+    segments: option.LinkSegments = None,
+    local: option.LocalSpeakers = None,
+    segments_are: option.SegmentsAre = None,
+    sessions: option.SessionsOfSpeaker = None,
+    channels: option.Channels = None,
+    occasions: option.Occasions = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    prior: option.Prior = 0.02,
+    weight: option.Weight = 1.0,
+    discount: option.LinkDiscount = 1.0,
+    speakers_known: option.SpeakersKnown = None,
+    registry: option.KnownVoices = None,
+    cannot_link_within: option.CannotLinkWithin = False,
+    device: option.Device = "cpu",
+    dask: option.Dask = None,
+    domain_check: option.DomainCheck = True,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
-    **options: Any,
 ) -> dict[str, Any]:
     """Give local speakers of several files who are one person one name, and write turns or recordings."""
     as_turns = Path(out).suffix.lower() == ".rttm"
@@ -97,10 +98,11 @@ def link(
         sides = enroll_recordings(
             chain, read(embeddings, ids, files.only(who)), *pairs, **labels, device=place, absent=absent
         )
+        options: dict[str, Any] = {"prior": prior, "weight": weight, "discount": discount}
         if cannot_link_within:
             rows = sides.ids.tolist()
             options["cannot_link"] = pairs_within(rows, [people[k][0] for k in rows])
-        clustering = chain.cluster(sides, discount=discount, **options)
+        clustering = chain.cluster(sides, **options)
         if known is not None:
             file = None if cuts is None else [people[k][0] for k in sides.ids.tolist()]
             person: dict[str, Any] = {"person": clustering.labels, "discount": discount, "apart": cannot_link_within}

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from duoplda.data import Recordings
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.estimators import domain, scoring
 from duoplda.estimators.backend import Backend
 from duoplda.io import Enrollment, Trials, check_output, read_enrollment, read_map, read_recordings, source_files
 from duoplda.report import inferred_kinds, write_report
-from duoplda.workflows._files import Columns, Note, PathLike, file_hashes, held_lists, silent
+from duoplda.workflows import option
+from duoplda.workflows._files import Note, file_hashes, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
 from duoplda.workflows.convert import load_model
+from duoplda.workflows.option import refuse
 
 
 def report(
-    scores: Sequence[PathLike],
-    trials: PathLike,
-    out: PathLike,
+    scores: option.ScoreFiles,
+    trials: option.ReportTrials,
+    out: option.PageOut,
     *,
-    model: PathLike | None = None,
-    channels: PathLike | None = None,
-    embeddings: PathLike | None = None,
-    speakers: PathLike | None = None,
-    enroll: PathLike | None = None,
-    c_miss: float = 1.0,
-    c_fa: float = 1.0,
-    log10: bool = False,
-    columns: Columns = None,
-    allow_missing: bool = False,
+    model: option.ShownModel = None,
+    channels: option.TrainingChannels = None,
+    embeddings: option.ComparedEmbeddings = None,
+    title: option.Title = "Speaker recognition report",
+    p_target: option.SliderPrior = 0.01,
+    c_miss: option.CostMiss = 1.0,
+    c_fa: option.CostFalseAlarm = 1.0,
+    log10: option.Log10 = False,
+    speakers: option.TestSpeakers = None,
+    enroll: option.Enrolment = None,
+    bootstrap: option.Resamples = 200,
+    seed: option.Seed = 0,
+    columns: option.Columns = None,
+    allow_missing: option.AllowMissing = False,
+    force: option.Force = False,
     command: str = "",
+    progress: bool = False,
     note: Note = silent,
-    **options: Any,
 ) -> tuple[int, int]:
     """Write the page on scores of trials; return the numbers of systems and of trials."""
-    if embeddings and not model:
-        raise OptionsError("`embeddings` needs `model`: recordings are compared with what it was trained on")
+    cause = "`embeddings` needs `model`: recordings are compared with what it was trained on"
+    refuse(embeddings and not model, cause)
     scores = held_lists(*scores)
     trials, speakers, enroll, channels, embeddings = held_lists(trials, speakers, enroll, channels, embeddings)
     inputs = [*scores, trials, model, speakers, enroll, channels, *(source_files(embeddings) if embeddings else [])]
-    check_output(out, options.get("force", False), inputs=inputs)
+    check_output(out, force, inputs=inputs)
     chain = load_model(model)[0] if model else None
     matched = read_matched(scores, trials, columns, allow_missing, note, log10)
     conditions: dict[str, Any] = {name: column.values for name, column in matched.trials.conditions.items()}
@@ -69,10 +75,15 @@ def report(
         domain=measured,
         data_counts=counts,
         model_summary=chain.plda_ if chain else None,
+        title=title,
+        p_target=p_target,
         costs=(c_miss, c_fa),
+        bootstrap=bootstrap,
+        seed=seed,
         commands=[command],
         hashes=file_hashes(inputs),
-        **options,
+        progress=progress,
+        force=force,
     )
     return len(matched.systems), len(matched.target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,24 +15,25 @@ from duoplda.estimators.backend import Backend
 from duoplda.io import ExtractorName
 from duoplda.service import app, bodies, limits, log, server, tokens
 from duoplda.voices import Registry
+from duoplda.workflows import option
 from duoplda.workflows._files import Note, PathLike, silent
 
 
 def serve(
-    model: PathLike,
-    registry: PathLike,
+    model: option.Model,
+    registry: option.Registry,
     *,
-    extractor: PathLike | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    token_file: PathLike | None = None,
-    allow_host: Sequence[str] = (),
-    audit_log: PathLike | None = None,
-    max_body: int = 8,
-    max_rows: int = 2000,
-    max_requests: int = 32,
-    timeout: int = 30,
-    device: str = "cpu",
+    extractor: option.ServiceExtractor = None,
+    host: option.Host = "127.0.0.1",
+    port: option.Port = 8000,
+    token_file: option.TokenFile = None,
+    allow_host: option.AllowHost = (),
+    audit_log: option.AuditLog = None,
+    max_body: option.MaxBody = 8,
+    max_rows: option.MaxRows = 2000,
+    max_requests: option.MaxRequests = 32,
+    timeout: option.Timeout = 30,
+    device: option.Device = "cpu",
     started: Note = silent,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; `started` is told the address once they are taken.

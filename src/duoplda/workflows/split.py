@@ -7,46 +7,44 @@ from pathlib import Path
 
 import numpy as np
 
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.evaluation import splitting
 from duoplda.io import atomic_paths, check_output, read_labels, write_map, write_trials
 from duoplda.io.labels import label_table
 from duoplda.io.recordings import encoded_labels
 from duoplda.io.text import write_columns
-from duoplda.workflows._files import Columns, Note, PathLike, silent
+from duoplda.workflows import option
+from duoplda.workflows._files import Note, silent
 from duoplda.workflows._labels import one_table
 
 
 def split(
-    out: PathLike,
+    out: option.SplitOut,
     *,
-    labels: PathLike | None = None,
-    speakers: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    columns: Columns = None,
-    train: float | None = None,
-    dev: float = 0.25,
-    eval: float = 0.25,
-    enroll_sessions: int = 1,
-    cross_channel: bool = False,
-    nontargets: int | None = None,
-    seed: int = 0,
-    force: bool = False,
+    labels: option.Labels = None,
+    speakers: option.Speakers = None,
+    sessions: option.TrainingSessions = None,
+    channels: option.TrainingChannels = None,
+    columns: option.Columns = None,
+    train: option.TrainShare = None,
+    dev: option.DevShare = 0.25,
+    eval: option.EvalShare = 0.25,
+    enroll_sessions: option.EnrollSessions = 1,
+    cross_channel: option.CrossChannel = False,
+    nontargets: option.Nontargets = None,
+    seed: option.SplitSeed = 0,
+    force: option.Force = False,
     note: Note = silent,
 ) -> dict[str, dict[str, int]]:
     """Deal speakers to parts, write labels, enrolment and trials of each into a folder, and return their numbers.
 
     The files of the part `dev` are `dev.csv`, `dev_enroll` and `dev_trials`; training has `train.csv` alone.
     """
-    one_table(labels, speakers=speakers, sessions=sessions, channels=channels)
-    source = labels if speakers is None else speakers
-    if source is None:
-        raise OptionsError("give either `labels` or `speakers` (with `sessions`)")
+    one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise DuopldaError(f"{folder}: exists and is no folder; give another name")
-    table = read_labels(source, sessions, channels, columns=columns)
+    table = read_labels(speakers or labels, sessions, channels, columns=columns)  # type: ignore[arg-type]
     n_speakers = len(encoded_labels(table, note).speaker_ids)
     shares: dict[str, float | None] = {"train": train, "dev": dev, "eval": eval}
     options = {"enroll_sessions": enroll_sessions, "cross_channel": cross_channel, "nontargets": nontargets}

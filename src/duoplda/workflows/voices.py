@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from duoplda.errors import MissingIds, OptionsError
 from duoplda.estimators.backend import Backend
-from duoplda.io import read_embeddings, read_enrollment
+from duoplda.io import read_embeddings
 from duoplda.voices import Registry, Voice
 from duoplda.workflows import _files as files
+from duoplda.workflows import option
 from duoplda.workflows._audio import check_audio, embedded_recordings
-from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
+from duoplda.workflows._files import Note, PathLike, Show, silent
+from duoplda.workflows.option import refuse
 
 ABOUT_RECORDINGS = ("enroll", "sessions", "channels", "ids", "columns")
 # Of each action: how many names it takes, at least and at most, and its options beside the registry and `by`
@@ -33,6 +35,7 @@ ACTIONS = {
     "export": (0, 0, {"out", "force"}),
     "import": (0, 0, {"model", "file"}),
 }
+OF_ACTIONS = set[str]().union(*(options for _, _, options in ACTIONS.values()))
 NEEDED = {
     "add": ("model",),
     "migrate": ("model",),
@@ -43,61 +46,41 @@ NEEDED = {
 
 
 def voices(
-    action: str,
-    names: Sequence[str] = (),
+    action: option.Action,
+    names: option.VoiceNames = (),
     *,
-    registry: PathLike,
-    model: PathLike | None = None,
-    embeddings: PathLike | None = None,
-    audio: Sequence[PathLike] | None = None,
-    extractor: PathLike | None = None,
-    enroll: PathLike | None = None,
-    sessions: PathLike | None = None,
-    channels: PathLike | None = None,
-    ids: str | None = None,
-    columns: Columns = None,
-    keep: str | None = None,
-    join: bool = False,
-    session: str | None = None,
-    search: str | None = None,
-    out: PathLike | None = None,
-    file: PathLike | None = None,
-    by: str | None = None,
-    allow_missing: bool = False,
-    strict: bool = False,
-    force: bool = False,
+    registry: option.Registry,
+    model: option.EnrollingModel = None,
+    embeddings: option.VoiceEmbeddings = None,
+    audio: option.Audio = None,
+    extractor: option.Extractor = None,
+    enroll: option.VoiceList = None,
+    sessions: option.SessionsOfSpeaker = None,
+    channels: option.Channels = None,
+    ids: option.Ids = None,
+    columns: option.Columns = None,
+    keep: option.Keep = None,
+    join: option.Join = False,
+    session: option.SessionToRemove = None,
+    search: option.Search = None,
+    out: option.ExportOut = None,
+    file: option.ImportFile = None,
+    by: option.By = None,
+    allow_missing: option.AllowMissing = False,
+    strict: option.Strict = False,
+    force: option.Force = False,
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
     """Change a registry of known voices, or tell what is in it: the voices that it is about, under `voices`."""
-    given = {
-        "model": model,
-        "embeddings": embeddings,
-        "audio": audio,
-        "extractor": extractor,
-        "enroll": enroll,
-        "sessions": sessions,
-        "channels": channels,
-        "ids": ids,
-        "columns": columns,
-        "keep": keep,
-        "join": join,
-        "session": session,
-        "search": search,
-        "out": out,
-        "file": file,
-        "force": force,
-    }
-    _check_options(action, names, {name for name, value in given.items() if value not in (None, False)})
+    given = {name for name, value in locals().items() if value not in (None, False)}
+    _check_options(action, names, given & OF_ACTIONS)
     chain = None if model is None else Backend.load(model)
     if action == "add":
         assert chain is not None
         check_audio(audio, extractor, embeddings, ids)
         labels = files.labels_by_id(sessions, channels, columns)
-        with embedded_recordings(
-            audio, extractor, embeddings, model=model, allow_missing=allow_missing, note=note, show=show
-        ) as path:
-            assert path is not None
+        with embedded_recordings(audio, extractor, embeddings, model, allow_missing, note, show) as path:
             files.warn_of_extractor(path, chain)
             embedded = files.EmbeddedIds(path, ids, columns, allow_missing, note)
             additions = _additions(names, enroll, embedded, labels, strict)
@@ -145,15 +128,14 @@ def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
         counts = "no name" if most == 0 else "at most one name" if least == 0 else f"{least} name{'s' * (least > 1)}"
         counts += " or more" if most is None else ""
         raise OptionsError(f"{action} takes {counts}, and {len(names)} are given")
-    for name in sorted(given - allowed):
-        raise OptionsError(f"`{name}` is not for {action}")
+    for name in sorted(given):
+        refuse(name not in allowed, f"`{name}` is not for {action}")
     for name in NEEDED.get(action, ()):
-        if name not in given:
-            raise OptionsError(f"{action} needs `{name}`")
-    if action == "add" and (len(names) == 1) == ("enroll" in given):
-        raise OptionsError("give the name of the voice whose recordings these are, or `enroll`, which says it")
-    if action == "remove" and "session" in given and len(names) != 1:
-        raise OptionsError("`session` is of one voice: give its name alone")
+        refuse(name not in given, f"{action} needs `{name}`")
+    whose = action == "add" and (len(names) == 1) == ("enroll" in given)
+    refuse(whose, "give the name of the voice whose recordings these are, or `enroll`, which says it")
+    several = action == "remove" and "session" in given and len(names) != 1
+    refuse(several, "`session` is of one voice: give its name alone")
 
 
 def _opened_or_made(location: PathLike, chain: Backend, keep: str | None, by: str | None, note: Note) -> Registry:
@@ -179,9 +161,8 @@ def _additions(
         lack = embedded.without_session(recordings, labels["session"], strict)
         pairs = [(names[0], recording) for recording in recordings if recording not in lack]
     else:
-        table = read_enrollment(enroll, columns=embedded.columns)
-        listed = files.ListedColumns(enroll, table.model.names, table.recording.names, "model=2,recording=1")
-        voice, recording = embedded.labelled(table.model, table.recording, labels["session"], strict)
+        listed = files.Listed.enrolment(enroll, embedded.columns)
+        voice, recording = embedded.labelled((listed.models, listed.recordings), labels["session"], strict)
         pairs = [*zip(voice.values.tolist(), recording.values.tolist(), strict=True)]
     vectors = vectors_of(embedded, {recording for _, recording in pairs})
     absent = {recording for _, recording in pairs} - {*vectors}
