@@ -38,7 +38,7 @@ def test_a_mistake_while_reading(
     def broken(*args: object, **kwargs: object) -> None:
         raise error("our own mistake")
 
-    monkeypatch.setattr(MODULES[case], "as_ids", broken)
+    monkeypatch.setattr(MODULES[case], "texts_of" if case == "parquet" else "as_ids", broken)
     with pytest.raises(error, match="our own mistake") as e:
         read_embeddings(path).load()
     assert not isinstance(e.value, DuopldaError)

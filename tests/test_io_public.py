@@ -11,7 +11,7 @@ import pytest
 
 import duoplda.io
 
-MODULES = ["_atomic", "embeddings", "ids", "labels", "scores", "shards", "trials"]
+MODULES = ["_atomic", "embeddings", "ids", "labels", "recordings", "scores", "trials"]
 
 
 def test_public_names() -> None:

@@ -225,11 +225,12 @@ def content(path: PathLike) -> str:
     start = first_bytes(path)
     signatures = {b"\x93NUMPY": "npy", b"PK\3\4": "zip", b"PK\5\6": "zip", b"PAR1": "parquet"}
     kind = next((kind for signature, kind in signatures.items() if start.startswith(signature)), "")
-    with open_binary(path) as f:
-        for offset in (0, *(512 << k for k in range(22))):  # HDF5 may follow a user block of 512, 1024, ... bytes
-            f.seek(offset)
-            if not kind and f.read(8) == b"\x89HDF\r\n\x1a\n":
-                kind = "hdf5"
+    if not kind:
+        with open_binary(path) as f:
+            for offset in (0, *(512 << k for k in range(22))):  # HDF5 may follow a user block of 512, 1024, ... bytes
+                f.seek(offset)
+                if f.read(8) == b"\x89HDF\r\n\x1a\n":
+                    kind = "hdf5"
     if kind and isinstance(path, HeldText):
         cause = f"is {kind}, which is read here and there and cannot come through gzip or a pipe"
         raise bad(path, "", cause, "give a plain file")

@@ -96,6 +96,8 @@ def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArr
         raise bad(path, f"row {row}", "a value is missing", "fill the column")
     if longest > 4 * MAX_ID:
         raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
+    if len(names) > len(column):  # those of a whole row group, most of which differ
+        return names.take(column.indices), np.arange(len(column), dtype=np.int32)
     return names, np.asarray(column.indices)
 
 
@@ -192,8 +194,6 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[FilePart]:
 def _ids(path: PathLike, batch: pa.RecordBatch, column: str, first: int) -> np.ndarray:
     """Return a column of ids."""
     names, codes = codes_of(path, batch.column(column), first)
-    if len(names) >= len(codes):  # of a whole row group, most of which differ
-        return as_ids(path, texts_of(names.take(need("pyarrow").array(codes))), first)
     texts = texts_of(names)
     if texts.dtype.itemsize <= 4 * MAX_ID and not odd_ids(texts).any():
         return texts[codes]

@@ -14,7 +14,7 @@ rows and columns of `lda`; neither tool prescribes them.)
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +53,7 @@ def read_vbx(path: PathLike) -> DiagonalModel:
     if {"mean1", "lda"} <= set(names):
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
-    absent = [name for name in VBX_ARRAYS if name not in names]
-    if absent:
-        remedy = f"a plda.npz has mu, tr and psi; this has {listed(names)}"
-        raise bad(path, "", f"has no array {listed(absent)}", remedy)
+    _check_names(path, "plda.npz", VBX_ARRAYS, names)
     arrays = {name: load_array(path, name) for name in VBX_ARRAYS}
     for name, array in arrays.items():
         check_float(path, name, array.dtype)
@@ -100,17 +97,17 @@ def read_transform(path: PathLike) -> tuple[Transform, str]:
     tool = {"hdf5": "vbx", "zip": "pyannote"}.get(content(path))
     if tool is None:
         raise bad(path, "byte 0", "is no transform that duoplda knows", "known: transform.h5, xvec_transform.npz")
-    if tool == "vbx":
-        with opened(path) as f:
-            _check_names(path, members(path, f))
-            arrays = [floats(path, f, name) for name in TRANSFORM_ARRAYS]
-    else:
-        _check_names(path, names_in(path))
-        arrays = [load_array(path, name) for name in TRANSFORM_ARRAYS]
-        for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
-            check_float(path, name, array.dtype)
-            check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
-        arrays = [array.astype(np.float64) for array in arrays]
+    with opened(path) if tool == "vbx" else nullcontext() as f:
+        names = names_in(path) if f is None else members(path, f)
+        if set(VBX_ARRAYS) <= set(names) and "lda" not in names:
+            remedy = "give the file with mean1, lda, mean2"
+            raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", remedy)
+        _check_names(path, "transform", TRANSFORM_ARRAYS, names)
+        arrays = [load_array(path, name) if f is None else floats(path, f, name) for name in TRANSFORM_ARRAYS]
+    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
+        check_float(path, name, array.dtype)
+        check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
+    arrays = [array.astype(np.float64) for array in arrays]
     mean1, lda, mean2 = arrays
     if lda.ndim != 2 or mean1.size != lda.shape[0] or mean2.size != lda.shape[1]:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(TRANSFORM_ARRAYS, arrays, strict=True))
@@ -210,13 +207,11 @@ def _made_folder(path: PathLike) -> Iterator[None]:
         raise
 
 
-def _check_names(path: PathLike, names: list[str]) -> None:
-    """Check that a file has the arrays of a transform."""
-    if set(VBX_ARRAYS) <= set(names) and "lda" not in names:
-        raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", "give the file with mean1, lda, mean2")
-    absent = [name for name in TRANSFORM_ARRAYS if name not in names]
+def _check_names(path: PathLike, what: str, wanted: tuple[str, str, str], names: list[str]) -> None:
+    """Check that a file has the three arrays of what it should be."""
+    absent = [name for name in wanted if name not in names]
     if absent:
-        remedy = f"a transform has mean1, lda and mean2; this has {listed(sorted(names))}"
+        remedy = f"a {what} has {wanted[0]}, {wanted[1]} and {wanted[2]}; this has {listed(sorted(names))}"
         raise bad(path, "", f"has no array {listed(absent)}", remedy)
 
 
