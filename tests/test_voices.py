@@ -103,6 +103,8 @@ def test_answers_are_those_of_the_model_and_of_the_formula(registry, chain, peop
     for i, answer in enumerate(together.values()):
         posteriors = {c.name: c.posterior for c in answer.candidates}
         assert posteriors == pytest.approx(by_name(enrolled, expected.voices[i]), abs=1e-12)
+    some_kinds = dict.fromkeys([*left][:2], "clean")  # those of the others are inferred, of the only kind there is
+    assert registry.name_speakers(left, k=6, kind=some_kinds) == together
 
 
 def test_a_calibration_is_applied(registry, chain, people, tmp_path):

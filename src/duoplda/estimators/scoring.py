@@ -83,7 +83,7 @@ class ListedTrials:
         A piece is a slice of `ids`; its pairs, as places in the list; and for each of these the row of its recording,
         counted from the first one of the slice.
         """
-        place = places(ids, self.ids)
+        place = lab.places(ids, self.ids)
         rows = np.flatnonzero(place >= 0)
         first = self.start[place[rows]]
         n = self.start[place[rows] + 1] - first
@@ -94,13 +94,6 @@ class ListedTrials:
             times = n[a:b]
             pairs = self.order[np.repeat(first[a:b] - np.cumsum(times) + times, times) + np.arange(times.sum())]
             yield part, pairs, np.repeat(rows[a:b], times) - part.start
-
-
-def places(ids: NDArray[Any], among: NDArray[Any]) -> Ints:
-    """The place of each id among sorted ones of the same kind, -1 where it is not one of them."""
-    if len(among) and (ids.dtype.kind in "biuf") != (among.dtype.kind in "biuf"):
-        raise DuopldaError(f"the ids of the recordings are {ids.dtype}, those asked for {among.dtype}: use one kind")
-    return lab.places(ids, among)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +124,11 @@ class Job:
             if X.shape[1] != self.chain.n_features_in_:
                 raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {self.chain.n_features_in_}")
             if self.wanted is not None:
-                keep = np.flatnonzero(places(ids, self.wanted) >= 0)
+                asked = self.wanted.dtype
+                if len(self.wanted) and (ids.dtype.kind in "biuf") != (asked.kind in "biuf"):
+                    cause = f"the ids of the recordings are {ids.dtype}, those asked for {asked}"
+                    raise DuopldaError(f"{cause}: use one kind")
+                keep = np.flatnonzero(lab.places(ids, self.wanted) >= 0)
                 ids, X = (ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep))
             held.append((ids, X))
             if sum(len(ids) for ids, _ in held) >= ROWS:
@@ -165,7 +162,7 @@ def _complete(results: Iterable[tuple[NDArray[Any], Result]], ids: NDArray[Any],
     """
     came = np.zeros(len(ids), bool)
     for names, result in results:
-        place = places(names, ids)
+        place = lab.places(names, ids)
         if came[place].any():
             twice = ids[place[came[place]]]
             raise DuopldaError(f"{len(twice)} recordings were read twice: {some(twice)}; give each of them once")

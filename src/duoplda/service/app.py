@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from duoplda.errors import DuopldaError, printable
 from duoplda.service.bodies import Reader
 from duoplda.service.gate import LOCAL_NAMES, Gate
-from duoplda.service.limits import Limits
 from duoplda.service.log import Audit
 from duoplda.service.metrics import Metrics
 from duoplda.service.problems import PROBLEM_TYPE, Problem, ProblemDetails, problem_of
@@ -37,7 +36,6 @@ def application(
     registry: Registry,
     reader: Reader,
     *,
-    limits: Limits,
     tokens: tuple[Token, ...],
     hosts: frozenset[str] | None,
     audit: Audit,
@@ -48,8 +46,8 @@ def application(
     Parameters
     ----------
     registry : of known voices, open with its model
-    reader : reads the bodies of requests
-    limits, tokens, audit, log : what a request may be, who may ask, and what is written down
+    reader : reads the bodies of requests, within its limits, which are those of the gate, too
+    tokens, audit, log : who may ask, and what is written down
     hosts : the names that Host headers may give; None: any
     """
     metrics = Metrics()
@@ -62,7 +60,7 @@ def application(
     needed = scopes() | {("GET", path): "" for path in (*PAGE, "/openapi.json")}
     for error in (404, 405, DuopldaError, Problem, RequestValidationError, Exception):
         app.add_exception_handler(error, _answer_to)
-    return Gate(app, limits=limits, tokens=tokens, hosts=hosts, scopes=needed, metrics=metrics, log=log)
+    return Gate(app, limits=reader.limits, tokens=tokens, hosts=hosts, scopes=needed, metrics=metrics, log=log)
 
 
 def hosts_of(host: str, loopback: bool, more: Sequence[str]) -> frozenset[str] | None:

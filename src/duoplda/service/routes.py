@@ -43,7 +43,7 @@ class Parts:
     tokens: bool  # whether one is asked for
 
 
-def _parts(request: Request) -> Parts:
+async def _parts(request: Request) -> Parts:  # async, as is `_costs`: FastAPI takes a thread for what is not
     parts: Parts = request.app.state.parts
     return parts
 
@@ -75,7 +75,7 @@ def _one(query: str | None, body: Labels) -> Labels:
 Recordings = Annotated[Received, Depends(_recordings)]
 
 
-def _costs(cost_wrong_name: Cost = 1, cost_missed: Cost = 1, cost_unsure: Cost = 0.5) -> Costs:
+async def _costs(cost_wrong_name: Cost = 1, cost_missed: Cost = 1, cost_unsure: Cost = 0.5) -> Costs:
     """What decisions cost."""
     return Costs(cost_wrong_name, cost_missed, cost_unsure)
 
@@ -102,7 +102,7 @@ def scopes() -> dict[tuple[str, str], str]:
 @contextmanager
 def _audited(request: Request, action: str, *, changes: bool = False, **what: str | int) -> Iterator[Fields]:
     """Write down what is done: a change before it is made and after it, so that none is without a line."""
-    audit = _parts(request).audit
+    audit: Audit = request.app.state.parts.audit
     client = request.client.host if request.client else None
     who = {"who": request.state.who, "client": client, "request": request.state.request_id}
     fields: Fields = {**who, "action": action, **what}

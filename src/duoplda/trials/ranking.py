@@ -167,9 +167,22 @@ class Ranking:
         rows = np.empty((len(tests), k), np.int64)
         ratios = np.empty((len(tests), k))
         for which, parts in self._parts(tests):
-            for t, (best, values) in zip(which.tolist(), self._top(parts, len(which), k), strict=True):
-                rows[t] = best
-                ratios[t] = values
+            # (T,) how far ratios in single precision may be from exact ones
+            bounds = [
+                (part.right.shape[1] + 8) * np.sqrt(np.vecdot(part.right, part.right)) * part.block.length
+                + 6 * (part.alone.largest + np.abs(part.b))
+                for part in parts
+            ]
+            error = 2.0**-24 * np.max(bounds, axis=0)
+            least = self._least(parts, k) - 2 * error
+            near: list[list[tuple[int, Ints, Singles]]] = [[] for _ in which]
+            for p, part in enumerate(parts):
+                for test, place, score in above(part, (least - part.b).astype(np.float32)):
+                    for t in np.unique(test).tolist():
+                        own = test == t
+                        near[t].append((p, place[own], score[own] + np.float32(part.b[t])))
+            for t, row in enumerate(which.tolist()):
+                rows[row], ratios[row] = self._exact(parts, near[t], t, k, 2 * float(error[t]))
         return rows, ratios
 
     @reproducible()
@@ -232,26 +245,7 @@ class Ranking:
         G = np.asarray(Terms(self.sides.model, types).G)
         return np.eye(ny) + np.tensordot(times, G, axes=1)
 
-    def _top(self, parts: list[TestPart], T: int, k: int) -> Iterator[tuple[Ints, Floats]]:
-        """Rows and ratios of the k highest of each of T tests."""
-        # (T,) how far ratios in single precision may be from exact ones
-        bounds = [
-            (part.right.shape[1] + 8) * np.sqrt(np.vecdot(part.right, part.right)) * part.block.length
-            + 6 * (part.alone.largest + np.abs(part.b))
-            for part in parts
-        ]
-        error = 2.0**-24 * np.max(bounds, axis=0)
-        least = self._least(parts, T, k) - 2 * error
-        near: list[list[tuple[int, Ints, Singles]]] = [[] for _ in range(T)]
-        for p, part in enumerate(parts):
-            for test, place, score in above(part, (least - part.b).astype(np.float32)):
-                for t in np.unique(test).tolist():
-                    own = test == t
-                    near[t].append((p, place[own], score[own] + np.float32(part.b[t])))
-        for t in range(T):
-            yield self._exact(parts, near[t], t, k, 2 * float(error[t]))
-
-    def _least(self, parts: list[TestPart], T: int, k: int) -> Floats:
+    def _least(self, parts: list[TestPart], k: int) -> Floats:
         """(T,) a bound that k of the sides reach in single precision: the k-th highest of some of them."""
         n = sum(part.block.n for part in parts)
         share = min(1.0, max(min(SAMPLE / n, LARGEST_SAMPLE), 16 * k / n))

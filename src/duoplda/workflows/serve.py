@@ -53,7 +53,6 @@ def serve(
             gate = app.application(
                 voices,
                 reader,
-                limits=bounds,
                 tokens=known,
                 hosts=app.hosts_of(host, loopback, allow_host),
                 audit=audit,
