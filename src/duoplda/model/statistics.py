@@ -476,7 +476,8 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
     cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
     F = namespace(offset).concat([p.F for p in parts])
     cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
-    scatter = zeros((1, K, len(offset), len(offset)), offset)
+    d = offset.shape[0]
+    scatter = zeros((1, K, d, d), offset)
     add_scatter(scatter, cell_of_row % K, spread)
     within = scatter[0, ...] if within is None else within + scatter[0, ...]
     return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
@@ -588,8 +589,9 @@ def _gather_unlabelled(
     for chunk, X in _chunks(part, device, transform):
         if offset is None:
             offset = near_mean(to_float(X[: min(ROWS, X.shape[0]), :], namespace(X)))
-            f = zeros((len(n), len(offset)), offset)
-            T = zeros((len(n), len(offset), len(offset)), offset)
+            d = offset.shape[0]
+            f = zeros((len(n), d), offset)
+            T = zeros((len(n), d, d), offset)
         for i in range(0, X.shape[0], step):  # a chunk may be of any size
             part_of_chunk = slice(i, min(i + step, X.shape[0]))
             rows = X[part_of_chunk, :]
@@ -600,7 +602,7 @@ def _gather_unlabelled(
         raise DuopldaError("there are no recordings")
     check_sums([f, T], partial(_name_rows, part))
     one = np.ones(1, np.int64)
-    within = zeros((1, *T.shape[1:]), offset)
+    within = zeros((1, d, d), offset)
     statistics = []
     for k, count in enumerate(n.tolist()):
         block = TypeBlock(one, 0 * one, count * one, f[k, ...][None, :], T[k, ...])
