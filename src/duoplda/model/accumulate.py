@@ -383,7 +383,7 @@ class SessionSums:
         """
         labels = self.labels
         K = len(labels.kinds)
-        cells, n, F = self.open.take(np.arange(labels.n_sessions * K))
+        cells, n, F = self.open.take(np.flatnonzero(self.open.place >= 0))
         check_sums([*self.A, *self.T, self.within, F], name_rows)
         session_speaker = ar.to_numpy(labels.session_speaker)
         session_fold = self.fold[session_speaker]
