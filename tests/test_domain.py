@@ -159,7 +159,7 @@ def test_recordings_that_are_wanted(chain):
     assert ids.tolist() == IDS[5:9].tolist()
     np.testing.assert_allclose(domain.distance(chain, seen), direct(chain, X[5:9])[0], rtol=1e-10)
     assert domain.look(chain, Recordings.from_arrays(X, ids=IDS), ["nobody"])[0].n == 0
-    with pytest.raises(DuopldaError, match=r"NaN or infinity in them: 'r001'"):
+    with pytest.raises(DuopldaError, match=r"NaN or infinity in 1 recordings: 'r001'"):
         domain.look(chain, Recordings.from_arrays(np.where(np.arange(N)[:, None] == 1, np.nan, X), ids=IDS))
     with pytest.raises(DuopldaError, match="vectors have 3 dimensions, the model takes 20"):
         domain.look(chain, Recordings.from_arrays(X[:, :3], ids=IDS))

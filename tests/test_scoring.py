@@ -365,9 +365,7 @@ def test_what_is_wrong_with_recordings_is_named(backend, models):
     bad = X.copy()
     bad[[40, 41], 2] = np.nan, np.inf
     tests = Recordings.from_arrays(bad, ids=IDS)
-    with pytest.raises(
-        DuopldaError, match="vectors of 2 recordings have NaN or infinity in them: 'utt0040', 'utt0041'"
-    ):
+    with pytest.raises(DuopldaError, match="NaN or infinity in 2 recordings: 'utt0040', 'utt0041'"):
         list(scoring.score(backend, models, tests))
     list(scoring.score(backend, models, tests, wanted=IDS[:40]))  # nobody asked for the others
     with pytest.raises(DuopldaError, match="'utt0040'"):

@@ -27,12 +27,14 @@ def check_rows(X: Array) -> tuple[Array, Any]:
     return X, xp
 
 
-def check_finite(X: Array) -> None:
-    """Raise a DuopldaError that names the rows that are not finite, if there are any."""
+def check_finite(X: Array, ids: NDArray[Any] | None = None) -> None:
+    """Raise a DuopldaError that names the rows that are not finite, or their recordings by `ids`, if there are any."""
     xp = namespace(X)
     bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
     if len(bad):
         where = f"{len(bad)} of {X.shape[0]} rows: {some(bad)}"
+        if ids is not None:  # X may be a chunk of them
+            where = f"{len(bad)} recordings: {some(ids[bad])}"
         remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
         raise DuopldaError(f"Input X contains NaN or infinity in {where}. {remedy}")
 

@@ -75,14 +75,6 @@ def rows(estimator: BaseEstimator, X: ArrayLike, reset: bool = False, **labels: 
     return matrix
 
 
-def finite(X: Array, ids: NDArray[Any]) -> None:
-    """Refuse recordings that are not finite, by their ids."""
-    xp = namespace(X)
-    bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
-    if len(bad):
-        raise DuopldaError(f"the vectors of {len(bad)} recordings have NaN or infinity in them: {some(ids[bad])}")
-
-
 def no_repeats(ids: NDArray[Any]) -> None:
     """Refuse recordings whose ids occur more than once."""
     names, n = np.unique(ids, return_counts=True)

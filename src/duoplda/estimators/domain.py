@@ -38,11 +38,10 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import gamma
 
-from duoplda.arrays import Array, namespace, take, to_numpy
+from duoplda.arrays import Array, check_finite, namespace, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DomainWarning, DuopldaError
-from duoplda.estimators import checks
 from duoplda.estimators.preprocessing import LDA, Center, Whiten, through
 from duoplda.model.parameters import Model
 from duoplda.model.summary import level_covariances
@@ -296,7 +295,7 @@ def _look_at(
             continue
         if X.shape[1] != d:
             raise DuopldaError(f"vectors have {X.shape[1]} dimensions, the model takes {d}")
-        checks.finite(X, ids)
+        check_finite(X, ids)
         seen = see(chain, X)
         if seen is not None:
             yield ids, seen

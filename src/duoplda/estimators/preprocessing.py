@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -56,21 +57,15 @@ def through(steps: Mapping[str, BaseEstimator], X: ArrayLike, channel: ArrayLike
     if namespace(rows) is not np or (kinds is not None and kinds.shape != (len(rows),)):
         return _applied(steps, rows, kinds)
 
-    def block(part: slice) -> Array:
-        return _applied(steps, rows[part], None if kinds is None else kinds[part])
+    last = list(steps.values())[-1]
+    out = np.empty((len(rows), last.matrix_.shape[1] if isinstance(last, _Linear) else last.n_features_in_))
 
     def fill(part: slice) -> None:
-        out[part] = block(part)
+        out[part] = _applied(steps, rows[part], None if kinds is None else kinds[part])
 
     # Blocks stay in the caches. As they do not depend on the number of threads, neither do the bits of the result.
-    first, *others = row_blocks(len(rows), rows)
     try:
-        with reproducible():
-            start = block(first)
-            out = np.empty((len(rows), start.shape[1]))
-            out[first] = start
-            for _ in in_order(fill, others, 2.0 * rows.size * rows.shape[1]):
-                pass
+        deque(in_order(fill, row_blocks(len(rows), rows), 2.0 * rows.size * rows.shape[1]), maxlen=0)
     except DuopldaError:
         return _applied(steps, rows, kinds)  # raises again, and names the rows of X, not those of a block
     return out

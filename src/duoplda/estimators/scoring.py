@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, Device, namespace, on_device, put, take, to_numpy
+from duoplda.arrays import Array, Device, check_finite, namespace, on_device, put, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, ArrayRecordings
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.estimators import checks, domain
+from duoplda.estimators import domain
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels
@@ -144,7 +144,7 @@ class Job:
         if len(held) > 1:
             ids = np.concatenate([ids for ids, _ in held])
             X = xp.concat([X for _, X in held])
-        checks.finite(X, ids)
+        check_finite(X, ids)
         X = on_device(X, self.device)
         kinds = known_labels(self.channel, ids)
         Z = self.chain.transform(X, kinds)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.arrays import Array, Device, take, to_numpy
+from duoplda.arrays import Array, Device, check_finite, take, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, Recordings
-from duoplda.estimators import checks
 from duoplda.trials.sides import Sides
 
 ById = Mapping[Any, Any] | None  # labels of recordings by id; recordings that are not in it have none
@@ -107,7 +106,7 @@ class SessionSides:
         labels = part.labels() if self.labelled else None
         for chunk in part.chunks(ROWS):
             ids = chunk.names
-            checks.finite(chunk.X, ids)
+            check_finite(chunk.X, ids)
             if labels is None:
                 session = known_labels(self.session, ids)
                 channel = known_labels(self.channel, ids)

@@ -21,6 +21,7 @@ from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
+from duoplda.model.sample import Sampler
 
 CHUNK_BYTES = 1 << 24  # a block of rows in the work of one core: 16 MB stay in the caches of most machines
 LARGEST_SUM = 1e90  # of squares: their inverses are parameters, of which 1e100 is the largest (`parameters.LARGEST`)
@@ -116,9 +117,13 @@ class SessionSums:
         like: Array,
         n_folds: int = 0,
         seed: int = 0,
+        width: int = 0,
         transform: Callable[[Array, NDArray[Any]], Array] | None = None,
     ):
-        """`transform` is a function of rows (k, .) and their kinds that `add_all` applies on the device of `like`."""
+        """With folds, recordings of `width` numbers, as they are read, are sampled (see `keep_sample`).
+
+        `transform` is a function of rows (k, width) and their kinds that `add_all` applies on the device of `like`.
+        """
         xp = ar.namespace(like)
         self.labels = labels
         self.xp = xp
@@ -133,6 +138,7 @@ class SessionSums:
         self.base = self.offset if self.far else xp.zeros_like(self.offset)
         self.types, session_type, _ = labels.types
         self.fold = folds(labels.speaker_ids, n_folds, seed)
+        self.sampler = Sampler(labels, width, n_folds, seed) if n_folds else None
         speaker = labels.session_speaker
         self.bin = session_type * self.n_folds + ar.put(self.fold, speaker)[speaker] if n_folds > 1 else session_type
         n_bins = len(self.types) * self.n_folds
@@ -163,6 +169,11 @@ class SessionSums:
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
         self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_size), self.bin_size)
         self.pair_n += self.pair_size
+
+    def keep_sample(self, X: Array, index: slice | Ints) -> None:
+        """Keep some of the rows X as they were read, whose labels are at `index`, with their fold if there are any."""
+        if self.sampler is not None:
+            self.sampler.add(X, index)
 
     def _order(self, session: Array, kind: Array) -> Array:
         """Integers by which recordings are sorted by pair (and so by bin), session and kind."""
@@ -372,7 +383,7 @@ class SessionSums:
         """
         labels = self.labels
         K = len(labels.kinds)
-        cells, n, F = self.open.take(np.arange(labels.n_sessions * K))
+        cells, n, F = self.open.take(np.flatnonzero(self.open.place >= 0))
         check_sums([*self.A, *self.T, self.within, F], name_rows)
         session_speaker = ar.to_numpy(labels.session_speaker)
         session_fold = self.fold[session_speaker]
@@ -381,6 +392,7 @@ class SessionSums:
         closed[open_sessions] = False
         heard = np.zeros(len(labels.speaker_ids), bool)
         heard[self.pair_speaker[self.pair_n > 0]] = True
+        samples = [None] if self.sampler is None else self.sampler.result()
         parts: list[dict[str, Any]] = []
         for f in range(self.n_folds):
             members = heard & (self.fold == f)
@@ -403,6 +415,7 @@ class SessionSums:
                 "within": self.within[f, ...],
                 "sessions": session_keys,
                 "open": still_open,
+                "sample": samples[f],
             }
             parts.append(fields)
         return parts

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import repeat
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -58,7 +57,7 @@ from duoplda.model.accumulate import (
     joined,
     near_mean,
 )
-from duoplda.model.sample import Sample, Sampler
+from duoplda.model.sample import Sample
 
 Transform = Callable[[Array, NDArray[Any]], Array]  # of rows (k, d) and the names of their kinds of channels (k,)
 
@@ -477,7 +476,8 @@ def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> 
     cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
     F = namespace(offset).concat([p.F for p in parts])
     cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
-    scatter = zeros((1, K, len(offset), len(offset)), offset)
+    d = offset.shape[0]
+    scatter = zeros((1, K, d, d), offset)
     add_scatter(scatter, cell_of_row % K, spread)
     within = scatter[0, ...] if within is None else within + scatter[0, ...]
     return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
@@ -515,12 +515,10 @@ def _gather(
     part: Recordings, *, transform: Transform | None, device: Device, n_folds: int, seed: int, buckets: int
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
     """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    whole = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
-    sums, sampler = whole or _by_chunks(part, transform, device, n_folds, seed)
-    samples: Iterable[Sample | None] = repeat(None) if sampler is None else sampler.result()
-    fields = zip(sums.result(partial(_name_rows, part)), samples, strict=False)
+    sums = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
+    sums = sums or _by_chunks(part, transform, device, n_folds, seed)
     known = part.labels().known
-    by_fold = [Statistics(**sums_of_fold, sample=sample, known=known) for sums_of_fold, sample in fields]
+    by_fold = [Statistics(**fields, known=known) for fields in sums.result(partial(_name_rows, part))]
     loose = []
     for bucket in range(buckets) if any(s.open is not None for s in by_fold) else ():
         of_bucket = []
@@ -533,7 +531,7 @@ def _gather(
 
 def _at_once(
     part: ArrayRecordings, transform: Transform | None, device: Device, n_folds: int, seed: int
-) -> tuple[SessionSums, Sampler | None] | None:
+) -> SessionSums | None:
     """The sums of an array; None where it must come in chunks: with a transform, unless a device does the work."""
     X = part.X
     first = slice(0, min(ROWS, X.shape[0]))
@@ -546,15 +544,14 @@ def _at_once(
             if namespace(like) is np or labels.open is not None:
                 return None
             like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
-        sums = SessionSums(labels, like, n_folds=n_folds, seed=seed, transform=transform)
-        sampler = Sampler(labels, X.shape[1], n_folds, seed) if n_folds else None
+        sums = SessionSums(labels, like, n_folds, seed, X.shape[1], transform)
+        every = slice(0, labels.n_recordings)
         if labels.open is None:
             sums.add_all(rows)
         else:
-            sums.add(X, slice(0, labels.n_recordings))
-        if sampler is not None:
-            sampler.add(X, slice(0, labels.n_recordings))
-        return sums, sampler
+            sums.add(X, every)
+        sums.keep_sample(X, every)
+        return sums
     except DuopldaError:
         if transform is not None:
             _name_rows(part, transform)
@@ -564,23 +561,18 @@ def _at_once(
             rows.end()
 
 
-def _by_chunks(
-    part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int
-) -> tuple[SessionSums, Sampler | None]:
+def _by_chunks(part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int) -> SessionSums:
     labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     sums = None
-    sampler = None
     for chunk, X in _chunks(part, device, transform, labels):
         if sums is None:
-            sums = SessionSums(labels, X, n_folds=n_folds, seed=seed)
-            sampler = Sampler(labels, chunk.X.shape[1], n_folds, seed) if n_folds else None
+            sums = SessionSums(labels, X, n_folds, seed, chunk.X.shape[1])
         sums.add(X, chunk.index)
-        if sampler is not None:
-            sampler.add(chunk.X, chunk.index)
+        sums.keep_sample(chunk.X, chunk.index)
     if sums is None:
         raise DuopldaError("there are no recordings")
-    return sums, sampler
+    return sums
 
 
 def _gather_unlabelled(
@@ -596,19 +588,21 @@ def _gather_unlabelled(
     step = _chunk_rows(device)
     for chunk, X in _chunks(part, device, transform):
         if offset is None:
-            offset = near_mean(to_float(X[:ROWS, :], namespace(X)))
-            f = zeros((len(n), len(offset)), offset)
-            T = zeros((len(n), len(offset), len(offset)), offset)
+            offset = near_mean(to_float(X[: min(ROWS, X.shape[0]), :], namespace(X)))
+            d = offset.shape[0]
+            f = zeros((len(n), d), offset)
+            T = zeros((len(n), d, d), offset)
         for i in range(0, X.shape[0], step):  # a chunk may be of any size
-            rows = X[i : i + step, :]
-            fold = np.zeros(rows.shape[0], np.int64) if folds is None else folds[chunk.index][i : i + step]
+            part_of_chunk = slice(i, min(i + step, X.shape[0]))
+            rows = X[part_of_chunk, :]
+            fold = np.zeros(rows.shape[0], np.int64) if folds is None else folds[chunk.index][part_of_chunk]
             n += np.bincount(fold, minlength=len(n))
             _add_moments(f, T, offset, rows, fold)
     if offset is None:
         raise DuopldaError("there are no recordings")
     check_sums([f, T], partial(_name_rows, part))
     one = np.ones(1, np.int64)
-    within = zeros((1, *T.shape[1:]), offset)
+    within = zeros((1, d, d), offset)
     statistics = []
     for k, count in enumerate(n.tolist()):
         block = TypeBlock(one, 0 * one, count * one, f[k, ...][None, :], T[k, ...])
