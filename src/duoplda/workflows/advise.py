@@ -84,7 +84,7 @@ def _commands(advice: Advice, typed: dict[str, Any], write_sessions: PathLike | 
 
 def _words(options: Mapping[str, object]) -> list[str]:
     """The options that are given, as they are typed."""
-    return [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+    return [str(word) for name, value in options.items() if value is not None for word in (name, value)]
 
 
 def _write_sessions(path: PathLike, ids: NDArray[Any], proposed: ProposedSessions, force: bool) -> None:
