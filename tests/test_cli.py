@@ -63,7 +63,7 @@ def test_options_are_those_of_the_issue():
 def heavy(code):
     """Which heavy libraries a piece of code brings in."""
     names = "('sklearn', 'scipy', 'numpy', 'safetensors', 'pyarrow', 'h5py', 'matplotlib', 'torch')"
-    code = f"{code}; import sys; print(*[m for m in {names} if m in sys.modules])"
+    code = f"{code}\nimport sys; print(*[m for m in {names} if m in sys.modules])"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -74,6 +74,9 @@ def test_the_command_line_brings_in_nothing_heavy_of_its_own():
 def test_help_waits_for_nothing_heavy():
     """How long it takes is in benchmarks/files.py; this is why it is short."""
     assert heavy("import duoplda.cli") == []
+    of_each = "[app([name, '--help'], standalone_mode=False) for name in COMMANDS]"
+    silently = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):"
+    assert heavy(f"from duoplda.cli import COMMANDS, app\n{silently} {of_each}\n") == []
 
 
 # -- exit codes

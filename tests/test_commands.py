@@ -85,12 +85,10 @@ def test_every_declared_option_is_one_of_a_command():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_errors_of_a_workflow_name_options(name):
     source = inspect.getsource(importlib.import_module(f"duoplda.workflows.{name}"))
-    errors = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OptionsError", "option.refuse")
-    ]
-    words = {word for node in errors for word in re.findall(r"`(\w+)`", ast.unparse(node))}
+    nodes = [*ast.walk(ast.parse(source))]
+    errors = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) in ("OptionsError", "refuse")]
+    causes = [n.value for n in nodes if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "cause"]
+    words = {word for node in [*errors, *causes] for word in re.findall(r"`(\w+)`", ast.unparse(node))}
     assert words <= {declared.name for declared in options_of(name)}
 
 

@@ -480,6 +480,20 @@ MUTANTS: list[Mutant] = [
         "MISSING_IDS = 1",
         "tests/test_cli.py -k missing_ids_of_trials",
     ),
+    Mutant(
+        "an option that is not typed is None, whatever its default",
+        "cli/_commands.py",
+        "            return self.default\n",
+        "            return None\n",
+        "tests/test_cli_evaluate.py -k missing_scores",
+    ),
+    Mutant(
+        "two options read one pipe",
+        "cli/_commands.py",
+        "if str(path) in first:",
+        "if False:",
+        "tests/test_io_pipes.py -k two_options",
+    ),
 ]
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import on_device
 from duoplda.data import Recordings
-from duoplda.errors import DomainWarning, MissingIds, OptionsError
+from duoplda.errors import DomainWarning, MissingIds
 from duoplda.estimators.backend import Backend
 from duoplda.io import (
     Coded,
@@ -41,6 +41,7 @@ from duoplda.trials.sides import Sides
 from duoplda.workflows.option import Note as Note
 from duoplda.workflows.option import PathLike as PathLike
 from duoplda.workflows.option import Show as Show
+from duoplda.workflows.option import refuse
 
 Read = Callable[..., Recordings]  # of a path, ids and labels
 ById = Mapping[str, str]  # a label of recordings
@@ -100,8 +101,8 @@ def reader(
     read on this machine, or on a cluster of Dask that is left at the end of the block. Without `domain_check`,
     recordings that are unlike the training data give no warning inside the block.
     """
-    if dask is not None and device != "cpu":
-        raise OptionsError("`dask` works on the processors of a cluster: leave out `device`")
+    both = dask is not None and device != "cpu"
+    refuse(both, "`dask` works on the processors of a cluster: leave out `device`")
     options: dict[str, Any] = {"allow_missing": allow_missing, "strict": strict, "note": note, "show": show}
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -171,8 +172,8 @@ def known_speakers(
     chain: Backend, enrolled: PathLike | None, registry: PathLike | None, device: str | None = None
 ) -> Sides | None:
     """Speakers who are known, of a file that `enroll` wrote or of a registry of voices; None: nobody is."""
-    if enrolled is not None and registry is not None:
-        raise OptionsError("known speakers come from `speakers_known` or from `registry`: give one of them")
+    both = enrolled is not None and registry is not None
+    refuse(both, "known speakers come from `speakers_known` or from `registry`: give one of them")
     if registry is None:
         return None if enrolled is None else chain.load_sides(enrolled, device=device)
     from duoplda.voices import Registry

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from duoplda.errors import OptionsError
 from duoplda.estimators import checkpoint
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.files import versions
@@ -14,6 +13,7 @@ from duoplda.workflows import _files as files
 from duoplda.workflows import option
 from duoplda.workflows._files import Note, Show, silent
 from duoplda.workflows._labels import one_table, read_known_labels
+from duoplda.workflows.option import refuse
 
 
 def adapt(
@@ -47,10 +47,10 @@ def adapt(
     `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
-    if channels is not None and speakers is None and sessions is None:
-        raise OptionsError("`channels` are of use with `speakers` or `sessions`: give one of them")
-    if occasions is not None and speakers is None:
-        raise OptionsError("`occasions` are of use with `speakers`, between whom trials across occasions are made")
+    alone = channels is not None and speakers is None and sessions is None
+    refuse(alone, "`channels` are of use with `speakers` or `sessions`: give one of them")
+    cause = "`occasions` are of use with `speakers`, between whom trials across occasions are made"
+    refuse(occasions is not None and speakers is None, cause)
     in_embeddings = labels == embeddings  # as columns of theirs
     ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)
     speakers, sessions, channels, occasions = held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,29 +58,33 @@ def advise(
         if advice.proposed is None:
             raise DuopldaError("`write_sessions`: sessions are given, or the ids seem to name none: nothing to write")
         _write_sessions(write_sessions, names, advice.proposed, force)
-    options = {"--embeddings": embeddings or "EMBEDDINGS", "--ids": ids, "--labels": labels, "--speakers": speakers}
-    options |= {"--sessions": sessions, "--channels": channels}
+    typed = {"--embeddings": embeddings or "EMBEDDINGS", "--ids": ids, "--labels": labels, "--speakers": speakers}
+    typed |= {"--sessions": sessions, "--channels": channels}
     if columns:
-        options["--columns"] = ",".join(f"{meaning}={name}" for meaning, name in columns.items())
-    commands = list[list[str]]()
-    if advice.proposed is not None and Path(speakers or labels or "").is_file():
+        typed["--columns"] = ",".join(f"{meaning}={name}" for meaning, name in columns.items())
+    return advice, [shlex.join(words) for words in _commands(advice, typed, write_sessions)]
+
+
+def _commands(advice: Advice, typed: dict[str, Any], write_sessions: PathLike | None) -> Iterator[list[str]]:
+    """The commands to go on with, by the options that were typed for the advice."""
+    speakers = typed["--speakers"] or typed["--labels"]
+    if advice.proposed is not None and Path(speakers).is_file():
         # A list of sessions goes with one of speakers, which a table has as well.
         out = write_sessions or "utt2sess"
         if write_sessions is None:
-            given = {name: options.get(name) for name in ("--labels", "--speakers", "--columns")}
-            commands.append(["duoplda", "advise", *_words(given), "--write-sessions", str(out)])
-        options |= {"--labels": None, "--speakers": speakers or labels, "--sessions": out}
-    files = _words(options)
+            given = {name: typed.get(name) for name in ("--labels", "--speakers", "--columns")}
+            yield ["duoplda", "advise", *_words(given), "--write-sessions", str(out)]
+        typed = typed | {"--labels": None, "--speakers": speakers, "--sessions": out}
+    files = _words(typed)
     if any(leaf.letter == "A" for leaf in advice.leaves):  # too little for a model of its own
-        commands.append(["duoplda", "adapt", "--model", "MODEL", *files, "--out", "adapted.safetensors"])
+        yield ["duoplda", "adapt", "--model", "MODEL", *files, "--out", "adapted.safetensors"]
     if advice.model:
-        commands.append(["duoplda", "train", *files, "--out", "model.safetensors"])
-    return advice, [shlex.join(words) for words in commands]
+        yield ["duoplda", "train", *files, "--out", "model.safetensors"]
 
 
 def _words(options: Mapping[str, object]) -> list[str]:
     """The options that are given, as they are typed."""
-    return [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+    return [str(word) for name, value in options.items() if value is not None for word in (name, value)]
 
 
 def _write_sessions(path: PathLike, ids: NDArray[Any], proposed: ProposedSessions, force: bool) -> None:

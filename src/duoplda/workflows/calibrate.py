@@ -22,6 +22,7 @@ from duoplda.io.recordings import missing
 from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import in_log10, in_nats, read_matched, read_speaker_sides
+from duoplda.workflows.option import refuse
 
 
 def calibrate(
@@ -54,31 +55,29 @@ def calibrate(
     Returns what was learnt, and how good it is: numbers and texts by name; nothing where a calibration was read.
     """
     as_calibration = out is not None and Path(out).suffix.lower() == ".safetensors"
-    if (source is None) == (not scores) or (source is None) != (trials is not None):
-        raise OptionsError("give either `scores` and `trials` to learn from, or `source`, a calibration learnt before")
-    if out is None and (model is None or apply):
-        raise OptionsError("say where the result goes: `out` for scores of `apply`, `model`, or both")
-    if as_calibration and (apply or source):
-        raise OptionsError(
-            "`out` with .safetensors gets the calibration itself; name a score file for those of `apply`"
-        )
-    if source and not apply and out is not None:
-        raise OptionsError("`source` needs `apply`: the scores to calibrate")
-    if method not in (None, "fusion") and len(scores) > 1:
-        raise OptionsError(f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems")
+    neither = (source is None) == (not scores) or (source is None) != (trials is not None)
+    cause = "give either `scores` and `trials` to learn from, or `source`, a calibration learnt before"
+    refuse(neither, cause)
+    cause = "say where the result goes: `out` for scores of `apply`, `model`, or both"
+    refuse(out is None and (model is None or apply), cause)
+    cause = "`out` with .safetensors gets the calibration itself; name a score file for those of `apply`"
+    refuse(as_calibration and (apply or source), cause)
+    refuse(source and not apply and out is not None, "`source` needs `apply`: the scores to calibrate")
+    cause = f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems"
+    refuse(method not in (None, "fusion") and len(scores) > 1, cause)
+    cause = "`symmetric` and `held_out` go with `quality`, the table of side information"
+    refuse(quality is None and (held_out is not None or symmetric is not None), cause)
+    about_speakers = speakers is not None or enroll is not None
+    cause = "`speakers` and `enroll` go with `quality`, or with `method` bootstrap"
+    refuse(quality is None and method != "bootstrap" and about_speakers, cause)
+    other_method = method is not None or bounds != "none" or max(len(scores), len(apply)) > 1
+    cause = "`quality` is a method of its own, for one file of `scores`; leave `method` and `bounds` out"
+    refuse(quality is not None and other_method, cause)
+    cause = "`bounds` are learnt, from `scores` and `trials`; a calibration of `source` has its own"
+    refuse(source is not None and bounds != "none", cause)
     for_learning = speakers is not None or held_out is not None or symmetric is not None
-    if quality is None and (held_out is not None or symmetric is not None):
-        raise OptionsError("`symmetric` and `held_out` go with `quality`, the table of side information")
-    if quality is None and method != "bootstrap" and (speakers is not None or enroll is not None):
-        raise OptionsError("`speakers` and `enroll` go with `quality`, or with `method` bootstrap")
-    if quality is not None and (method is not None or bounds != "none" or max(len(scores), len(apply)) > 1):
-        raise OptionsError(
-            "`quality` is a method of its own, for one file of `scores`; leave `method` and `bounds` out"
-        )
-    if source is not None and bounds != "none":
-        raise OptionsError("`bounds` are learnt, from `scores` and `trials`; a calibration of `source` has its own")
-    if for_learning and source is not None:
-        raise OptionsError("`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`")
+    cause = "`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`"
+    refuse(for_learning and source is not None, cause)
     scores, apply = held_lists(*scores), held_lists(*apply)  # read to learn from, and again to be calibrated
     quality, enroll = held_lists(quality, enroll)
     inputs = [*scores, *apply, trials, source, model, quality, speakers, enroll]

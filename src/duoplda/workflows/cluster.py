@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duoplda.errors import DuopldaError, OptionsError
+from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.io import Coded, read_sessions, read_trials, write_partition
 from duoplda.io.labels import write_table
@@ -19,6 +19,7 @@ from duoplda.workflows import _files as files
 from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows._labels import one_table
+from duoplda.workflows.option import refuse
 
 
 def cluster(
@@ -55,11 +56,10 @@ def cluster(
 ) -> dict[str, Any]:
     """Put recordings into clusters, one for each speaker, write them, and return their numbers and what is doubtful."""
     one_table(labels, sessions=sessions, channels=channels)
-    if speakers is not None and (min_speakers is not None or max_speakers is not None):
-        raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
+    cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
+    refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)
     outputs = [Path(path).resolve() for path in (out, report, merges) if path is not None]
-    if len({*outputs}) < len(outputs):
-        raise OptionsError("`out`, `report` and `merges` must be different files")
+    refuse(len({*outputs}) < len(outputs), "`out`, `report` and `merges` must be different files")
     sessions, channels, labels, must_link, cannot_link = files.held_lists(
         sessions, channels, labels, must_link, cannot_link
     )

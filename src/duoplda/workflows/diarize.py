@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from duoplda import diarization
 from duoplda.diarization.segments import lists_segments, segments_of_ids, within
-from duoplda.errors import OptionsError
 from duoplda.io import Coded
 from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.labels import write_table
@@ -32,6 +31,7 @@ from duoplda.workflows._files import (
     silent,
 )
 from duoplda.workflows.convert import load_model
+from duoplda.workflows.option import refuse
 
 
 def diarize(
@@ -79,21 +79,20 @@ def diarize(
 
     With `audio` and `extractor`, windows of the audio are embedded first, wherever speech is.
     """
-    if (embeddings is None) == (audio is None) or (audio is None) != (extractor is None):
-        raise OptionsError("give either `embeddings`, or `audio` and `extractor`")
-    if audio is not None and (segments is not None or ids is not None):
-        raise OptionsError("`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is")
-    if not hmm and not refine:
-        raise OptionsError("`hmm` is about the refinement: leave out either of the two")
-    if speakers is not None and (min_speakers is not None or max_speakers is not None):
-        raise OptionsError("`speakers` is the number itself: leave out `min_speakers` and `max_speakers`")
-    if cannot_link_within and not link and speakers_known is None and registry is None:
-        raise OptionsError("`cannot_link_within` is for `link`, or for known speakers")
-    if confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES:
-        raise OptionsError(f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
+    one_of_two = (embeddings is None) != (audio is None) and (audio is None) == (extractor is None)
+    refuse(not one_of_two, "give either `embeddings`, or `audio` and `extractor`")
+    cause = "`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is"
+    refuse(audio is not None and (segments is not None or ids is not None), cause)
+    refuse(not hmm and not refine, "`hmm` is about the refinement: leave out either of the two")
+    cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
+    refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)
+    known_or_linked = link or speakers_known is not None or registry is not None
+    cause = "`cannot_link_within` is for `link`, or for known speakers"
+    refuse(cannot_link_within and not known_or_linked, cause)
+    no_table = confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES
+    refuse(no_table, f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
     outputs = [Path(path).resolve() for path in (out, confidence, report) if path is not None]
-    if len({*outputs}) < len(outputs):
-        raise OptionsError("`out`, `confidence` and `report` must be different files")
+    refuse(len({*outputs}) < len(outputs), "`out`, `confidence` and `report` must be different files")
     lists = ids, model, transform, segments, overlap, speakers_known, extractor, *(audio or [])
     check_outputs([out, confidence, report], force, [embeddings], lists)
     options: dict[str, Any] = {"start": start, "Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior}

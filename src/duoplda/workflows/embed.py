@@ -31,7 +31,7 @@ from duoplda.audio import (
 )
 from duoplda.diarization import Segments, Turns, read_regions, read_segments, write_rttm, write_segments
 from duoplda.diarization.segments import lists_segments
-from duoplda.errors import DuopldaError, MissingIds, OptionsError
+from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io import (
     Coded,
     ExtractorName,
@@ -244,8 +244,8 @@ class _Outputs(NamedTuple):
     def check(self, inputs: Sequence[PathLike | None]) -> None:
         """Before any work is done: outputs differ, can be written, and are none of the files that are read."""
         for table in (self.labels, self.quality):
-            if table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES:
-                raise OptionsError(f"{os.fspath(table)} is to be a table: name it .csv, .tsv or .parquet")
+            other = table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES
+            refuse(other, f"{table} is to be a table: name it .csv, .tsv or .parquet")
         outputs = [path for path in self[:-1] if path is not None]
         refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have one name")
         for path in outputs:
@@ -325,10 +325,9 @@ def _of_pieces(what: str, known: ById, owner: ById) -> ById:
 def _kinds(copies: Sequence[str] | None) -> tuple[str, ...]:
     """The kinds of copies."""
     kinds = tuple(copies or ("clean",))
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise OptionsError(f"`copies` are {', '.join(KINDS)}, not {', '.join(unknown)}")
-    if len({*kinds}) != len(kinds):
-        raise OptionsError("`copies` names a kind twice")
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    refuse(unknown, f"`copies` are {', '.join(KINDS)}, not {', '.join(unknown)}")
+    refuse(len({*kinds}) != len(kinds), "`copies` names a kind twice")
     return kinds
 
 

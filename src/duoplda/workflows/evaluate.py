@@ -19,6 +19,7 @@ from duoplda.io.recordings import missing, unlabelled
 from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, held_lists, silent
 from duoplda.workflows._matched import read_matched, read_speaker_sides
+from duoplda.workflows.option import refuse
 
 
 def evaluate(
@@ -93,10 +94,8 @@ def evaluate(
         raise DuopldaError(f"{files[0]} is RTTM and {files[1]} is not; give two files of turns, or two of labels")
     if turns:
         return _evaluate_turns(clusters, reference, collar, skip_overlap, uem, allow_missing, note)
-    if any(of_turns.values()):
-        raise OptionsError(
-            "`collar`, `skip_overlap` and `uem` are for turns (RTTM), and these are labels of recordings"
-        )
+    cause = "`collar`, `skip_overlap` and `uem` are for turns (RTTM), and these are labels of recordings"
+    refuse(any(of_turns.values()), cause)
     return _evaluate_clusters(clusters, reference, columns, bootstrap, seed, allow_missing, strict, note)
 
 

@@ -18,7 +18,7 @@ from duoplda.diarization.local_speakers import (
     renamed,
     speakers_by_overlap,
 )
-from duoplda.errors import DuopldaError, OptionsError, some
+from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.clustering import unscaled
 from duoplda.estimators.scoring import enroll_recordings
@@ -28,6 +28,7 @@ from duoplda.workflows import _files as files
 from duoplda.workflows import option
 from duoplda.workflows._files import Columns, Note, PathLike, Show, silent
 from duoplda.workflows.cluster import summarized
+from duoplda.workflows.option import refuse
 
 
 def link(
@@ -61,14 +62,12 @@ def link(
 ) -> dict[str, Any]:
     """Give local speakers of several files who are one person one name, and write turns or recordings."""
     as_turns = Path(out).suffix.lower() == ".rttm"
-    if (not rttm) == (local is None) or (rttm and segments is None):
-        raise OptionsError("give either `rttm` with `segments`, or `local`")
-    if as_turns and not rttm:
-        raise OptionsError(
-            "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
-        )
-    if cannot_link_within and segments is None:
-        raise OptionsError("`cannot_link_within` needs `segments`, which say what file a segment is of")
+    either = (not rttm) == (local is None) or (rttm and segments is None)
+    refuse(either, "give either `rttm` with `segments`, or `local`")
+    cause = "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
+    refuse(as_turns and not rttm, cause)
+    cause = "`cannot_link_within` needs `segments`, which say what file a segment is of"
+    refuse(cannot_link_within and segments is None, cause)
     lists = *rttm, segments, local, model, sessions, channels, occasions, speakers_known
     files.check_outputs([out], force, [embeddings], [ids, *lists])
     reading: dict[str, Any] = {"columns": columns, "allow_missing": None, "strict": strict, "hashed": False}

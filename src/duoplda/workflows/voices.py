@@ -121,8 +121,7 @@ def _told(voices: Iterable[Voice]) -> dict[str, Any]:
 
 def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
     """Refuse options that an action does not take, and numbers of names."""
-    if action not in ACTIONS:
-        raise OptionsError(f"there is no action {action!r}: there are {', '.join(ACTIONS)}")
+    refuse(action not in ACTIONS, f"there is no action {action!r}: there are {', '.join(ACTIONS)}")
     least, most, allowed = ACTIONS[action]
     if len(names) < least or (most is not None and len(names) > most):
         counts = "no name" if most == 0 else "at most one name" if least == 0 else f"{least} name{'s' * (least > 1)}"
@@ -141,8 +140,7 @@ def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
 def _opened_or_made(location: PathLike, chain: Backend, keep: str | None, by: str | None, note: Note) -> Registry:
     """The registry, which is made where there is none."""
     if "://" in str(location) or Path(location).exists():
-        if keep is not None:
-            raise OptionsError(f"`keep` is for a new registry, and {location} is there already")
+        refuse(keep is not None, f"`keep` is for a new registry, and {location} is there already")
         return Registry.open(location, chain, by)
     note(f"a new registry: {location}")
     return Registry.create(location, chain, keep or "statistics", by=by)
