@@ -199,6 +199,20 @@ MUTANTS: list[Mutant] = [
         "tests/test_adaptation.py -k odds_of_the_usual",
     ),
     Mutant(
+        "clusters lower the offset as far as speakers do",
+        "selection/adaptation.py",
+        "least = min(scale - 1, 0.0) if of_clusters else -OFFSET_LIMIT",
+        "least = -OFFSET_LIMIT",
+        "tests/test_adaptation.py -k clusters_lower",
+    ),
+    Mutant(
+        "sessions that fall apart take what has not grown",
+        "estimators/adaptation.py",
+        "< LEAST_IN_COMPANY and self.levels.has_grown(target)",
+        "< LEAST_IN_COMPANY",
+        "tests/test_adapt_backend.py -k fall_apart",
+    ),
+    Mutant(
         "any gain of held-out speakers is enough for one kind more",
         "selection/cost.py",
         "return gain_in_errors(losses, others) > 2",

@@ -380,13 +380,14 @@ class Adaptation:
         Sessions are alone where they differ more than those of the source: then what has grown is taken to be at the
         levels below the speakers. Otherwise there are few speakers, and it is as if nothing were known.
         """
-        if _in_company(first.sizes) >= LEAST_IN_COMPANY or not any(shared.shares.values()):
+        target = Target.of(self.levels.fitting(stats))
+        sessions_differ = _in_company(first.sizes) < LEAST_IN_COMPANY and self.levels.has_grown(target)
+        if not sessions_differ or not any(shared.shares.values()):
             self._note("few clusters have several sessions: what they tell of how speakers differ is not used")
             return self._by_total(first)
         self._note(
             "many sessions are alone in their cluster: what has grown is taken to be at levels below the speakers"
         )
-        target = Target.of(self.levels.fitting(stats))
         model = levels_of.below_growing(self.levels, target, SessionShares(**shared.shares), shared.centre)
         return replace(shared, model=model)
 
@@ -550,7 +551,7 @@ class Adaptation:
             trials = self._trial_options()
             transform = partial(through, steps)
             calibrations = selection.calibrate(
-                self.levels, stats, ways, transform, plda.scales_, trials, plda.calibration_
+                self.levels, stats, ways, transform, plda.scales_, trials, plda.calibration_, name != "labels"
             )
             kept = {"calibrations": np.array(calibrations, float).reshape(-1)}
             self.observer.stage_done(f"calibration {name}", kept)

@@ -316,6 +316,12 @@ class Levels:
             return self
         return Levels(self.result(self.mu, None, of_sessions * self.S, of_noise * self.N), self.priors)
 
+    def has_grown(self, target: Target) -> bool:
+        """Whether recordings of the target vary more than those of the model, in units of the total covariance."""
+        total = self.B + self.S + self.mean_noise(target)
+        C = target.total if target.noise is None or target.both is None else target.noise + target.both
+        return bool(np.trace(np.linalg.solve(total, C)) > self.model.d)
+
     def moved(self, target: Target, k: float) -> Floats:
         """(K, d) the means after going the part k of the way to those of the target.
 

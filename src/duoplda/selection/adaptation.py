@@ -168,6 +168,7 @@ def calibrate(
     scales: Scales,
     options: TrialOptions,
     before: Any,
+    of_clusters: bool = False,
 ) -> list[HeldOutCalibration]:
     """The calibration of a model that is adapted to `stats` in each of some ways, from trials of those left out.
 
@@ -179,6 +180,7 @@ def calibrate(
     options : how trials are made, and what they cost
     before : the calibration of the source, or None. Where it knows the structure of trials, what it makes of structures
         stays: learned are a scale and an offset of the ratios that it has calibrated.
+    of_clusters : whether speakers are clusters, which may be wrong; see `bounded`
 
     Speakers are divided into folds in four ways, whose trials are pooled: with one way, the calibration of a dozen
     speakers hangs on who is in which fold. An empty list: no trials can be made.
@@ -201,7 +203,7 @@ def calibrate(
     for part in pooled:
         tar, non, weight = (np.concatenate(values) for values in zip(*part, strict=True))
         cost_before = decision_cost(reference(tar), reference(non), 1.0, 0.0, options.priors, weight)
-        calibrations.append(HeldOutCalibration(*bounded(tar, non, options.priors, weight, limits), cost_before))
+        calibrations.append(HeldOutCalibration(*bounded(tar, non, options.priors, weight, limits, of_clusters), cost_before))
     return calibrations
 
 
@@ -248,9 +250,19 @@ def _turns(
 
 
 def bounded(
-    tar: Floats, non: Floats, priors: Sequence[float], weight: Floats, limits: tuple[float, float] = SCALE_LIMITS
+    tar: Floats,
+    non: Floats,
+    priors: Sequence[float],
+    weight: Floats,
+    limits: tuple[float, float] = SCALE_LIMITS,
+    of_clusters: bool = False,
 ) -> tuple[float, float, float]:
     """Scale and offset of the calibration of lowest cost among those that are within limits, and that cost.
+
+    Two clusters of one speaker make non-targets that score high, which lower the offset and hardly the scale. Ratios
+    that are too sure of themselves lower both. So clusters lower the offset by no more than they lower the scale: in 20
+    drawn targets whose offset they lowered, that made ratios worse by .015 bits, and where they raised it, better by
+    .09.
 
     The cost is convex: where the best scale is beyond a limit, the best one within is that limit, and so is the offset.
     """
@@ -259,8 +271,12 @@ def bounded(
         scale = float(np.clip(scale, *limits))
         offset = best_offset(scale * tar, scale * non, priors, weight)
     cost = partial(decision_cost, tar, non, priors=priors, weight=weight)
-    if abs(offset) > OFFSET_LIMIT:
-        offset = float(np.clip(offset, -OFFSET_LIMIT, OFFSET_LIMIT))
-        between_limits = minimize_scalar(lambda scale: cost(scale, offset), bounds=limits, method="bounded").x
-        scale = min((*limits, float(between_limits)), key=lambda scale: cost(scale, offset))
-    return float(scale), float(offset), cost(scale, offset)
+
+    def within(scale: float) -> float:
+        least = min(scale - 1, 0.0) if of_clusters else -OFFSET_LIMIT
+        return float(np.clip(offset, least, OFFSET_LIMIT))
+
+    if within(scale) != offset:
+        between_limits = minimize_scalar(lambda scale: cost(scale, within(scale)), bounds=limits, method="bounded").x
+        scale = min((*limits, float(between_limits)), key=lambda scale: cost(scale, within(scale)))
+    return float(scale), within(scale), cost(scale, within(scale))
