@@ -220,6 +220,20 @@ MUTANTS: list[Mutant] = [
         "tests/test_channels.py -k made_up",
     ),
     Mutant(
+        "kinds that are no likelier are kept for what their trials save",
+        "selection/channels.py",
+        "if cheaper and gains_more_than_chance(best.surprise, more.surprise):",
+        "if cheaper:",
+        "tests/test_channels.py -k made_up",
+    ),
+    Mutant(
+        "kinds are looked for by their means alone",
+        "model/kinds.py",
+        'STARTS = ("means", "lengths")',
+        'STARTS = ("means",)',
+        "tests/test_channels.py -k noise_alone",
+    ),
+    Mutant(
         "trials of held-out speakers are made by the kinds that were learnt",
         "selection/decision.py",
         "shaping = sample.without_kinds() if sample is not None and options.infer_kinds else sample",
