@@ -15,7 +15,7 @@ drew the target. A cell is marked
 - `~` where at least 20 labelled speakers leave more than half of what no adaptation loses to the true model (on a log
   scale of that loss, an adaptation that halves it has gone one step of two).
 `--table` writes what was measured, and `--from` prints such files together. The last line tells the processor time:
-the whole table takes SECONDS.
+the whole table takes half an hour of it, so two to four minutes with `--jobs 16` on 16 cores.
 """
 
 from __future__ import annotations

@@ -146,4 +146,4 @@ def _surprise(fold: HeldOutFold) -> NDArray[np.float64]:
     share = np.maximum(fold.shrinker.N / fold.shrinker.N.sum(), 1e-12)  # a kind may be of this fold alone
     ln = logsumexp(kind_log_joint(_usually_shrunk(fold.shrinker), sample.X, share), axis=1)
     _, speaker = np.unique(sample.speaker, return_inverse=True)
-    return np.bincount(speaker, -ln)
+    return np.bincount(speaker, -ln).astype(np.float64)
