@@ -548,6 +548,16 @@ def test_sessions_that_fall_apart_differ_more_and_not_their_speakers(plda):
     assert_sound(adapted)
 
 
+def test_sessions_that_fall_apart_and_vary_less_tell_nothing(plda):
+    """Speakers who differ less fall apart, too: nothing has grown that sessions and noise could be given."""
+    alike = replace(SOURCE, V=SOURCE.V / 3)
+    X, _, session = drawn(alike, 4, 6, (3, 6), (1, 3), prefix="n")[:3]
+    adapted = plda.adapt(X, session=session)
+    assert any("few clusters have several sessions" in note for note in adapted.adapted_["notes"])
+    test = drawn(alike, 60, 6, (4, 4), (2, 2), prefix="f")[:3]
+    assert cllr(adapted, test) < cllr(plda, test) + 0.003
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_too_few_clusters(well, n):
     X, _, session = clear(n, 11)

@@ -16,7 +16,7 @@ from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.datasets import draw
 from duoplda.model import adaptation as ad
 from duoplda.model.adaptation import Levels, SessionShares, Shares, Target
-from duoplda.model.parameters import checked
+from duoplda.model.parameters import Model, checked
 from duoplda.selection.adaptation import OFFSET_LIMIT, SCALE_LIMITS, bounded, moves
 from duoplda.selection.cost import best_offset, cost
 from test_statistics import assert_equal_statistics
@@ -744,3 +744,38 @@ def test_some_calibrations_are_at_the_limits():
     assert at["within"] == (False, False)
     assert at["perfectly separated"] == at["inverted"] == (True, False)
     assert all(offset for name, (_, offset) in at.items() if name.startswith("far"))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_clusters_lower_the_offset_no_more_than_the_scale(name):
+    """The lowest cost among such calibrations, found again on a grid."""
+    tar, non, weight = BOUNDED[name]
+    priors = (0.5, 0.01)
+    scale, offset, lowest = bounded(tar, non, priors, weight, of_clusters=True)
+    assert SCALE_LIMITS[0] <= scale <= SCALE_LIMITS[1]
+    assert scale - 1 <= offset <= OFFSET_LIMIT
+    assert lowest == pytest.approx(cost(tar, non, scale, offset, priors, weight), rel=1e-12)
+    for other_scale in np.linspace(*SCALE_LIMITS, 40):
+        for other_offset in np.linspace(other_scale - 1, OFFSET_LIMIT, 40):
+            other = cost(tar, non, other_scale, other_offset, priors, weight)
+            assert lowest <= other + 1e-3 * other / len(tar) ** 0.5 + 1e-4  # a ridge keeps the scale from infinity
+
+
+def test_the_limit_for_clusters_is_reached_and_not_always():
+    offsets = {}
+    for name, (tar, non, weight) in BOUNDED.items():
+        scale, offset, _ = bounded(tar, non, (0.5, 0.01), weight, of_clusters=True)
+        offsets[name] = offset - (scale - 1)
+    assert offsets["shifted a little"] == 0
+    assert offsets["far below"] > 0
+
+
+def test_a_target_has_grown_where_its_recordings_vary_more():
+    model = Model(np.zeros((1, 2)), np.eye(2), np.eye(2), np.eye(2)[None], np.array(["only"]))
+    levels = Levels(model, np.ones(1))
+    for noise, both, grown in ((1.0, 1.9, False), (0.5, 2.6, True), (3.5, 0.0, True)):
+        target = Target(np.zeros((1, 2)), np.ones(1), 9 * np.eye(2), noise * np.eye(2), both=both * np.eye(2))
+        assert levels.has_grown(target) is grown
+    for total, grown in ((2.9, False), (3.1, True)):  # where sessions have one recording each
+        target = Target(np.zeros((1, 2)), np.ones(1), total * np.eye(2), None)
+        assert levels.has_grown(target) is grown

@@ -11,6 +11,7 @@ import pytest
 import oracle
 from duoplda import PLDA, DuopldaError, Recordings, Statistics
 from duoplda.arrays import to_numpy
+from duoplda.datasets import make_recordings
 from duoplda.model import em
 from duoplda.model.acceleration import Anderson
 from duoplda.model.parameters import Model, floored
@@ -184,7 +185,7 @@ def test_no_kinds_are_made_up(n, seed):
     X, speaker, session = (column[data.kind == 0] for column in (data.X, data.speaker, data.session))
     plda = PLDA(n_channels="auto", shrinkage="auto", random_state=0).fit(X, speaker, session=session)
     assert len(plda.channels_) == 1
-    assert list(plda.channel_costs_) == [1, 2]
+    assert list(plda.channel_costs_) == [1, 2, 3]
 
 
 def test_learnt_kinds_do_not_depend_on_the_order_of_rows():
@@ -372,3 +373,28 @@ def test_kinds_that_are_hard_to_tell_apart_are_inferred_with_their_prior():
     posterior /= posterior.sum(axis=1, keepdims=True)
     assert (posterior.max(axis=1) < 0.9).any()
     np.testing.assert_allclose(plda.channel_posterior(X), posterior, rtol=1e-9)
+
+
+@pytest.mark.parametrize("K", [2, 3])
+def test_kinds_that_differ_in_noise_alone_are_found(K):
+    """Differences from the mean of a session are then told apart by their lengths, not by where they point."""
+    data = make_recordings(60, (2, 4), (3, 5), n_dimensions=12, n_speaker_factors=6, n_session_factors=6, seed=0)
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, K, len(data.X))
+    X = data.X + 2 * kind[:, None] * rng.normal(size=data.X.shape)
+    plda = PLDA(n_channels="auto", shrinkage=(0.1, 0.1, 0.1), random_state=0)
+    plda.fit(X, data.speaker, session=data.session)
+    assert len(plda.channels_) == K
+    sizes = np.sort(np.trace(np.linalg.inv(plda.noise_precision_), axis1=1, axis2=2))
+    assert (sizes[1:] > 2 * sizes[:-1]).all()
+    found = plda.channel_posterior(X).argmax(axis=1)
+    by_noise = np.argsort(np.argsort(np.trace(np.linalg.inv(plda.noise_precision_), axis1=1, axis2=2)))
+    assert np.mean(by_noise[found] == kind) > 0.7  # measured: .75 and more
+
+
+def test_one_kind_is_found_where_nobody_can_be_held_out():
+    """Three speakers: nothing shows that a kind more would gain anything."""
+    data = of_two_kinds(3, 20)
+    assert (
+        len(PLDA(n_channels="auto").statistics(Recordings.from_arrays(data.X, data.speaker, data.session)).kinds) == 1
+    )

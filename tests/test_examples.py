@@ -441,6 +441,9 @@ def test_adaptation_on_drawn_data_helps_or_changes_nothing():
     for shift, speakers in (("none", 3), ("mean .5", 3), ("noise x3", 3)):  # recordings of a few people
         bits = drawn.measured(drawn.Case(shift, speakers, 0), ["nothing"]).bits
         assert bits["nothing"] <= bits["none"] + max(0.003, 0.01 * bits["none"])
+    for speakers, seed in ((3, 1), (5, 2)):  # whose sessions make 14 and 9 clusters
+        bits = drawn.measured(drawn.Case("speakers x.5", speakers, seed), ["sessions"]).bits
+        assert bits["sessions"] <= bits["none"] + 0.003
     text = drawn.table([drawn.Outcome(drawn.Case("U rotated", 20, 0), moved)])
     assert text.startswith("| shift | speakers | none | labels | true model |")
     assert text.endswith("0 worse than none (`!`), 0 less than half (`~`)")

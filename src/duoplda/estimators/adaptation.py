@@ -20,16 +20,17 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, on_device, to_numpy
+from duoplda.arrays import to_numpy
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
+from duoplda.estimators.domain import Chain
 from duoplda.estimators.preprocessing import Center, through
 from duoplda.estimators.sessions import SessionSides
 from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
@@ -40,14 +41,11 @@ from duoplda.model.parameters import Model
 from duoplda.model.sample import few
 from duoplda.model.shrinkage import Scales
 from duoplda.model.statistics import Statistics
-from duoplda.observer import SILENT, Observer
+from duoplda.observer import SILENT, Arrays, Observer
 from duoplda.selection import adaptation as selection
 from duoplda.selection.decision import TrialOptions, know_occasions
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
-
-if TYPE_CHECKING:
-    from duoplda.estimators.plda import PLDA
 
 Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
@@ -78,30 +76,6 @@ ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some c
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
 ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
 FOLDS = 16  # into which a pass divides speakers by their names; several of them make a fold of those left out
-
-
-@dataclass(frozen=True, eq=False)
-class Chain:
-    """Steps of preprocessing and the PLDA behind them, which an adaptation changes; a PLDA alone has no steps."""
-
-    plda_: PLDA
-    steps_: Steps = field(default_factory=dict)
-    domain_memory: domain.DomainMemory = field(default_factory=domain.DomainMemory)
-    counts_: dict[str, int] = field(default_factory=dict)
-
-    def enroll(
-        self,
-        X: Array,
-        ids: ArrayLike,
-        session: Any = None,
-        channel: Any = None,
-        occasion: Any = None,
-        *,
-        device: Any = None,
-    ) -> Sides:
-        """Sets of recordings as sides of the PLDA."""
-        Z = through(self.steps_, on_device(X, device), channel)
-        return self.plda_.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +194,14 @@ class Adaptation:
         }
         return self._result(methods[self.method]())
 
+    def _stage(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        """What a stage computes, or what an earlier run has computed."""
+        kept = self.observer.stage(name)
+        if kept is None:
+            kept = compute()
+            self.observer.stage_done(name, kept)
+        return kept
+
     # -- passes over the target
 
     def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
@@ -231,7 +213,7 @@ class Adaptation:
         if isinstance(target, Statistics):
             return target
         transform = partial(through, steps) if steps else None
-        if self.known == "nothing":
+        if target.known == "nothing":
             return Statistics.unlabelled(target, transform, device=self.device)
         return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
 
@@ -380,13 +362,14 @@ class Adaptation:
         Sessions are alone where they differ more than those of the source: then what has grown is taken to be at the
         levels below the speakers. Otherwise there are few speakers, and it is as if nothing were known.
         """
-        if _in_company(first.sizes) >= LEAST_IN_COMPANY or not any(shared.shares.values()):
+        target = Target.of(self.levels.fitting(stats))
+        sessions_differ = _in_company(first.sizes) < LEAST_IN_COMPANY and self.levels.has_grown(target)
+        if not sessions_differ or not any(shared.shares.values()):
             self._note("few clusters have several sessions: what they tell of how speakers differ is not used")
             return self._by_total(first)
         self._note(
             "many sessions are alone in their cluster: what has grown is taken to be at levels below the speakers"
         )
-        target = Target.of(self.levels.fitting(stats))
         model = levels_of.below_growing(self.levels, target, SessionShares(**shared.shares), shared.centre)
         return replace(shared, model=model)
 
@@ -436,9 +419,7 @@ class Adaptation:
         else:
             X = few(self.target, RECORDINGS_TO_CLUSTER)
             sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
-            sample = Recordings.from_arrays(X, cluster(sides).labels)
-            steps = {} if domain.whitens(self.source) else self.source.steps_
-            stats = Statistics.of(sample, partial(through, steps) if steps else None)
+            stats = self._measured(Recordings.from_arrays(X, cluster(sides).labels))
         n = levels_of.effective_speakers(stats)
         least = self._scatter_of_speakers(n)
         return n, max(self._scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
@@ -539,40 +520,37 @@ class Adaptation:
         return replace(adaptation, chosen=chosen, notes=tuple(notes), cost=cost, kappa=kappa)
 
     def _calibrations(
-        self, name: str, stats: Statistics, steps: Steps, ways: Sequence[Callable[[Statistics], Model]]
+        self, name: str, stats: Statistics, steps: Steps, ways: Sequence[selection.Way]
     ) -> list[selection.HeldOutCalibration]:
         """By trials of those left out, for ways to adapt; none where no trials can be made."""
         if not selection.have_folds(stats):
             return []
-        kept = self.observer.stage(f"calibration {name}")
-        if kept is None:
-            plda = self.source.plda_
-            trials = self._trial_options()
-            transform = partial(through, steps)
-            calibrations = selection.calibrate(
-                self.levels, stats, ways, transform, plda.scales_, trials, plda.calibration_
-            )
-            kept = {"calibrations": np.array(calibrations, float).reshape(-1)}
-            self.observer.stage_done(f"calibration {name}", kept)
+
+        def compute() -> Arrays:
+            before = self.source.plda_.calibration_
+            calibrations = selection.calibrate(self._left_out(stats, ways, steps), before, name != "labels")
+            return {"calibrations": np.array(calibrations, float).reshape(-1)}
+
+        kept = self._stage(f"calibration {name}", compute)
         return [selection.HeldOutCalibration(*row) for row in kept["calibrations"].reshape(-1, 4).tolist()]
 
-    def _kappa(self, stats: Statistics, steps: Steps, way: Callable[[Statistics], Model]) -> float | None:
+    def _kappa(self, stats: Statistics, steps: Steps, way: selection.Way) -> float | None:
         """What sessions of one occasion have in common, for one way to adapt; None where nothing tells."""
         if not selection.have_folds(stats) or not know_occasions([fold.sample for fold in stats.folds]):
             return None
-        kept = self.observer.stage("occasions")
-        if kept is None:
-            scales = self.source.plda_.scales_
-            kappa = selection.kappa_of_occasions(
-                self.levels, stats, way, partial(through, steps), scales, self._trial_options()
-            )
-            kept = {"kappa": np.array([] if kappa is None else [kappa])}
-            self.observer.stage_done("occasions", kept)
-        return float(kept["kappa"][0]) if len(kept["kappa"]) else None
 
-    def _trial_options(self) -> TrialOptions:
+        def compute() -> Arrays:
+            kappa = selection.kappa_of_occasions(self._left_out(stats, [way], steps))
+            return {"kappa": np.array([] if kappa is None else [kappa])}
+
+        kappa = self._stage("occasions", compute)["kappa"]
+        return float(kappa[0]) if len(kappa) else None
+
+    def _left_out(self, stats: Statistics, ways: Sequence[selection.Way], steps: Steps) -> selection.LeftOut:
+        """What trials of those left out of some ways to adapt are made of."""
         plda = self.source.plda_
-        return TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+        options = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
+        return selection.LeftOut(self.levels, stats, ways, partial(through, steps), plda.scales_, options)
 
     def _choose_levels(
         self,
@@ -585,35 +563,38 @@ class Adaptation:
         if not selection.have_folds(stats):
             self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
             return selection.Gain(candidates[-1], 0.0, 0.0)
-        kept = self.observer.stage(f"levels {name}")
-        if kept is None:
+
+        def compute() -> Arrays:
             gain = selection.choose_levels(self.levels, stats, candidates, adapted)
-            kept = {"move": np.array(gain.move, float), "gain": np.array(gain[1:])}
-            self.observer.stage_done(f"levels {name}", kept)
+            return {"move": np.array(gain.move, float), "gain": np.array(gain[1:])}
+
+        kept = self._stage(f"levels {name}", compute)
         return selection.Gain(Move(*map(bool, kept["move"][:3].tolist())), *kept["gain"].tolist())
 
     # -- clusters that stand for speakers
 
     def _partition(self, name: str, trust: float, adapted: Adapted) -> Relabelled:
         """The recordings with clusters of their sessions, by an adapted model, as speakers."""
-        assert isinstance(self.target, Recordings)
+        target = self.target
+        assert isinstance(target, Recordings)
         if (name, trust) in self.partitions:
             return self.partitions[name, trust]
-        kept = self.observer.stage(f"partition {name} {trust:g}")
-        if kept is None:
+
+        def compute() -> Arrays:
             chain = self._unscaled(adapted.model, adapted.steps)
             job = SessionSides(chain.enroll, labelled=True, device=self.device)
-            sides = reduce(Sides.add, (part for _, _, part in self.target.map(job)))
+            sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
             sessions = clusters.ids[order]
             labels = clusters.labels[order]
             # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
             first = np.unique(labels, return_index=True)[1]
-            kept = {"sessions": sessions, "speakers": sessions[first][labels]}
-            kept["posterior"] = np.round([clusters.log_posterior], 6)  # the last digits hang on the order of recordings
-            self.observer.stage_done(f"partition {name} {trust:g}", kept)
-        self.partitions[name, trust] = Relabelled(self.target, kept["sessions"], kept["speakers"])
+            posterior = np.round([clusters.log_posterior], 6)  # the last digits hang on the order of recordings
+            return {"sessions": sessions, "speakers": sessions[first][labels], "posterior": posterior}
+
+        kept = self._stage(f"partition {name} {trust:g}", compute)
+        self.partitions[name, trust] = Relabelled(target, kept["sessions"], kept["speakers"])
         if trust == TRUSTS[0]:
             self.posteriors[name] = float(kept["posterior"][0])
         return self.partitions[name, trust]

@@ -244,7 +244,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """
         check_is_fitted(self)
         adapted = adaptation.adapt(
-            adaptation.Chain(self.plda_, self.steps_),
+            domain.Chain(self.plda_, self.steps_),
             X,
             speaker,
             session,

@@ -38,7 +38,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import gamma
 
-from duoplda.arrays import Array, check_finite, namespace, take, to_numpy
+from duoplda.arrays import Array, check_finite, namespace, on_device, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DomainWarning, DuopldaError
@@ -136,21 +136,35 @@ class MeasuredChain(Protocol):
         """What this very chain remembers; copies and files of it start anew."""
 
 
-@dataclass(frozen=True)
-class PldaAlone:
-    """A PLDA as a chain without steps."""
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Fitted steps of preprocessing and the PLDA behind them; a PLDA alone has no steps."""
 
     plda_: Any
-    steps_: dict[str, Any]
-    domain_memory: DomainMemory
+    steps_: dict[str, Any] = field(default_factory=dict)
+    domain_memory: DomainMemory = field(default_factory=DomainMemory)
     counts_: dict[str, int] = field(default_factory=dict)
+
+    def enroll(
+        self,
+        X: Array,
+        ids: ArrayLike,
+        session: Any = None,
+        channel: Any = None,
+        occasion: Any = None,
+        *,
+        device: Any = None,
+    ) -> Sides:
+        """Sets of recordings as sides of the PLDA."""
+        Z = through(self.steps_, on_device(X, device), channel)
+        return self.plda_.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 def measured(model: Any) -> MeasuredChain:
     """A back-end as it is; a PLDA alone as a chain without steps, which remembers what the PLDA does."""
     if hasattr(model, "steps_"):
         return model
-    return PldaAlone(model, {}, model.domain_memory, getattr(model, "counts_", {}))
+    return Chain(model, {}, model.domain_memory, getattr(model, "counts_", {}))
 
 
 class Domain(NamedTuple):

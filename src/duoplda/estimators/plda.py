@@ -749,7 +749,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         """
         check_is_fitted(self)
         adapted = adaptation.adapt(
-            adaptation.Chain(self),
+            domain.Chain(self),
             X,
             speaker,
             session,

@@ -24,7 +24,7 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Ints
 from duoplda.data.recordings import ROWS, ArrayRecordings
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.estimators import domain
+from duoplda.estimators import checks, domain
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels

@@ -29,7 +29,7 @@ What Kaldi's `ivector-adapt-plda` does is at the end, for those who come from th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,10 +291,7 @@ class Levels:
         shapes take many.
         """
         N = self.mean_noise(target)
-        total = self.B + self.S + N
-
-        def size(C: Floats) -> float:
-            return float(np.trace(np.linalg.solve(total, C)))
+        size = partial(self.size, target=target)
 
         def ratio(new: float, old: float) -> float:
             return new / old if new > LEAST_GROWTH * old > 0 else 1.0
@@ -315,6 +312,15 @@ class Levels:
         if of_sessions == of_noise == 1:
             return self
         return Levels(self.result(self.mu, None, of_sessions * self.S, of_noise * self.N), self.priors)
+
+    def size(self, C: Floats, target: Target) -> float:
+        """tr(T^-1 C), with the total covariance T that recordings of the target would have."""
+        return float(np.trace(np.linalg.solve(self.B + self.S + self.mean_noise(target), C)))
+
+    def has_grown(self, target: Target) -> bool:
+        """Whether recordings of the target vary more than those of the model."""
+        C = target.total if target.noise is None or target.both is None else target.noise + target.both
+        return self.size(C, target) > self.model.d
 
     def moved(self, target: Target, k: float) -> Floats:
         """(K, d) the means after going the part k of the way to those of the target.
@@ -433,15 +439,9 @@ def below_growing(levels: Levels, target: Target, shares: SessionShares, k: floa
     the directions in which it does.
     """
     target = replace(target, speaker=None, session=None, below=None)  # who speaks is not known, or a guess
-    means = levels.moved(target, k)
-    grown = levels.grown(target)
-    if target.noise is not None and target.both is not None:
-        both = grown.B + grown.S
-        w = shares.both
-        B, S = _one_grows((1 - w) * both + w * target.both, both, grown.B)
-        N = _noise(grown, target, shares.noise)
-        return grown.result(means, B, S, N)
-    return through_growing_total(levels, target, shares.both, k)
+    if target.noise is None or target.both is None:
+        return through_growing_total(levels, target, shares.both, k)
+    return between(levels.grown(target), target, shares, k, sessions_grow=True)
 
 
 @reproducible()
@@ -460,9 +460,9 @@ def through_growing_total(levels: Levels, target: Target, share: float, k: float
     total = levels.B + levels.S + levels.mean_noise(target)
     mixed = (1 - share) * total + share * target.total
     B, S, *N = _moved_together(mixed, total, levels.B, levels.S, *levels.N)
-    r = float(np.trace(np.linalg.solve(total, mixed))) / levels.model.d
+    r = levels.size(mixed, target) / levels.model.d
     if r > 1:
-        below = 1 - float(np.trace(np.linalg.solve(total, B))) / (r * levels.model.d)  # the share of S' and N'
+        below = 1 - levels.size(B, target) / (r * levels.model.d)  # the share of S' and N'
         factor = (1 - (1 - below) / r) / below
         B = B / r
         S = S * factor

@@ -1,8 +1,10 @@
 """Kinds of channels learnt from recordings that have no labels of them.
 
 Recordings of one session differ only by their channels: phi - (mean of the session) = eps less its mean. Clusters of
-such differences, each with its own mean and covariance, are the start. Then, in turns, a model is trained with the
-present kinds, and each recording gets the kind that best explains what the posterior means of y and x leave of it:
+such differences, each with its own mean and covariance, are the start. They come from k-means, which finds kinds whose
+means differ, or from the lengths of the differences, which tell kinds that differ in noise alone. Then, in turns, a
+model is trained with the present kinds, and each recording gets the kind that best explains what the posterior means of
+y and x leave of it:
 
     argmax_k  ln pi_k + ln N(phi - V y - U x; mu_k, W_k^-1)
 
@@ -23,9 +25,13 @@ from duoplda.errors import DuopldaError
 from duoplda.model import posteriors as post
 from duoplda.model.parameters import Model
 
+STARTS = ("means", "lengths")  # what kinds differ in at first
+
 
 @reproducible()
-def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0) -> Ints:
+def learn(
+    X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints], Model], seed: int = 0, start: str = "means"
+) -> Ints:
     """The kind of each recording, from 0 to K - 1; `train` fits a model to the recordings with the kinds it gets."""
     labels = labels.filled
     several = labels.counts.sum(axis=1)[labels.session] > 1
@@ -33,7 +39,7 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
         few = f"only {int(several.sum())} of {len(X)} recordings share their session with others"
         why = "only recordings of one session differ by their channel alone. Label the kinds"
         raise DuopldaError(f"{few}, too few to tell {K} kinds of channels apart: {why}")
-    kind = _start(X, labels, several, K, seed)
+    kind = _start(X, labels, several, K, seed, start)
     for _ in range(4):  # most recordings have their kind after two rounds, and each trains a model
         before = kind
         model = train(kind)
@@ -48,8 +54,8 @@ def learn(X: NDArray[np.float64], labels: Labels, K: int, train: Callable[[Ints]
     return kind
 
 
-def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K: int, seed: int) -> Ints:
-    """Clusters of differences from the session's mean: k-means, then Gaussians with a covariance each."""
+def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K: int, seed: int, start: str) -> Ints:
+    """Clusters of differences from the session's mean: by one of `STARTS`, then Gaussians with a covariance each."""
     rows = np.flatnonzero(several)
     _, session = np.unique(labels.session[rows], return_inverse=True)
     order = np.argsort(session, kind="stable")
@@ -62,8 +68,12 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     keep = s > 1e-10 * s[-1]
     r = r @ (T[:, keep] / np.sqrt(s[keep]))  # white on the whole
     d = r.shape[1]
-    with threadpool_limits(1, user_api="openmp"):  # the sums of k-means depend on the number of threads
-        kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
+    if start == "means":
+        with threadpool_limits(1, user_api="openmp"):  # the sums of k-means depend on the number of threads
+            kind = KMeans(K, n_init=4, random_state=seed).fit(r).labels_.astype(np.int64)
+    else:
+        squares = np.einsum("ij,ij->i", r, r)
+        kind = np.searchsorted(np.quantile(squares, np.arange(1, K) / K), squares)
     ln = np.empty((len(r), K))
     e = np.empty_like(r)
     for _ in range(20):  # it is only a start: what is left to do, the rounds of training do

@@ -231,8 +231,8 @@ def transform(model: Model, X: Array, kind: Ints) -> Array:
 
 
 @ar.reproducible()
-def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
-    """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
+def kind_log_joint(model: Model, X: Array, priors: Array) -> Array:
+    """(N, K) ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1), without d/2 ln 2 pi."""
     xp = ar.namespace(X)
     common = model.V @ model.V.T + model.U @ model.U.T
     joint = []
@@ -240,6 +240,12 @@ def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
         precision, ln_det = ar.spd_inverse(common + ar.spd_inverse(model.W[k, ...])[0])
         e = ar.tall_product(X - model.mu[k, ...], ar.cholesky(precision))
         joint.append(xp.log(priors[k]) - (xp.sum(e * e, axis=1) + ln_det) / 2)
-    ln = xp.stack(joint, axis=1)
+    return xp.stack(joint, axis=1)
+
+
+def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
+    """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
+    xp = ar.namespace(X)
+    ln = kind_log_joint(model, X, priors)
     top = xp.max(ln, axis=1, keepdims=True)  # the exponential of the largest is 1: none overflows
     return ln - top - xp.log(xp.sum(xp.exp(ln - top), axis=1, keepdims=True))

@@ -7,9 +7,11 @@ be at hand. The sample (`duoplda.model.sample`) is the same from arrays, files i
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from duoplda.arrays import Array, symmetric, to_numpy
 from duoplda.data import Recordings
@@ -17,18 +19,29 @@ from duoplda.data import labels as lab
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.model import kinds
 from duoplda.model.parameters import Model
+from duoplda.model.posteriors import kind_log_joint
 from duoplda.model.sample import Sample, SampleLimits
 from duoplda.model.shrinkage import Shrinker
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT
 from duoplda.selection.cost import gains_more_than_chance
 from duoplda.selection.decision import HeldOutCost
-from duoplda.selection.held_out import USUAL_SHRINKAGE, HeldOutLikelihood, guess_shrinkage, hold_out
+from duoplda.selection.held_out import USUAL_SHRINKAGE, HeldOutFold, can_hold_out, guess_shrinkage, hold_out
 from duoplda.selection.training import Training
 
 Transform = Callable[[NDArray[np.float64], NDArray[np.str_]], Array]  # of rows and their kinds
 
 MAX_KINDS = 8  # where their number is to be found
+# Two kinds may gain nothing where three gain much: of the five channels of so762, two make one kind of three of them.
+LEAST_TRIED = 3
+
+
+class Learnt(NamedTuple):
+    """Kinds of the recordings, and what speakers who were held out say of them, each its share."""
+
+    kind: lab.Ints
+    costs: NDArray[np.float64]  # of trials between them; where no trials can be made, the surprise
+    surprise: NDArray[np.float64]  # -ln p of their recordings, whatever their kinds are, by recording
 
 
 def learn(
@@ -47,22 +60,22 @@ def learn(
     learner = _Learner(training, rows, labels, seed)
     costs: dict[int, float] = {}
     if not isinstance(n_kinds, str):
-        best = learner.kinds(n_kinds)
+        best = learner.learn(n_kinds)
     else:
-        best = learner.kinds(1)
-        lowest = learner.costs(best)
-        costs[1] = float(lowest.sum())
+        best = learner.learn(1)
+        costs[1] = float(best.costs.sum())
         for K in range(2, MAX_KINDS + 1):
-            kind = learner.kinds(K)
-            by_speaker = learner.costs(kind)
-            costs[K] = float(by_speaker.sum())
-            if not gains_more_than_chance(lowest, by_speaker):
+            more = learner.learn(K)
+            costs[K] = float(more.costs.sum())
+            cheaper = gains_more_than_chance(best.costs, more.costs)
+            if cheaper and gains_more_than_chance(best.surprise, more.surprise):
+                best = more
+            elif K >= LEAST_TRIED:
                 break
-            best = kind
-            lowest = by_speaker
-    if not best.any():
+    kind = best.kind
+    if not kind.any():
         return recordings, costs
-    return ArrayRecordings(sample.X, labels=replace(labels, kinds=np.arange(int(best.max()) + 1), kind=best)), costs
+    return ArrayRecordings(sample.X, labels=replace(labels, kinds=np.arange(int(kind.max()) + 1), kind=kind)), costs
 
 
 class _Learner:
@@ -85,24 +98,31 @@ class _Learner:
         self.labels = labels
         self.seed = seed
 
-    def kinds(self, K: int) -> lab.Ints:
-        """The kind of each recording of the sample."""
+    def learn(self, K: int) -> Learnt:
+        """Kinds that are learnt from each start; those whose held-out trials cost least."""
         if K == 1:
-            return np.zeros(len(self.rows), np.int64)
-        return kinds.learn(self.rows, self.labels, K, lambda kind: self._train(self._statistics(kind)), self.seed)
+            return self._judged(np.zeros(len(self.rows), np.int64))
+        learnt = []
+        for start in kinds.STARTS:
+            kind = kinds.learn(
+                self.rows, self.labels, K, lambda kind: self._train(self._statistics(kind)), self.seed, start
+            )
+            learnt.append(self._judged(kind))
+        return min(learnt, key=lambda one: float(one.costs.sum()))
 
-    def costs(self, kind: lab.Ints) -> NDArray[np.float64]:
-        """The cost of held-out trials whose kinds are inferred, as the share of each speaker.
-
-        Where no trials can be made it is minus the log-likelihood of held-out speakers, as a single number.
-        """
+    def _judged(self, kind: lab.Ints) -> Learnt:
+        """The kinds with what held-out speakers say of them, whose kinds are inferred; 0 where none can be held out."""
         stats = self._statistics(kind, n_folds=2)
+        if not can_hold_out(stats):
+            return Learnt(kind, np.zeros(1), np.zeros(1))
         folds = hold_out(stats, lambda part: self._train(part, (0.0,)))
+        surprise = np.concatenate([_surprise(fold) for fold in folds]) / len(kind)
+        costs = surprise
         if self.trials is not None:
             criterion = HeldOutCost(folds, guess_shrinkage(stats), replace(self.trials, infer_kinds=True))
             if criterion.trials.folds:
-                return criterion.cost_by_speaker(_usually_shrunk)
-        return HeldOutLikelihood(folds, USUAL_SHRINKAGE).cost_by_speaker(_usually_shrunk)
+                costs = criterion.cost_by_speaker(_usually_shrunk)
+        return Learnt(kind, costs, surprise)
 
     def _statistics(self, kind: lab.Ints, n_folds: int = 0) -> Statistics:
         labels = replace(self.labels, kinds=np.arange(int(kind.max()) + 1), kind=kind)
@@ -117,3 +137,13 @@ class _Learner:
 
 def _usually_shrunk(shrinker: Shrinker) -> Model:
     return shrinker(USUAL_SHRINKAGE)
+
+
+def _surprise(fold: HeldOutFold) -> NDArray[np.float64]:
+    """-ln p of the recordings of each speaker of a fold, under a model that has not seen them, whatever their kinds."""
+    sample = fold.sample
+    assert sample is not None
+    share = np.maximum(fold.shrinker.N / fold.shrinker.N.sum(), 1e-12)  # a kind may be of this fold alone
+    ln = logsumexp(kind_log_joint(_usually_shrunk(fold.shrinker), sample.X, share), axis=1)
+    _, speaker = np.unique(sample.speaker, return_inverse=True)
+    return np.bincount(speaker, -ln).astype(np.float64)
