@@ -458,7 +458,7 @@ def resamples(
     rng = np.random.default_rng(seed)
     rounds = _progress_bar(range(n_resamples), progress)
     if speakers_a is None or speakers_b is None:
-        yield from (_trial_weights(rng, labels) for _ in rounds)
+        yield from (_drawn_weights(rng, labels, len(labels), None) for _ in rounds)
         return
     a = np.asarray(speakers_a)
     b = np.asarray(speakers_b)
@@ -470,7 +470,7 @@ def resamples(
     remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
     refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
     for _ in rounds:
-        yield _speaker_weights(rng, len(names), a, b, labels)
+        yield _drawn_weights(rng, labels, len(names), (a, b))
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
@@ -626,23 +626,17 @@ def _plain(value: Floats) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def _trial_weights(rng: np.random.Generator, labels: Booleans) -> Floats:
-    """How often each trial is drawn when as many as there are are drawn with replacement."""
-    for _ in range(1000):
-        times = np.bincount(rng.integers(len(labels), size=len(labels)), minlength=len(labels)).astype(np.float64)
-        if times[labels].any() and times[~labels].any():
-            return times
-    raise DuopldaError(f"{len(labels)} trials are too few to resample: no draw had trials of both classes")
-
-
-def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:
-    """Weights of the trials in one resample of n speakers; `a` and `b` are the speakers of their sides."""
+def _drawn_weights(rng: np.random.Generator, labels: Booleans, n: int, sides: tuple[Indices, Indices] | None) -> Floats:
+    """Weights of the trials in one draw, with replacement, of n speakers of their sides, or without these of trials."""
     for _ in range(1000):  # only where speakers are very few do many draws in a row lack a class
         times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
-        weights = np.where(labels, times[a], times[a] * times[b])
-        if weights[labels].any() and weights[~labels].any():
-            return weights
-    raise DuopldaError(f"{n} speakers are too few to resample: no draw had trials of both classes")
+        if sides is not None:
+            a, b = sides
+            times = np.where(labels, times[a], times[a] * times[b])
+        if times[labels].any() and times[~labels].any():
+            return times
+    what = "trials" if sides is None else "speakers"
+    raise DuopldaError(f"{n} {what} are too few to resample: no draw had trials of both classes")
 
 
 def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
