@@ -292,7 +292,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a calibration within bounds gives ratios beyond them",
-        "evaluation/bounded.py",
+        "evaluation/around.py",
         "np.clip(self.calibration_.transform(scores), self.lower_, self.upper_)",
         "self.calibration_.transform(scores)",
         "tests/test_calibration_around.py -k beyond_the_bounds",

@@ -21,12 +21,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.bounded import Bounded
+from duoplda.evaluation.around import BootstrapCalibration, Bounded
 from duoplda.evaluation.calibration_base import Calibration, load, refuse_infinite, restore, without_nan
 from duoplda.evaluation.densities import KDECalibration
 from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, tally
 from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, trial_folds
-from duoplda.evaluation.resampled import BootstrapCalibration
 
 __all__ = ["CALIBRATIONS", "AffineCalibration", "BootstrapCalibration", "Bounded", "Fusion", "HeldOutRatios"]
 __all__ += ["KDECalibration", "PAVCalibration", "QualityCalibration", "StructureCalibration", "load", "restore"]

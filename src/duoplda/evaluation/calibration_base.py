@@ -1,13 +1,12 @@
 """What all calibrations share: the class that they derive from, their state in plain numbers, and their file."""
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, to_numpy
@@ -120,49 +119,6 @@ def load(path: str | os.PathLike[str]) -> Any:
         name = str(header.get("class"))
         texts = {text: header[text] for text in _class_of(name)._texts if text in header}
         return restore(name, {**arrays, **texts})
-
-
-class Around(Calibration, ABC):
-    """What calibrations share that stand around another one, `calibration`; once it has learnt, it is `calibration_`.
-
-    The names of the inner state begin with its class: "AffineCalibration.scale_".
-    """
-
-    calibration: OfScores
-    calibration_: OfScores
-
-    def _inner(self) -> OfScores:
-        """A fresh inner calibration."""
-        inner = self.calibration
-        if not (isinstance(inner, Calibration) and inner.scores_suffice):
-            raise DuopldaError(f"{type(self).__name__} takes a calibration of scores alone, not {inner!r}")
-        return clone(inner)
-
-    @property
-    def title(self) -> str:
-        """The names of the classes, from the outermost inwards."""
-        inner = self.calibration_
-        return f"{type(self).__name__}({inner.title if isinstance(inner, Around) else type(inner).__name__})"
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what was learnt as floats and arrays, for `from_state`."""
-        check_is_fitted(self)
-        name = type(self.calibration_).__name__
-        return {f"{name}.{key}": value for key, value in self.calibration_.get_state().items()} | self._own_state()
-
-    @abstractmethod
-    def _own_state(self) -> dict[str, Any]:
-        """What is not of the inner calibration."""
-
-    @classmethod
-    def _split(cls, state: Mapping[str, Any]) -> tuple[OfScores, dict[str, Any]]:
-        """The inner calibration of a state, and what is not of it."""
-        own = {name: value for name, value in state.items() if "." not in name}
-        inner = {name.partition(".")[2]: value for name, value in state.items() if "." in name}
-        names = {name.partition(".")[0] for name in state if "." in name}
-        if len(names) != 1:
-            raise DuopldaError(f"{cls.__name__} needs the state of one inner calibration, not of {sorted(names)}")
-        return restore(names.pop(), inner), own
 
 
 def _class_of(name: str) -> type[Calibration]:

@@ -223,7 +223,7 @@ def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float
     >>> cllr([0.0, 0.0], [True, False])
     1.0
     """
-    return _cllr(*check_trials(scores, labels, weights))
+    return cross_entropy(*check_trials(scores, labels, weights))
 
 
 def min_cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
@@ -246,7 +246,7 @@ def calibration_loss(scores: ArrayLike, labels: ArrayLike, weights: Weights = No
     0.173289
     """
     trials = check_trials(scores, labels, weights)
-    return max(0.0, _cllr(*trials) - _min_cllr(pool(tally(*trials))))
+    return max(0.0, cross_entropy(*trials) - _min_cllr(pool(tally(*trials))))
 
 
 def pav_llr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Floats:
@@ -296,7 +296,7 @@ def measure(
     bins = tally(*trials)
     blocks = pool(bins)
     costs = np.stack([_normalised_cost(b, np.log(ratio), ratio) for b in (blocks, bins)], axis=1)  # least, actual
-    bits = _cllr(*trials)
+    bits = cross_entropy(*trials)
     fewest = _min_cllr(blocks)
     return np.array([_eer(bins, blocks, eer_method), *costs.ravel(), bits, fewest, max(0.0, bits - fewest)])
 
@@ -458,7 +458,7 @@ def resamples(
     rng = np.random.default_rng(seed)
     rounds = _progress_bar(range(n_resamples), progress)
     if speakers_a is None or speakers_b is None:
-        yield from (_trial_weights(rng, labels) for _ in rounds)
+        yield from (_drawn_weights(rng, labels, len(labels), None) for _ in rounds)
         return
     a = np.asarray(speakers_a)
     b = np.asarray(speakers_b)
@@ -470,7 +470,7 @@ def resamples(
     remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
     refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
     for _ in rounds:
-        yield _speaker_weights(rng, len(names), a, b, labels)
+        yield _drawn_weights(rng, labels, len(names), (a, b))
 
 
 def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
@@ -559,6 +559,14 @@ def pool(bins: Tally) -> Tally:
     return Tally(bins.scores[starts], targets, nontargets, np.maximum.accumulate(llr))
 
 
+def cross_entropy(s: Floats, y: Booleans, w: Floats, log_odds: float = 0.0) -> float:
+    """What is left to be known of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
+    cost = np.logaddexp(0.0, np.where(y, -s - log_odds, s + log_odds))
+    p = 1 / (1 + np.exp(-log_odds))
+    nats = p * np.average(cost[y], weights=w[y]) + (1 - p) * np.average(cost[~y], weights=w[~y])
+    return float(nats / np.log(2))
+
+
 def _curve(bins: Tally) -> DetCurve:
     """Error rates of accepting all bins, all but the lowest, ..., none."""
     missed = np.concatenate(([0.0], np.cumsum(bins.targets)))
@@ -606,19 +614,12 @@ def _cost_ratio(p_target: ArrayLike, c_miss: ArrayLike, c_fa: ArrayLike) -> Floa
     return np.asarray((1 - p) / p * (fa / miss))
 
 
-def _cllr(s: Floats, y: Booleans, w: Floats) -> float:
-    """Cllr of checked trials, in bits."""
-    cost = np.logaddexp(0.0, np.where(y, -s, s))
-    total = np.average(cost[y], weights=w[y]) + np.average(cost[~y], weights=w[~y])
-    return float(total / (2 * np.log(2)))
-
-
 def _min_cllr(blocks: Tally) -> float:
     """Cllr of blocks at their own ratios. A class that a block lacks is left out: 0 times infinity is no number."""
     t = blocks.targets > 0
     n = blocks.nontargets > 0
     weights = np.concatenate((blocks.targets[t], blocks.nontargets[n]))
-    return _cllr(np.concatenate((blocks.llr[t], blocks.llr[n])), np.arange(len(weights)) < t.sum(), weights)
+    return cross_entropy(np.concatenate((blocks.llr[t], blocks.llr[n])), np.arange(len(weights)) < t.sum(), weights)
 
 
 def _plain(value: Floats) -> Any:
@@ -626,23 +627,17 @@ def _plain(value: Floats) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def _trial_weights(rng: np.random.Generator, labels: Booleans) -> Floats:
-    """How often each trial is drawn when as many as there are are drawn with replacement."""
-    for _ in range(1000):
-        times = np.bincount(rng.integers(len(labels), size=len(labels)), minlength=len(labels)).astype(np.float64)
-        if times[labels].any() and times[~labels].any():
-            return times
-    raise DuopldaError(f"{len(labels)} trials are too few to resample: no draw had trials of both classes")
-
-
-def _speaker_weights(rng: np.random.Generator, n: int, a: Indices, b: Indices, labels: Booleans) -> Floats:
-    """Weights of the trials in one resample of n speakers; `a` and `b` are the speakers of their sides."""
+def _drawn_weights(rng: np.random.Generator, labels: Booleans, n: int, sides: tuple[Indices, Indices] | None) -> Floats:
+    """Weights of the trials in one draw, with replacement, of n speakers of their sides, or without these of trials."""
     for _ in range(1000):  # only where speakers are very few do many draws in a row lack a class
         times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
-        weights = np.where(labels, times[a], times[a] * times[b])
-        if weights[labels].any() and weights[~labels].any():
-            return weights
-    raise DuopldaError(f"{n} speakers are too few to resample: no draw had trials of both classes")
+        if sides is not None:
+            a, b = sides
+            times = np.where(labels, times[a], times[a] * times[b])
+        if times[labels].any() and times[~labels].any():
+            return times
+    what = "trials" if sides is None else "speakers"
+    raise DuopldaError(f"{n} {what} are too few to resample: no draw had trials of both classes")
 
 
 def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:

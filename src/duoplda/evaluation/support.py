@@ -20,6 +20,7 @@ from duoplda.evaluation.metrics import (
     Tally,
     Weights,
     check_trials,
+    cross_entropy,
     interval,
     pool,
     resamples,
@@ -102,11 +103,7 @@ def ece(scores: ArrayLike, labels: ArrayLike, prior_log_odds: ArrayLike, weights
     if not np.all(np.abs(log_odds) <= MAX_LOG_ODDS):
         raise DuopldaError(f"prior_log_odds must lie within -{MAX_LOG_ODDS:g} .. {MAX_LOG_ODDS:g}")
     s, y, w = check_trials(scores, labels, weights)
-    entropies = []
-    for log_odd in log_odds.ravel().tolist():
-        cost = np.logaddexp(0.0, np.where(y, -s - log_odd, s + log_odd)) / np.log(2)
-        p = 1 / (1 + np.exp(-log_odd))
-        entropies.append(p * np.average(cost[y], weights=w[y]) + (1 - p) * np.average(cost[~y], weights=w[~y]))
+    entropies = [cross_entropy(s, y, w, log_odd) for log_odd in log_odds.ravel().tolist()]
     result = np.reshape(entropies, log_odds.shape)
     return float(result) if result.ndim == 0 else result
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ from duoplda.selection.search import Scores, Search
 from duoplda.selection.structure import StructuredTrials, by_structure
 from duoplda.selection.trials import DEFAULT_ENROLMENT, Enrolment, FoldTrials, make_trials, select_nontargets
 from duoplda.trials.structure import Structure
-from duoplda.trials.sums import ListedCells, ModelRatios, SideSums
+from duoplda.trials.sums import ModelRatios, SideSums
 
 KAPPAS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5)  # of which the best is taken: the cost is flat around it
 ENOUGH_SPEAKERS = 5  # of two occasions, to learn kappa from
@@ -60,12 +61,6 @@ class ScoredFold:
     trials: FoldTrials
     summed: Callable[[float], ModelRatios]  # for a kappa of sessions of one occasion
     pairs: ModelRatios
-    listed: list[ListedCells]
-
-    def counted(self, kappa: float) -> ScoredFold:
-        """The same trials with another kappa."""
-        pairs = self.summed(kappa)
-        return replace(self, pairs=pairs, listed=pairs.cells(self.trials.cells.astype(np.int64)))
 
 
 class HeldOutTrials:
@@ -76,7 +71,8 @@ class HeldOutTrials:
     samples : recordings of each fold, as its model takes them
     models : the model of each fold; it tells the kinds of channels, and infers them where that is asked for
     counts : (K,) recordings of each kind that the model of each fold has seen
-    first : the models under which the highest-scoring non-targets are found; `first_scores` are those under them
+    first : the models under which the highest-scoring non-targets are found; `first_scores` are those under them,
+        `weight` that of the non-targets, and `speakers` who enrols in targets and in non-targets
     across : trials across occasions, and sets with sessions of one of them, which count by the usual kappa; otherwise
         occasions are of no account
 
@@ -98,7 +94,9 @@ class HeldOutTrials:
         self.flops = 1e12 if all(model.d <= 256 for model in models) else 0.0  # 0: threads are not worth it
         self.folds: list[ScoredFold] = []
         self.n_speakers = 0
+        n_enrolled = 0
         first_scores = []
+        speakers = []
         for i, (sample, model, N) in enumerate(zip(samples, models, counts, strict=True)):
             if sample is not None and not across:
                 sample = sample.trimmed(FOLD_SAMPLE)  # as if nobody knew of occasions
@@ -118,10 +116,15 @@ class HeldOutTrials:
             pairs = summed(kappa)
             scores = to_numpy(pairs.matrix(model if first is None else first(i))).reshape(-1)[trials.cells]
             trials, kept_scores = select_nontargets(trials, scores, max_nontargets // len(samples))
-            self.folds.append(ScoredFold(i, trials, summed, pairs, pairs.cells(trials.cells.astype(np.int64))))
+            pairs.select(trials.cells)
+            self.folds.append(ScoredFold(i, trials, summed, pairs))
             first_scores.append(kept_scores)
+            speakers.append(n_enrolled + trials.speaker[trials.pairs[:, 0]])
+            n_enrolled += int(trials.speaker.max()) + 1
             self.n_speakers += len(np.unique(sample.speaker))
         self.first_scores = self._split(first_scores)
+        self.speakers = self._split(speakers)
+        self.weight = np.concatenate([np.zeros(0), *(fold.trials.weight for fold in self.folds)])
 
     def structure(self, model_of: Callable[[int], Model]) -> tuple[Structure, Structure]:
         """What is known of targets and of non-targets before their vectors are; the function gives a fold's model."""
@@ -139,33 +142,17 @@ class HeldOutTrials:
         structure = Structure(*(np.concatenate(values) for values in zip(*self.structure(model_of), strict=True)))
         target = np.repeat([True, False], [len(values) for values in scores])
         weight = np.concatenate([np.ones(len(scores[0])), self.weight])
-        fold = np.concatenate([[fold.index] * fold.trials.n_targets for fold in self.folds])
-        others = np.concatenate([[fold.index] * len(fold.trials.weight) for fold in self.folds])
-        folds = np.concatenate([fold, others])
-        speakers = np.concatenate(self.speakers)
-        return StructuredTrials(np.concatenate(scores), target, weight, structure, folds, speakers)
-
-    @property
-    def speakers(self) -> tuple[Ints, Ints]:
-        """The enrolled speaker of each target and of each non-target, as numbers over all folds."""
-        parts = []
-        n = 0
-        for fold in self.folds:
-            speaker = n + fold.trials.speaker[fold.trials.pairs[:, 0]]
-            parts.append(np.split(speaker, [fold.trials.n_targets]))
-            n += int(fold.trials.speaker.max()) + 1
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        folds = self._split([np.full(len(fold.trials.cells), fold.index) for fold in self.folds])
+        parts = (np.concatenate(values) for values in (folds, self.speakers))
+        return StructuredTrials(np.concatenate(scores), target, weight, structure, *parts)
 
     def counted(self, kappa: float) -> HeldOutTrials:
         """The same trials with another kappa of the sessions of one occasion."""
         out = copy(self)
-        out.folds = [fold.counted(kappa) for fold in self.folds]
+        out.folds = [replace(fold, pairs=fold.summed(kappa)) for fold in self.folds]
+        for fold in out.folds:
+            fold.pairs.select(fold.trials.cells)
         return out
-
-    @property
-    def weight(self) -> Floats:
-        """Of the non-targets."""
-        return np.concatenate([fold.trials.weight for fold in self.folds])
 
     def scores(self, *model_of: Callable[[int], Model]) -> list[Scores]:
         """Scores of targets and of non-targets over all folds; each function gives the model of a fold.
@@ -175,15 +162,16 @@ class HeldOutTrials:
 
         def score(task: tuple[Callable[[int], Model], ScoredFold]) -> Floats:
             make, fold = task
-            return to_numpy(fold.pairs.listed(make(fold.index), fold.listed))
+            return to_numpy(fold.pairs.listed(make(fold.index)))
 
         scores = list(in_order(score, [(make, fold) for make in model_of for fold in self.folds], self.flops))
         n = len(self.folds)
         return [self._split(scores[i * n : (i + 1) * n]) for i in range(len(model_of))]
 
-    def _split(self, scores: list[Floats]) -> Scores:
-        parts = [np.split(s, [fold.trials.n_targets]) for s, fold in zip(scores, self.folds, strict=True)]
-        none = np.zeros(0)
+    def _split(self, values: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What is known of the trials of each fold, of the targets and of the non-targets of all of them."""
+        parts = [np.split(v, [fold.trials.n_targets]) for v, fold in zip(values, self.folds, strict=True)]
+        none = np.zeros(0, bool)  # takes any other type
         return np.concatenate([none, *(p[0] for p in parts)]), np.concatenate([none, *(p[1] for p in parts)])
 
 
@@ -332,7 +320,7 @@ def learn_kappa(
         for part, kappa in zip(pooled, KAPPAS, strict=True):
             counted = held_out.counted(kappa)
             (scores,) = counted.scores(model_of)
-            part.append((*scores, counted.weight if counted.folds else np.zeros(0)))
+            part.append((*scores, counted.weight))
     costs = {}
     for kappa, part in zip(KAPPAS, pooled, strict=True):
         targets, nontargets, weight = (np.concatenate([np.zeros(0), *values]) for values in zip(*part, strict=True))

@@ -27,23 +27,11 @@ class StructuredTrials(NamedTuple):
     fold: Ints
     speaker: Ints  # who enrols
 
-    def of(self, rows: NDArray[np.bool_]) -> StructuredTrials:
-        """Some of the trials."""
-        structure = Structure(*(values[rows] for values in self.structure))
-        scores, target, weight, _, fold, speaker = self
-        return StructuredTrials(scores[rows], target[rows], weight[rows], structure, fold[rows], speaker[rows])
-
     def losses(self, llr: Floats, priors: tuple[float, ...]) -> Floats:
         """What each trial adds to the cost of some ratios."""
         share = np.where(self.target, self.weight / self.weight[self.target].sum(), 0.0)
         share = np.where(self.target, share, self.weight / self.weight[~self.target].sum())
         return share * np.where(self.target, *(trial_losses(llr, target, priors) for target in (True, False)))
-
-
-def learn(trials: StructuredTrials, priors: tuple[float, ...]) -> StructureCalibration:
-    """The calibration by structure whose decisions cost least."""
-    scores, target, weight, structure, *_ = trials
-    return StructureCalibration(priors).fit(scores, target, weight, expected=structure.expected, alike=structure.alike)
 
 
 @reproducible()
@@ -56,19 +44,27 @@ def by_structure(trials: StructuredTrials, priors: tuple[float, ...]) -> tuple[S
     folds = np.unique(trials.fold)
     if len(folds) < 2 or not trials.structure.expected.min() > 0:
         return None
-    saved = np.zeros(len(trials.scores))
+    scores, target, weight, structure, *_ = trials
+
+    def learnt(rows: NDArray[np.bool_]) -> tuple[StructureCalibration, Floats]:
+        """The calibration by structure of some trials whose decisions cost least, and what it costs of all."""
+        expected, alike = (values[rows] for values in structure)
+        fitted = StructureCalibration(priors).fit(
+            scores[rows], target[rows], weight[rows], expected=expected, alike=alike
+        )
+        return fitted, trials.losses(fitted.transform(scores, *structure), priors)
+
+    saved = np.zeros(len(scores))
     for fold in folds:
         held = trials.fold == fold
-        teaching = trials.of(~held)
-        fitted = learn(teaching, priors)
-        non = ~teaching.target
-        affine = calibrate(teaching.scores[teaching.target], teaching.scores[non], priors, teaching.weight[non])[1]
-        structured = trials.losses(fitted.transform(trials.scores, *trials.structure), priors)
-        saved[held] = (trials.losses(affine[0] * trials.scores + affine[1], priors) - structured)[held]
+        tar = target & ~held
+        non = ~target & ~held
+        scale, offset = calibrate(scores[tar], scores[non], priors, weight[non])[1]
+        saved[held] = (trials.losses(scale * scores + offset, priors) - learnt(~held)[1])[held]
     _, speaker = np.unique(trials.speaker, return_inverse=True)
     by_speaker = np.bincount(speaker.reshape(-1), saved)
     M = len(by_speaker)
     if M < 2 or by_speaker.mean() <= by_speaker.std(ddof=1) / np.sqrt(M):
         return None
-    fitted = learn(trials, priors)
-    return fitted, float(trials.losses(fitted.transform(trials.scores, *trials.structure), priors).sum())
+    fitted, losses = learnt(np.ones_like(target))
+    return fitted, float(losses.sum())

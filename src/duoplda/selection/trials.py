@@ -85,7 +85,8 @@ def make_trials(
         edges = [0, *(np.flatnonzero(np.diff(sample.session[rows])) + 1).tolist(), len(rows)]
         by_session = [rows[a:b].tolist() for a, b in pairwise(edges)]  # in order of hashes
         enrolled, others = _enrolled_and_tested(sample, rows, by_session)
-        possible = _in_turn([_enrolment_sets(sessions, kinds, K, enrolment) for sessions in enrolled])
+        groups = [_enrolment_sets(sessions, kinds, K, enrolment) for sessions in enrolled]
+        possible = [group for turn in zip_longest(*groups) for group in turn if group is not None]
         chosen = [possible[(speaker * share + i) % len(possible)] for i in range(min(share, len(possible)))]
         sets += chosen
         set_speaker += [speaker] * len(chosen)
@@ -123,11 +124,6 @@ def _enrolled_and_tested(sample: Sample, rows: Ints, by_session: list[list[int]]
         by_occasion.setdefault(int(sample.occasion[session[0]]), []).append(session)
     groups = [by_occasion[name] for name in sorted(by_occasion)]
     return groups if len(groups) > 1 else [], rows
-
-
-def _in_turn(groups: list[list[EnrolmentSet]]) -> list[EnrolmentSet]:
-    """The first sets of all groups, then the second ones, and so on."""
-    return [chosen for turn in zip_longest(*groups) for chosen in turn if chosen is not None]
 
 
 def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[FoldTrials, Floats]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duoplda.arrays import (
     Array,
@@ -88,11 +89,6 @@ class SideSums:
         return out
 
 
-# Listed pairs whose tests have one pattern, all (n,): their places in the list; the side; the test, among those of the
-# pattern; and pattern of the side * tests of the pattern + test. Sides and tests are in the order of their patterns.
-ListedCells = tuple[Ints, Ints, Ints, Ints]
-
-
 class ModelRatios:
     """Ratios of enrolled sides and tests, which share no session, under one model after another.
 
@@ -154,26 +150,30 @@ class ModelRatios:
         first, second = (s.patterns.index for s in self.sums)
         return Structure(expected, alike_p @ alike_q.T), first, second
 
-    def cells(self, cells: Ints) -> list[ListedCells]:
-        """What `listed` has to know of pairs (n,), each of which is side * T + test: worked out once for all models."""
-        side, test = np.divmod(cells, self.shape[1])
+    def select(self, cells: Ints | NDArray[np.int32]) -> None:
+        """Choose the pairs (n,), each of which is side * T + test, whose ratios `listed` gives.
+
+        What it has to know of those whose tests have one pattern is worked out once for all models: their places in the
+        list; the side, and the test among those of the pattern; and pattern of the side * tests of the pattern + test.
+        """
+        side, test = np.divmod(cells.astype(np.int64), self.shape[1])
         first, second = (s.patterns for s in self.sums)
         i = np.argsort(first.speakers)[side]
         j = np.argsort(second.speakers)[test]
-        out = []
+        self.n_listed = len(cells)
+        self.cells = []
         for q, tests in enumerate(self.tests_of):
             where = np.flatnonzero(second.index[test] == q)
             inside = j[where] - tests.start
-            m = tests.stop - tests.start
-            out.append((where, i[where], inside, first.index[side[where]] * m + inside))
-        return out
+            cell = first.index[side[where]] * (tests.stop - tests.start) + inside
+            self.cells.append((where, i[where], inside, cell))
 
     @reproducible()
-    def listed(self, model: Model, cells: list[ListedCells]) -> Array:
-        """(n,) the ratios of some pairs."""
+    def listed(self, model: Model) -> Array:
+        """(n,) the ratios of the listed pairs."""
         xp = namespace(model.V)
-        out = zeros((sum(len(where) for where, *_ in cells),), model.V)
-        for (where, i, j, cell), (left, right, of_side, of_test) in zip(cells, self._factors(model), strict=True):
+        out = zeros((self.n_listed,), model.V)
+        for (where, i, j, cell), (left, right, of_side, of_test) in zip(self.cells, self._factors(model), strict=True):
             n = left.shape[0]
             m = right.shape[0]
             # Up to a million pairs, or where a quarter are listed, all are multiplied faster than some are gathered.

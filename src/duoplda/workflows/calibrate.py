@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from duoplda.errors import DuopldaError, OptionsError, error_prefix
 from duoplda.estimators.backend import Backend
 from duoplda.evaluation import calibration, metrics
+from duoplda.evaluation.around import Around
 from duoplda.evaluation.calibration import Bounded, Fusion, QualityCalibration
-from duoplda.evaluation.calibration_base import Around
 from duoplda.evaluation.matching import Matched, calibrate_scores
 from duoplda.evaluation.quality import TrialQuality, described, linked_sides, trial_quality
 from duoplda.io import Scores, Trials, check_output, read_enrollment, read_quality, read_scores, write_scores
