@@ -26,7 +26,7 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.model.ragged import Patterns, speakers
 from duoplda.trials import optimum, rounds
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.concentration import LEAST_LN_ALPHA, learn, ln_alpha_of, most_ln_alpha, number_posterior
+from duoplda.trials.concentration import LEAST_LN_ALPHA, best_on_path, learn, ln_alpha_of, most_ln_alpha, number_posterior
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
 from duoplda.trials.refine import Places, Splits, best_places, exact_gain
@@ -207,35 +207,38 @@ def cluster(
     if fewest > max(n_items, 1):
         what = f"{n_items} items (sessions, or groups of them that must be together)"
         raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
-    p = Partition(items, ln_alpha, weight)
-    queue = Queue(p, slack=5.0) if few else Queue(p)  # nats: with few items there is time to look at more pairs
+    # Merging goes on beyond the best partition, down to where the least concentration would stop.
+    path = Partition(items, min(ln_alpha, LEAST_LN_ALPHA), weight)
+    queue = Queue(path, slack=5.0) if few else Queue(path)  # nats: with few items there is time to look at more pairs
     # The first neighbours are found by exact ratios where few patterns make these cheap, else by guesses.
     if discount != 1 or len(everyone.groups) > MOST_PATTERNS:
         queue.look(-np.inf, candidates)
     else:
         queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
     queue.merge_all(fewest, most)
+    pulls = np.array([gain + path.ln_alpha for _, _, gain, _ in path.merges])
+    n_clusters = np.array([n_items, *(left for _, _, _, left in path.history)])
+    allowed = (n_clusters >= fewest) & (n_clusters <= most)
     sure: dict[int, float] = {}
-    if learned and p.n_clusters <= most:
-        pulls = np.array([gain + ln_alpha for _, _, gain, _ in p.merges])
-        n_clusters = np.array([n_items, *(left for _, _, _, left in p.history)])
-        allowed = (n_clusters >= fewest) & (n_clusters <= most)
+    if learned and allowed.any():
         sure = number_posterior(pulls, len(items.m), n_sessions, n_clusters, allowed)
         ln_alpha, n_merges = learn(pulls, len(items.m), n_sessions, allowed)
-        p = p.after(n_merges, ln_alpha)
-    best = optimum.best_of_all(items, ln_alpha, weight, fewest, most) if optimum.is_affordable(items) else None
-    if p.n_clusters > most and best is None:
-        raise DuopldaError(
-            f"cannot_link (or known speakers) leave no way to fewer than {p.n_clusters} speakers, and {most} are asked "
-            "for: ask for more, or lift some constraints"
-        )
+    else:
+        n_merges = best_on_path(pulls, ln_alpha, allowed)
+    p = path.after(n_merges, ln_alpha)
     tree = list(p.merges)
+    best = optimum.best_of_all(items, ln_alpha, weight, fewest, most) if optimum.is_affordable(items) else None
+    if not allowed.any() and best is None:
+        raise DuopldaError(
+            f"cannot_link (or known speakers) leave no way to fewer than {path.n_clusters} speakers, and {most} are "
+            "asked for: ask for more, or lift some constraints"
+        )
+    splits = Splits(p)
     places = None
-    if refine and best is not None:
-        p = best
-    splits = Splits(p, tree)
     if refine and best is None:
-        places = improve(p, splits, fewest, most)
+        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most)
+    elif refine and best is not None:
+        splits.p = p = best
     found = _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
     return replace(found, number_posterior=sure)
 
@@ -365,9 +368,6 @@ def _answer(
             merge[row[order]] = value[order]
     runner_up, margin = _margins(p, places)
     posterior = speakers(p.evidence.G, Patterns(p.counts[slots]), p.gamma[slots])
-    log_posterior = p.weight * (p.Q[p.slots].sum() - items.Q.sum())
-    log_posterior += gammaln(p.m[p.slots]).sum() - gammaln(items.m).sum()
-    log_posterior -= p.ln_alpha * (len(items.m) - len(p.slots))
     return Clustering(
         ids=np.asarray(sides.ids),
         labels=index[p.where[item]],
@@ -383,7 +383,7 @@ def _answer(
         margin=margin[:n],
         merges=np.array(tree).reshape(-1, 4),
         leaves=len(items.m),
-        log_posterior=float(log_posterior),
+        log_posterior=p.log_posterior,
         means=posterior.mean @ p.evidence.basis.T,
         prior=1 / (1 + math.exp(p.ln_alpha)),
         exact=places.exact and every_pair_is_cheap(p, len(slots)),

@@ -70,17 +70,24 @@ def learn(pulls: Floats, n_items: int, n_sessions: float, allowed: NDArray[np.bo
     cluster and all alone, with the square root of the number of sessions. It ends where a number of clusters comes
     again: where alpha has more of them, the prior expects more, so that the numbers go up or down and not round.
     """
-    n_clusters = n_items - np.arange(len(pulls) + 1)
-    total = np.concatenate([[0.0], np.cumsum(pulls)])
-    total = np.where(allowed, total, -np.inf)
     ln_alpha = ln_alpha_of(max(1.5, math.sqrt(n_sessions)), n_sessions)
-    merges = -1
+    n_merges = -1
     while True:
-        best = int(np.argmax(total + n_clusters * ln_alpha))
-        if best == merges:
-            return ln_alpha, merges
-        merges = best
-        ln_alpha = ln_alpha_of(float(n_clusters[merges]), n_sessions)
+        best = best_on_path(pulls, ln_alpha, allowed)
+        if best == n_merges:
+            return ln_alpha, n_merges
+        n_merges = best
+        ln_alpha = ln_alpha_of(float(n_items - n_merges), n_sessions)
+
+
+def best_on_path(pulls: Floats, ln_alpha: float, allowed: NDArray[np.bool_]) -> int:
+    """After how many merges of a path the posterior is highest.
+
+    >>> best_on_path(np.array([3.0, 1.0, 2.5, -9.0]), 2.0, np.ones(5, bool))
+    1
+    """
+    gains = np.concatenate([[0.0], np.cumsum(pulls - ln_alpha)])
+    return int(np.argmax(np.where(allowed, gains, -np.inf)))
 
 
 def number_posterior(

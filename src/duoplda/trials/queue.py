@@ -110,6 +110,14 @@ class Partition:
         """The slots in which clusters live."""
         return np.flatnonzero(self.alive)
 
+    @property
+    def log_posterior(self) -> float:
+        """Of the partition, relative to each item being another speaker."""
+        slots = self.slots
+        evidence = self.weight * (self.Q[slots].sum() - self.items.Q.sum())
+        prior = gammaln(self.m[slots]).sum() - gammaln(self.items.m).sum()
+        return float(evidence + prior - self.ln_alpha * (len(self.items.m) - len(slots)))
+
     def guesses(self, a: int | Ints, b: Ints) -> Floats:
         """(k,) guesses at the gains of cluster a (or of each of some) and others."""
         Q = guessed_evidence(self.gamma[a] + self.gamma[b], self.lam[a] + self.lam[b])
@@ -163,26 +171,23 @@ class Partition:
         a = int(self.where[part[0]])
         if b < 0:
             b = int(np.flatnonzero(~self.alive)[0])
-            self.counts[b] = 0.0
-            self.gamma[b] = 0.0
-            self.m[b] = 0.0
-            self.owner[b] = -1
-            self.alive[b] = True
-            self.name[b] = self.next_name
-            self.next_name += 1
+        self.fill(a, [i for i in self.members[a] if i not in part], Q_without)
+        self.fill(b, self.members[b] + part, Q_with)
+
+    def fill(self, slot: int, members: list[int], Q: float) -> None:
+        """Make a cluster of these items, which have the evidence Q together."""
         items = self.items
-        for slot, sign, Q in ((a, -1.0, Q_without), (b, 1.0, Q_with)):
-            self.counts[slot] += sign * items.counts[part].sum(axis=0)
-            self.gamma[slot] += sign * items.gamma[part].sum(axis=0)
-            self.m[slot] += sign * items.m[part].sum()
-            self._changed(slot, Q)
-        self.members[a] = [i for i in self.members[a] if i not in part]
-        self.members[b] += part
-        self.where[part] = b
-        self.n_clusters += int(self.n_items[b] == 0) - int(self.n_items[a] == len(part))
-        self.n_items[a] -= len(part)
-        self.n_items[b] += len(part)
-        self.alive[a] = self.m[a] > 0
+        n_items = int((items.owner[members] < 0).sum())
+        self.n_clusters += int(n_items > 0) - int(self.n_items[slot] > 0)
+        self.n_items[slot] = n_items
+        self.members[slot] = members
+        self.where[members] = slot
+        self.owner[slot] = items.owner[members].max(initial=-1)
+        self.counts[slot] = items.counts[members].sum(axis=0)
+        self.gamma[slot] = items.gamma[members].sum(axis=0)
+        self.m[slot] = items.m[members].sum()
+        self.alive[slot] = len(members) > 0
+        self._changed(slot, Q)
 
     def _changed(self, slot: int, Q: float) -> None:
         self.lam[slot] = self.counts[slot] @ self.evidence.diagonals

@@ -14,7 +14,12 @@ import numpy as np
 
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats, guessed_evidence, guessed_joins
-from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Merge, Partition, Queue, exact_pairs, prior_gain
+from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Partition, Queue, exact_pairs, prior_gain
+
+
+# Partitions on the path of merges from which items are moved, by their numbers of clusters as shares of that of the
+# best one. On drawn data the highest posterior was most often reached from .9 or .8.
+STARTS = (1.0, 0.9, 0.8, 0.65, 0.5)
 
 
 class Places(NamedTuple):
@@ -175,10 +180,10 @@ def best_split(p: Partition, slot: int, parent: dict[int, int]) -> Split:
 class Splits:
     """The best split of each cluster, computed again where the cluster has changed."""
 
-    def __init__(self, p: Partition, tree: list[Merge]):
+    def __init__(self, p: Partition):
         self.p = p
         n = len(p.items.m)
-        self.parent = {node: n + t for t, merge in enumerate(tree) for node in merge[:2]}
+        self.parent = {node: n + t for t, merge in enumerate(p.merges) for node in merge[:2]}
         self.computed: dict[int, tuple[int, Split]] = {}  # by slots, with the version of the cluster
 
     def __getitem__(self, slot: int) -> Split:
@@ -217,7 +222,7 @@ def _split_and_merge(p: Partition, splits: Splits, fewest: int, most: int) -> bo
     return True
 
 
-def refine(p: Partition, splits: Splits, fewest: int, most: int) -> Places | None:
+def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | None:
     """Move items until none gains by it, then merge clusters again, and so on until nothing changes.
 
     Where items might be after that is returned; None where the last sweep moved some.
@@ -238,3 +243,30 @@ def refine(p: Partition, splits: Splits, fewest: int, most: int) -> Places | Non
         moved = before == len(p.merges)
     p.set_apart()
     return None
+
+
+def refine(
+    path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int
+) -> tuple[Partition, Splits, Places]:
+    """The partition with the highest posterior to which moves lead, its splits, and where items might be.
+
+    The moves begin at the best partition of a path of merges, which is that after `n_merges`, and at some that come
+    after it: items leave a cluster that is too large one by one, but two clusters that would be better in other pieces
+    keep these together.
+    """
+    number = np.array([left for _, _, _, left in path.history[n_merges:]])
+    starts = {n_merges}
+    k = path.after(n_merges, ln_alpha).n_clusters
+    for share in STARTS[1:]:
+        wanted = max(fewest, min(round(share * k), k - 1))
+        starts.update((n_merges + 1 + np.flatnonzero(number == wanted)[:1]).tolist())
+    best: tuple[Partition, Splits, Places | None] | None = None
+    for start in sorted(starts):
+        p = path.after(start, ln_alpha)
+        splits = Splits(p)
+        places = _improve(p, splits, fewest, most)
+        if best is None or p.log_posterior > best[0].log_posterior + 1e-9:
+            best = (p, splits, places)
+    assert best is not None
+    p, splits, places = best
+    return p, splits, places or best_places(p)
