@@ -435,7 +435,7 @@ def test_file_in_place_of_a_folder(plda, tmp_path):
 
 def test_folder_in_place_of_the_file(plda, tmp_path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(DuopldaError, match="model: exists and is not a regular file"):
+    with pytest.raises(DuopldaError, match="model: is a folder"):
         plda.save(tmp_path / "model")
     only(tmp_path, "model")
 
