@@ -266,14 +266,9 @@ def enroll_recordings(
     """
     if (ids is None) != (members is None):
         raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
-    job = EnrollJob(
-        chain_of(model, cosine),
-        session,
-        channel,
-        device,
-        occasion=None if cosine else occasion,
-        watch=not cosine,  # only likelihood ratios are about training data
-    )
+    occasion = None if cosine else occasion
+    # Only likelihood ratios are about training data.
+    job = EnrollJob(chain_of(model, cosine), session, channel, device, occasion=occasion, watch=not cosine)
     if ids is None or members is None:
         parts = list(recordings.map(job))
         if not parts:
@@ -441,7 +436,7 @@ def score(
     chain.plda_.check_sides(enrolled)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
-    labels: list[Any] = [session, channel]  # by the ids of recordings
+    labels: dict[str, Any] = {"session": session, "channel": channel}  # by the ids of recordings
     if isinstance(tests, Recordings):
         if ids is not None:
             raise DuopldaError("recordings bring their own ids: leave out ids")
@@ -449,10 +444,9 @@ def score(
     else:
         source = Recordings.from_arrays(tests, ids=ids)
         names = range(source.X.shape[0]) if source.ids is None else source.ids.tolist()
-        for place, name in enumerate(("session", "channel")):
-            if labels[place] is not None:
-                told = lab.as_ids(labels[place], name, len(names))
-                labels[place] = dict(zip(names, told.tolist(), strict=True))
+        for name, given in labels.items():
+            if given is not None:
+                labels[name] = dict(zip(names, lab.as_ids(given, name, len(names)).tolist(), strict=True))
     pairs = trials if trials is None or isinstance(trials, ListedTrials) else ListedTrials.of(*trials)
     used = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
     named = not isinstance(source, ArrayRecordings) or source.ids is not None  # else tests are rows, without names
@@ -463,21 +457,8 @@ def score(
         others.refuse_shared("models", enrolled.ids, enrolled.session)
         others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    job = ScoreJob(
-        chain,
-        labels[0],
-        labels[1],
-        device,
-        pairs,
-        used,
-        watch=not cosine,
-        enrolled=enrolled,
-        cosine=cosine,
-        top=top,
-        calibrated=calibrated,
-        cohort=others,
-        named=named,
-    )
+    how: dict[str, Any] = {"cosine": cosine, "top": top, "calibrated": calibrated, "cohort": others, "named": named}
+    job = ScoreJob(chain, **labels, device=device, pairs=pairs, wanted=used, watch=not cosine, enrolled=enrolled, **how)
     blocks = source.map(job)
     if used is not None:
         blocks = _complete(((block.ids, block) for block in blocks), used, absent)
