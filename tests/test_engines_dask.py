@@ -390,7 +390,7 @@ def test_what_is_wrong_with_tests_is_named(client, data, folder, scored):
         chunks = [delayed({"X": X[p][:, c], "ids": ids[p]}) for p, c in parts]
         return list(score(backend, enrolled, engine.recordings(chunks, client=client)))
 
-    with pytest.raises(DuopldaError, match=r"^chunk 1: the vectors of 1 recordings have NaN.*'utt00150'"):
+    with pytest.raises(DuopldaError, match=r"^chunk 1: .*NaN or infinity in 1 recordings: 'utt00150'"):
         tests((slice(0, 100), slice(None)), (slice(100, 200), slice(None)))
     with pytest.raises(DuopldaError, match=r"^chunk 0: .*the model takes 6"):
         tests((slice(0, 3), slice(0, 2)))
