@@ -35,7 +35,7 @@ from duoplda.trials.concentration import (
 )
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
-from duoplda.trials.refine import Places, Splits, best_places, exact_gain
+from duoplda.trials.refine import STARTS, Places, Splits, best_places, exact_gain
 from duoplda.trials.refine import refine as improve
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
@@ -253,10 +253,10 @@ def cluster(
         )
     splits = Splits(p)
     places = None
-    if refine and best is None:
-        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most)
-    elif refine and best is not None:
+    if best is not None and (refine or not allowed.any()):
         splits.p = p = best
+    elif refine:  # of many items the moves take most of the time: they begin at the best partition alone
+        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most, STARTS if few else ())
     found = _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
     return replace(found, number_posterior=sure)
 

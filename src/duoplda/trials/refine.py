@@ -16,9 +16,9 @@ from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats, guessed_evidence, guessed_joins
 from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Partition, Queue, exact_pairs, prior_gain
 
-# Partitions on the path of merges from which items are moved, by their numbers of clusters as shares of that of the
-# best one. On drawn data the highest posterior was most often reached from .9 or .8.
-STARTS = (1.0, 0.9, 0.8, 0.65, 0.5)
+# Partitions on the path of merges from which items are moved besides the best one, by their numbers of clusters as
+# shares of its own. On drawn data the highest posterior was most often reached from .9 or .8.
+STARTS = (0.9, 0.8, 0.65, 0.5)
 
 
 class Places(NamedTuple):
@@ -244,7 +244,9 @@ def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | N
     return None
 
 
-def refine(path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int) -> tuple[Partition, Splits, Places]:
+def refine(
+    path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int, shares: tuple[float, ...] = STARTS
+) -> tuple[Partition, Splits, Places]:
     """The partition with the highest posterior to which moves lead, its splits, and where items might be.
 
     The moves begin at the best partition of a path of merges, which is that after `n_merges`, and at some that come
@@ -254,7 +256,7 @@ def refine(path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: i
     number = np.array([merge.n_clusters for merge in path.merges[n_merges:]])
     starts = {n_merges}
     k = path.after(n_merges, ln_alpha).n_clusters
-    for share in STARTS[1:]:
+    for share in shares:
         wanted = max(fewest, min(round(share * k), k - 1))
         starts.update((n_merges + 1 + np.flatnonzero(number == wanted)[:1]).tolist())
     best: tuple[Partition, Splits, Places | None] | None = None
