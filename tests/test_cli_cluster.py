@@ -167,10 +167,11 @@ def test_merges_give_the_clusters_when_they_are_done_again(tmp_path, folder, suf
     head, *body = [line.split("\t" if suffix == "tsv" else ",") for line in merges.read_text().splitlines()]
     assert head == ["merge", "first", "second", "gain", "sessions"]
     parts = {row["session"]: {row["session"]} for row in rows(out)}
-    for step, first, second, gain, sessions in body:
+    gains = [float(gain) for *_, gain, _ in body]
+    assert min(np.cumsum(gains[::-1])) > 0  # a merge may lose a little, if those that follow gain more
+    for step, first, second, _, sessions in body:
         parts[step] = parts.pop(first) | parts.pop(second)
         assert len(parts[step]) == int(sessions)
-        assert float(gain) > 0
     expected = {}
     for row in rows(out):
         expected.setdefault(row["cluster"], set()).add(row["session"])

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.special import gammaln
 
 from duoplda.arrays import Array, is_torch, namespace, reproducible, to_numpy
 from duoplda.data import labels as lab
@@ -26,10 +25,17 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.model.ragged import Patterns, speakers
 from duoplda.trials import optimum, rounds
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.concentration import LEAST_LN_ALPHA, best_on_path, learn, ln_alpha_of, most_ln_alpha, number_posterior
+from duoplda.trials.concentration import (
+    LEAST_LN_ALPHA,
+    best_on_path,
+    learn,
+    ln_alpha_of,
+    most_ln_alpha,
+    number_posterior,
+)
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
-from duoplda.trials.refine import Places, Splits, best_places, exact_gain
+from duoplda.trials.refine import STARTS, Places, Splits, best_places, exact_gain
 from duoplda.trials.refine import refine as improve
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
@@ -194,9 +200,21 @@ def cluster(
     if unconstrained and len(everyone) >= rounds_from and is_torch(namespace(everyone.gamma)):
         if learned:  # merging in rounds has no path: the number of clusters that .02 leaves tells how many to expect
             first = rounds.find(everyone, evidence, math.log(0.98 / 0.02), weight, candidates)
-            ln_alpha = ln_alpha_of(len(first.sessions), n_sessions)
-        result = rounds.find(everyone, evidence, ln_alpha, weight, candidates)
-        return _answer_of_rounds(sides, item, result, ln_alpha)
+            ln_alpha = ln_alpha_of(len(first["sessions"]), n_sessions)
+        answer = rounds.find(everyone, evidence, ln_alpha, weight, candidates)
+        nobody = np.full(len(answer["sessions"]), -1)
+        return Clustering(
+            ids=np.asarray(sides.ids),
+            labels=answer.pop("labels")[item],
+            names=_names(nobody, None),
+            known=nobody >= 0,
+            item=item,
+            merges=np.zeros((0, 4)),
+            leaves=len(everyone),
+            prior=1 / (1 + math.exp(ln_alpha)),
+            exact=False,
+            **answer,
+        )
     items = Items.of(evidence, everyone, owner, cannot, discount)
     surest = most_ln_alpha(n_sessions) if learned else ln_alpha  # who gains by being together here does so anyway
     if fewest == 1 and not cannot and (twin := _twins(items, weight, surest)) is not None:
@@ -216,8 +234,8 @@ def cluster(
     else:
         queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
     queue.merge_all(fewest, most)
-    pulls = np.array([gain + path.ln_alpha for _, _, gain, _ in path.merges])
-    n_clusters = np.array([n_items, *(left for _, _, _, left in path.history)])
+    pulls = np.array([merge.gain + path.ln_alpha for merge in path.merges])
+    n_clusters = np.array([n_items, *(merge.n_clusters for merge in path.merges)])
     allowed = (n_clusters >= fewest) & (n_clusters <= most)
     sure: dict[int, float] = {}
     if learned and allowed.any():
@@ -235,10 +253,10 @@ def cluster(
         )
     splits = Splits(p)
     places = None
-    if refine and best is None:
-        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most)
-    elif refine and best is not None:
+    if best is not None and (refine or not allowed.any()):
         splits.p = p = best
+    elif refine:  # of many items the moves take most of the time: they begin at the best partition alone
+        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most, STARTS if few else ())
     found = _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
     return replace(found, number_posterior=sure)
 
@@ -381,40 +399,12 @@ def _answer(
         item=item,
         runner_up=index[runner_up[:n]],
         margin=margin[:n],
-        merges=np.array(tree).reshape(-1, 4),
+        merges=np.array([merge[:4] for merge in tree]).reshape(-1, 4),
         leaves=len(items.m),
         log_posterior=p.log_posterior,
         means=posterior.mean @ p.evidence.basis.T,
         prior=1 / (1 + math.exp(p.ln_alpha)),
         exact=places.exact and every_pair_is_cheap(p, len(slots)),
-    )
-
-
-def _answer_of_rounds(sides: Sides, item: Ints, result: rounds.RoundsResult, ln_alpha: float) -> Clustering:
-    k = len(result.sessions)
-    first = np.full(k, len(result.label))
-    np.minimum.at(first, result.label, np.arange(len(result.label)))
-    order = np.lexsort((first, -result.sessions))
-    index = np.append(np.argsort(order), -1)  # the last one is for -1, no cluster
-    return Clustering(
-        ids=np.asarray(sides.ids),
-        labels=index[result.label[item]],
-        names=_names(np.full(k, -1), None),
-        known=np.zeros(k, bool),
-        sessions=result.sessions[order],
-        support=result.support[order],
-        split=result.weakest[order],
-        nearest=index[result.nearest[order]],
-        merge=result.merge[order],
-        item=item,
-        runner_up=index[result.runner_up],
-        margin=result.margin,
-        merges=np.zeros((0, 4)),
-        leaves=len(result.label),
-        log_posterior=result.log_posterior,
-        means=result.means[order],
-        prior=1 / (1 + math.exp(ln_alpha)),
-        exact=False,
     )
 
 

@@ -24,8 +24,6 @@ from duoplda.data.labels import Ints
 from duoplda.trials.evidence import BinnedSets, DiagonalEvidence, Floats, guessed_evidence, guessed_ratios
 from duoplda.trials.sides import Sides
 
-Merge = tuple[int, int, float, float]  # the names of two clusters, the gain, and the sessions of both
-
 # Nats by which guesses at gains are wrong near the decision, at most: a guess below minus this is believed.
 DOUBT = 3.0
 # Neighbours that a cluster has at most. Without a limit, large clusters would be neighbours of nearly all others.
@@ -38,6 +36,19 @@ MOST_EXACT_WORK = 1e10
 def prior_gain(m: Floats | float, n: Floats | float, ln_alpha: float) -> Floats:
     """What the prior adds to the gain of joining m and n sessions; ln_alpha is ln[(1 - p) / p]."""
     return np.asarray(gammaln(m + n) - gammaln(m) - gammaln(n) - ln_alpha)
+
+
+class Merge(NamedTuple):
+    """Two clusters that became one. Names are items, or len(items) + t for what merge t made."""
+
+    first: int
+    second: int
+    gain: float
+    sessions: float
+    a: int  # the slots of the two, the first of which has both
+    b: int
+    Q: float
+    n_clusters: int  # that are left
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +105,7 @@ class Partition:
         self.n_items = (items.owner < 0).astype(np.int64)  # of a cluster, known speakers not counted
         self.n_clusters = int(self.n_items.sum())
         self.merges: list[Merge] = []
-        self.history: list[tuple[int, int, float, int]] = []  # of merges: slots, Q of both, and the clusters left
         self.name = np.arange(n)  # of the clusters in `merges`
-        self.next_name = n
         self.set_apart()
 
     def set_apart(self) -> None:
@@ -140,10 +149,9 @@ class Partition:
         self.counts[a] += self.counts[b]
         self.gamma[a] += self.gamma[b]
         self.m[a] += self.m[b]
-        self.merges.append((int(self.name[a]), int(self.name[b]), gain, float(self.m[a])))
-        self.history.append((a, b, Q, self.n_clusters))
-        self.name[a] = self.next_name
-        self.next_name += 1
+        names = int(self.name[a]), int(self.name[b])
+        self.merges.append(Merge(*names, gain, float(self.m[a]), a, b, Q, self.n_clusters))
+        self.name[a] = len(self.name) + len(self.merges) - 1
         self.owner[a] = max(self.owner[a], self.owner[b])
         self.where[self.members[b]] = a
         self.members[a] += self.members[b]
@@ -159,8 +167,8 @@ class Partition:
     def after(self, n_merges: int, ln_alpha: float) -> Partition:
         """The partition after the first merges, with another prior."""
         p = Partition(self.items, ln_alpha, self.weight)
-        for (a, b, Q, _), (_, _, gain, _) in zip(self.history[:n_merges], self.merges, strict=False):
-            p.merge(a, b, gain + self.ln_alpha - ln_alpha, Q)
+        for merge in self.merges[:n_merges]:
+            p.merge(merge.a, merge.b, merge.gain + self.ln_alpha - ln_alpha, merge.Q)
         return p
 
     def move(self, part: list[int], b: int, Q_without: float, Q_with: float) -> None:

@@ -16,10 +16,9 @@ from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats, guessed_evidence, guessed_joins
 from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Partition, Queue, exact_pairs, prior_gain
 
-
-# Partitions on the path of merges from which items are moved, by their numbers of clusters as shares of that of the
-# best one. On drawn data the highest posterior was most often reached from .9 or .8.
-STARTS = (1.0, 0.9, 0.8, 0.65, 0.5)
+# Partitions on the path of merges from which items are moved besides the best one, by their numbers of clusters as
+# shares of its own. On drawn data the highest posterior was most often reached from .9 or .8.
+STARTS = (0.9, 0.8, 0.65, 0.5)
 
 
 class Places(NamedTuple):
@@ -246,7 +245,7 @@ def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | N
 
 
 def refine(
-    path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int
+    path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int, shares: tuple[float, ...] = STARTS
 ) -> tuple[Partition, Splits, Places]:
     """The partition with the highest posterior to which moves lead, its splits, and where items might be.
 
@@ -254,10 +253,10 @@ def refine(
     after it: items leave a cluster that is too large one by one, but two clusters that would be better in other pieces
     keep these together.
     """
-    number = np.array([left for _, _, _, left in path.history[n_merges:]])
+    number = np.array([merge.n_clusters for merge in path.merges[n_merges:]])
     starts = {n_merges}
     k = path.after(n_merges, ln_alpha).n_clusters
-    for share in STARTS[1:]:
+    for share in shares:
         wanted = max(fewest, min(round(share * k), k - 1))
         starts.update((n_merges + 1 + np.flatnonzero(number == wanted)[:1]).tolist())
     best: tuple[Partition, Splits, Places | None] | None = None

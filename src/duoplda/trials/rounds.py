@@ -7,14 +7,14 @@ exact where all sessions are of one type, and else perhaps several nats away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from duoplda.arrays import Array, put, to_numpy
-from duoplda.data.labels import Ints
 from duoplda.trials.evidence import (
     BinnedSets,
     DiagonalEvidence,
-    Floats,
     guessed_evidence,
     guessed_joins,
     guessed_ratios,
@@ -27,22 +27,6 @@ GUESSES_AT_ONCE = 1 << 30
 SETS_AT_ONCE = 1 << 19
 # Columns of a block whose maximum is taken first; also what the columns are a multiple of, for faster products
 COLUMNS_IN_GROUP = 64
-
-
-@dataclass(frozen=True, eq=False)
-class RoundsResult:
-    """What rounds find, on the host; clusters are 0 .. k - 1."""
-
-    log_posterior: float
-    label: Ints  # (n,) the cluster of each item
-    sessions: Ints  # (k,)
-    support: Floats  # (k,)
-    weakest: Floats  # (k,) what a cluster would lose with the item that fits least; infinite for one item
-    nearest: Ints  # (k,) the cluster with which a merge gains most, -1: none
-    merge: Floats  # (k,) that gain
-    runner_up: Ints  # (n,) the second-best cluster of each item, -1: one of its own
-    margin: Floats  # (n,) by how much that is worse
-    means: Floats  # (k, ny) of the speaker factors
 
 
 class Rounds:
@@ -216,8 +200,8 @@ def highest(values: Array, k: int) -> Array:
     return best.gather(1, top // size) * size + top % size
 
 
-def find(sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float, candidates: int) -> RoundsResult:
-    """Merge sides, the items, in rounds until no pair of clusters gains."""
+def find(sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float, candidates: int) -> dict[str, Any]:
+    """Merge sides, the items, in rounds until no pair of clusters gains; what a `Clustering` says of these."""
     import torch
 
     before_precision = torch.get_float32_matmul_precision()
@@ -230,12 +214,13 @@ def find(sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: floa
             rounds.merge(*rounds.look(k))
             if len(rounds.m) in (before, 1):
                 break
-        return _result(rounds)
+        return _answer(rounds)
     finally:
         torch.set_float32_matmul_precision(before_precision)
 
 
-def _result(r: Rounds) -> RoundsResult:
+def _answer(r: Rounds) -> dict[str, Any]:
+    """On the host, clusters in decreasing order of sessions, and of their first items."""
     torch = r.torch
     n = len(r.item_m)
     k = len(r.m)
@@ -257,15 +242,21 @@ def _result(r: Rounds) -> RoundsResult:
     means = (r.gamma / (1.0 + r.counts @ r.diagonals)).double() @ r.basis.T
     prior = float(r.m.double().lgamma().sum() - r.item_m.double().lgamma().sum()) - r.ln_alpha * (n - k)
     log_posterior = r.weight * float(support.sum()) + prior
-    return RoundsResult(
-        log_posterior=log_posterior,
-        label=to_numpy(r.label),
-        sessions=to_numpy(r.m.long()),
-        support=to_numpy(support),
-        weakest=to_numpy(weakest.double()),
-        nearest=to_numpy(nearest),
-        merge=to_numpy(merge.double()),
-        runner_up=to_numpy(other),
-        margin=to_numpy((stay - second).double()),
-        means=to_numpy(means),
-    )
+    label = to_numpy(r.label)
+    sessions = to_numpy(r.m.long())
+    first = np.full(k, n)
+    np.minimum.at(first, label, np.arange(n))
+    order = np.lexsort((first, -sessions))
+    index = np.append(np.argsort(order), -1)  # the last one is for -1, no cluster
+    return {
+        "labels": index[label],
+        "sessions": sessions[order],
+        "support": to_numpy(support)[order],
+        "split": to_numpy(weakest.double())[order],
+        "nearest": index[to_numpy(nearest)[order]],
+        "merge": to_numpy(merge.double())[order],
+        "runner_up": index[to_numpy(other)],
+        "margin": to_numpy((stay - second).double()),
+        "log_posterior": log_posterior,
+        "means": to_numpy(means)[order],
+    }
