@@ -205,7 +205,7 @@ class Adaptation:
     # -- passes over the target
 
     def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
-        """Of the target (or of its recordings with other labels) behind some steps.
+        """Of the target (or of some of its recordings, with labels of clusters) behind some steps.
 
         Where nothing is known of the recordings, the statistics tell their mean and covariance alone.
         """
@@ -213,7 +213,7 @@ class Adaptation:
         if isinstance(target, Statistics):
             return target
         transform = partial(through, steps) if steps else None
-        if target.known == "nothing":
+        if self.known == "nothing" and recordings is None:
             return Statistics.unlabelled(target, transform, device=self.device)
         return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
 
