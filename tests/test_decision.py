@@ -427,7 +427,8 @@ def test_what_is_chosen_is_what_the_trials_say(data, as_chosen):
     """Cost and calibration are those of the amounts that are kept, and these cost less than the start."""
     fitted = PLDA(shrinkage="auto").fit(*data)
     found = held_out_trials(Statistics.from_arrays(*data, n_folds=5))
-    value, (scale, offset) = found.calibrated(lambda fold: scaled(fold(fitted.shrinkage_), fitted.scales_))
+    (scores,) = found.scores(lambda fold: scaled(fold(fitted.shrinkage_), fitted.scales_))
+    value, (scale, offset) = calibrate(*scores, found.priors, found.trials.weight)
     assert fitted.cost_ == pytest.approx(value, abs=1e-9)
     assert (fitted.calibration_.scale_, fitted.calibration_.offset_) == pytest.approx((scale, offset), abs=1e-7)
     assert fitted.cost_ < found.cost(lambda fold: fold(found.start))

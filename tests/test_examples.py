@@ -219,6 +219,19 @@ def test_few_speakers():
         assert truth < decision < ml - 0.01  # of one draw, the last digits decide
 
 
+def test_structure_is_of_no_use_where_the_model_is_right(capsys):
+    import structures
+
+    for model in range(2):
+        train, test = (structures.drawn(n, True, seed, model, d=12) for seed, n in enumerate((12, 20)))
+        structures.row("drawn", train, test, kinds=True, chain=False)
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()]
+    assert [float(cells[5]) < 0.003 for cells in rows] == [
+        True,
+        True,
+    ]  # the greatest loss; taken always, it is above .01
+
+
 def test_what_leaks():
     import what_leaks
 

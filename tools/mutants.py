@@ -236,7 +236,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "trials of held-out speakers are made by the kinds that were learnt",
         "selection/decision.py",
-        "shaping = sample.without_kinds() if sample is not None and options.infer_kinds else sample",
+        "shaping = sample.without_kinds() if options.infer_kinds else sample",
         "shaping = sample",
         "tests/test_decision.py -k shape_the_trials",
     ),

@@ -98,17 +98,19 @@ class HeldOutTrials:
         first_scores = []
         speakers = []
         for i, (sample, model, N) in enumerate(zip(samples, models, counts, strict=True)):
-            if sample is not None and not across:
+            if sample is None:
+                continue
+            if not across:
                 sample = sample.trimmed(FOLD_SAMPLE)  # as if nobody knew of occasions
-            if sample is not None and model.K > 1 and not options.infer_kinds:
+            if model.K > 1 and not options.infer_kinds:
                 kind = codes_among(sample.kind, model.kinds, len(sample))
                 # Of a kind that this fold has alone, its model knows nothing.
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (N[kind] > 0)))
             # Trials are made by kinds that are known. Those that are inferred must not shape them, or models with other
             # kinds would be compared on other trials, and by no fair measure (it cost each further kind about .01).
-            shaping = sample.without_kinds() if sample is not None and options.infer_kinds else sample
+            shaping = sample.without_kinds() if options.infer_kinds else sample
             trials = make_trials(shaping, options.enrolment)
-            if sample is None or trials is None:
+            if trials is None:
                 continue
             used, place = np.unique(np.concatenate([trials.row, trials.test]), return_inverse=True)
             sample = sample.rows(used)
@@ -216,12 +218,8 @@ class HeldOutCost(Criterion):
         return self.trials.scores(*[lambda i, change=change: change(self.shrinkers[i]) for change in changes])
 
     @reproducible()
-    def calibrated(self, change: Change) -> tuple[float, Floats]:
-        """The cost of changed models, and the scale and the offset that reach it."""
-        return calibrate(*self.scores(change)[0], self.priors, self.trials.weight)
-
     def cost(self, change: Change) -> float:
-        return self.calibrated(change)[0]
+        return calibrate(*self.scores(change)[0], self.priors, self.trials.weight)[0]
 
     def cost_by_speaker(self, change: Change) -> Floats:
         """(speakers,) what the trials of each enrolled speaker add to the cost of changed models."""

@@ -50,21 +50,16 @@ class Structures:
         self.lock = Lock()
         self.tables: OrderedDict[tuple[object, ...], Floats] = OrderedDict()  # (P, Q) c0; NaN: not worked out yet
 
-    @property
-    def a(self) -> Sides:
-        """The enrolled sides as evidence."""
-        return self.enrolled.weighed
-
     def of_pairs(self, tests: Sides, i: Ints, j: Ints) -> Structure:
         """(n,) of rows of the enrolled and of the tests."""
         tests = tests.weighed
-        return self._of_patterns(tests, self.a.groups.index[i], tests.groups.index[j])
+        return self._of_patterns(tests, self.enrolled.weighed.groups.index[i], tests.groups.index[j])
 
     def of_columns(self, tests: Sides, part: slice) -> tuple[Structure, Ints]:
         """(P, q) of the patterns of the enrolled and those of the tests in a slice, and the column of each of these."""
         tests = tests.weighed
         present, column = np.unique(tests.groups.index[part], return_inverse=True)
-        P = len(self.a.groups)
+        P = len(self.enrolled.weighed.groups)
         cells = self._of_patterns(tests, np.repeat(np.arange(P), len(present)), np.tile(present, P))
         return Structure(*(values.reshape(P, len(present)) for values in cells)), column.reshape(-1)
 
@@ -72,7 +67,7 @@ class Structures:
     def _of_patterns(self, tests: Sides, p: Ints, q: Ints) -> Structure:
         most_cells = 1 << 22  # that are kept of one table: 32 MiB
         most_tables = 8
-        ours = self.a.groups
+        ours = self.enrolled.weighed.groups
         theirs = tests.groups
         shares = [_shares(groups) for groups in (ours, theirs)]
         kinds = np.vecdot(shares[0][p], shares[1][q])
