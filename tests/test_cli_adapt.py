@@ -711,7 +711,7 @@ def test_a_file_of_a_training_is_none_of_an_adaptation_nor_the_reverse(folder, t
     at, _ = folder
     arguments = ["train", "--embeddings", at / "source.ark", "--labels", at / "source.csv", "--shrinkage", "none"]
     error = refused(*arguments, "--out", tmp_path / "a", "--resume", "--quiet")
-    assert "other data or options" in error
+    assert "a.resume is of another model, or of other labels or options" in error
     model = Backend.load(at / "m").plda_.model_
     checkpoint.Checkpoint(tmp_path / "a.resume", {}, SimpleNamespace(digest="")).state(State(model, (-1.0,)))
-    assert "is of another model, or other labels or options" in refused(*interrupted, "--resume")
+    assert "is of another model, or of other labels or options" in refused(*interrupted, "--resume")
