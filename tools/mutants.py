@@ -222,8 +222,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "kinds that are no likelier are kept for what their trials save",
         "selection/channels.py",
-        "if cheaper and gains_more_than_chance(best.surprise, more.surprise):",
-        "if cheaper:",
+        " and together > 3",
+        "",
         "tests/test_channels.py -k made_up",
     ),
     Mutant(

@@ -24,7 +24,7 @@ from duoplda.model.sample import Sample, SampleLimits
 from duoplda.model.shrinkage import Shrinker
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT
-from duoplda.selection.cost import gains_more_than_chance
+from duoplda.selection.cost import gain_in_errors, gains_more_than_chance
 from duoplda.selection.decision import HeldOutCost
 from duoplda.selection.held_out import USUAL_SHRINKAGE, HeldOutFold, can_hold_out, guess_shrinkage, hold_out
 from duoplda.selection.training import Training
@@ -67,8 +67,7 @@ def learn(
         for K in range(2, MAX_KINDS + 1):
             more = learner.learn(K)
             costs[K] = float(more.costs.sum())
-            cheaper = gains_more_than_chance(best.costs, more.costs)
-            if cheaper and gains_more_than_chance(best.surprise, more.surprise):
+            if _is_better(more, best):
                 best = more
             elif K >= LEAST_TRIED:
                 break
@@ -137,6 +136,17 @@ class _Learner:
 
 def _usually_shrunk(shrinker: Shrinker) -> Model:
     return shrinker(USUAL_SHRINKAGE)
+
+
+def _is_better(more: Learnt, best: Learnt) -> bool:
+    """Whether trials cost less with more kinds, and these and the likelihood together say so by three standard errors.
+
+    Costs alone took a kind of 14 recordings that gained .0001 bits for one in a drawn set without kinds, and likelihood
+    alone sees little of kinds that differ in their means.
+    """
+    likelier = gain_in_errors(best.surprise, more.surprise)
+    together = (gain_in_errors(best.costs, more.costs) + likelier) / 2**0.5
+    return gains_more_than_chance(best.costs, more.costs) and together > 3
 
 
 def _surprise(fold: HeldOutFold) -> NDArray[np.float64]:
