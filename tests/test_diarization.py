@@ -133,9 +133,10 @@ def test_windows_that_overlap_are_discounted():
 
 
 def slow_merge(rows, phi, rho, prior, n=None):
-    """Merge the best pair of all, every ratio from the covariance of all windows, each of which has a noise of I / rho.
+    """Merge the best pair of all down to one cluster, and keep the partition on this way that has the highest posterior.
 
-    rho windows x with noise I say about y what one with noise I / rho does. n: that many clusters must be left.
+    Every ratio is computed from the covariance of all windows, each of which has a noise of I / rho: rho windows x with
+    noise I say about y what one with noise I / rho does. n: that many clusters must be left.
     """
 
     def ln(cluster):
@@ -148,14 +149,15 @@ def slow_merge(rows, phi, rho, prior, n=None):
         return ln(a + b) - ln(a) - ln(b) + rho * (m - np.log((1 - prior) / prior))
 
     clusters = [[t] for t in range(len(rows))]
-    while len(clusters) > (n or 1):
+    path = [(0.0, {frozenset(c) for c in clusters})]
+    while len(clusters) > 1:
         pairs = list(itertools.combinations(range(len(clusters)), 2))
         gains = [gain(clusters[a], clusters[b]) for a, b in pairs]
-        if n is None and max(gains) <= 0:
-            break
         a, b = pairs[int(np.argmax(gains))]
         clusters[a] += clusters.pop(b)
-    return {frozenset(c) for c in clusters}
+        path.append((path[-1][0] + max(gains), {frozenset(c) for c in clusters}))
+    allowed = [step for step in path if n is None or len(step[1]) == n]
+    return max(allowed, key=lambda step: step[0])[1]
 
 
 @pytest.mark.parametrize("rho", [1.0, 0.3])
