@@ -133,7 +133,7 @@ def test_windows_that_overlap_are_discounted():
 
 
 def slow_merge(rows, phi, rho, prior, n=None):
-    """Merge the best pair of all down to one cluster, and keep the partition on this way that has the highest posterior.
+    """Merge the best pair of all down to one cluster; keep the partition on this path with the highest posterior.
 
     Every ratio is computed from the covariance of all windows, each of which has a noise of I / rho: rho windows x with
     noise I say about y what one with noise I / rho does. n: that many clusters must be left.
