@@ -16,14 +16,19 @@ import pytest
 
 from duoplda.errors import DuopldaError
 from duoplda.io import (
+    Coded,
     DiagonalModel,
+    Scores,
     Transform,
+    Trials,
     atomic_path,
     check_output,
     read_embeddings,
     write_embeddings,
+    write_hyperion,
     write_pair,
     write_scores,
+    write_trials,
 )
 from io_cases import WRITERS, vectors
 
@@ -367,6 +372,22 @@ def test_a_write_that_is_refused_names_the_file(tmp_path: Path, case: str, size:
     suffix, options = WRITERS[case]
     with pytest.raises(DuopldaError, match=rf"x{suffix}\b.*: .*file too large"), file_size_limit(size):
         write_embeddings(tmp_path / f"x{suffix}", *vectors(), **options)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [0, 500])
+@pytest.mark.parametrize("case", ["model", "scores", "trials"])
+def test_so_does_every_other_writer_of_hdf5(tmp_path: Path, case: str, size: int) -> None:
+    path = tmp_path / "x.h5"
+    model = DiagonalModel(np.ones(40), np.eye(40), np.ones(40))
+    ids = Coded.of(["a", "b"])
+    write = {
+        "model": lambda: write_hyperion(path, model),
+        "scores": lambda: write_scores(path, Scores(ids, ids, np.ones(2))),
+        "trials": lambda: write_trials(path, Trials(ids, ids)),
+    }[case]
+    with pytest.raises(DuopldaError, match=rf"^{path}: file too large"), file_size_limit(size):
+        write()
     assert os.listdir(tmp_path) == []
 
 

@@ -38,7 +38,7 @@ ARK = {
     "cut in key": (GOOD + b"b", "byte 20: no key"),
     "cut in header": (GOOD + fv(b"b", [1, 2])[:8], "entry 'b' at byte 20: is cut short; the file is incomplete"),
     "cut in numbers": (GOOD + fv(b"b", [1, 2])[:-3], "entry 'b' at byte 20: is cut short by 3 bytes"),
-    "other type": (b"a \0BXX \4\2\0\0\0", "entry 'a' at byte 0: holds b'XX ', not a float or double vector"),
+    "other type": (b"a \0BXX \4\2\0\0\0", "entry 'a' at byte 0: holds b'XX ', not a float or double vector or matrix"),
     "compressed": (b"a \0BCM2\0\0\0\0\0\0\0\0\0", "is a compressed matrix; copy it with: copy-matrix --compress=false"),
     "wrong size byte": (b"a \0BFV \5\2\0\0\0" + b"\0" * 8, "has a damaged header"),
     "negative": (fv(b"a", [1], dim=-5), "dimension -5 is not in 1..262144"),

@@ -47,24 +47,38 @@ def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) 
         return None
     if buf[pos : pos + 2] != b"\0B":
         return _parse_text(path, buf, pos, end, place)
-    if end - pos < 10:
+    header = binary_header(path, buf, pos + 2, end, place)
+    if header is None:
         return None
-    token = bytes(buf[pos + 2 : pos + 5])
-    if token[:2] == b"CM":
-        raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
-    if token not in (b"FV ", b"DV ", b"FM ", b"DM "):
-        raise bad(path, place, f"holds {shown(token)}, not a float or double vector", "write it with copy-vector")
-    sizes = range(pos + 5, pos + (15 if token[1:2] == b"M" else 10), 5)  # rows (of a matrix) and dim, after a 4 each
-    if end < sizes.stop:
-        return None
-    if any(buf[i] != 4 for i in sizes):
-        raise bad(path, place, "has a damaged header (size byte)", "write the archive again")
-    *rows, dim = (struct.unpack_from("<i", buf, i + 1)[0] for i in sizes)
+    dtype, (*rows, dim), data = header
     if rows and rows[0] != 1:
         raise bad(path, place, f"is a matrix of {rows[0]} rows", "give one vector (or a 1-row matrix) per recording")
     check_dim(path, place, dim)
-    dtype = np.dtype("<f4" if token[:1] == b"F" else "<f8")
-    return Value(dtype, dim, sizes.stop, sizes.stop + dim * dtype.itemsize, False)
+    return Value(dtype, dim, data, data + dim * dtype.itemsize, False)
+
+
+def binary_header(
+    path: PathLike, buf: bytearray, pos: int, end: int, place: str
+) -> tuple[np.dtype, tuple[int, ...], int] | None:
+    """Read the header of a binary vector or matrix at `buf[pos]`: type, shape, and the place of the first number.
+
+    None: the buffer ends before the header does.
+    """
+    token = bytes(buf[pos : min(pos + 3, end)])
+    if len(token) < 3:
+        return None
+    if token[:2] == b"CM":
+        raise bad(path, place, "is a compressed matrix", "copy it with: copy-matrix --compress=false")
+    if token not in (b"FV ", b"DV ", b"FM ", b"DM "):
+        cause = f"holds {shown(token)}, not a float or double vector or matrix"
+        raise bad(path, place, cause, "write it with copy-vector or copy-matrix")
+    data = pos + (13 if token[1:2] == b"M" else 8)  # the size of each axis (int32) follows a byte 4
+    if end < data:
+        return None
+    sizes = list(struct.iter_unpack("<bi", buf[pos + 3 : data]))
+    if any(size_byte != 4 for size_byte, _ in sizes):
+        raise bad(path, place, "has a damaged header (size byte)", "copy or write the file again")
+    return np.dtype("<f4" if token[:1] == b"F" else "<f8"), tuple(n for _, n in sizes), data
 
 
 def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value | None:

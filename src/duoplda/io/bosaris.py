@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from duoplda.io._source import ROWS_PER_READ
-from duoplda.io.common import PathLike, bad, listed, need, shown
-from duoplda.io.hdf5 import Stored, check_texts, dataset, member, members, opened
+from duoplda.io.common import PathLike, bad, listed, shown
+from duoplda.io.hdf5 import Stored, check_texts, created, dataset, member, members, opened
 from duoplda.io.ids import Coded
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def dense(path: PathLike, enroll: Coded, test: Coded, dtype: DTypeLike) -> np.nd
 def write_matrices(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[str, np.ndarray]) -> None:
     """Write the ids of rows and columns, and matrices by their names."""
     ids = {"ID/row_ids": np.char.encode(rows, "utf-8"), "ID/column_ids": np.char.encode(columns, "utf-8")}
-    with need("h5py").File(out, "w") as f:
+    with created(out) as f:
         for name, array in (ids | data).items():
             f.create_dataset(name, data=array)
 

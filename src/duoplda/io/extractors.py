@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from duoplda.errors import DuopldaError
-from duoplda.io.common import PathLike, content, guarded, installed, need
+from duoplda.io import hdf5, parquet
+from duoplda.io.common import PathLike, content, guarded, installed
 from duoplda.io.npz import load_text, names_in
 
 KEY = "extractor"
@@ -64,10 +65,10 @@ def read_extractor(path: PathLike) -> ExtractorName | None:
     if kind == "zip" and KEY in names_in(path):
         return ExtractorName.parsed(load_text(path, KEY, LONGEST_EXTRACTOR))
     if kind == "parquet" and installed("pyarrow"):
-        with guarded(path, "Parquet", need("pyarrow").ArrowException):
-            metadata = need("pyarrow.parquet").read_schema(path).metadata or {}
+        with parquet.opened(path) as file:
+            metadata = file.schema_arrow.metadata or {}
         return ExtractorName.parsed(metadata.get(KEY.encode(), b"").decode("utf-8", "replace"))
     if kind == "hdf5" and installed("h5py"):
-        with guarded(path, "HDF5"), need("h5py").File(path, "r") as file:
+        with hdf5.opened(path) as file, guarded(path, "HDF5"):
             return ExtractorName.parsed(file.attrs.get(KEY, ""))
     return None

@@ -15,8 +15,8 @@ import json
 import numpy as np
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io.common import PathLike, bad, listed, need, shown
-from duoplda.io.hdf5 import dataset, floats, opened
+from duoplda.io.common import PathLike, bad, listed, shown
+from duoplda.io.hdf5 import created, dataset, floats, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats
 
 HYPERION_ARRAYS = {"SPLDA": ("mu", "V", "W"), "PLDA": ("mu", "V", "U", "D"), "FRPLDA": ("mu", "B", "W")}
@@ -79,8 +79,7 @@ def write_hyperion(path: PathLike, model: DiagonalModel, *, force: bool = False)
     mu, V, _, W = model.parameters()
     config = {"class_name": "SPLDA", "name": "SPLDA", "x_dim": len(mu), "y_dim": V.shape[1], "fullcov_W": True}
     config |= {"update_mu": True, "update_V": True, "update_W": True}  # what training hyperion's model on would change
-    h5py = need("h5py")
-    with atomic_path(path, force=force) as temporary, h5py.File(temporary, "w") as f:
+    with atomic_path(path, force=force) as temporary, created(temporary) as f:
         f.create_dataset("config", data=np.array(json.dumps(config), dtype="S"))
         for name, array in (("mu", mu), ("V", V.T), ("W", W)):
             f.create_dataset(f"SPLDA/{name}", data=array)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from duoplda.errors import UNPRINTABLE
 from duoplda.io.common import PathLike, bad, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 IdList = PathLike | Sequence[str] | np.ndarray | None  # ids= of readers: a text file, "rows", or the ids themselves
 
@@ -64,6 +68,31 @@ class Coded:
             return None
         code = int(np.flatnonzero(np.bincount(self.codes) > 1)[0])
         return str(self.names[code]), int(np.flatnonzero(self.codes == code)[1])
+
+
+# -- strings of Arrow
+
+
+def texts_of(strings: pa.StringArray) -> np.ndarray:
+    """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
+    import pyarrow.compute as pc
+
+    size = pc.binary_length(strings)
+    width = pc.max(size).as_py() or 1
+    if pc.sum(size).as_py() != pc.sum(pc.utf8_length(strings)).as_py():
+        return np.array(strings.to_pylist(), dtype=str)
+    padded = pc.ascii_rpad(strings, width, "\0")
+    points = np.frombuffer(padded.buffers()[2], np.uint8, len(padded) * width, padded.offset * width)
+    return points.astype(np.uint32).view(f"U{width}")
+
+
+def to_arrow(column: Coded | np.ndarray) -> pa.Array:
+    """Return a column of texts, or of floats, as an array of Arrow."""
+    import pyarrow as pa
+
+    if not isinstance(column, Coded):
+        return pa.array(np.asarray(column, np.float64))
+    return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
 
 
 # -- what an id may be

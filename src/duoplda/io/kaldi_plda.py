@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duoplda.io._atomic import atomic_path
-from duoplda.io.ark import skip_blanks
+from duoplda.io.ark import binary_header, skip_blanks
 from duoplda.io.common import (
     MAX_FEATURES,
     PathLike,
@@ -128,21 +128,15 @@ def _token(path: PathLike, buf: bytearray, pos: int, token: bytes) -> int:
 def _binary(path: PathLike, buf: bytearray, pos: int, place: str, ndim: int) -> tuple[np.ndarray, int]:
     """Return the vector or matrix that starts at `buf[pos]`, and where it ends."""
     where = f"{place} at byte {pos}"
-    kind = bytes(buf[pos : pos + 3])
-    data = pos + 3 + 5 * ndim
-    letters = {1: (b"FV ", b"DV "), 2: (b"FM ", b"DM ")}[ndim]
-    if kind[:2] == b"CM":
-        raise bad(path, where, "is a compressed matrix", "write the model without compression")
-    if kind not in letters:
-        cause = f"starts with {shown(kind)}, not {letters[0].decode()}or {letters[1].decode()}"
-        raise bad(path, where, cause, WRITE_AGAIN)
-    if data > len(buf):
+    header = binary_header(path, buf, pos, len(buf), where)
+    if header is None:
         raise bad(path, where, "is cut short", WRITE_AGAIN)
-    sizes = list(struct.iter_unpack("<bi", buf[pos + 3 : data]))
-    if any(size_byte != 4 for size_byte, _ in sizes):
-        raise bad(path, where, "has a damaged header (size byte)", WRITE_AGAIN)
-    shape = [check_dim(path, where, n, MAX_FEATURES) for _, n in sizes]
-    dtype = np.dtype("<f4" if kind[:1] == b"F" else "<f8")
+    dtype, shape, data = header
+    if len(shape) != ndim:
+        names = {1: "vector", 2: "matrix"}
+        raise bad(path, where, f"is a {names[len(shape)]}, not a {names[ndim]}", WRITE_AGAIN)
+    for n in shape:
+        check_dim(path, where, n, MAX_FEATURES)
     count = math.prod(shape)
     end = data + count * dtype.itemsize
     if end > len(buf):

@@ -333,12 +333,15 @@ def read_sessions(
     """
     path = held(path)
     header = read_header(path, LABEL_COLUMNS, columns, tuple(LABEL_COLUMNS))
-    if not {*header.name_of} & {"session", "channel"}:
+    levels = [level for level in ("session", "channel") if level in header.name_of]
+    if not levels:
         remedy = f"name one: `columns` session=NAME; it has {listed(header.names)}"
         raise bad(path, "header", "has neither a session nor a channel column", remedy)
     warn_of_sessions(header)
-    session, channel = (read_map(path, m, columns) if m in header.name_of else None for m in ("session", "channel"))
-    return session, channel
+    table, _ = _read_columns(path, levels, columns)
+    ids = table["id"].values.tolist()
+    by_id = {level: dict(zip(ids, table[level].values.tolist(), strict=True)) for level in levels}
+    return by_id.get("session"), by_id.get("channel")
 
 
 def label_columns(path: PathLike, columns: Mapping[str, str] | None = None) -> set[str]:

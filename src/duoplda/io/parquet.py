@@ -19,7 +19,7 @@ import numpy as np
 
 from duoplda.io._source import VECTOR_NAMES, FilePart, IdsAndVectors, Source, label
 from duoplda.io.common import MAX_UNPACKED, PathLike, bad, check_dim, guarded, listed, need, open_binary, pick, shown
-from duoplda.io.ids import ID_NAMES, MAX_ID, Coded, as_ids, odd_ids
+from duoplda.io.ids import ID_NAMES, MAX_ID, as_ids, odd_ids, texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,8 +83,9 @@ def batches(
 
 def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArray, np.ndarray]:
     """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
-    pa = need("pyarrow")
-    pc = need("pyarrow.compute")
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     with damaged(path):
         if not pa.types.is_dictionary(column.type):
             column = column.cast(pa.string()).dictionary_encode()
@@ -99,26 +100,6 @@ def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArr
     if len(names) > len(column):  # those of a whole row group, most of which differ
         return names.take(column.indices), np.arange(len(column), dtype=np.int32)
     return names, np.asarray(column.indices)
-
-
-def texts_of(strings: pa.StringArray) -> np.ndarray:
-    """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
-    pc = need("pyarrow.compute")
-    size = pc.binary_length(strings)
-    width = pc.max(size).as_py() or 1
-    if pc.sum(size).as_py() != pc.sum(pc.utf8_length(strings)).as_py():
-        return np.array(strings.to_pylist(), dtype=str)
-    padded = pc.ascii_rpad(strings, width, "\0")
-    points = np.frombuffer(padded.buffers()[2], np.uint8, len(padded) * width, padded.offset * width)
-    return points.astype(np.uint32).view(f"U{width}")
-
-
-def to_arrow(column: Coded | np.ndarray) -> pa.Array:
-    """Make an Arrow array of strings or floats of a column."""
-    pa = need("pyarrow")
-    if not isinstance(column, Coded):
-        return pa.array(np.asarray(column, np.float64))
-    return pa.array(column.names.tolist(), pa.string()).take(pa.array(column.codes))
 
 
 def write_tables(out: Path, tables: Iterator[pa.Table], **options: object) -> None:
@@ -162,7 +143,8 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
 
 def _shape(path: PathLike, column: str, kind: pa.DataType) -> tuple[int, np.dtype]:
     """Return dimension and type of the vectors in a column of this Arrow type."""
-    types = need("pyarrow").types
+    from pyarrow import types
+
     place = f"column {column}"
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not lists or not types.is_floating(kind.value_type):
@@ -202,8 +184,10 @@ def _ids(path: PathLike, batch: pa.RecordBatch, column: str, first: int) -> np.n
 
 def _rows(path: PathLike, lists: pa.Array, dim: int, dtype: np.dtype, first: int) -> np.ndarray:
     """View a column of lists as a matrix, after checking that each has `dim` numbers and none is missing."""
+    import pyarrow.compute as pc
+
     whole = lists.null_count == 0 and getattr(lists.type, "list_size", None) == dim
-    lengths = np.zeros(0) if whole else np.asarray(need("pyarrow.compute").list_value_length(lists).fill_null(-1))
+    lengths = np.zeros(0) if whole else np.asarray(pc.list_value_length(lists).fill_null(-1))
     if (lengths != dim).any():
         row = int((lengths != dim).argmax())
         vector = "no vector" if lengths[row] < 0 else f"a vector of dimension {lengths[row]}"

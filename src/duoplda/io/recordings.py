@@ -233,8 +233,8 @@ class FileRecordings(Recordings):
     def _used(self, named: bool) -> Iterator[LabelledBlock]:
         """Yield the recordings that are used, in the blocks of the files."""
         rows = []
-        lack: list[str] = []  # some ids without a label, and some ids of all
-        some_ids: list[str] = []
+        examples: list[str] = []  # a few ids of all vectors, and of those without a label, for messages
+        without_label: list[str] = []
         read = 0
         blocks = self.source.chunks(ROWS) if named else ((None, X) for X in self.source.vectors(ROWS))
         starts = []  # the number of the first vector of each block
@@ -254,8 +254,8 @@ class FileRecordings(Recordings):
                 elif self.index is not None and ids is not None:
                     index = self.index.find(ids)
                     rows.append(index)
-                    lack += ids[index < 0][: 4 - len(lack)].tolist()
-                    some_ids += ids[: 4 - len(some_ids)].tolist()
+                    examples += ids[: 4 - len(examples)].tolist()
+                    without_label += ids[index < 0][: 4 - len(without_label)].tolist()
                 else:
                     index = np.arange(read, read + len(X))
                 read += len(X)
@@ -272,23 +272,27 @@ class FileRecordings(Recordings):
                 self.digest = self.digest or fingerprint
                 self._states = digest.states
                 self._ids = self._ids[:0].copy()  # a million ids are tens of megabytes
-        if not rows or self.index is None:
-            return
-        # The next pass need not look ids up: it has the rows of the labels that this one has found.
-        self._rows = np.concatenate(rows)
-        used = self._rows >= 0
+        if rows and self.index is not None:
+            # The next pass need not look ids up: it has the rows of the labels that this one has found.
+            self._rows = np.concatenate(rows)
+            self._compare_with_labels(self.index, self._rows, examples, without_label)
+            self.index = None  # it holds all ids, tens of megabytes for a million
+
+    def _compare_with_labels(
+        self, index: LabelIndex, rows: np.ndarray, examples: list[str], without_label: list[str]
+    ) -> None:
+        """Refuse or note labels without a vector and vectors without a label, after a pass that found their `rows`."""
+        used = rows >= 0
         if not used.any():
-            labelled = some(self.index.ids[:3])
             raise MissingIds(
-                f"{self.source.path}: none of its ids has a label: the labels have {labelled}, "
-                f"the embeddings {some(some_ids[:3])}"
+                f"{self.source.path}: none of its ids has a label: the labels have {some(index.ids[:3])}, "
+                f"the embeddings {some(examples[:3])}"
             )
         if self.allow_missing is not None:
-            absent = self.index.absent(self._rows[used])
-            there = "the embeddings have", some_ids
-            missing("labelled recordings have no embedding", absent, self.allow_missing, self.note, there)
-        unlabelled("embeddings have no label", int((~used).sum()), lack, self.strict, self.note)
-        self.index = None  # it holds all ids, tens of megabytes for a million
+            absent = index.absent(rows[used])
+            present = "the embeddings have", examples
+            missing("labelled recordings have no embedding", absent, self.allow_missing, self.note, present)
+        unlabelled("embeddings have no label", int((~used).sum()), without_label, self.strict, self.note)
 
     def _changed(self, number: int) -> DuopldaError:
         """The error for vectors, from a number on, that are not those of the first pass: data would be mixed."""

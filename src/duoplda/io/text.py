@@ -35,8 +35,8 @@ from duoplda.io.common import (
     plain_name,
     shown,
 )
-from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids
-from duoplda.io.parquet import batches, codes_of, damaged, schema_of, texts_of, to_arrow, write_tables
+from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids, texts_of, to_arrow
+from duoplda.io.parquet import batches, codes_of, damaged, schema_of, write_tables
 
 ColumnNames = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
 # What columns may mean, in whatever table: a caller may name those of all the tables that a command reads.
@@ -220,18 +220,21 @@ def _no_column(
     return bad(path, "header", f"has no {meaning} column ({' or '.join(wanted[meaning][:4])})", remedy)
 
 
-def list_delimiter(path: PathLike) -> str:
-    """Return what stands between the fields of a list: tabs, if they part the first line into fields; else blanks.
+def list_layout(path: PathLike) -> tuple[int, str]:
+    """Return how many fields the first line of a list has, and what stands between them.
 
-    Between tabs, fields may have blanks in them.
+    That is tabs, if they part the line into fields, which may then have blanks in them; or else blanks.
     """
-    fields = first_line(path).split("\t")
-    return "\t" if len(fields) > 1 and all(field and field == field.strip() for field in fields) else " "
+    line = first_line(path)
+    fields = line.split("\t")
+    if len(fields) > 1 and all(field and field == field.strip() for field in fields):
+        return len(fields), "\t"
+    return len(line.encode().split()), " "  # of bytes, as other lines are split: a text would part at other spaces too
 
 
 def has_groups(path: PathLike) -> bool:
     """Has any line of a list more than two fields?"""
-    delimiter = b"\t" if list_delimiter(path) == "\t" else None
+    delimiter = b"\t" if list_layout(path)[1] == "\t" else None
     blocks = line_blocks(path, header=False)
     return any(len(line.split(delimiter)) > 2 for _, block in blocks for line in block.split(b"\n"))
 
@@ -259,8 +262,7 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
     numbers : which columns (counted from 0) hold numbers
     fields : how many fields a line may have; the first line decides, and all others follow it
     """
-    delimiter = list_delimiter(path)
-    width = len(split_lines(path, 1, [first_line(path).encode()], delimiter)[0])
+    width, delimiter = list_layout(path)
     if width not in fields:
         raise bad(path, "line 1", f"has {width} fields", f"lines have {' or '.join(map(str, fields))}")
     layout = Layout(width, delimiter, tuple(range(width)), tuple(numbers))
@@ -270,7 +272,7 @@ def read_list(path: PathLike, *, numbers: Sequence[int] = (), fields: Sequence[i
 
 def read_groups(path: PathLike) -> tuple[Coded, Coded]:
     """Read lines `owner member member ...` as two columns with a row per member."""
-    delimiter = list_delimiter(path)
+    _, delimiter = list_layout(path)
     lines = []
     for number, block in line_blocks(path, header=False):
         for i, fields in enumerate(split_lines(path, number, block.split(b"\n"), delimiter)):
@@ -331,12 +333,14 @@ def _joined(
     pieces = [piece for block in blocks for piece in block]
     names: Any  # the different texts of all pieces: a list, or Arrow's
     if installed("pyarrow"):
-        pa = need("pyarrow")
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         arrays = [pa.array(texts, pa.large_string()) for texts, _ in pieces]
         merged = pa.concat_arrays(arrays).dictionary_encode()
         places = np.split(np.asarray(merged.indices), np.cumsum([len(array) for array in arrays])[:-1])
         names = merged.dictionary
-        lengths = np.asarray(need("pyarrow.compute").utf8_length(names))
+        lengths = np.asarray(pc.utf8_length(names))
     else:
         seen: dict[str, int] = {}
         places = [np.array([seen.setdefault(name, len(seen)) for name in texts], np.int32) for texts, _ in pieces]
@@ -419,7 +423,10 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
     strange = strange or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n"))
     if strange or not installed("pyarrow"):
         return None
-    pa, arrow_csv, pc = (need(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"))
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as arrow_csv
+
     code = pa.dictionary(pa.int32(), pa.string())
     wanted = [str(i) for i in layout.columns]
     types = {str(i): pa.float64() if i in layout.numbers else code for i in range(layout.width)}
@@ -536,7 +543,8 @@ def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> bytes:
     """Write rows out as bytes (or a buffer of pyarrow's), with fields in quotes where commas ask for it."""
     names = [name for c in columns if isinstance(c, Coded) and delimiter == "," for name in c.names.tolist()]
     if installed("pyarrow") and not any("," in name or '"' in name for name in names):
-        pc = need("pyarrow.compute")
+        import pyarrow.compute as pc
+
         texts = [to_arrow(column).cast("string") for column in columns]
         return pc.binary_join_element_wise(pc.binary_join_element_wise(*texts, delimiter), "\n", "").buffers()[2]
     quoting: Any = {"quotechar": '"'} if delimiter == "," else {"quoting": csv.QUOTE_NONE, "quotechar": None}
