@@ -198,7 +198,7 @@ class Target:
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         f, h, m = s.df
-        means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
+        means = to_numpy(stats.kind_means) + to_numpy(stats.offset)
         noise = symmetric(within / f) if f > 0 else None
         levels: dict[str, Floats] = {}
         if noise is None and h > 0:

@@ -48,18 +48,17 @@ from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import (
     STREAM_BYTES,
-    OpenSessions,
     SessionSums,
     TypeBlock,
-    add_scatter,
     add_scatters,
     check_sums,
-    joined,
     near_mean,
 )
-from duoplda.model.sample import Sample
+from duoplda.model.open_sessions import OpenSessions, join
+from duoplda.model.sample import Sample, Sampler
 
 Transform = Callable[[Array, NDArray[Any]], Array]  # of rows (k, d) and the names of their kinds of channels (k,)
+Samples = Sequence[Sample | None]  # of each fold; None without folds
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,6 +239,20 @@ class Statistics:
         return [put(self.weights[b.speaker], b.A) @ b.A for b in self.blocks]
 
     @cached_property
+    def kind_sums(self) -> Array:
+        """(K, d) sums of the recordings of each kind about the offset."""
+        sums = zeros((self.K, self.d), self.offset)
+        for b, f in zip(self.blocks, self.f, strict=True):
+            for k, _, columns in b.parts:
+                sums[k, ...] += f[columns]
+        return sums
+
+    @property
+    def kind_means(self) -> Array:
+        """(K, d) means of the recordings of each kind about the offset; 0 where a kind has none."""
+        return self.kind_sums / put(np.maximum(self.N, 1e-300), self.kind_sums)[:, None]
+
+    @cached_property
     def S(self) -> Array:
         """(K, d, d) scatter of the recordings of each kind about the offset."""
         out = self.within + 0.0
@@ -321,7 +334,11 @@ class Statistics:
         within = sum(scatters[1:], scatters[0]) if scatters else None
         named = [p.session_keys for p in parts if p.session_keys is not None]
         keys = np.concatenate(named) if named else None
-        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), offset)
+        open_parts = [p.open for p in parts if p.open is not None]
+        opened = open_parts[0] if open_parts else None
+        if len(open_parts) > 1:
+            opened, scatter = join(open_parts, len(kinds), offset)
+            within = scatter if within is None else within + scatter
         known = lab.least_known([p.known for p in parts])
         return cls(offset, kinds, speaker_ids, most, joined_blocks, within, keys, opened, known=known)
 
@@ -461,28 +478,6 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
 
 
-def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
-    """Open sessions of several statistics, and `within` with the scatter that their joining adds."""
-    if len(parts) < 2:
-        return (parts[0] if parts else None), within
-    keys, first, index = np.unique(np.concatenate([p.keys for p in parts]), return_index=True, return_inverse=True)
-    names, speakers = (np.concatenate([getattr(p, a) for p in parts]) for a in ("names", "speakers"))
-    torn = np.unique(index[speakers[first][index] != speakers])
-    if len(torn):
-        who = np.unique(speakers[index == torn[0]])
-        raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
-    start = np.cumsum([0, *map(len, parts)])
-    session = [index[start[i] + p.session] for i, p in enumerate(parts)]
-    cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
-    F = namespace(offset).concat([p.F for p in parts])
-    cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
-    d = offset.shape[0]
-    scatter = zeros((1, K, d, d), offset)
-    add_scatter(scatter, cell_of_row % K, spread)
-    within = scatter[0, ...] if within is None else within + scatter[0, ...]
-    return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
-
-
 def _refuse_different(parts: Sequence[Statistics]) -> None:
     """Statistics can be added if they are of one dimension, one type of ids, and the same folds."""
     first = parts[0]
@@ -515,10 +510,12 @@ def _gather(
     part: Recordings, *, transform: Transform | None, device: Device, n_folds: int, seed: int, buckets: int
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
     """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    sums = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
-    sums = sums or _by_chunks(part, transform, device, n_folds, seed)
+    gathered = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
+    sums, samples = gathered or _by_chunks(part, transform, device, n_folds, seed)
     known = part.labels().known
-    by_fold = [Statistics(**fields, known=known) for fields in sums.result(partial(_name_rows, part))]
+    by_fold = []
+    for fields, sample in zip(sums.result(partial(_name_rows, part)), samples, strict=True):
+        by_fold.append(Statistics(**fields, known=known, sample=sample))
     loose = []
     for bucket in range(buckets) if any(s.open is not None for s in by_fold) else ():
         of_bucket = []
@@ -531,7 +528,7 @@ def _gather(
 
 def _at_once(
     part: ArrayRecordings, transform: Transform | None, device: Device, n_folds: int, seed: int
-) -> SessionSums | None:
+) -> tuple[SessionSums, Samples] | None:
     """The sums of an array; None where it must come in chunks: with a transform, unless a device does the work."""
     X = part.X
     first = slice(0, min(ROWS, X.shape[0]))
@@ -544,14 +541,17 @@ def _at_once(
             if namespace(like) is np or labels.open is not None:
                 return None
             like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
-        sums = SessionSums(labels, like, n_folds, seed, X.shape[1], transform)
+        sums = SessionSums(labels, like, n_folds, seed, transform)
         every = slice(0, labels.n_recordings)
         if labels.open is None:
             sums.add_all(rows)
         else:
             sums.add(X, every)
-        sums.keep_sample(X, every)
-        return sums
+        if not n_folds:
+            return sums, [None]
+        sampler = Sampler(labels, X.shape[1], n_folds, seed)
+        sampler.add(X, every)
+        return sums, sampler.result()
     except DuopldaError:
         if transform is not None:
             _name_rows(part, transform)
@@ -561,18 +561,23 @@ def _at_once(
             rows.end()
 
 
-def _by_chunks(part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int) -> SessionSums:
+def _by_chunks(
+    part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int
+) -> tuple[SessionSums, Samples]:
     labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     sums = None
+    sampler = None
     for chunk, X in _chunks(part, device, transform, labels):
         if sums is None:
-            sums = SessionSums(labels, X, n_folds, seed, chunk.X.shape[1])
+            sums = SessionSums(labels, X, n_folds, seed)
+            sampler = Sampler(labels, chunk.X.shape[1], n_folds, seed) if n_folds else None
         sums.add(X, chunk.index)
-        sums.keep_sample(chunk.X, chunk.index)
+        if sampler is not None:
+            sampler.add(chunk.X, chunk.index)
     if sums is None:
         raise DuopldaError("there are no recordings")
-    return sums
+    return sums, [None] if sampler is None else sampler.result()
 
 
 def _gather_unlabelled(
