@@ -484,10 +484,10 @@ def test_kinds_of_other_names_are_one_kind():
         found = levels.fitting(stats)
         assert found.K == 1
         np.testing.assert_allclose(Target.of(found).total, np.cov(data.X.T, bias=True), rtol=1e-9)
-    one = ad.like(levels.model, found, levels.priors)
+    one = ad.fitted_to(levels.model, found, levels.priors)
     np.testing.assert_allclose(one.mu[0], levels.priors @ p.mu, rtol=1e-13)
     np.testing.assert_allclose(np.linalg.inv(one.W[0]), noise_of(p, data, 3, False), rtol=1e-9)
-    same = ad.like(levels.model, levels.fitting(statistics(data, 3)), levels.priors)
+    same = ad.fitted_to(levels.model, levels.fitting(statistics(data, 3)), levels.priors)
     for name in ("mu", "V", "U", "W", "kinds"):
         np.testing.assert_array_equal(getattr(same, name), getattr(levels.model, name))
 

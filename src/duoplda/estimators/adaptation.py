@@ -707,7 +707,7 @@ def _moved_center(step: Center, stats: Statistics, k: float) -> Center:
     new.mean_ = step.mean_ + shift
     new.channel_means_ = step.channel_means_ + shift
     if step.by_channel:
-        means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
+        means = to_numpy(stats.kind_means) + to_numpy(stats.offset)
         for kind, mean in zip(stats.kinds.tolist(), means, strict=True):
             for row in np.flatnonzero(step.channels_ == kind):
                 new.channel_means_[row] = step.channel_means_[row] + k * (mean - step.channel_means_[row])

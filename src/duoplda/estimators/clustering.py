@@ -20,7 +20,7 @@ from duoplda.data.recordings import ROWS, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.sessions import SessionSides
-from duoplda.model.collapse import in_common
+from duoplda.model.parameters import loadings_of
 from duoplda.model.shrinkage import Scales
 from duoplda.trials.blocks import Scorer
 from duoplda.trials.clustering import Clustering, cluster, pairs_of, refuse_shared
@@ -53,7 +53,9 @@ def unscaled(chain: ScoresTrials) -> Any:
 def of_one_session(chain: ScoresTrials) -> Any:
     """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
     plda: Any = getattr(chain, "plda_", chain)
-    V = in_common(to_numpy(plda.speaker_loadings_), to_numpy(plda.session_loadings_))
+    V = to_numpy(plda.speaker_loadings_)
+    U = to_numpy(plda.session_loadings_)
+    V = loadings_of(V @ V.T + U @ U.T)
     if len(plda.channels_) == 1:
         inside = type(plda).from_parameters(plda.mean_, V, None, plda.noise_precision_)
     else:

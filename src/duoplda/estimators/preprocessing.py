@@ -191,7 +191,7 @@ class Covariances:
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         N = stats.N
         n = stats.n_recordings
-        kind_means = to_numpy(anova.by_kind(stats, stats.f)) / np.maximum(N, 1e-300)[:, None] + to_numpy(stats.offset)
+        kind_means = to_numpy(stats.kind_means) + to_numpy(stats.offset)
         if s.df[0] > 0:
             noise = within / s.df[0]
             sessions = (session - s.df[1] * noise) / s.a if s.df[1] > 0 and s.a > 0 else 0 * noise

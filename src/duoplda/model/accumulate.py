@@ -2,7 +2,7 @@
 
 A session's sum F must be complete before it is squared. Sessions that a chunk holds whole are taken by type, in blocks
 that fit into the caches (or a device's memory): their sums, and the scatter about their means. A session that is cut
-stays *open*: its parts are added up until it is complete (see `joined`).
+stays open until it is complete (`duoplda.model.open_sessions`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels, folds, keys
 from duoplda.data.recordings import places_of
 from duoplda.errors import DuopldaError
-from duoplda.model.sample import Sampler
+from duoplda.model.open_sessions import OpenSessions, OpenTable, add_cells, add_scatter
 
 CHUNK_BYTES = 1 << 24  # a block of rows in the work of one core: 16 MB stay in the caches of most machines
 LARGEST_SUM = 1e90  # of squares: their inverses are parameters, of which 1e100 is the largest (`parameters.LARGEST`)
@@ -74,34 +74,6 @@ def add_scatters(blocks: list[TypeBlock]) -> Array:
     return sum((b.T for b in blocks[1:]), blocks[0].T)
 
 
-@dataclass(frozen=True, eq=False)
-class OpenSessions:
-    """Sums of sessions that are not complete. A cell is the recordings of one kind in one session."""
-
-    keys: NDArray[np.uint64]  # (h,) hashes of the sessions' names, by which parts find each other
-    names: NDArray[Any]  # (h,)
-    speakers: NDArray[Any]  # (h,) the speaker's id of each session
-    session: Ints  # (cells,) index into the sessions
-    kind: Ints  # (cells,)
-    n: Ints  # (cells,) recordings
-    F: Array  # (cells, d) their sums about the offset of the statistics
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def select(self, sessions: NDArray[np.bool_]) -> OpenSessions:
-        """Some of the sessions."""
-        cells = np.flatnonzero(sessions[self.session])
-        place = np.cumsum(sessions) - 1
-        keys = self.keys[sessions]
-        names = self.names[sessions]
-        speakers = self.speakers[sessions]
-        session = place[self.session[cells]]
-        kind = self.kind[cells]
-        n = self.n[cells]
-        return OpenSessions(keys, names, speakers, session, kind, n, ar.take(self.F, cells))
-
-
 Batch = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows among all in order, their pairs (h,)
 
 
@@ -117,12 +89,11 @@ class SessionSums:
         like: Array,
         n_folds: int = 0,
         seed: int = 0,
-        width: int = 0,
         transform: Callable[[Array, NDArray[Any]], Array] | None = None,
     ):
-        """With folds, recordings of `width` numbers, as they are read, are sampled (see `keep_sample`).
+        """Rows are in the array library and on the device of `like`, some of the rows (k, d).
 
-        `transform` is a function of rows (k, width) and their kinds that `add_all` applies on the device of `like`.
+        `transform` is a function of rows, as they are read, and their kinds, that `add_all` applies on that device.
         """
         xp = ar.namespace(like)
         self.labels = labels
@@ -138,7 +109,6 @@ class SessionSums:
         self.base = self.offset if self.far else xp.zeros_like(self.offset)
         self.types, session_type, _ = labels.types
         self.fold = folds(labels.speaker_ids, n_folds, seed)
-        self.sampler = Sampler(labels, width, n_folds, seed) if n_folds else None
         speaker = labels.session_speaker
         self.bin = session_type * self.n_folds + ar.put(self.fold, speaker)[speaker] if n_folds > 1 else session_type
         n_bins = len(self.types) * self.n_folds
@@ -159,7 +129,7 @@ class SessionSums:
         self.rows_kept = [0] * n_bins
         K = len(labels.kinds)
         self.within = ar.zeros((self.n_folds, K, self.d, self.d), self.offset)
-        self.open = OpenTable(labels.n_sessions * K, self.offset)
+        self.open: OpenTable | None = None  # made when the first session is cut
         self.n_come = np.zeros(labels.n_sessions, np.int32)  # recordings of sessions that chunks cut
 
     def add_all(self, X: Array | ar.Arriving) -> None:
@@ -169,11 +139,6 @@ class SessionSums:
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
         self._add_whole(X, rows, np.repeat(np.arange(len(self.pair_n)), self.pair_size), self.bin_size)
         self.pair_n += self.pair_size
-
-    def keep_sample(self, X: Array, index: slice | Ints) -> None:
-        """Keep some of the rows X as they were read, whose labels are at `index`, with their fold if there are any."""
-        if self.sampler is not None:
-            self.sampler.add(X, index)
 
     def _order(self, session: Array, kind: Array) -> Array:
         """Integers by which recordings are sorted by pair (and so by bin), session and kind."""
@@ -348,10 +313,12 @@ class SessionSums:
         K = len(labels.kinds)
         cell = labels.session[rows] * K + labels.kind[rows]
         G = ar.to_float(ar.put(ar.take(X, place), self.offset), self.xp) - self.offset
+        if self.open is None:
+            self.open = OpenTable(labels.n_sessions * K, self.offset)
         cells_before, n_before, F_before = self.open.take(np.unique(cell))
         parts = np.concatenate([cell, cells_before])
         n = np.concatenate([np.ones(len(cell), np.int64), n_before])
-        cells, n, F, cell_of_part, spread = joined(parts, n, self.xp.concat([G, F_before]))
+        cells, n, F, cell_of_part, spread = add_cells(parts, n, self.xp.concat([G, F_before]))
         fold = self.fold[labels.session_speaker[cell_of_part // K]]
         add_scatter(self.within, fold * K + cell_of_part % K, spread)
         self.open.put(cells, n, F)
@@ -383,29 +350,30 @@ class SessionSums:
         """
         labels = self.labels
         K = len(labels.kinds)
-        cells, n, F = self.open.take(np.flatnonzero(self.open.place >= 0))
-        check_sums([*self.A, *self.T, self.within, F], name_rows)
+        sums = [*self.A, *self.T, self.within]
         session_speaker = ar.to_numpy(labels.session_speaker)
         session_fold = self.fold[session_speaker]
-        open_sessions, session = np.unique(cells // K, return_inverse=True)
         closed = np.ones(labels.n_sessions, bool)
-        closed[open_sessions] = False
+        opened = None  # sessions of all folds
+        if self.open is not None:
+            cells, n, F = self.open.take(np.flatnonzero(self.open.place >= 0))
+            sums.append(F)
+            open_sessions, session = np.unique(cells // K, return_inverse=True)
+            closed[open_sessions] = False
+            if labels.session_ids is not None:
+                names = labels.session_ids[open_sessions]
+                speakers = labels.speaker_ids[session_speaker[open_sessions]]
+                opened = OpenSessions(keys(names), names, speakers, session, cells % K, n, F)
+        check_sums(sums, name_rows)
         heard = np.zeros(len(labels.speaker_ids), bool)
         heard[self.pair_speaker[self.pair_n > 0]] = True
-        samples = [None] if self.sampler is None else self.sampler.result()
         parts: list[dict[str, Any]] = []
         for f in range(self.n_folds):
             members = heard & (self.fold == f)
-            still_open = None
             session_keys = None
             if labels.session_ids is not None:
                 ids = labels.session_ids[closed & (session_fold == f)]
                 session_keys = ids if ids.dtype == np.int64 else keys(ids)  # integers are hashed when asked for
-                if len(open_sessions):
-                    names = labels.session_ids[open_sessions]
-                    speakers = labels.speaker_ids[session_speaker[open_sessions]]
-                    every = OpenSessions(keys(names), names, speakers, session, cells % K, n, F)
-                    still_open = every.select(session_fold[open_sessions] == f) or None
             fields = {
                 "offset": self.offset,
                 "kinds": labels.kinds,
@@ -414,8 +382,7 @@ class SessionSums:
                 "blocks": self._blocks(f, np.cumsum(members) - 1),
                 "within": self.within[f, ...],
                 "sessions": session_keys,
-                "open": still_open,
-                "sample": samples[f],
+                "open": None if opened is None else opened.select(session_fold[~closed] == f) or None,
             }
             parts.append(fields)
         return parts
@@ -453,63 +420,3 @@ def check_sums(sums: list[Array], name_rows: Callable[[], None] | None) -> None:
     if name_rows is not None:
         name_rows()
     raise DuopldaError("Input X contains values too large to add up: on what scale are they?")
-
-
-def add_scatter(within: Array, bins: Ints, rows: Array) -> None:
-    """Add the scatter of rows to `within` (folds, K, d, d); `bins` are fold * K + kind of each row."""
-    K = within.shape[1]
-    for b in np.unique(bins).tolist():
-        within[b // K, b % K, ...] += ar.gram(ar.take(rows, np.flatnonzero(bins == b)))
-
-
-def joined(cell: Ints, n: Ints, F: Array) -> tuple[Ints, Ints, Array, Ints, Array]:
-    """Add up sums F (k, d) of n (k,) recordings by their cells (k,), which may repeat.
-
-    Returns the distinct cells in rising order, their n and F; and for each part the cell and sqrt(n) (F / n - mean of
-    the cell), in another order: the squares of these rows are the scatter that the joining adds to those of the parts.
-    """
-    order = np.argsort(cell, kind="stable")
-    cells, starts, parts = np.unique(cell[order], return_index=True, return_counts=True)
-    part_F = ar.take(F, order)
-    F = ar.segment_sums(part_F, starts)
-    root = np.sqrt(n[order])
-    n = np.add.reduceat(n[order], starts)
-    mean = F / ar.put(n.astype(float), F)[:, None]
-    root = ar.put(root, F)[:, None]
-    of_part = np.repeat(np.arange(len(cells)), parts)
-    return cells, n, F, cells[of_part], part_F / root - root * ar.take(mean, of_part)
-
-
-class OpenTable:
-    """Sums of cells (the recordings of one kind in a session) that may still grow.
-
-    Each has a place in the table, which other cells use again once it has been taken out.
-    """
-
-    def __init__(self, n_cells: int, like: Array):
-        self.place = np.full(n_cells, -1, np.int32)
-        self.free = np.zeros(0, np.int64)
-        self.n = np.zeros(0, np.int64)
-        self.F = ar.zeros((0, like.shape[0]), like)
-
-    def put(self, cells: Ints, n: Ints, F: Array) -> None:
-        """Put in cells that are not in the table."""
-        size = len(self.n)
-        if len(cells) > len(self.free):  # twice as many places
-            more = max(len(cells) - len(self.free), size)
-            self.free = np.concatenate([self.free, np.arange(size, size + more)])
-            self.n = np.concatenate([self.n, np.zeros(more, np.int64)])
-            self.F = ar.namespace(F).concat([self.F, ar.zeros((more, F.shape[1]), F)])
-        places = self.free[: len(cells)]
-        self.free = self.free[len(cells) :]
-        self.place[cells] = places
-        self.n[places] = n
-        ar.set_rows(self.F, places, F)
-
-    def take(self, cells: Ints) -> tuple[Ints, Ints, Array]:
-        """Take out those of the cells that are in the table: the cells, their n and F."""
-        cells = cells[self.place[cells] >= 0]
-        places = self.place[cells]
-        self.place[cells] = -1
-        self.free = np.concatenate([self.free, places])
-        return cells, self.n[places], ar.take(self.F, places)

@@ -29,7 +29,7 @@ What Kaldi's `ivector-adapt-plda` does is at the end, for those who come from th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import put, reproducible, spd_inverse, symmetric, to_numpy
 from duoplda.errors import DuopldaError
 from duoplda.model import anova, simpler
-from duoplda.model.parameters import Model
+from duoplda.model.parameters import Model, loadings_of
 from duoplda.model.statistics import Statistics
 
 Floats = NDArray[np.float64]
@@ -168,13 +168,6 @@ def _positive(A: Floats) -> Floats:
     return (E * np.maximum(s, 0)) @ E.T
 
 
-def _factor(A: Floats) -> Floats:
-    """(d, r) loadings L with LL' = A."""
-    s, E = np.linalg.eigh(symmetric(A))
-    good = s > 1e-12 * max(float(s[-1]), 0.0)
-    return E[:, good] * np.sqrt(s[good])
-
-
 # -- the target
 
 
@@ -198,7 +191,7 @@ class Target:
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         f, h, m = s.df
-        means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
+        means = to_numpy(stats.kind_means) + to_numpy(stats.offset)
         noise = symmetric(within / f) if f > 0 else None
         levels: dict[str, Floats] = {}
         if noise is None and h > 0:
@@ -215,54 +208,46 @@ class Target:
         return Target(means, stats.N.copy(), total, noise, **levels)
 
 
-def like(model: Model, stats: Statistics, priors: Floats) -> Model:
-    """The model as statistics take it: on their device and, where they have none but one kind, with one kind.
+def fitted_to(model: Model, stats: Statistics, priors: Floats) -> Model:
+    """The model on the device of statistics, and with one kind of channels where these have only one.
 
-    That kind has the mean and the noise of all.
+    That kind has the mean and the noise of a recording of unknown kind.
     """
     if stats.K != model.K:
-        N = spd_inverse(to_numpy(model.W))[0]
         mu = to_numpy(model.mu)
-        mean = priors @ mu
-        noise = np.tensordot(priors, N, 1) + (priors[:, None] * (mu - mean)).T @ (mu - mean)
-        model = replace(model, mu=mean[None], W=symmetric(spd_inverse(noise)[0])[None], kinds=stats.kinds)
+        noise = _noise_of_unknown_kind(mu, spd_inverse(to_numpy(model.W))[0], priors)
+        model = replace(model, mu=(priors @ mu)[None], W=symmetric(spd_inverse(noise)[0])[None], kinds=stats.kinds)
     return replace(model, **{name: put(getattr(model, name), stats.offset) for name in ("mu", "V", "U", "W")})
+
+
+def _noise_of_unknown_kind(mu: Floats, N: Floats, priors: Floats) -> Floats:
+    """(d, d) sum_k p_k (N_k + (mu_k - m)(mu_k - m)') with m = sum_k p_k mu_k: the means of the kinds differ, too."""
+    centred = mu - priors @ mu
+    return np.tensordot(priors, N, 1) + (priors[:, None] * centred).T @ centred
 
 
 # -- the source, and what becomes of it
 
 
-@dataclass(frozen=True, eq=False)
 class Levels:
-    """A model by its covariances, on the host."""
+    """A model by the covariances of its levels, on the host."""
 
-    model: Model
-    priors: Floats  # (K,) shares of the kinds
-
-    @cached_property
-    def mu(self) -> Floats:
-        return to_numpy(self.model.mu)
-
-    @cached_property
-    def B(self) -> Floats:
-        V = to_numpy(self.model.V)
-        return V @ V.T
-
-    @cached_property
-    def S(self) -> Floats:
-        U = to_numpy(self.model.U)
-        return U @ U.T
-
-    @cached_property
-    def N(self) -> Floats:
-        """(K, d, d)."""
-        return symmetric(spd_inverse(to_numpy(self.model.W))[0])
+    def __init__(self, model: Model, priors: Floats):
+        """`priors` (K,) are the shares of the kinds of channels."""
+        V = to_numpy(model.V)
+        U = to_numpy(model.U)
+        self.model = model
+        self.priors = priors
+        self.mu = to_numpy(model.mu)  # (K, d)
+        self.B = V @ V.T
+        self.S = U @ U.T
+        self.N = symmetric(spd_inverse(to_numpy(model.W))[0])  # (K, d, d)
 
     def fitting(self, stats: Statistics) -> Statistics:
         """The statistics of a target with the kinds of channels of the model, and of its levels.
 
-        Where they name no kinds, or kinds that the model does not know, all recordings are of one kind (see `like`). A
-        model without sessions takes each recording for one.
+        Where they name no kinds, or kinds that the model does not know, all recordings count as one kind (see
+        `fitted_to`). For a model without session factors, each recording is a session of its own.
         """
         if self.model.d != stats.d:
             raise DuopldaError(f"the target has {stats.d} dimensions, the model {self.model.d}")
@@ -273,14 +258,10 @@ class Levels:
         return simpler.without_kinds(stats)
 
     def mean_noise(self, target: Target) -> Floats:
-        """(d, d) the noise that the target's recordings would have: without kinds, the means of the kinds differ too.
-
-        Where the target's kinds are known, it is the mean over these.
-        """
+        """(d, d) the noise that this model expects of the target's recordings, whether their kinds are known or not."""
         if len(target.counts) == self.model.K:
             return np.tensordot(target.counts / target.counts.sum(), self.N, 1)
-        centred = self.mu - self.priors @ self.mu
-        return np.tensordot(self.priors, self.N, 1) + (self.priors[:, None] * centred).T @ centred
+        return _noise_of_unknown_kind(self.mu, self.N, self.priors)
 
     def grown(self, target: Target, *, session: bool = True, noise: bool = True) -> Levels:
         """These levels, of which sessions and noise are as large as those of the target where these are larger.
@@ -345,9 +326,9 @@ class Levels:
         """The model with other means, and other covariances where these are given; the rest stays to the last bit."""
         parts = {name: to_numpy(getattr(self.model, name)) for name in ("V", "U", "W")}
         if B is not None:
-            parts["V"] = _factor(B)
+            parts["V"] = loadings_of(B)
         if S is not None and self.model.nx:
-            parts["U"] = _factor(S)
+            parts["U"] = loadings_of(S)
         if N is not None:
             # A direction in which the target has no noise would make ratios infinite: none falls below a millionth of
             # the mean variance, before or after.

@@ -20,21 +20,6 @@ from duoplda.model.accumulate import LARGEST_SUM
 from duoplda.model.statistics import Statistics
 
 
-def by_kind(stats: Statistics, stacked: list[Array]) -> Array:
-    """(K, d) sums over types of vectors that are stacked over the kinds present."""
-    out = zeros((stats.K, stats.d), stats.offset)
-    for b, f in zip(stats.blocks, stacked, strict=True):
-        for k, _, columns in b.parts:
-            out[k, ...] += f[columns]
-    return out
-
-
-def kind_means(stats: Statistics) -> Array:
-    """(K, d) means of the recordings of each kind, about the offset."""
-    f = by_kind(stats, stats.f)
-    return f / put(np.maximum(stats.N, 1e-300), f)[:, None]
-
-
 @dataclass(frozen=True, eq=False)
 class Scatters:
     """Scatters by level, their degrees of freedom, and the factors a, b and e of the formulas above."""
@@ -51,7 +36,7 @@ class Scatters:
 @reproducible()
 def scatters(stats: Statistics) -> Scatters:
     """All kinds of channels together, each about its own mean."""
-    means = kind_means(stats)
+    means = stats.kind_means
     d = stats.d
     within = namespace(means).sum(stats.within, axis=0)
     sessions = zeros((d, d), means)  # sum F F' / L over sessions

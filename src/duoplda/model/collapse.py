@@ -46,13 +46,6 @@ class Loss:
         return "this is lossy: " + "; ".join(parts)
 
 
-def in_common(V: Floats, U: Floats) -> Floats:
-    """(d, k) loadings L with LL' = VV' + UU': what recordings of one speaker in one session have in common."""
-    size, E = np.linalg.eigh(V @ V.T + U @ U.T)
-    kept = size > 1e-12 * size.max()
-    return E[:, kept] * np.sqrt(size[kept])
-
-
 def collapse(
     means: Floats, V: Floats, U: Floats, W: Floats, priors: Floats, *, one_session: bool = False
 ) -> tuple[DiagonalModel, Loss]:

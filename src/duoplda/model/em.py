@@ -20,7 +20,7 @@ from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.errors import DuopldaError
 from duoplda.model.acceleration import Anderson
-from duoplda.model.anova import kind_means, scatters, total_covariance
+from duoplda.model.anova import scatters, total_covariance
 from duoplda.model.estep import EStep, Moments
 from duoplda.model.parameters import Model, floored
 from duoplda.model.statistics import Statistics
@@ -199,7 +199,7 @@ def random_start(stats: Statistics, ny: int, nx: int, rng: np.random.Generator, 
 def _start(stats: Statistics, V: Array, U: Array, noise: Array) -> Model:
     """Each kind has its own mean, and the noise that is given."""
     W = ar.namespace(noise).concat([ar.spd_inverse(noise[None, ...])[0]] * stats.K)
-    return Model(kind_means(stats) + stats.offset, V, U, W, stats.kinds)
+    return Model(stats.kind_means + stats.offset, V, U, W, stats.kinds)
 
 
 def _leading(covariance: Array, noise: Array, n: int) -> Array:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.model.accumulate import TypeBlock
-from duoplda.model.anova import by_kind
 from duoplda.model.parameters import Model, Terms
 from duoplda.model.ragged import Diagonals, Patterns, Speakers, speakers, speakers_by_rank
 from duoplda.model.statistics import Statistics
@@ -185,11 +184,10 @@ class EStep:
         stats = self.stats
         xp = ar.namespace(model.V)
         ln = 0.0
-        f = by_kind(stats, stats.f)
         for k in range(model.K):
             N = float(stats.N[k])
             mk = model.mu[k, ...] - stats.offset
-            mf = mk[:, None] * f[k, ...][None, :]
+            mf = mk[:, None] * stats.kind_sums[k, ...][None, :]
             S = stats.S[k, ...] - mf - mf.T + N * mk[:, None] * mk[None, :]
             ln += 0.5 * N * float(model.ln_W[k]) - 0.5 * float(xp.sum(model.W[k, ...] * S))
         return ln

@@ -203,6 +203,13 @@ def floored(covariances: Array, floor: float) -> Array:
     return ar.symmetric((T * xp.where(s < floor, xp.full_like(s, floor), s)[..., None, :]) @ T.mT)
 
 
+def loadings_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(d, r) loadings L with LL' equal to a covariance of rank r."""
+    s, E = np.linalg.eigh(ar.symmetric(covariance))
+    in_use = s > 1e-12 * max(float(s[-1]), 0.0)
+    return E[:, in_use] * np.sqrt(s[in_use])
+
+
 class Terms:
     """What a session of each of the types (C, K) adds to the posteriors: P_c, J_c, G_c and more, stacked over types."""
 

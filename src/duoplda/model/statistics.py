@@ -1,18 +1,19 @@
-"""What one pass over the data leaves: sums that add, and all that training will ever need.
+"""Sufficient statistics: sums that one pass over the recordings gathers, and from which EM works alone.
 
 Let `c` count the recordings of a session by kind of channel (its *type*; with one kind, its size), and let `F_ij` be
 the sums of its recordings, one for each kind present, stacked (all vectors are about an `offset` near the mean, so that
-no digits are lost). Kept are, for each type c:
+no digits are lost). The statistics are, for each type c,
 
     n_ic  sessions of speaker i,   A_ic = sum_j F_ij over them,   T_c = sum F_ij F_ij' over all sessions
 
-and for each kind k the scatter of recordings about their session's mean, `within_k`. A recording that is alone of its
-kind in its session costs nothing within. From these follow the sums of the source: N, F_i, and
+and for each kind k the scatter of recordings about their session's mean, `within_k`, to which a recording that is the
+only one of its kind in its session adds nothing. The sums of the source (Villalba, 2012) follow: N, F_i, and
 
     S_k = within_k + sum_c T_c[k, k] / c_k.
 
-Memory: for each type the smaller of (K_c d)^2 for T_c and K_c d for each of its sessions (their rows F are kept where
-they are fewer, so that many types cost little), and K_c d for each pair of a speaker and a type that it has.
+Memory, with K_c the number of kinds present: T_c takes (K_c d)^2 numbers for each type; where a type has fewer than K_c d
+sessions, their rows F are kept instead, so that many rare types take little. A takes K_c d numbers for each pair of a
+speaker and a type of its sessions.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ from duoplda.data.recordings import ROWS, ArrayRecordings, Chunk, Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.model.accumulate import (
     STREAM_BYTES,
-    OpenSessions,
     SessionSums,
     TypeBlock,
-    add_scatter,
     add_scatters,
     check_sums,
-    joined,
     near_mean,
 )
-from duoplda.model.sample import Sample
+from duoplda.model.open_sessions import OpenSessions, join
+from duoplda.model.sample import Sample, Sampler
 
 Transform = Callable[[Array, NDArray[Any]], Array]  # of rows (k, d) and the names of their kinds of channels (k,)
+Samples = Sequence[Sample | None]  # of each fold; None without folds
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
     """Sufficient statistics of labelled recordings; `a + b` joins shards, `weight * a` makes them count for less.
 
-    Sessions that are cut between shards are kept open (`close=False`), joined by `+`, and squared by `close`.
+    With `close=False`, sessions stay open for recordings in other shards: `+` joins the parts of a session, and `close`
+    takes every open session for complete.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(6, 2))
@@ -85,13 +86,13 @@ class Statistics:
     speaker_ids: NDArray[Any]  # (M,) sorted
     weights: NDArray[np.float64]  # (M,) how much each speaker's likelihood counts
     blocks: tuple[TypeBlock, ...]  # by type, in lexicographic order
-    within: Array  # (K, d, d) weighted; None: nothing yet, of open sessions alone
-    sessions: NDArray[Any] | None  # complete ones, none to be added twice: ids (int64) or hashes (uint64)
+    within: Array  # (K, d, d) weighted; None where all sessions are open
+    sessions: NDArray[Any] | None  # complete ones, so that none is added twice: ids (int64) or hashes (uint64)
     open: OpenSessions | None = None
-    folds: tuple[Statistics, ...] = ()  # the same by fold of speakers, where asked for; they add up to the whole
-    seed: int = 0  # of the folds
-    known: str = "speakers"  # what the labels said: see `duoplda.data.labels.KNOWN`
-    sample: Sample | None = None  # of a fold: some of its recordings, as they were read, for held-out trials
+    folds: tuple[Statistics, ...] = ()  # statistics of each fold of speakers, where asked for; their sum
+    seed: int = 0  # of the hash that divides speakers into folds
+    known: str = "speakers"  # what the labels say: see `duoplda.data.labels.KNOWN`
+    sample: Sample | None = None  # some recordings of a fold, as they were read, for held-out trials
 
     @classmethod
     def of(
@@ -104,17 +105,18 @@ class Statistics:
         device: Device = None,
         close: bool = True,
     ) -> Statistics:
-        """One pass over recordings, wherever they lie.
+        """Gather statistics in one pass over recordings.
 
         Parameters
         ----------
-        recordings : arrays, files, shards on a cluster: whatever is a `Recordings`
+        recordings : arrays, files, or shards on a cluster
         transform : a function of rows (k, d) and their kinds of channels (k,) that is applied to each chunk first, on
             the device if there is one
-        n_folds, seed : split speakers by a hash of their ids, and keep the parts too, for held-out speakers
-        device : a device of torch ("cuda") through which recordings of the host are streamed in blocks, so that they
-            need not fit there; tensors are used where they are
-        close : False: sessions that have further recordings elsewhere stay open
+        n_folds, seed : speakers are divided into folds by a hash of their ids, and the statistics of each fold are
+            kept, too, so that speakers can be held out
+        device : a device of torch ("cuda") to which recordings are copied in blocks, so that they need not fit into its
+            memory; tensors are used where they are
+        close : with False, sessions that have further recordings elsewhere stay open
         """
         pass_options = {"transform": transform, "device": device, "n_folds": n_folds, "seed": seed}
         make = partial(_gather, buckets=recordings.buckets, **pass_options)
@@ -132,10 +134,11 @@ class Statistics:
         seed: int = 0,
         device: Device = None,
     ) -> Statistics:
-        """One pass for the mean and the covariance, without labels: as of one speaker with a recording per session.
+        """Gather the mean and the covariance in one pass without labels, as if one speaker had a session per recording.
 
-        With `n_folds` there is such a speaker for each fold, for the mean and the covariance without it. `transform`
-        is a function of rows (k, d) that is applied to each chunk first, on the device if there is one.
+        With `n_folds`, each fold of speakers becomes such a speaker, so that the mean and the covariance without the
+        fold can be computed. `transform` is a function of rows (k, d) that is applied to each chunk first, on the
+        device if there is one.
         """
         make = partial(_gather_unlabelled, transform=transform, n_folds=n_folds, seed=seed, device=device)
         parts = recordings.reduce(make, _join, list, max(n_folds, 1))
@@ -152,7 +155,7 @@ class Statistics:
         close: bool = True,
         **options: Any,
     ) -> Statistics:
-        """The same of recordings `X` (N, d) in memory with their labels (N,); the options are those of `of`.
+        """Gather statistics of recordings `X` (N, d) in memory with their labels (N,); the options are those of `of`.
 
         With `close=False` all sessions stay open, as other shards may have further recordings of them.
         """
@@ -169,7 +172,7 @@ class Statistics:
 
     @classmethod
     def from_folds(cls, folds: Iterable[Statistics], seed: int) -> Statistics:
-        """The whole of folds that were gathered and added apart; they then share its sums of speakers."""
+        """Join folds that were gathered apart; their sums of speakers A then lie in the memory of the whole's."""
         folds = list(folds)
         kinds = np.unique(np.concatenate([f.kinds for f in folds]))
         folds = [f._relabel(f.speaker_ids, kinds).about(folds[0].offset) for f in folds]
@@ -221,27 +224,41 @@ class Statistics:
 
     @cached_property
     def types(self) -> Ints:
-        """(C, K) the types of sessions there are."""
+        """(C, K) the types that occur: recordings of a session by kind."""
         return np.array([b.counts for b in self.blocks], np.int64).reshape(-1, self.K)
 
     @cached_property
     def H(self) -> NDArray[np.float64]:
-        """(C,) weighted sessions of each type."""
+        """(C,) weighted number of sessions of each type."""
         return np.array([np.dot(self.weights[b.speaker], b.n) for b in self.blocks], np.float64)
 
     @cached_property
     def N(self) -> NDArray[np.float64]:
-        """(K,) weighted recordings of each kind."""
+        """(K,) weighted number of recordings of each kind."""
         return self.H @ self.types
 
     @cached_property
     def f(self) -> list[Array]:
-        """Sum of F over the sessions of each type."""
+        """(C,) vectors (K_c d,): the weighted sum of F over the sessions of each type."""
         return [put(self.weights[b.speaker], b.A) @ b.A for b in self.blocks]
 
     @cached_property
+    def kind_sums(self) -> Array:
+        """(K, d) sums of the recordings of each kind about the offset."""
+        sums = zeros((self.K, self.d), self.offset)
+        for b, f in zip(self.blocks, self.f, strict=True):
+            for k, _, columns in b.parts:
+                sums[k, ...] += f[columns]
+        return sums
+
+    @property
+    def kind_means(self) -> Array:
+        """(K, d) means of the recordings of each kind about the offset; 0 where a kind has none."""
+        return self.kind_sums / put(np.maximum(self.N, 1e-300), self.kind_sums)[:, None]
+
+    @cached_property
     def S(self) -> Array:
-        """(K, d, d) scatter of the recordings of each kind about the offset."""
+        """(K, d, d) scatter of the recordings of each kind about the offset: S_k = within_k + sum_c T_c[k, k] / c_k."""
         out = self.within + 0.0
         for b in self.blocks:
             for k, n, columns in b.parts:
@@ -300,7 +317,7 @@ class Statistics:
 
     @classmethod
     def _added(cls, parts: Sequence[Statistics]) -> Statistics:
-        """The sum of parts that have no folds, without a look at what they have in common and without a sample."""
+        """The sum of parts without folds; it has no sample, and repeated sessions are not looked for."""
         offset = parts[0].offset
         speaker_ids = np.unique(np.concatenate([p.speaker_ids for p in parts]))
         kinds = np.unique(np.concatenate([p.kinds for p in parts]))
@@ -321,7 +338,11 @@ class Statistics:
         within = sum(scatters[1:], scatters[0]) if scatters else None
         named = [p.session_keys for p in parts if p.session_keys is not None]
         keys = np.concatenate(named) if named else None
-        opened, within = _joined([p.open for p in parts if p.open is not None], within, len(kinds), offset)
+        open_parts = [p.open for p in parts if p.open is not None]
+        opened = open_parts[0] if open_parts else None
+        if len(open_parts) > 1:
+            opened, scatter = join(open_parts, len(kinds), offset)
+            within = scatter if within is None else within + scatter
         known = lab.least_known([p.known for p in parts])
         return cls(offset, kinds, speaker_ids, most, joined_blocks, within, keys, opened, known=known)
 
@@ -346,21 +367,21 @@ class Statistics:
         return Statistics.sum([replace(self, open=None), Statistics(**sums.result()[0], known=self.known)])
 
     def _without_sessions(self, within: Array, opened: OpenSessions | None = None) -> Statistics:
-        """Statistics of no complete session, to which these can be added."""
+        """Statistics that have none of the complete sessions, and can be added to others."""
         nobody = replace(self, speaker_ids=self.speaker_ids[:0], weights=self.weights[:0], blocks=())
         return replace(nobody, within=within, sessions=None, open=opened, sample=None)
 
     def __radd__(self, other: Any) -> Statistics:
-        return self if other == 0 else NotImplemented  # so that sum(shards) works
+        return self if other == 0 else NotImplemented  # the built-in sum of shards starts from 0
 
     def of_kinds(self, kinds: NDArray[Any]) -> Statistics:
-        """The same for the sorted `kinds` (K,) of channels, among which are all of these."""
+        """The same statistics for a longer, sorted list of `kinds` (K,) of channels that includes their own."""
         if self.folds:
             return Statistics.from_folds([fold.of_kinds(kinds) for fold in self.folds], self.seed)
         return self._relabel(self.speaker_ids, kinds)
 
     def regrouped(self, n: int, turn: int = 0) -> Statistics:
-        """The same with the folds joined to at most n that have about as many speakers each.
+        """The same statistics with their folds joined into at most `n`, of about equally many speakers each.
 
         Another `turn` joins them in another way.
         """
@@ -373,10 +394,10 @@ class Statistics:
         return Statistics.from_folds(folds, self.seed)
 
     def map_samples(self, transform: Callable[[NDArray[Any], NDArray[Any], int], Array]) -> Statistics:
-        """The same with other rows in the samples of the folds, which held-out trials are made of.
+        """The same statistics with transformed recordings in the samples of the folds, from which trials are made.
 
-        `transform(rows, kinds, fold)` gives what a model that has not seen the fold's speakers takes. Statistics of
-        transformed recordings need this: their samples hold the recordings as they were read.
+        Samples hold recordings as they were read. `transform(rows, kinds, fold)` gives them as a model takes them that
+        has not seen the speakers of the fold.
         """
         folds = []
         for i, fold in enumerate(self.folds):
@@ -388,7 +409,7 @@ class Statistics:
         return replace(self, folds=tuple(folds))
 
     def _relabel(self, speaker_ids: NDArray[Any], kinds: NDArray[Any]) -> Statistics:
-        """The same with indices into longer, sorted lists of speakers and kinds, among which are all of these."""
+        """The same statistics with indices into longer, sorted lists of speakers and kinds that include their own."""
         speaker = np.searchsorted(speaker_ids, self.speaker_ids)
         kind = np.searchsorted(kinds, self.kinds)
         weights = np.zeros(len(speaker_ids))
@@ -419,7 +440,7 @@ class Statistics:
         return replace(self, offset=offset, blocks=tuple(self.shifted(xp.stack([delta] * self.K))), open=opened)
 
     def shifted(self, delta: Array) -> Iterator[TypeBlock]:
-        """The blocks of recordings to which a vector was added, that of their kind in `delta` (K, d)."""
+        """The blocks after row k of `delta` (K, d) has been added to every recording of kind k."""
         for b, f, H in zip(self.blocks, self.f, self.H, strict=True):
             step = b.stacked(delta)
             A = b.A + put(b.n.astype(float), b.A)[:, None] * step[None, :]
@@ -428,7 +449,7 @@ class Statistics:
             yield replace(b, A=A, scatter=T)
 
     def mapped(self, means: NDArray[np.float64], matrix: NDArray[np.float64]) -> Statistics:
-        """Statistics of A'(x - mean of its kind), exactly; means (K, d), or (1, d) for all kinds; matrix A (d, k)."""
+        """Statistics of A'(x - mean of its kind), exactly; means (K, d), or (1, d) for all kinds; matrix A (d, r)."""
         A = put(matrix, self.offset)
         blocks = []
         xp = namespace(A)
@@ -443,12 +464,12 @@ class Statistics:
 
 
 def one_block(blocks: list[TypeBlock]) -> TypeBlock:
-    """Blocks of one type as one."""
+    """Join blocks of one type."""
     if len(blocks) == 1:
         return blocks[0]
     every_speaker = np.concatenate([b.speaker for b in blocks])
     speaker = np.unique(every_speaker)
-    if len(speaker) == len(every_speaker):  # as of folds and of most shards: nothing is to be added
+    if len(speaker) == len(every_speaker):  # as with folds and most shards: no rows are added up
         n = np.concatenate([b.n for b in blocks])
         A = namespace(blocks[0].A).concat([b.A for b in blocks])
         return TypeBlock(blocks[0].counts, every_speaker, n, A, add_scatters(blocks))
@@ -461,30 +482,8 @@ def one_block(blocks: list[TypeBlock]) -> TypeBlock:
     return TypeBlock(blocks[0].counts, speaker, n, A, add_scatters(blocks))
 
 
-def _joined(parts: list[OpenSessions], within: Array, K: int, offset: Array) -> tuple[OpenSessions | None, Array]:
-    """Open sessions of several statistics, and `within` with the scatter that their joining adds."""
-    if len(parts) < 2:
-        return (parts[0] if parts else None), within
-    keys, first, index = np.unique(np.concatenate([p.keys for p in parts]), return_index=True, return_inverse=True)
-    names, speakers = (np.concatenate([getattr(p, a) for p in parts]) for a in ("names", "speakers"))
-    torn = np.unique(index[speakers[first][index] != speakers])
-    if len(torn):
-        who = np.unique(speakers[index == torn[0]])
-        raise lab.torn_session(names[first[torn[0]]], who, len(torn) - 1, ", in different shards")
-    start = np.cumsum([0, *map(len, parts)])
-    session = [index[start[i] + p.session] for i, p in enumerate(parts)]
-    cell = np.concatenate([of_part * K + p.kind for of_part, p in zip(session, parts, strict=True)])
-    F = namespace(offset).concat([p.F for p in parts])
-    cells, n, F, cell_of_row, spread = joined(cell, np.concatenate([p.n for p in parts]), F)
-    d = offset.shape[0]
-    scatter = zeros((1, K, d, d), offset)
-    add_scatter(scatter, cell_of_row % K, spread)
-    within = scatter[0, ...] if within is None else within + scatter[0, ...]
-    return OpenSessions(keys, names[first], speakers[first], cells // K, cells % K, n, F), within
-
-
 def _refuse_different(parts: Sequence[Statistics]) -> None:
-    """Statistics can be added if they are of one dimension, one type of ids, and the same folds."""
+    """Refuse to add statistics of different dimensions, types of ids or folds."""
     first = parts[0]
     for p in parts[1:]:
         if p.d != first.d:
@@ -499,7 +498,7 @@ def _refuse_different(parts: Sequence[Statistics]) -> None:
 
 
 def _refuse_repeated(keys: NDArray[np.uint64], opened: OpenSessions | None) -> None:
-    """A session is in one of the statistics only, unless it is open in all that have a part of it."""
+    """Refuse sessions that are in several statistics, unless they are open in all of them."""
     every, times = np.unique(keys, return_counts=True)
     n = int((times > 1).sum()) + (0 if opened is None else int(np.isin(opened.keys, every, assume_unique=True).sum()))
     if n:
@@ -514,11 +513,16 @@ def _refuse_repeated(keys: NDArray[np.uint64], opened: OpenSessions | None) -> N
 def _gather(
     part: Recordings, *, transform: Transform | None, device: Device, n_folds: int, seed: int, buckets: int
 ) -> tuple[list[Statistics], list[tuple[Statistics, ...]]]:
-    """Statistics of complete sessions by fold; and by bucket those of open sessions, by fold as well."""
-    sums = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
-    sums = sums or _by_chunks(part, transform, device, n_folds, seed)
+    """Statistics of complete sessions by fold, and of open sessions by bucket and fold.
+
+    Open sessions are put into buckets by their names, so that the workers of a cluster join one bucket each.
+    """
+    gathered = _at_once(part, transform, device, n_folds, seed) if isinstance(part, ArrayRecordings) else None
+    sums, samples = gathered or _by_chunks(part, transform, device, n_folds, seed)
     known = part.labels().known
-    by_fold = [Statistics(**fields, known=known) for fields in sums.result(partial(_name_rows, part))]
+    by_fold = []
+    for fields, sample in zip(sums.result(partial(_name_rows, part)), samples, strict=True):
+        by_fold.append(Statistics(**fields, known=known, sample=sample))
     loose = []
     for bucket in range(buckets) if any(s.open is not None for s in by_fold) else ():
         of_bucket = []
@@ -531,27 +535,33 @@ def _gather(
 
 def _at_once(
     part: ArrayRecordings, transform: Transform | None, device: Device, n_folds: int, seed: int
-) -> SessionSums | None:
-    """The sums of an array; None where it must come in chunks: with a transform, unless a device does the work."""
+) -> tuple[SessionSums, Samples] | None:
+    """The sums and samples of an array, all rows at once; None where rows have to come in chunks.
+
+    That is so with a transform on the host, which would need a copy of all rows.
+    """
     X = part.X
     first = slice(0, min(ROWS, X.shape[0]))
     like = X if device is None or namespace(X) is not np else on_device(X[first], device)
     moves = namespace(like) is not namespace(X) and Arriving.fits(X, like)
-    rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # rows arrive while labels are sorted
+    rows = Arriving(X, like, STREAM_BYTES // 4) if moves else X  # they are copied while labels are sorted
     try:
         labels = part.labels(like).filled
         if transform is not None:
             if namespace(like) is np or labels.open is not None:
                 return None
             like = transform(like[first, :], labels.kinds[to_numpy(labels.kind[first])])
-        sums = SessionSums(labels, like, n_folds, seed, X.shape[1], transform)
+        sums = SessionSums(labels, like, n_folds, seed, transform)
         every = slice(0, labels.n_recordings)
         if labels.open is None:
             sums.add_all(rows)
         else:
             sums.add(X, every)
-        sums.keep_sample(X, every)
-        return sums
+        if not n_folds:
+            return sums, [None]
+        sampler = Sampler(labels, X.shape[1], n_folds, seed)
+        sampler.add(X, every)
+        return sums, sampler.result()
     except DuopldaError:
         if transform is not None:
             _name_rows(part, transform)
@@ -561,18 +571,24 @@ def _at_once(
             rows.end()
 
 
-def _by_chunks(part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int) -> SessionSums:
+def _by_chunks(
+    part: Recordings, transform: Transform | None, device: Device, n_folds: int, seed: int
+) -> tuple[SessionSums, Samples]:
+    """The sums and samples of recordings that come in chunks."""
     labels = part.labels().filled
     labels = replace(labels, **{name: to_numpy(getattr(labels, name)) for name in ("speaker", "session", "kind")})
     sums = None
+    sampler = None
     for chunk, X in _chunks(part, device, transform, labels):
         if sums is None:
-            sums = SessionSums(labels, X, n_folds, seed, chunk.X.shape[1])
+            sums = SessionSums(labels, X, n_folds, seed)
+            sampler = Sampler(labels, chunk.X.shape[1], n_folds, seed) if n_folds else None
         sums.add(X, chunk.index)
-        sums.keep_sample(chunk.X, chunk.index)
+        if sampler is not None:
+            sampler.add(chunk.X, chunk.index)
     if sums is None:
         raise DuopldaError("there are no recordings")
-    return sums
+    return sums, [None] if sampler is None else sampler.result()
 
 
 def _gather_unlabelled(
@@ -619,7 +635,7 @@ def _add_moments(f: Array, T: Array, offset: Array, rows: Array, fold: Ints) -> 
     sizes = np.bincount(fold, minlength=f.shape[0]).tolist()
     rows = rows if max(sizes) == len(fold) else take(rows, np.argsort(fold, kind="stable"))
     G = to_float(rows, xp)
-    # A copy may be written to, as getting new memory takes longer than the sums. Another object may be a view.
+    # A copy is centred in place, as getting new memory takes longer than the sums; a view of other rows must not be.
     is_copy = xp is np and not np.may_share_memory(G, rows)
     G = np.subtract(G, offset, out=G) if is_copy else G - offset
     first = 0
@@ -632,14 +648,14 @@ def _add_moments(f: Array, T: Array, offset: Array, rows: Array, fold: Ints) -> 
 
 
 def _chunk_rows(device: Device) -> int:
-    """Chunks for a device are larger, as each costs it some time."""
+    """Rows of a chunk: more of them for a device, which takes some time to start on each chunk."""
     return ROWS if device is None or str(device) == "cpu" else 8 * ROWS
 
 
 def _chunks(
     part: Recordings, device: Device, transform: Callable[..., Array] | None, labels: Labels | None = None
 ) -> Iterator[tuple[Chunk, Array]]:
-    """Chunks as they were read, each with its rows on the device and behind the transform.
+    """Chunks as they were read, each with its transformed rows on the device.
 
     With labels, the transform also gets the kinds of channels of the rows.
     """
@@ -655,9 +671,10 @@ def _chunks(
 
 
 def _name_rows(part: Recordings, transform: Transform | None = None) -> None:
-    """Read again and raise an error that names the recordings that are not finite or too large, if any.
+    """Read the recordings again and raise an error that names those that are not finite or too large, if there are any.
 
-    With a transform that fails in rows of another order, it then fails in that of the recordings.
+    A transform that has failed on rows in another order is run again in that of the recordings, so that its error names
+    the right ones.
     """
     largest = 1e40  # squares of 1e10 such values add up to `accumulate.LARGEST_SUM`
     for chunk in part.chunks():
@@ -681,7 +698,7 @@ def _name_rows(part: Recordings, transform: Transform | None = None) -> None:
 
 
 def _join(pieces: Sequence[Any]) -> Any:
-    """Statistics added up; of tuples, each place by itself."""
+    """Add up statistics; tuples of them are added place by place."""
     if isinstance(pieces[0], tuple):
         return tuple(Statistics.sum(same) for same in zip(*pieces, strict=True))
     return Statistics.sum(pieces)

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 
 from duoplda.arrays import Array
 from duoplda.evaluation.calibration import StructureCalibration
-from duoplda.model.adaptation import Levels, Move, Target, like
+from duoplda.model.adaptation import Levels, Move, Target, fitted_to
 from duoplda.model.estep import EStep
 from duoplda.model.parameters import Model
 from duoplda.model.shrinkage import Scales, scaled
@@ -105,7 +105,7 @@ def choose_levels(
         models = [adapted(target, others, move) for move in candidates]
         for i in range(group, len(folds), n_groups):
             e_step = EStep(levels.fitting(folds[i]))
-            ln[:, i] = [e_step.ln_likelihood(like(model, e_step.stats, levels.priors)) for model in models]
+            ln[:, i] = [e_step.ln_likelihood(fitted_to(model, e_step.stats, levels.priors)) for model in models]
     gains = []
     for move, row in zip(candidates, ln, strict=True):
         gains.append(Gain(move, *_mean_by_speaker(row - ln[0], sizes)))
