@@ -12,8 +12,8 @@ import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.trials import blocks as llr
 from duoplda.trials import sides as grouping
+from duoplda.trials.meeting import shared
 from duoplda.trials.ratios import ListedRatios, PatternProducts, PatternRows
-from duoplda.trials.sides import shared
 from duoplda.trials.tables import empty
 from test_llr import MODELS, each_pair, enrolled, every_model, listed, matrix, near, share, two_sides
 

@@ -14,7 +14,8 @@ import oracle
 from duoplda import PLDA, Backend, DuopldaError
 from duoplda.io import read_container, write_container
 from duoplda.trials.blocks import Scorer
-from duoplda.trials.sides import Sides, enroll, load, read_enrolled
+from duoplda.trials.side_files import read_enrolled
+from duoplda.trials.sides import Sides, enroll, load
 from test_llr import MODELS, enrolled, every_model, model_of, near, share, two_sides
 
 exhaust = settings(max_examples=25, derandomize=True, deadline=None, database=None)

@@ -87,7 +87,7 @@ MUTANTS: list[Mutant] = [
     # -- trials
     Mutant(
         "a session that both sides share is counted twice",
-        "trials/sides.py",
+        "trials/meeting.py",
         "return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)",
         "return i, j, Q3 - take(a.Q, i) - take(b.Q, j)",
         "tests/test_llr.py -k share",
@@ -143,7 +143,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "parts of a session meet as far as one of them counts",
-        "trials/sides.py",
+        "trials/meeting.py",
         "weight = np.minimum(of_a[ca], of_b[cb])",
         "weight = np.maximum(of_a[ca], of_b[cb])",
         "tests/test_occasions.py -k likelihoods_to_powers",

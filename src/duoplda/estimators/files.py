@@ -28,7 +28,7 @@ from duoplda.evaluation import calibration as cal
 from duoplda.io import read_container, write_container
 from duoplda.model.parameters import LARGEST, Model, checked
 from duoplda.model.shrinkage import Scales, Shrinkage
-from duoplda.trials import sides
+from duoplda.trials.side_files import fingerprint as fingerprint_of_model
 
 if TYPE_CHECKING:
     from duoplda.estimators.backend import Backend
@@ -145,7 +145,7 @@ def fingerprint(backend: Backend) -> str:
     >>> fingerprint(a) == fingerprint(b)
     False
     """
-    digest = hashlib.sha256(sides.fingerprint(backend.ratio_model_).encode())
+    digest = hashlib.sha256(fingerprint_of_model(backend.ratio_model_).encode())
     for name, step in backend.steps_.items():
         learnt = [to_numpy(getattr(step, attribute)) for attribute in LEARNT_BY_STEP[type(step)]]
         digest.update(json.dumps([name, plain(step), [array.shape for array in learnt]]).encode())

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from duoplda.arrays import Array, is_torch, namespace, put, reproducible, set_rows, take, to_numpy
 from duoplda.data.labels import Ints, places
 from duoplda.errors import DuopldaError, some
+from duoplda.trials.meeting import shared
 from duoplda.trials.ranking import ranking_of
 from duoplda.trials.ratios import (
     KEPT_BYTES,
@@ -25,7 +26,7 @@ from duoplda.trials.ratios import (
     put_cells,
     run,
 )
-from duoplda.trials.sides import Sides, shared
+from duoplda.trials.sides import Sides
 from duoplda.trials.structure import Floats, Structure, Structures, guessed
 from duoplda.trials.tables import empty
 

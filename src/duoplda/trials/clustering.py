@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -31,14 +31,18 @@ from duoplda.trials.concentration import (
     learn,
     ln_alpha_of,
     most_ln_alpha,
-    number_posterior,
+    posterior_of_number,
 )
 from duoplda.trials.evidence import DiagonalEvidence, Floats
-from duoplda.trials.queue import Items, Merge, Partition, Queue, every_pair_is_cheap, exact_pairs, prior_gain
+from duoplda.trials.queue import Items, Merge, Objective, Partition, Queue, every_pair_is_cheap, exact_pairs
 from duoplda.trials.refine import STARTS, Places, Splits, best_places, exact_gain
 from duoplda.trials.refine import refine as improve
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
+
+# Up to so many items the search is more thorough: nearly all pairs are candidates, so that the best pair of all is
+# merged at each step, and items are moved from several partitions on the path of merges.
+MOST_FOR_THOROUGH_SEARCH = 4000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,102 +167,67 @@ def cluster(
     Parameters
     ----------
     candidates : neighbours of each item to begin with; None: 30, or 10 of many items
-    rounds_from : tensors of so many items are clustered by guesses where they are (`duoplda.trials.rounds`); fewer are
-        clustered on the host, where gains are exact, and where many would take minutes
+    rounds_from : tensors of at least this many items are clustered by guesses on their device
+        (`duoplda.trials.rounds`). Fewer are clustered on the host, where gains are exact and many items take minutes
     top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
     """
-    numbers: dict[str, Any] = {"weight": weight, "discount": discount, "prior": 0.5 if prior is None else prior}
-    for name, value in numbers.items():
-        high = 1.0 if name == "prior" else math.inf
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
-            what = "between 0 and 1" if high == 1 else "greater than 0"
-            raise DuopldaError(f"{name}={value!r} must be a number {what}")
+    _check_numbers(weight, discount, prior)
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
-    fewest, most = _speaker_limits(n_speakers, min_speakers, max_speakers)
-    everyone = sides
-    owner = np.full(len(sides), -1)  # the known speaker that a side is
-    if known is not None:
-        if not isinstance(known, Sides):
-            raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
-        refuse_shared(sides.session, known)
-        everyone = sides.unnamed([f"{i}" for i in range(len(sides))])
-        everyone.add(known.unnamed([f"known {i}" for i in range(len(known))]))
-        owner = np.append(owner, np.arange(len(known)))
-    everyone = everyone.weighed
+    limits = _speaker_limits(n_speakers, min_speakers, max_speakers)
+    objective = Objective(LEAST_LN_ALPHA if prior is None else math.log((1 - prior) / prior), weight, *limits)
     item, cannot = _constraints(sides, must_link, cannot_link)
-    item = np.append(item, int(item.max()) + 1 + np.arange(len(everyone) - len(sides)))
-    everyone, owner = _grouped(everyone, owner, item)
+    everyone, owner, item = _with_known(sides, known, item)
     evidence = DiagonalEvidence.of(everyone)
     n_sessions = float(everyone.n_sessions.sum())
-    learned = prior is None
-    ln_alpha = LEAST_LN_ALPHA if prior is None else math.log((1 - prior) / prior)
-    # Up to 4,000 items nearly all pairs are candidates, so that the best pair of all is merged at each step.
-    few = len(everyone) <= 4000
+    few = len(everyone) <= MOST_FOR_THOROUGH_SEARCH
     candidates = candidates or (30 if few else 10)
-    unconstrained = known is None and not cannot and fewest == 1 and most >= len(everyone) and discount == 1
+    unlimited = limits[0] == 1 and limits[1] >= len(everyone)
+    unconstrained = known is None and not cannot and unlimited and discount == 1
     if unconstrained and len(everyone) >= rounds_from and is_torch(namespace(everyone.gamma)):
-        if learned:  # merging in rounds has no path: the number of clusters that .02 leaves tells how many to expect
-            first = rounds.find(everyone, evidence, math.log(0.98 / 0.02), weight, candidates)
-            ln_alpha = ln_alpha_of(len(first["sessions"]), n_sessions)
-        answer = rounds.find(everyone, evidence, ln_alpha, weight, candidates)
-        nobody = np.full(len(answer["sessions"]), -1)
-        return Clustering(
-            ids=np.asarray(sides.ids),
-            labels=answer.pop("labels")[item],
-            names=_names(nobody, None),
-            known=nobody >= 0,
-            item=item,
-            merges=np.zeros((0, 4)),
-            leaves=len(everyone),
-            prior=1 / (1 + math.exp(ln_alpha)),
-            exact=False,
-            **answer,
-        )
+        return _by_rounds(sides, everyone, evidence, item, objective, prior is None, candidates)
+
     items = Items.of(evidence, everyone, owner, cannot, discount)
-    surest = most_ln_alpha(n_sessions) if learned else ln_alpha  # who gains by being together here does so anyway
-    if fewest == 1 and not cannot and (twin := _twins(items, weight, surest)) is not None:
+    # Items that gain by being together whatever the prior that is learned later
+    surest = objective._replace(ln_alpha=most_ln_alpha(n_sessions)) if prior is None else objective
+    if limits[0] == 1 and not cannot and (twin := _twins(items, surest)) is not None:
         item = twin[item]
         everyone, owner = _grouped(everyone, owner, twin)
         items = Items.of(evidence, everyone, owner, cannot, discount)
     n_items = int((items.owner < 0).sum())
-    if fewest > max(n_items, 1):
+    if limits[0] > max(n_items, 1):
         what = f"{n_items} items (sessions, or groups of them that must be together)"
-        raise DuopldaError(f"at least {fewest} speakers are asked for, but there are {what}: ask for fewer")
-    # Merging goes on beyond the best partition, down to where the least concentration would stop.
-    path = Partition(items, min(ln_alpha, LEAST_LN_ALPHA), weight)
-    queue = Queue(path, slack=5.0) if few else Queue(path)  # nats: with few items there is time to look at more pairs
-    # The first neighbours are found by exact ratios where few patterns make these cheap, else by guesses.
-    if discount != 1 or len(everyone.groups) > MOST_PATTERNS:
-        queue.look(-np.inf, candidates)
-    else:
-        queue.add_best(*(to_numpy(x) for x in top(everyone, candidates + 1)))
-    queue.merge_all(fewest, most)
-    pulls = np.array([merge.gain + path.ln_alpha for merge in path.merges])
+        raise DuopldaError(f"at least {limits[0]} speakers are asked for, but there are {what}: ask for fewer")
+    neighbours = None
+    # Exact ratios of all pairs are products where few patterns occur; otherwise guesses find the neighbours.
+    if discount == 1 and len(everyone.groups) <= MOST_PATTERNS:
+        rows, ratios = top(everyone, candidates + 1)
+        neighbours = to_numpy(rows), to_numpy(ratios)
+    path = _merged(items, objective, few, candidates, neighbours)
+
+    pulls = np.array([merge.gain + path.objective.ln_alpha for merge in path.merges])
     n_clusters = np.array([n_items, *(merge.n_clusters for merge in path.merges)])
-    allowed = (n_clusters >= fewest) & (n_clusters <= most)
-    sure: dict[int, float] = {}
-    if learned and allowed.any():
-        sure = number_posterior(pulls, len(items.m), n_sessions, n_clusters, allowed)
+    allowed = (n_clusters >= limits[0]) & (n_clusters <= limits[1])
+    number_posterior: dict[int, float] = {}
+    if prior is None and allowed.any():
+        number_posterior = posterior_of_number(pulls, len(items.m), n_sessions, n_clusters, allowed)
         ln_alpha, n_merges = learn(pulls, len(items.m), n_sessions, allowed)
+        objective = objective._replace(ln_alpha=ln_alpha)
     else:
-        n_merges = best_on_path(pulls, ln_alpha, allowed)
-    p = path.after(n_merges, ln_alpha)
-    tree = list(p.merges)
-    best = optimum.best_of_all(items, ln_alpha, weight, fewest, most) if optimum.is_affordable(items) else None
-    if not allowed.any() and best is None:
-        raise DuopldaError(
-            f"cannot_link (or known speakers) leave no way to fewer than {path.n_clusters} speakers, and {most} are "
-            "asked for: ask for more, or lift some constraints"
-        )
-    splits = Splits(p)
-    places = None
-    if best is not None and (refine or not allowed.any()):
-        splits.p = p = best
-    elif refine:  # of many items the moves take most of the time: they begin at the best partition alone
-        p, splits, places = improve(path, n_merges, ln_alpha, fewest, most, STARTS if few else ())
-    found = _answer(sides, known, item[: len(sides)], tree, p, places or best_places(p), splits)
-    return replace(found, number_posterior=sure)
+        n_merges = best_on_path(pulls, objective.ln_alpha, allowed)
+
+    tree = path.after(n_merges, objective.ln_alpha).merges
+    p, splits, places = _improved(path, n_merges, objective, allowed, refine, few)
+    return _answer(sides, known, item[: len(sides)], tree, p, places, splits, number_posterior)
+
+
+def _check_numbers(weight: object, discount: object, prior: object) -> None:
+    for name, value, high in (("weight", weight, math.inf), ("discount", discount, math.inf), ("prior", prior, 1.0)):
+        if name == "prior" and value is None:
+            continue
+        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < high:
+            what = "between 0 and 1" if high == 1 else "greater than 0"
+            raise DuopldaError(f"{name}={value!r} must be a number {what}")
 
 
 def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:
@@ -338,12 +307,30 @@ def refuse_shared(session: NDArray[Any], known: Sides) -> None:
 # -- items
 
 
+def _with_known(sides: Sides, known: Sides | None, item: Ints) -> tuple[Sides, Ints, Ints]:
+    """Items as sides, the known speaker that each of them stands for (-1: none), and the item of each side.
+
+    `item` (n,) are the items of `sides`; each known speaker is a further item, and a further side, behind them.
+    """
+    everyone = sides
+    owner = np.full(len(sides), -1)
+    if known is not None:
+        if not isinstance(known, Sides):
+            raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
+        refuse_shared(sides.session, known)
+        everyone = sides.unnamed([f"{i}" for i in range(len(sides))])
+        everyone.add(known.unnamed([f"known {i}" for i in range(len(known))]))
+        owner = np.append(owner, np.arange(len(known)))
+        item = np.append(item, int(item.max()) + 1 + np.arange(len(known)))
+    return *_grouped(everyone.weighed, owner, item), item
+
+
 def _grouped(sides: Sides, owner: Ints, item: Ints) -> tuple[Sides, Ints]:
     """Items as sides, and the known speaker that each stands for."""
     return sides.grouped(item), owner[np.unique(item, return_index=True)[1]]
 
 
-def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
+def _twins(items: Items, objective: Objective) -> Ints | None:
     """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
 
     Thousands of equal items would all be each other's best neighbours. Known speakers are nobody's twins: if two of
@@ -355,17 +342,98 @@ def _twins(items: Items, weight: float, ln_alpha: float) -> Ints | None:
     if len(n) == len(whole):
         return None
     Q = items.evidence.exact(2 * items.counts[first], 2 * items.gamma[first])
-    gain = weight * (Q - 2 * items.Q[first]) + prior_gain(items.m[first], items.m[first], ln_alpha)
+    gain = objective.gain(Q - 2 * items.Q[first], items.m[first], items.m[first])
     single = (gain <= 0)[same] | (items.owner >= 0)
     key = np.where(single, np.arange(len(whole)), first[same])
     return np.unique(key, return_inverse=True)[1].reshape(-1)
+
+
+# -- the search
+
+
+def _merged(
+    items: Items, objective: Objective, few: bool, candidates: int, neighbours: tuple[Ints, Floats] | None
+) -> Partition:
+    """The path of merges, from each item alone to beyond the best partition.
+
+    `neighbours` are the items that score highest with each, and their exact ratios, (n, k) twice; without them guesses
+    choose `candidates` for each.
+    """
+    # Merging goes on to where the least concentration would stop, so that a prior can be learned from the path.
+    path = Partition(items, objective._replace(ln_alpha=min(objective.ln_alpha, LEAST_LN_ALPHA)))
+    queue = Queue(path, slack=5.0) if few else Queue(path)  # nats: with few items there is time to look at more pairs
+    if neighbours is None:
+        queue.look(-np.inf, candidates)
+    else:
+        queue.add_best(*neighbours)
+    queue.merge_all()
+    return path
+
+
+def _improved(
+    path: Partition, n_merges: int, objective: Objective, allowed: NDArray[np.bool_], refine: bool, few: bool
+) -> tuple[Partition, Splits, Places]:
+    """The best partition that is found from a path of merges, of which the first `n_merges` lead to the best on it.
+
+    `allowed` (t + 1,) says which partitions on the path keep to the limits. Of a few items all partitions are compared.
+    """
+    items = path.items
+    best = optimum.best_of_all(items, objective) if optimum.is_affordable(items) else None
+    if not allowed.any() and best is None:
+        raise DuopldaError(
+            f"cannot_link (or known speakers) leave no way to fewer than {path.n_clusters} speakers, and "
+            f"{objective.most} are asked for: ask for more, or lift some constraints"
+        )
+    p = path.after(n_merges, objective.ln_alpha)
+    if best is not None and (refine or not allowed.any()):
+        return best, Splits(best, p.merges), best_places(best)
+    if refine:  # of many items the moves take most of the time: they begin at the best partition alone
+        return improve(path, n_merges, objective.ln_alpha, STARTS if few else ())
+    return p, Splits(p, p.merges), best_places(p)
+
+
+def _by_rounds(
+    sides: Sides,
+    everyone: Sides,
+    evidence: DiagonalEvidence,
+    item: Ints,
+    objective: Objective,
+    learned: bool,
+    candidates: int,
+) -> Clustering:
+    """The answer for very many items on a device; with `learned`, the prior follows from a first clustering."""
+    if learned:  # merging in rounds has no path: the number of clusters that .02 leaves tells how many to expect
+        first = rounds.find(everyone, evidence, objective._replace(ln_alpha=math.log(0.98 / 0.02)), candidates)
+        ln_alpha = ln_alpha_of(len(first["sessions"]), float(everyone.n_sessions.sum()))
+        objective = objective._replace(ln_alpha=ln_alpha)
+    answer = rounds.find(everyone, evidence, objective, candidates)
+    nobody = np.full(len(answer["sessions"]), -1)
+    return Clustering(
+        ids=np.asarray(sides.ids),
+        labels=answer.pop("labels")[item],
+        names=_names(nobody, None),
+        known=nobody >= 0,
+        item=item,
+        merges=np.zeros((0, 4)),
+        leaves=len(everyone),
+        prior=1 / (1 + math.exp(objective.ln_alpha)),
+        exact=False,
+        **answer,
+    )
 
 
 # -- the answer
 
 
 def _answer(
-    sides: Sides, known: Sides | None, item: Ints, tree: list[Merge], p: Partition, places: Places, splits: Splits
+    sides: Sides,
+    known: Sides | None,
+    item: Ints,
+    tree: list[Merge],
+    p: Partition,
+    places: Places,
+    splits: Splits,
+    number_posterior: dict[int, float],
 ) -> Clustering:
     items = p.items
     n = int((items.owner < 0).sum())  # known speakers are the last items
@@ -403,7 +471,8 @@ def _answer(
         leaves=len(items.m),
         log_posterior=p.log_posterior,
         means=posterior.mean @ p.evidence.basis.T,
-        prior=1 / (1 + math.exp(p.ln_alpha)),
+        prior=1 / (1 + math.exp(p.objective.ln_alpha)),
+        number_posterior=number_posterior,
         exact=places.exact and every_pair_is_cheap(p, len(slots)),
     )
 

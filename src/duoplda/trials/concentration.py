@@ -90,7 +90,7 @@ def best_on_path(pulls: Floats, ln_alpha: float, allowed: NDArray[np.bool_]) -> 
     return int(np.argmax(np.where(allowed, gains, -np.inf)))
 
 
-def number_posterior(
+def posterior_of_number(
     pulls: Floats, n_items: int, n_sessions: float, number: NDArray[np.int64], allowed: NDArray[np.bool_]
 ) -> dict[int, float]:
     """The probability of each number of speakers to which a path of merges leads, as far as it is not negligible.
@@ -98,7 +98,7 @@ def number_posterior(
     `number` (t + 1,) are the speakers before each merge and after the last one; clusters of known speakers without a
     recording are none of them.
 
-    >>> path = number_posterior(np.array([9.0, 5.0, -9.0]), 4, 4, np.array([4, 3, 2, 1]), np.ones(4, bool))
+    >>> path = posterior_of_number(np.array([9.0, 5.0, -9.0]), 4, 4, np.array([4, 3, 2, 1]), np.ones(4, bool))
     >>> {k: round(p, 2) for k, p in path.items()}
     {1: 0.01, 2: 0.97, 3: 0.02}
     """

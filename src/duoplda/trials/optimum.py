@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats
-from duoplda.trials.queue import Items, Partition
+from duoplda.trials.queue import Items, Objective, Partition
 
 # Up to twelve items that takes less than a second with 200 speaker factors; with more, three times as long for each.
 MOST_ITEMS = 12
@@ -28,8 +28,9 @@ def is_affordable(items: Items) -> bool:
     return n_items <= MOST_ITEMS and (1 + n_known) << n_items <= MOST_SETS
 
 
-def best_of_all(items: Items, ln_alpha: float, weight: float, fewest: int, most: int) -> Partition | None:
-    """The partition with the highest posterior into `fewest` to `most` clusters; None: constraints allow none."""
+def best_of_all(items: Items, objective: Objective) -> Partition | None:
+    """The partition with the highest posterior within the limits; None: constraints allow none."""
+    ln_alpha, weight, fewest, most = objective
     free = np.flatnonzero(items.owner < 0)
     known = np.flatnonzero(items.owner >= 0)
     n = len(free)
@@ -50,7 +51,7 @@ def best_of_all(items: Items, ln_alpha: float, weight: float, fewest: int, most:
     parts = _best_sets(value, fewest, most)
     if parts is None:
         return None
-    p = Partition(items, ln_alpha, weight)
+    p = Partition(items, objective)
     for row, chosen in parts:
         members = free[inside[chosen]].tolist()
         if row > 0:

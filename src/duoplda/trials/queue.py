@@ -33,9 +33,18 @@ MOST_NEIGHBOURS = 48
 MOST_EXACT_WORK = 1e10
 
 
-def prior_gain(m: Floats | float, n: Floats | float, ln_alpha: float) -> Floats:
-    """What the prior adds to the gain of joining m and n sessions; ln_alpha is ln[(1 - p) / p]."""
-    return np.asarray(gammaln(m + n) - gammaln(m) - gammaln(n) - ln_alpha)
+class Objective(NamedTuple):
+    """What clustering raises, the log posterior of a partition, and the limits on the number of speakers."""
+
+    ln_alpha: float  # ln[(1 - p) / p]
+    weight: float  # of the log likelihood ratios
+    fewest: int  # speakers
+    most: int
+
+    def gain(self, ratio: Floats | float, m: Floats | float, n: Floats | float) -> Floats:
+        """The gain of joining sets of m and n sessions, whose ln likelihood ratio is `ratio`."""
+        prior = np.asarray(gammaln(m + n) - gammaln(m) - gammaln(n) - self.ln_alpha)
+        return np.asarray(self.weight * ratio + prior)
 
 
 class Merge(NamedTuple):
@@ -85,12 +94,11 @@ class Partition:
     items does not count as a cluster (`n_clusters`).
     """
 
-    def __init__(self, items: Items, ln_alpha: float, weight: float):
+    def __init__(self, items: Items, objective: Objective):
         n = len(items.m)
         self.items = items
         self.evidence = items.evidence
-        self.ln_alpha = ln_alpha
-        self.weight = weight
+        self.objective = objective
         self.counts = items.counts.copy()
         self.gamma = items.gamma.copy()
         self.m = items.m.copy()
@@ -123,19 +131,19 @@ class Partition:
     def log_posterior(self) -> float:
         """Of the partition, relative to each item being another speaker."""
         slots = self.slots
-        evidence = self.weight * (self.Q[slots].sum() - self.items.Q.sum())
+        evidence = self.objective.weight * (self.Q[slots].sum() - self.items.Q.sum())
         prior = gammaln(self.m[slots]).sum() - gammaln(self.items.m).sum()
-        return float(evidence + prior - self.ln_alpha * (len(self.items.m) - len(slots)))
+        return float(evidence + prior - self.objective.ln_alpha * (len(self.items.m) - len(slots)))
 
     def guesses(self, a: int | Ints, b: Ints) -> Floats:
         """(k,) guesses at the gains of cluster a (or of each of some) and others."""
         Q = guessed_evidence(self.gamma[a] + self.gamma[b], self.lam[a] + self.lam[b])
-        return self.weight * (Q - self.guess[a] - self.guess[b]) + prior_gain(self.m[a], self.m[b], self.ln_alpha)
+        return self.objective.gain(Q - self.guess[a] - self.guess[b], self.m[a], self.m[b])
 
     def gains(self, a: Ints, b: Ints) -> tuple[Floats, Floats]:
         """(k,) exact gains of pairs, and Q of what they would become."""
         Q = self.evidence.exact(self.counts[a] + self.counts[b], self.gamma[a] + self.gamma[b])
-        return self.weight * (Q - self.Q[a] - self.Q[b]) + prior_gain(self.m[a], self.m[b], self.ln_alpha), Q
+        return self.objective.gain(Q - self.Q[a] - self.Q[b], self.m[a], self.m[b]), Q
 
     def may_merge(self, a: int, b: int) -> bool:
         both_known = self.owner[a] >= 0 and self.owner[b] >= 0
@@ -166,9 +174,9 @@ class Partition:
 
     def after(self, n_merges: int, ln_alpha: float) -> Partition:
         """The partition after the first merges, with another prior."""
-        p = Partition(self.items, ln_alpha, self.weight)
+        p = Partition(self.items, self.objective._replace(ln_alpha=ln_alpha))
         for merge in self.merges[:n_merges]:
-            p.merge(merge.a, merge.b, merge.gain + self.ln_alpha - ln_alpha, merge.Q)
+            p.merge(merge.a, merge.b, merge.gain + self.objective.ln_alpha - ln_alpha, merge.Q)
         return p
 
     def move(self, part: list[int], b: int, Q_without: float, Q_with: float) -> None:
@@ -260,23 +268,23 @@ class Queue:
             keep[order[rank >= MOST_NEIGHBOURS]] = False
         a = a[keep]
         b = b[keep]
-        gain = p.weight * ratio[keep] + prior_gain(p.m[a], p.m[b], p.ln_alpha)
-        self.add(a, b, gain, ratio[keep] + p.Q[a] + p.Q[b])
+        self.add(a, b, p.objective.gain(ratio[keep], p.m[a], p.m[b]), ratio[keep] + p.Q[a] + p.Q[b])
 
-    def merge_all(self, fewest: int, most: int) -> None:
-        """Merge while that gains, down to `fewest` clusters; on until there are `most`, whether it gains or not."""
-        self._merge_waiting(fewest, most)
+    def merge_all(self) -> None:
+        """Merge while that gains, down to the fewest speakers, and while there are too many, gain or no gain."""
+        _, _, fewest, most = self.p.objective
+        self._merge_waiting()
         for _ in range(100):  # three or four times are usual
             too_many = self.p.n_clusters > most
             before = self.p.n_clusters
             if not self.look(-np.inf if too_many else -DOUBT):
                 break
-            self._merge_waiting(fewest, most)
+            self._merge_waiting()
             if before == self.p.n_clusters and not too_many:
                 break
         while not self.p.evidence.is_diagonal and self.p.n_clusters > fewest and self._add_pairs_that_gain():
             before = self.p.n_clusters
-            self._merge_waiting(fewest, most)
+            self._merge_waiting()
             if before == self.p.n_clusters:
                 break
 
@@ -308,9 +316,10 @@ class Queue:
             added = added or bool(good.any())
         return added
 
-    def _merge_waiting(self, fewest: int, most: int) -> None:
+    def _merge_waiting(self) -> None:
         """Merge the pairs that wait, as long as one may gain or there are too many clusters."""
         p = self.p
+        _, _, fewest, most = p.objective
         while best := self._pop(np.inf if p.n_clusters > most else self.doubt):
             if np.isnan(best.Q):
                 # The exact gain replaces the guess. Some guesses that are about as good go with it: several at a time
@@ -372,7 +381,7 @@ def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, 
     known = p.owner[slots] >= 0
     for rows, ratios in guessed_ratios(binned, binned):
         a = slots[rows]
-        gain = p.weight * ratios + prior_gain(p.m[a][:, None], p.m[slots], p.ln_alpha)
+        gain = p.objective.gain(ratios, p.m[a][:, None], p.m[slots])
         gain[np.arange(len(a)), np.arange(rows.start, rows.stop)] = -np.inf
         gain[known[rows, None] & known] = -np.inf
         best = np.argpartition(-gain, k - 1, axis=1)[:, :k]

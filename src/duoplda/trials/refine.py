@@ -14,7 +14,7 @@ import numpy as np
 
 from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats, guessed_evidence, guessed_joins
-from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Partition, Queue, exact_pairs, prior_gain
+from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Merge, Partition, Queue, exact_pairs
 
 # Partitions on the path of merges from which items are moved besides the best one, by their numbers of clusters as
 # shares of its own. On drawn data the highest posterior was most often reached from .9 or .8.
@@ -59,8 +59,7 @@ def best_places(p: Partition) -> Places:
             without = p.evidence.exact(p.counts[A] - items.counts[i], gamma)
         else:
             without = guessed_evidence(gamma, np.maximum(p.lam[A] - items.lam[i], 0.0))
-        prior = prior_gain(items.m[i], m_without[i], p.ln_alpha)
-        stay[i] = p.weight * (Q_of_clusters[A] - without - Q_of_items[i]) + prior
+        stay[i] = p.objective.gain(Q_of_clusters[A] - without - Q_of_items[i], items.m[i], m_without[i])
     other = np.full(n, -1)
     gain = np.zeros(n)
     column = np.full(len(p.m), -1)
@@ -75,8 +74,7 @@ def best_places(p: Partition) -> Places:
                 Q = p.evidence.exact_joins(p.counts[slots], p.gamma[slots], items.gamma[part], items.counts[part[0]])
             else:
                 Q = guessed_joins(p.gamma[slots], p.lam[slots], items.gamma[part], items.lam[part[0]])
-            gains = p.weight * (Q - Q_of_clusters[slots] - Q_of_items[part][:, None])
-            gains += prior_gain(items.m[part[0]], p.m[slots], p.ln_alpha)
+            gains = p.objective.gain(Q - Q_of_clusters[slots] - Q_of_items[part][:, None], items.m[part[0]], p.m[slots])
             gains[np.arange(len(part)), column[p.where[part]]] = -np.inf
             for row, item in enumerate(part.tolist() if items.cannot else ()):
                 gains[row, column[sorted(_barred(p, item))]] = -np.inf
@@ -106,11 +104,12 @@ def exact_gain(p: Partition, i: int, slot: int) -> tuple[float, float]:
     gamma = p.gamma[slot] + sign * items.gamma[i]
     Q = float(p.evidence.exact(counts[None], gamma[None])[0])
     ratio = sign * (Q - p.Q[slot]) - items.Q[i]
-    return p.weight * ratio + float(prior_gain(items.m[i], m_without, p.ln_alpha)), Q
+    return float(p.objective.gain(ratio, items.m[i], m_without)), Q
 
 
-def _sweep(p: Partition, places: Places, fewest: int, most: int) -> int:
+def _sweep(p: Partition, places: Places) -> int:
     """Move the items that gain by it, most promising first; how many did."""
+    _, _, fewest, most = p.objective
     moves = 0
     hope = np.maximum(places.gain, 0.0) - places.stay
     least = 1e-9 if places.exact else -DOUBT / 2
@@ -167,11 +166,11 @@ def best_split(p: Partition, slot: int, parent: dict[int, int]) -> Split:
     if len(parts) > 32 and not p.evidence.is_diagonal:
         lam = inside @ items.lam[members]
         guess = guessed_evidence(gamma, lam) + guessed_evidence(p.gamma[slot] - gamma, p.lam[slot] - lam)
-        loss = -p.weight * guess + prior_gain(m, p.m[slot] - m, p.ln_alpha)
+        loss = p.objective.gain(-guess, m, p.m[slot] - m)
         chosen = np.sort(np.argsort(loss, kind="stable")[:32])
     Q_part = p.evidence.exact(counts[chosen], gamma[chosen])
     Q_others = p.evidence.exact(p.counts[slot] - counts[chosen], p.gamma[slot] - gamma[chosen])
-    loss = p.weight * (p.Q[slot] - Q_part - Q_others) + prior_gain(m[chosen], p.m[slot] - m[chosen], p.ln_alpha)
+    loss = p.objective.gain(p.Q[slot] - Q_part - Q_others, m[chosen], p.m[slot] - m[chosen])
     best = int(loss.argmin())
     return Split(float(loss[best]), list(parts[chosen[best]]), float(Q_part[best]), float(Q_others[best]))
 
@@ -179,10 +178,10 @@ def best_split(p: Partition, slot: int, parent: dict[int, int]) -> Split:
 class Splits:
     """The best split of each cluster, computed again where the cluster has changed."""
 
-    def __init__(self, p: Partition):
+    def __init__(self, p: Partition, tree: list[Merge]):
         self.p = p
         n = len(p.items.m)
-        self.parent = {node: n + t for t, merge in enumerate(p.merges) for node in merge[:2]}
+        self.parent = {node: n + t for t, merge in enumerate(tree) for node in merge[:2]}
         self.computed: dict[int, tuple[int, Split]] = {}  # by slots, with the version of the cluster
 
     def __getitem__(self, slot: int) -> Split:
@@ -192,13 +191,13 @@ class Splits:
         return self.computed[slot][1]
 
 
-def _split_and_merge(p: Partition, splits: Splits, fewest: int, most: int) -> bool:
+def _split_and_merge(p: Partition, splits: Splits) -> bool:
     """Split a cluster and merge two others at once, where the number of speakers is at a limit; whether that gained.
 
     Clusters are not split for a gain alone. On drawn data that found no better partitions than moves do; on real speech
     of another domain (cvau, all channels), where the model is too sure of itself, it lowered F from 94 to 87.
     """
-    if fewest < p.n_clusters < most:
+    if p.objective.fewest < p.n_clusters < p.objective.most:
         return False
     order = sorted(p.slots.tolist(), key=lambda slot: (splits[slot].loss, slot))
     order = [slot for slot in order[:3] if splits[slot].part]  # one of three is neither of the two that merge
@@ -221,7 +220,7 @@ def _split_and_merge(p: Partition, splits: Splits, fewest: int, most: int) -> bo
     return True
 
 
-def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | None:
+def _improve(p: Partition, splits: Splits) -> Places | None:
     """Move items until none gains by it, then merge clusters again, and so on until nothing changes.
 
     Where items might be after that is returned; None where the last sweep moved some.
@@ -229,14 +228,14 @@ def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | N
     moved = False
     for _ in range(50):  # three or four sweeps are usual
         places = best_places(p)
-        if _sweep(p, places, fewest, most):
+        if _sweep(p, places):
             moved = True
             continue
         p.set_apart()
         before = len(p.merges)
         if moved:
-            Queue(p).merge_all(fewest, most)
-        if before == len(p.merges) and not _split_and_merge(p, splits, fewest, most):
+            Queue(p).merge_all()
+        if before == len(p.merges) and not _split_and_merge(p, splits):
             return places
         p.set_apart()
         moved = before == len(p.merges)
@@ -245,7 +244,7 @@ def _improve(p: Partition, splits: Splits, fewest: int, most: int) -> Places | N
 
 
 def refine(
-    path: Partition, n_merges: int, ln_alpha: float, fewest: int, most: int, shares: tuple[float, ...] = STARTS
+    path: Partition, n_merges: int, ln_alpha: float, shares: tuple[float, ...] = STARTS
 ) -> tuple[Partition, Splits, Places]:
     """The partition with the highest posterior to which moves lead, its splits, and where items might be.
 
@@ -257,13 +256,13 @@ def refine(
     starts = {n_merges}
     k = path.after(n_merges, ln_alpha).n_clusters
     for share in shares:
-        wanted = max(fewest, min(round(share * k), k - 1))
+        wanted = max(path.objective.fewest, min(round(share * k), k - 1))
         starts.update((n_merges + 1 + np.flatnonzero(number == wanted)[:1]).tolist())
     best: tuple[Partition, Splits, Places | None] | None = None
     for start in sorted(starts):
         p = path.after(start, ln_alpha)
-        splits = Splits(p)
-        places = _improve(p, splits, fewest, most)
+        splits = Splits(p, p.merges)
+        places = _improve(p, splits)
         if best is None or p.log_posterior > best[0].log_posterior + 1e-9:
             best = (p, splits, places)
     assert best is not None

@@ -19,6 +19,7 @@ from duoplda.trials.evidence import (
     guessed_joins,
     guessed_ratios,
 )
+from duoplda.trials.queue import Objective
 from duoplda.trials.sides import Sides
 
 # Guesses of a block: 4 GiB in single precision. Products of fewer rows do not keep a large GPU busy.
@@ -35,12 +36,12 @@ class Rounds:
     At first each item is a cluster.
     """
 
-    def __init__(self, sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float):
+    def __init__(self, sides: Sides, evidence: DiagonalEvidence, objective: Objective):
         import torch
 
         self.torch = torch
-        self.ln_alpha = ln_alpha
-        self.weight = weight
+        self.ln_alpha = objective.ln_alpha
+        self.weight = objective.weight
         like = sides.gamma
         self.basis = put(evidence.basis, like)
         self.diagonals = put(evidence.diagonals, like).float()
@@ -200,14 +201,14 @@ def highest(values: Array, k: int) -> Array:
     return best.gather(1, top // size) * size + top % size
 
 
-def find(sides: Sides, evidence: DiagonalEvidence, ln_alpha: float, weight: float, candidates: int) -> dict[str, Any]:
+def find(sides: Sides, evidence: DiagonalEvidence, objective: Objective, candidates: int) -> dict[str, Any]:
     """Merge sides, the items, in rounds until no pair of clusters gains; what a `Clustering` says of these."""
     import torch
 
     before_precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # products may be rounded to ten bits: they only find neighbours
     try:
-        rounds = Rounds(sides, evidence, ln_alpha, weight)
+        rounds = Rounds(sides, evidence, objective)
         # Looks at all clusters follow, for pairs that nobody had noticed: on a million sessions they add 3 points of F.
         for k in [candidates, *[6] * 20]:
             before = len(rounds.m)

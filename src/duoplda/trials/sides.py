@@ -8,22 +8,17 @@ Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
     a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2
     (and the three ln|Lambda|, in a_2). Lambda depends on the counts of sessions by type only, the side's *pattern*.
 
-Sides that share a session (one conversation through two microphones) hold parts of it: the whole has type c_1 + c_2 and
-z_1 + z_2, which changes Lambda_3 and gamma_3, and its session term (`model.session_terms`) no longer cancels.
-
-Sessions of one occasion of a side count for rho each (`duoplda.trials.occasions`), in Lambda, gamma and session terms.
-Where the two parts of a session count for rho_1 and rho_2, they meet as far as both count: for the smaller of the two.
+`duoplda.trials.meeting` has the ratios of sides that share a session. Sessions of one occasion of a side count for rho
+each (`duoplda.trials.occasions`), in Lambda, gamma and session terms.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,11 +28,12 @@ from duoplda.data import labels as lab
 from duoplda.data.labels import Ints, Labels
 from duoplda.errors import DuopldaError, some
 from duoplda.io import read_container, write_container
-from duoplda.model.parameters import LARGEST, Model, Terms, same
-from duoplda.model.posteriors import session_terms, sessions
+from duoplda.model.parameters import Model, Terms, same
+from duoplda.model.posteriors import sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
-from duoplda.trials.exact import log_evidence
+from duoplda.trials.meeting import Meeting
 from duoplda.trials.occasions import Occasions
+from duoplda.trials.side_files import FILE_KIND, checked, fingerprint
 from duoplda.trials.tables import Table, as_names, packed, unpacked
 
 if TYPE_CHECKING:
@@ -46,8 +42,6 @@ if TYPE_CHECKING:
 # So many patterns stand side by side in a product, each with a unit vector of its own: that makes a product of 150
 # factors half as large again. Where more patterns are rare, sides are called ragged.
 MOST_PATTERNS = 64
-MOST_RECORDINGS = 10**8  # of a session of a file, and sessions of a side: more are damage, and their sums overflow
-REAL = ("gamma", "z", "occasion_gamma", "kappa", "seen", "seen_inside")  # arrays of files that hold real numbers
 STATE = ("model", "types", "version", "seen", "_people", "_sessions", "occasions")  # what is not computed from others
 
 
@@ -309,7 +303,7 @@ class Sides:
             arrays |= {"occasion": packed(o.name), "occasion_side": o.side, "occasion_counts": o.counts}
             arrays |= {"occasion_gamma": to_numpy(o.gamma), "kappa": np.array([o.kappa])}
             arrays["session_occasion"] = self.session_occasion + 1  # 0: none
-        write_container(path, "duoplda-sides", arrays, {"model": fingerprint(self.model)}, force=force)
+        write_container(path, FILE_KIND, arrays, {"model": fingerprint(self.model)}, force=force)
 
     # -- changes
 
@@ -467,24 +461,15 @@ def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
     return a + b
 
 
-def fingerprint(model: Model) -> str:
-    """A hash of all parameters of a model, the names of its kinds of channels included."""
-    digest = hashlib.sha256(json.dumps(model.kinds.tolist()).encode())
-    for array in (model.mu, model.V, model.U, model.W):
-        numbers = to_numpy(array).astype("<f8")
-        digest.update(str(numbers.shape).encode() + numbers.tobytes())
-    return digest.hexdigest()
-
-
 def load(path: str | os.PathLike[str], model: Model) -> Sides:
     """Read sides that `Sides.save` wrote, to where their model is."""
-    arrays, header = read_container(path, ["duoplda-sides"])
+    arrays, header = read_container(path, [FILE_KIND])
     if header.get("model") != fingerprint(model):
         raise DuopldaError(
             f"{path}: these speakers were enrolled with another model, and this one cannot score them: give the model "
             "that enrolled them, or enroll them again"
         )
-    ids, session, seen = _checked(path, arrays, model)
+    ids, session = checked(path, arrays, model)
     types, counts, side, type_ = (arrays[k] for k in ("types", "counts", "session_side", "session_type"))
     people = Table(ids=ids, counts=counts, gamma=put(arrays["gamma"], model.V))
     sessions = Table(name=session, side=side, type=type_, z=put(arrays["z"], model.V))
@@ -495,88 +480,10 @@ def load(path: str | os.PathLike[str], model: Model) -> Sides:
         occasions = Occasions(float(arrays["kappa"][0]), unpacked(name), side, counts, gamma)
         sessions.columns["occasion"] = arrays["session_occasion"] - 1
     out = Sides(model, types, people, sessions, occasions)
-    out.seen = seen
+    for total in ("seen", "seen_inside"):
+        if total in arrays:
+            out.seen = Seen(int(arrays["n_seen"][0]), arrays[total], inside=total == "seen_inside")
     return out
-
-
-class Enrolled(NamedTuple):
-    """Who is enrolled in a file, as far as it can be told without the model."""
-
-    ids: NDArray[Any]  # (n,)
-    sessions: Ints  # (n,) how many
-    recordings: Ints  # (n,) how many
-    model: str  # the fingerprint of the model
-
-
-def read_enrolled(path: str | os.PathLike[str]) -> Enrolled:
-    """Read who is enrolled in a file that `Sides.save` wrote."""
-    arrays, header = read_container(path, ["duoplda-sides"])
-    ids, _, _ = _checked(path, arrays)
-    recordings = arrays["counts"] @ arrays["types"].sum(axis=1)
-    return Enrolled(ids, arrays["counts"].sum(axis=1), recordings, str(header.get("model")))
-
-
-def _checked(
-    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], model: Model | None = None
-) -> tuple[NDArray[Any], NDArray[Any], Seen | None]:
-    """The ids, the names of sessions and what was seen in a file of sides, whose arrays must fit together.
-
-    Without a model the numbers of kinds and of factors are taken as they are.
-    """
-    try:
-        ids = unpacked(arrays["ids"])
-        session = unpacked(arrays["session"])
-        n = len(ids)
-        h = len(session)
-        C = len(arrays["types"])
-        widths = [arrays[name].shape[-1] for name in ("types", "gamma", "z")]
-        K, ny, nx = widths if model is None else (model.K, model.ny, model.nx)
-        shapes: dict[str, tuple[int, ...]] = {"types": (C, K), "counts": (n, C), "gamma": (n, ny), "z": (h, nx)}
-        shapes |= {"session_side": (h,), "session_type": (h,)}
-        if "occasion" in arrays:
-            o = len(unpacked(arrays["occasion"]))
-            shapes |= {"occasion_side": (o,), "occasion_counts": (o, C), "occasion_gamma": (o, ny)}
-            shapes |= {"session_occasion": (h,), "kappa": (1,)}
-        inside = "seen_inside" in arrays
-        total = arrays.get("seen_inside" if inside else "seen")
-        if total is not None:
-            shapes |= {"n_seen": (1,), "seen_inside" if inside else "seen": (max(1, total.size),)}
-        check_numbers(arrays, shapes)
-        cell = arrays["session_side"] * C + arrays["session_type"]
-        if (arrays["session_side"] >= n).any() or (arrays["session_type"] >= C).any():
-            raise ValueError("it has sessions of speakers, or of types, that it does not have")
-        if (np.bincount(cell, minlength=n * C).reshape(n, C) > arrays["counts"]).any():
-            raise ValueError("it has more named sessions than sessions")
-        if "occasion" in arrays:
-            side = arrays["occasion_side"]
-            if (side >= n).any() or (arrays["session_occasion"] > o).any() or not 0 <= arrays["kappa"][0] <= 1:
-                raise ValueError("it has occasions of speakers, or of sessions, that it does not have")
-            counts = np.zeros_like(arrays["counts"])
-            np.add.at(counts, side, arrays["occasion_counts"])
-            if (counts > arrays["counts"]).any():
-                raise ValueError("it has more sessions in occasions than sessions")
-        seen = None if total is None else Seen(int(arrays["n_seen"][0]), total, inside)
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise DuopldaError(f"{path}: is damaged: {error}") from None
-    return ids, session, seen
-
-
-def check_numbers(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse arrays of a file that have other shapes, or numbers that no enrolled sides have.
-
-    Those named in `REAL` hold real numbers, the others numbers of things, or of rows. These are added up and
-    multiplied, and must not overflow.
-    """
-    for name, shape in shapes.items():
-        array = arrays[name]
-        real = name in REAL
-        if array.shape != shape or array.dtype != (np.float64 if real else np.int64):
-            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {shape}")
-        # Comparisons with NaN are false.
-        most = LARGEST if real else 2**62 if name == "n_seen" else MOST_RECORDINGS
-        if not (np.abs(array) <= most if real else (array >= 0) & (array <= most)).all():
-            allowed = f"finite numbers up to {most:g}" if real else f"numbers from 0 to {most:,}"
-            raise ValueError(f"{name} is an array with other numbers than {allowed}")
 
 
 class Groups:
@@ -658,85 +565,3 @@ def enroll(
     sides = Sides(model, s.types, people, parts, occasions)
     sides.terms = terms
     return sides
-
-
-class Meeting:
-    """Sessions in two parts, of types `a` and `b` (h, K), and what they are as one session."""
-
-    def __init__(self, model: Model, a: Ints, b: Ints):
-        both, which = np.unique(np.concatenate([a, b], axis=1), axis=0, return_inverse=True)
-        first = both[:, : a.shape[1]]
-        second = both[:, a.shape[1] :]
-        self.n = len(both)
-        self.which = which
-        self.parts = Terms(model, first), Terms(model, second)
-        self.whole = Terms(model, first + second)
-
-    def shift(self, za: Array, zb: Array) -> Array:
-        """(h, ny) what joining the parts adds to gamma."""
-        A, B = (terms.PJ for terms in self.parts)
-        whole = self.whole.PJ
-        out = zeros((za.shape[0], A.shape[-1]), za)
-        for t in range(self.n):
-            rows = np.flatnonzero(self.which == t)
-            x = take(za, rows)
-            y = take(zb, rows)
-            add_rows(out, rows, x @ A[t, ...] + y @ B[t, ...] - (x + y) @ whole[t, ...])
-        return out
-
-    def gain(self, za: Array, zb: Array) -> Array:
-        """(h,) what joining the parts adds to the sum of the session terms."""
-        first, second = (session_terms(terms, self.which, z) for terms, z in zip(self.parts, (za, zb), strict=True))
-        return session_terms(self.whole, self.which, za + zb) - first - second
-
-    @property
-    def G(self) -> Array:
-        """What joining the parts adds to Lambda, for each pair of types."""
-        first, second = (terms.G for terms in self.parts)
-        return self.whole.G - first - second
-
-
-def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:
-    """Trials whose sides share a session: rows of a, rows of b, and the ln likelihood ratios, sorted by trial.
-
-    With `part`, those of some rows of b; with `only` (n, 2), those among listed trials. None: there are none.
-    """
-    if not len(a.session) or not len(b.session):
-        return None
-    cells = np.arange(len(b.session))
-    if part is not None:
-        cells = np.flatnonzero((b.session_side >= part.start) & (b.session_side < part.stop))
-    ca, which = a.named.find(b.session[cells])
-    cb = cells[which]
-    trial = a.session_side[ca] * len(b) + b.session_side[cb]
-    if only is not None:
-        listed = np.isin(trial, only[:, 0] * len(b) + only[:, 1])
-        ca = ca[listed]
-        cb = cb[listed]
-        trial = trial[listed]
-    if not len(trial):
-        return None
-    trials, place = np.unique(trial, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    ca = ca[order]
-    cb = cb[order]
-    place = place[order]
-    starts = np.flatnonzero(np.diff(place, prepend=-1))
-    i, j = np.divmod(trials, len(b))
-    meet = Meeting(a.model, a.types[a.session_type[ca]], b.types[b.session_type[cb]])
-    za = take(a.z, ca)
-    zb = take(b.z, cb)
-    gains = meet.gain(za, zb)[:, None]
-    shifts = meet.shift(za, zb)
-    weight = None  # of the parts that meet
-    if a.session_weight is not None or b.session_weight is not None:
-        of_a, of_b = (np.ones(len(s.session)) if s.session_weight is None else s.session_weight for s in (a, b))
-        weight = np.minimum(of_a[ca], of_b[cb])
-        gains, shifts = (put(weight[:, None], gamma) * gamma for gamma in (gains, shifts))
-    gain = segment_sums(gains, starts)[:, 0]
-    gamma = take(a.gamma, i) + take(b.gamma, j) + segment_sums(shifts, starts)
-    T = meet.n
-    met = np.bincount(place * T + meet.which, weight, minlength=len(trials) * T).reshape(len(trials), T)
-    G = namespace(gamma).concat([a.terms.G, b.terms.G, meet.G])
-    Q3 = log_evidence(G, np.concatenate([a.counts[i], b.counts[j], met], axis=1), gamma)
-    return i, j, gain + Q3 - take(a.Q, i) - take(b.Q, j)

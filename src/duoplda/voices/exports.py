@@ -20,7 +20,7 @@ from duoplda.errors import DuopldaError
 from duoplda.io import read_container, write_container
 from duoplda.io.common import PathLike
 from duoplda.model.parameters import Model
-from duoplda.trials.sides import check_numbers
+from duoplda.trials.side_files import check_numbers
 from duoplda.voices.given import checked_name
 from duoplda.voices.rows import Kept, bytes_of, keep_embeddings, kept_embeddings, unpacked_sums
 from duoplda.voices.store import REGISTRY, SESSIONS, VOICES

@@ -18,7 +18,8 @@ from duoplda.arrays import segment_sums, to_numpy
 from duoplda.data.labels import Ints
 from duoplda.estimators.backend import Backend
 from duoplda.model.parameters import Model
-from duoplda.trials.sides import Meeting, Sides
+from duoplda.trials.meeting import Meeting
+from duoplda.trials.sides import Sides
 from duoplda.trials.tables import Table
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from duoplda.estimators.backend import Backend
 from duoplda.estimators.scoring import measure_recordings
 from duoplda.io import read_container, read_map, read_quality, read_recordings
 from duoplda.io.common import first_bytes
-from duoplda.trials.sides import fingerprint, read_enrolled
+from duoplda.trials.side_files import fingerprint, read_enrolled
 from duoplda.workflows import option
 from duoplda.workflows._files import Columns, PathLike, file_hashes
 from duoplda.workflows._quality import compare, ranges_of
