@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from duoplda import PLDA, Backend
 from duoplda.calibration import AffineCalibration
 from duoplda.case import CaseRefused, assess, calibration
-from duoplda.case.basis import apart, out_of_the_middle
+from duoplda.case.basis import apart, from_the_middle
 from duoplda.case.calibration import PopulationPairs
 from duoplda.case.material import Material
 from duoplda.case.models import Models, sides_of
@@ -181,7 +181,9 @@ def test_what_the_population_lacks_is_named(labelled, model):
     text = " ".join(found.lacking)
     assert "The population has no recordings of the kind radio." in text
     assert "Only 0 of the 12 speakers have recordings for both sides as in the case." in text
-    assert re.search(r"For the known side, \d sessions of (clean|phone) was drawn instead of 9 sessions of radio", text)
+    assert re.search(
+        r"The known sides that were drawn have \d sessions of (clean|phone) instead of 9 sessions of radio", text
+    )
     assert len(found.shape.known) == 5  # of six sessions one is the questioned one
     exact = Shape(((("clean", 1),),), ((("phone", 1),),))
     assert nearest(Pool(labelled, 0), exact, model.ratio_model_) == (exact, ())
@@ -345,7 +347,7 @@ def test_distances_are_1_on_average(truth, model):
     known = sides_of(model, material, list(np.arange(3 * n).reshape(n, 3)[:, :2]))
     questioned = sides_of(model, material, list(np.arange(3 * n).reshape(n, 3)[:, 2:]))
     for side in (known, questioned):
-        assert out_of_the_middle(side).mean() == pytest.approx(1, abs=0.05)
+        assert from_the_middle(side).mean() == pytest.approx(1, abs=0.05)
     pairs = np.tile(np.arange(n)[:, None], 2)
     one = apart(known, questioned, pairs)
     assert one.mean() == pytest.approx(1, abs=0.05)

@@ -101,7 +101,7 @@ MISTAKES = {
     "open quote": ('title = "The call"', 'title = "The call', "is no TOML: Illegal character"),
     "table twice": ("[population]", "[known]", "is no TOML: Cannot declare"),
     "deep": ("seed = 3", "seed = " + "[" * 3000 + "]" * 3000, "nests lists a thousand deep"),
-    "long number": ("seed = 3", "seed = " + "9" * 5000, "has a number of thousands of digits"),
+    "long number": ("seed = 3", "seed = " + "9" * 5000, "has a number with thousands of digits"),
     "other version": ("version = 1", "version = 2", "line 1: version: is 2, and this program reads 1"),
     "version as text": (
         "version = 1",
@@ -111,13 +111,13 @@ MISTAKES = {
     "true as number": ("version = 1", "version = true", "and a whole number is expected; write version = 1"),
     "no version": ("version = 1\n", "", "version: is missing; write version = ...: a whole number"),
     "date": ('"The call"', "2020-01-01", "line 2: title: is datetime.date(2020, 1, 1), a date, and a text is expected"),
-    "misspelt": ("seed =", "sead =", "line 4: sead: is no key of a case file; did you mean seed?"),
-    "misspelt in table": ("why =", "wy =", "population.wy: is no key of [population]; did you mean why?"),
-    "misspelt in recording": ("session =", "sesion =", "sesion: is no key of [known]; did you mean session?"),
+    "misspelt": ("seed =", "sead =", "line 4: sead: is not a key of a case file; did you mean seed?"),
+    "misspelt in table": ("why =", "wy =", "population.wy: is not a key of [population]; did you mean why?"),
+    "misspelt in recording": ("session =", "sesion =", "sesion: is not a key of [known]; did you mean session?"),
     "unknown table": (
         "[propositions]",
         "[proposals]",
-        "proposals: is no key of a case file; did you mean propositions?",
+        "proposals: is not a key of a case file; did you mean propositions?",
     ),
     "no propositions": ("seed = 3", "seed = -1", "line 4: seed: is -1; give a whole number from 0 to 4,294,967,295"),
     "empty proposition": ('"The man in the call is Mr A."', '" "', "line 8: propositions.same: is empty; fill it in"),
@@ -125,7 +125,7 @@ MISTAKES = {
     "same propositions": (
         "is another man of his town",
         "is mr a",
-        "different: is the same text as `same`; say who else",
+        "different: is the same text as `same`; write who else",
     ),
     "proposition is a list": ('"The man in the call is Mr A."', "[]", "same: is [], a list, and a text is expected"),
     "few resamples": ("resamples = 40", "resamples = 1", "resamples: is 1; give a whole number from 20 to 100,000"),
@@ -137,7 +137,7 @@ MISTAKES = {
     "no model": (
         "model.safetensors",
         "other.safetensors",
-        "line 3: model: there is no file other.safetensors; paths count",
+        "line 3: model: there is no file other.safetensors; paths are relative",
     ),
     "long name": ("model.safetensors", "m" * 5000, "file name too long; check the name"),
     "name with zero": ("model.safetensors", "m\\u0000", "line 3: model: there is no file"),
@@ -159,7 +159,7 @@ MISTAKES = {
     "no recordings": (
         f"recordings = [\n  {FIRST}",
         f"recordings = []\nx = [\n  {FIRST}",
-        "known.x: is no key of [known]",
+        "known.x: is not a key of [known]",
     ),
     "empty recordings": (None, None, "known.recordings: is empty; list the recordings of this side"),
     "number as recording": (
@@ -170,7 +170,7 @@ MISTAKES = {
     "list as recording": (FIRST, '["k1"]', "known.recordings[1]: is ['k1'], a list, and a recording is expected"),
     "number as id": ('"k1"', "204", "line 15: known.recordings[1].id: is 204, a whole number, and a text is expected"),
     "empty id": ('"k1"', '""', "line 15: known.recordings[1].id: is empty"),
-    "listed twice": ('"k2"', '"k1"', "known.recordings[2]: recording 'k1' is there already, as number 1"),
+    "listed twice": ('"k2"', '"k1"', "known.recordings[2]: recording 'k1' is already in the list, as number 1"),
     "columns": (
         "labels =",
         "columns = 3\nlabels =",

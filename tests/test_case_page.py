@@ -109,7 +109,7 @@ def test_the_raw_number_is_in_no_conclusion(record, tmp_path):
     words = in_words(record.case, result)
     said = " ".join([words.sentence, words.interval, words.verbal, words.posterior])
     assert said.count("at least") == 4
-    assert "lies beyond what these support" in words.interval
+    assert "lies beyond the bounds of what their comparisons support" in words.interval
     path = write_case_report(tmp_path / "case.html", dataclasses.replace(record, result=result, words=words))
     text = path.read_text(encoding="utf-8")
     first, rest = text.split('<section id="ratio">')

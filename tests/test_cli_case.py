@@ -58,7 +58,7 @@ def test_a_template_and_then_the_case(tmp_path):
     file = tmp_path / "case.toml"
     result = done("case", file, "--new")
     assert file.read_text(encoding="utf-8") == template()
-    assert "fill in what stands between quotes, then: duoplda case" in result.stderr
+    assert "fill in the texts between quotes, then: duoplda case" in result.stderr
     assert duoplda("case", file, "--new").exit_code == 1  # it replaces nothing
     file.write_text("mine")
     assert file.read_text() == "mine"

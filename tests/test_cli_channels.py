@@ -68,7 +68,7 @@ def test_scores_with_kinds_known_and_inferred_and_the_report(folder):
     page = out.read_text()
     assert "channel of the test" in page
     assert "taken for <bdi>codec</bdi>" in page
-    assert "recordings right" in page
+    assert "recordings are right" in page
     run("report", *systems, "--embeddings", folder / "x.scp", "--out", folder / "no.html", code=2)
     assert not (folder / "no.html").exists()
 

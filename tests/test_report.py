@@ -179,7 +179,7 @@ def test_kinds_of_channels_are_inferred_for_the_recordings_whose_kind_is_known(t
     assert inferred == ["mic", "phone"] * 1000
     trials = {"a": [1.0, 2.0, -1.0]}, [True, True, False]
     text = write_report(tmp_path / "r.html", *trials, kinds=(true, inferred)).read_text()
-    assert "50.0 % of 2,000 recordings right" in text
+    assert "50.0 % of 2,000 recordings are right" in text
     with pytest.raises(DuopldaError, match="two columns of one length"):
         write_report(tmp_path / "s.html", *trials, kinds=(true, []))
 
@@ -305,7 +305,7 @@ def test_the_verdict_begins_with_one_sentence(tmp_path):
     }
     for words, domain in domains.items():
         said = verdict_of(write_report(tmp_path / "r.html", systems, labels, domain=domain, force=True))
-        assert said.startswith("Of 2 systems, that of the lowest Cllr: b has an EER of ")
+        assert said.startswith("Of 2 systems, the one with the lowest Cllr: b has an EER of ")
         first = said.split(". ")[0]
         assert f"{100 * metrics.eer(calibrated, labels):.2f} %" in first
         assert f"{metrics.calibration_loss(calibrated, labels):.3f} bits" in first

@@ -41,7 +41,7 @@ def test_page_is_complete_escaped_and_allows_no_request(path, turns):
     assert "http" not in text.replace("http-equiv", "")
     assert not re.search(r"\bstyle=", text)  # the policy forbids it
     assert text.count("<rect") == len(turns)
-    assert "Number of speakers: 3: 0.80, 4: 0.20" in text
+    assert "Probability of each number of speakers: 3: 0.80, 4: 0.20" in text
     assert "nan" not in text
 
 

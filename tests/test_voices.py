@@ -361,7 +361,7 @@ def test_what_is_no_registry(tmp_path, make, words, chain):
 def test_creating_twice(tmp_path, registry, chain):
     with pytest.raises(DuopldaError, match="there is a registry already"):
         Registry.create(tmp_path / "voices.db", chain)
-    with pytest.raises(DuopldaError, match="folder that is there"):
+    with pytest.raises(DuopldaError, match="folder that exists"):
         Registry.create(tmp_path / "nowhere" / "voices.db", chain)
     for address, words in (("mysql://host/x", "not in 'mysql'"), ("://", "no URL")):
         with pytest.raises(DuopldaError, match=words):
@@ -551,7 +551,7 @@ def test_a_start_from_a_snapshot_is_as_from_sessions(tmp_path, registry, people,
     raw.execute("UPDATE snapshot SET gamma = zeroblob(length(gamma))")
     raw.commit()
     raw.close()
-    with Registry.open(path, chain) as again, pytest.raises(DuopldaError, match=r"the snapshot .*make it anew"):
+    with Registry.open(path, chain) as again, pytest.raises(DuopldaError, match=r"the snapshot .*make a new one"):
         again.identify(X[:1])
     registry.snapshot()
     same(3)

@@ -1,4 +1,4 @@
-"""A case from its recordings to a stated ratio: the whole job, in the order in which it is done."""
+"""A case from its recordings to a stated ratio: the whole job, step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from duoplda.arrays import reproducible
 from duoplda.case import calibration
 from duoplda.case.basis import distances
-from duoplda.case.material import Material
+from duoplda.case.material import Material, same_vectors
 from duoplda.case.models import Models, check_domain, ratios, sides_of
 from duoplda.case.reference import Reference
 from duoplda.case.result import (
@@ -47,22 +47,29 @@ def assess(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> CaseResult:
-    """Compare known and questioned recordings, validated and calibrated by a population in the structure of the case.
+    """Return the likelihood ratio of known and questioned recordings, calibrated and validated for this comparison.
+
+    Pairs of sides with the structure of the case are drawn from the population. They calibrate the ratio, show how
+    often and how far such ratios mislead, and bound what may be stated. To a court the ratio says how many times as
+    probable the findings are under one proposition as under the other; it is not the probability of a proposition.
+
+    Do not use it where the population does not fit the case: with people who could not have spoken, or with
+    recordings that are unlike those of the case, every figure of the result is about something else.
 
     Parameters
     ----------
-    model : fitted; its training speakers should be neither of the case nor of the population
+    model : a fitted model; none of its training speakers should be in the case or in the population
     known, questioned : recordings of one speaker each, with their sessions, and their kinds of channels if these are
         known (`Recordings.from_arrays(X, session=..., channel=..., ids=...)`). Without sessions, each recording is a
         session of its own.
     population : recordings of the relevant population with speakers, sessions and kinds, and occasions if known
     adapt : whether the model is adapted to the population first, by its labels (`Backend.adapt`)
-    n_resamples, confidence : of the intervals over speakers
-    seed : of all that is drawn; the same seed gives the same bits
+    n_resamples, confidence : number of resamples, and confidence, of the intervals over speakers
+    seed : the seed of all random draws; the same seed gives the same bits
 
-    A `CaseRefused` says why no ratio can be given, and what to do: too few speakers for a validation, a session or a
-    recording on both sides, a recording of the case in the population, or recordings unlike those of the training where
-    the model is not adapted.
+    A `CaseRefused` says why no ratio can be given, and what to do: there are too few speakers for a validation, a
+    session or a recording is on both sides, a recording of the case is in the population, or the recordings are unlike
+    those of the training and the model is not adapted.
 
     >>> from duoplda import PLDA
     >>> from duoplda.datasets import make_recordings
@@ -87,7 +94,7 @@ def assess(
 
 
 def _check(known: Material, questioned: Material, population: Material, d: int) -> None:
-    """Refuse what cannot be a case."""
+    """Refuse recordings that must not be compared."""
     for name, part in (("known", known), ("questioned", questioned), ("population", population)):
         if part.X.shape[1] != d:
             raise DuopldaError(f"{name}: vectors have {part.X.shape[1]} dimensions, the model takes {d}")
@@ -95,41 +102,29 @@ def _check(known: Material, questioned: Material, population: Material, d: int) 
     if len(both):
         raise CaseRefused(
             "both sides",
-            f"session {some(both, 3)} is on both sides: what one session says of two sides is no comparison of "
-            "speakers. Leave it out on one side, or give the sessions names of their own",
+            f"session {some(both, 3)} is on both sides: two parts of one session are alike whoever speaks, so they do "
+            "not compare speakers. Leave it out on one side, or give the sessions names of their own",
         )
-    rows = _alike(known, questioned)
-    if rows is not None:
+    for i, j in same_vectors(known.X, questioned.X):
         raise CaseRefused(
             "both sides",
-            f"{known.ids[rows[0]]!r} of the known and {questioned.ids[rows[1]]!r} of the questioned recordings have "
-            "the same vector: leave the recording out on one side",
+            f"{known.ids[i]!r} of the known and {questioned.ids[j]!r} of the questioned recordings have the same "
+            "vector: leave the recording out on one side",
         )
     if not population.speaker.any():
         raise CaseRefused("population", "the speakers of the population are not known: give the speaker of each")
     for name, part in (("known", known), ("questioned", questioned)):
-        rows = _alike(part, population)
-        if rows is not None:
-            who = population.speaker[rows[1]]
+        for i, j in same_vectors(part.X, population.X):
             raise CaseRefused(
                 "in population",
-                f"{part.ids[rows[0]]!r} of the {name} recordings is in the population, too, as "
-                f"{population.ids[rows[1]]!r} of speaker {who!r}: leave out all recordings of this speaker there",
+                f"{part.ids[i]!r} of the {name} recordings is in the population, too, as {population.ids[j]!r} of "
+                f"speaker {population.speaker[j]!r}: leave out all recordings of this speaker there",
             )
-
-
-def _alike(a: Material, b: Material) -> tuple[int, int] | None:
-    """Rows of one vector that is in both; None if there is none."""
-    places = {row.tobytes(): i for i, row in enumerate(np.asarray(b.X, np.float64))}
-    for i, row in enumerate(np.asarray(a.X, np.float64)):
-        if row.tobytes() in places:
-            return i, places[row.tobytes()]
-    return None
 
 
 @dataclass(eq=False)
 class Case:
-    """A case on its way to its result. References of structures are made once, however often they are asked for."""
+    """A case on its way to its result. The reference of each structure is made once, and kept for further questions."""
 
     model: Backend
     known: Material
@@ -164,26 +159,27 @@ class Case:
             raise CaseRefused("population", f"{message}. Give recordings of more speakers")
 
     def _refuse_far(self) -> None:
-        """The check of the domain, where nothing has been adapted."""
+        """Refuse recordings of another domain; this is for a model that is not adapted."""
         for check in self.domain:
             if not check.within:
                 raise CaseRefused(
                     "domain",
                     f"the recordings of {check.what} are not like those that the model was trained on: their mean is "
-                    f"at a squared distance of {check.distance:.3g} from it, up to {check.limit:.3g} is usual. Adapt "
-                    "the model to the population (adapt = true), or take a model of this domain",
+                    f"at a squared distance of {check.distance:.3g} from that of the model, and up to "
+                    f"{check.limit:.3g} is usual. Adapt the model to the population (adapt = true), or take a model of "
+                    "this domain",
                 )
 
     def _labelled_alike(self) -> tuple[Material, Material, Material]:
-        """The population and both sides, without kinds for the structure where these are not known of all."""
+        """The population and both sides, without kinds of channels unless these are labelled in all of them."""
         parts = (self.people, self.known, self.questioned)
         unlabelled = [part.kind is None for part in parts]
         if any(unlabelled) and not all(unlabelled):
             names = zip(("the population", "the known side", "the questioned side"), unlabelled, strict=True)
             lacking = " and ".join(name for name, lacks in names if lacks)
             self.notes.append(
-                f"The kinds of channels of {lacking} are not labelled: the structure of the case counts recordings "
-                "whatever their kind."
+                f"The kinds of channels of {lacking} are not labelled, so the structure of the case counts recordings "
+                "of any kind alike."
             )
             return self.people.without_kinds(), self.known.without_kinds(), self.questioned.without_kinds()
         return parts
@@ -191,7 +187,7 @@ class Case:
     # -- references
 
     def reference(self, shape: Shape, adapted: bool = True) -> Reference:
-        """The population in a structure, judged by the case's model, or by the unadapted one."""
+        """Return pairs of the population in a structure, judged by the model of the case or by the unadapted one."""
         key = (shape, adapted)
         if key not in self._references:
             models = self.models if adapted or not self.adapt else Models(self.model, self.people, False, self.seed)
@@ -200,18 +196,18 @@ class Case:
 
     @cached_property
     def main(self) -> Reference:
-        """The population in the structure of the case, or in the nearest one."""
+        """Pairs of the population in the structure of the case, or in the nearest one that it can fill."""
         return self.reference(self.match.shape)
 
     def own(self, model: Backend, known: Material, questioned: Material, calibrated: bool = True) -> float:
-        """The ratio of two sets of recordings by a model."""
+        """Return the ratio of two sets of recordings, by the model's own calibration or without any."""
         first, second = (sides_of(model, part, [np.arange(len(part))]) for part in (known, questioned))
         return float(ratios(model, first, second, np.array([[0, 0]]), calibrated)[0])
 
     # -- the result
 
     def result(self) -> CaseResult:
-        """All of it."""
+        """Assess the case."""
         main = self.main
         times, maps = main.resampled(self.n_resamples, self.seed)
         bounds = support(main)
@@ -248,7 +244,7 @@ class Case:
         )
 
     def _ratio(self, maps: Floats, bounds: Support) -> Ratio:
-        """The ratio of the case, its interval and what may be said of it."""
+        """The ratio of the case, its interval, and both within the bounds."""
         own = self.own(self.models.whole, self.known, self.questioned)
         scale, offset = self.main.map
         value = scale * own + offset
@@ -277,9 +273,10 @@ class Case:
         )
 
     def _interval(self, value: float, maps: Floats, own: float) -> tuple[float, float]:
-        """Of the calibrated ratio, over resamples of the population's speakers.
+        """The interval of the calibrated ratio, over resamples of the population's speakers.
 
-        An adaptation is made anew without some of the speakers in turn: what that moves the ratio is added.
+        If the model is adapted, the interval includes the standard error of the adaptation. Adaptations without some of
+        the speakers in turn give it, as one for each resample would take too long.
         """
         values = maps[:, 0] * own + maps[:, 1]
         if self.adapt:
@@ -290,10 +287,10 @@ class Case:
         low, high = interval(np.array(value), values, expanded(self.confidence, self.main.M))
         return float(low), float(high)
 
-    # -- what it rests on
+    # -- what the ratio rests on
 
     def calibrated(self, known: Material, questioned: Material, adapted: bool = True) -> tuple[float, Reference]:
-        """The ratio of other sets of recordings, calibrated in their own structure, and what calibrated it."""
+        """Return the ratio of other sets of recordings, calibrated in their own structure, and what calibrated it."""
         unlabelled = self.pool.material.kind is None
         first, second = (part.without_kinds() if unlabelled else part for part in (known, questioned))
         shape = shape_of(first, second, self.people.occasion is not None)
@@ -306,7 +303,7 @@ class Case:
         return {"known": self.known, "questioned": self.questioned}
 
     def _shares(self, whole: float) -> Iterator[SessionShare]:
-        """Each session, left out in turn."""
+        """The share of each session, by the ratio without it."""
         for side, material in self._sides().items():
             names, index = material.sessions
             for i, name in enumerate(names.tolist()):
@@ -321,7 +318,7 @@ class Case:
                 yield SessionShare(side, name, structure, without, whole - without)
 
     def _sensitivity(self, ratio: Ratio) -> Iterator[Sensitivity]:
-        """The ratio under changes of what it rests on; sessions have a table of their own."""
+        """The ratio under changes of its grounds; `_shares` has those without a session."""
         main = self.main
         halves = np.arange(main.M) % 2 == 0
         np.random.default_rng([self.seed, 5]).shuffle(halves)
@@ -352,7 +349,7 @@ class Case:
             yield Sensitivity(what, "kind", value, reference.M)
 
     def _remarks(self) -> list[str]:
-        """Sentences on what a reader should know and no table says."""
+        """Sentences for the reader on what no table says."""
         far: Sequence[DomainCheck] = [check for check in self.domain if check.adapted and not check.within]
         return [
             f"Even after adaptation, the recordings of {check.what} lie at a squared distance of {check.distance:.3g} "

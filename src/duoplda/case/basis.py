@@ -1,11 +1,12 @@
-"""What a ratio rests on: how far the two sides lie from the population, and from each other.
+"""Typicality and similarity, on which a ratio rests: how far the sides lie from the population and from each other.
 
-With G = Lambda - I of a side, its gamma is G y + G^1/2 e under the model, y being what speaks and e the rest. So
+With G = Lambda - I of a side, its gamma is G y + G^1/2 e under the model, where the speaker's factors y and the rest e
+are standard normal. So
 
     typicality:  gamma'(G + G^2)^-1 gamma                                   has the mean ny,
     similarity:  g1'G1^-1 g1 + g2'G2^-1 g2 - (g1 + g2)'(G1 + G2)^-1 (g1 + g2)    has the mean ny for one speaker,
 
-whatever the sides are made of. Both are divided by ny, the number of dimensions in which G is not zero.
+whatever sessions the sides have. Both are divided by ny, the number of dimensions in which G is not zero.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
 
-NOTHING = 1e-10  # of the greatest eigenvalue of G: directions that tell nothing of the speaker
+NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue of G: directions below it say nothing about the speaker
 
 
-def out_of_the_middle(sides: Sides) -> Floats:
-    """(n,) how far sides lie from the middle of the population: 1 on average, by the model."""
+def from_the_middle(sides: Sides) -> Floats:
+    """Return (n,) how far sides lie from the middle of the population; the model expects 1 on average."""
     weighed = sides.weighed
     groups = weighed.groups
     G = to_numpy(groups.G)
@@ -38,7 +39,7 @@ def out_of_the_middle(sides: Sides) -> Floats:
 
 
 def apart(a: Sides, b: Sides, pairs: Ints) -> Floats:
-    """(n,) how far the two sides of pairs (n, 2) lie from each other: 1 on average for one speaker, by the model."""
+    """Return (n,) how far the two sides of pairs (n, 2) lie from each other; the model expects 1 for one speaker."""
     one = a.weighed
     other = b.weighed
     G, of_a, of_b = common_counts(one.groups, other.groups)
@@ -58,23 +59,26 @@ def apart(a: Sides, b: Sides, pairs: Ints) -> Floats:
 def _by_pattern(
     G: Floats, counts: NDArray[np.generic], index: Ints, gamma: Floats, spread: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats]:
-    """(n,) gamma'f(G)^-1 gamma per dimension, and the dimensions, for sides with counts[index] of sessions."""
+    """(n,) gamma'f(G)^-1 gamma per dimension, and the number of dimensions; f is `spread`, of the eigenvalues of G.
+
+    `counts` (p, types) are the numbers of sessions in each pattern of sides, and `index` (n,) is the pattern of a side.
+    """
     out = np.zeros(len(gamma))
     ranks = np.ones(len(gamma))
     for p in np.unique(index).tolist():
         rows = np.flatnonzero(index == p)
         values, vectors = np.linalg.eigh(np.tensordot(np.asarray(counts[p], float), G, axes=1))
-        told = values > NOTHING * max(values[-1], 1e-300)
-        squares = (gamma[rows] @ vectors[:, told]) ** 2 / spread(values[told])
-        ranks[rows] = max(1, int(told.sum()))
+        informative = values > NEGLIGIBLE * max(values[-1], 1e-300)
+        squares = (gamma[rows] @ vectors[:, informative]) ** 2 / spread(values[informative])
+        ranks[rows] = max(1, int(informative.sum()))
         out[rows] = squares.sum(axis=1) / ranks[rows]
     return out, ranks
 
 
 def distances(reference: Reference, known: Sides, questioned: Sides) -> tuple[Distance, Distance, Distance, float]:
-    """Typicality of the known and of the questioned side, their similarity, and how many different pairs differ more.
+    """Return the typicality of both sides, their similarity, and the share of different pairs that lie farther apart.
 
-    They are compared with the sides that were drawn from the population, by the model that judges the case.
+    The sides of the case are compared with those that were drawn from the population, by the model of the case.
     """
     model = reference.models.whole
     material = reference.models.population
@@ -84,8 +88,8 @@ def distances(reference: Reference, known: Sides, questioned: Sides) -> tuple[Di
     weight = np.repeat(1 / np.array(of_draw), of_draw)
     typical = []
     for side, others in zip((known, questioned), sides, strict=True):
-        value = float(out_of_the_middle(side)[0])
-        typical.append(Distance(value, float(np.average(out_of_the_middle(others) > value, weights=weight))))
+        value = float(from_the_middle(side)[0])
+        typical.append(Distance(value, float(np.average(from_the_middle(others) > value, weights=weight))))
     i, r, j, s = reference.pairs.T
     pairs = np.stack([start[i] + r, start[j] + s], axis=1)
     value = float(apart(known, questioned, np.array([[0, 0]]))[0])

@@ -1,12 +1,12 @@
-"""Scale and offset in the structure of a case, held back by a prior: few speakers say little against the model's own.
+"""Scale and offset in the structure of a case, with a prior that keeps few speakers near the model's own calibration.
 
-With x the ratios by the model's own calibration, z = a x + b and each speaker (or pair of speakers) counting alike,
+With x the ratios by the model's own calibration, z = a x + b, and equal weight for each speaker (or pair of speakers),
+the scale a and the offset b minimise
 
     Cllr(z) + lambda (ln^2 a + b^2 / 4),    lambda = PRIOR / M
 
-is the least, M being the number of speakers: what M speakers say grows with M, what is known before them does not.
-Many such problems that differ in the weights of their trials, as for speakers who are left out or resampled, are solved
-side by side.
+for M speakers. Cllr is a mean, so that the prior counts for less the more speakers there are. Many such problems, which
+differ in the weights of their trials because speakers are left out or resampled, are solved side by side.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from duoplda.data.labels import Ints
 
 Floats = NDArray[np.float64]
 
-# Chosen on speakers of the training data (`python examples/cases.py DATA_FOLDER --choose`): the strongest that costs
-# about half a per cent on average, as the stronger it is, the less a structure can lose by few speakers.
+# Chosen on speakers of the training data (`python examples/cases.py DATA_FOLDER --choose`): the strongest prior that
+# costs about half a per cent on average. The stronger it is, the less can be lost where a structure has few speakers.
 PRIOR = 1.0
-# Of the resamples that give the interval: so strong a pull as the above would hide how far the population alone is from
-# the model's own calibration. The same program shows how often intervals contain the truth.
+# For the resamples that give the interval. The stronger prior above would hide how far the population alone is from the
+# model's own calibration. The same program shows how often the intervals contain the truth.
 RESAMPLED_PRIOR = 0.25
-KNOTS = 1000  # of the lattice on which resampled trials are summed up
+KNOTS = 1000  # points of the lattice on which resampled trials are summed up
 
 
 class PopulationPairs(NamedTuple):
@@ -41,18 +41,18 @@ class PopulationPairs(NamedTuple):
 
     @property
     def weight(self) -> Floats:
-        """(n,) so that each speaker counts for one, and each pair of speakers, whichever of them is known."""
+        """(n,) weights by which each speaker counts as one, and each pair of speakers, whichever of them is known."""
         low = np.minimum(self.a, self.b)
         pair = low * self.M + np.maximum(self.a, self.b)
         return 1.0 / np.bincount(pair)[pair]
 
     def of(self, rows: NDArray[np.bool_]) -> PopulationPairs:
-        """Some of the trials; the speakers keep their numbers."""
+        """Return some of the trials; the speakers keep their numbers."""
         return PopulationPairs(self.scores[rows], self.same[rows], self.a[rows], self.b[rows], self.M)
 
 
 def lambda_of(n_speakers: int, prior: float = PRIOR) -> float:
-    """The weight of the prior where so many speakers calibrate.
+    """Return the weight of the prior where `n_speakers` calibrate.
 
     >>> lambda_of(25, 0.25)
     0.01
@@ -61,13 +61,13 @@ def lambda_of(n_speakers: int, prior: float = PRIOR) -> float:
 
 
 def learn(trials: PopulationPairs, n_speakers: int, prior: float = PRIOR) -> tuple[float, float]:
-    """The scale and the offset of all trials."""
+    """Return the scale and the offset that all trials give."""
     maps = solve(trials.scores, trials.same, trials.weight[None], np.array([lambda_of(n_speakers, prior)]))
     return float(maps[0, 0]), float(maps[0, 1])
 
 
-def left_out(trials: PopulationPairs, group: Ints, prior: float = PRIOR) -> tuple[Floats, Floats]:
-    """(n,) scales and offsets for trials, by calibrations that saw no speaker of either side's groups.
+def left_out(trials: PopulationPairs, group: Ints) -> tuple[Floats, Floats]:
+    """Return (n,) scales and offsets for trials, by calibrations that saw no speaker of either side's groups.
 
     `group` (M,) divides the speakers 0 .. M - 1.
     """
@@ -81,15 +81,15 @@ def left_out(trials: PopulationPairs, group: Ints, prior: float = PRIOR) -> tupl
         out = np.isin(group, np.divmod(pair, G))
         weights.append(np.where(out[trials.a] | out[trials.b], 0.0, weight))
     sizes = [trials.M - int(np.isin(group, np.divmod(pair, G)).sum()) for pair in pairs.tolist()]
-    maps = solve(trials.scores, trials.same, np.array(weights), prior / np.array(sizes, float))
+    maps = solve(trials.scores, trials.same, np.array(weights), PRIOR / np.array(sizes, float))
     return maps[which.reshape(-1), 0], maps[which.reshape(-1), 1]
 
 
-def resampled(trials: PopulationPairs, times: Floats, prior: float = RESAMPLED_PRIOR) -> Floats:
-    """(R, 2) scales and offsets where speaker i is taken times[r, i] times, for `times` (R, M).
+def resampled(trials: PopulationPairs, times: Floats) -> Floats:
+    """Return (R, 2) scales and offsets where speaker i is taken times[r, i] times, for `times` (R, M).
 
-    The trials are summed up on a lattice first, each at its two neighbours: that keeps their number and their mean, and
-    moves a ratio by less than the width of a line.
+    The trials are first summed up on a lattice, each shared between its two neighbours. That keeps their number and
+    their mean, and makes the time independent of the number of trials.
     """
     low = float(trials.scores.min())
     width = max(float(trials.scores.max()) - low, 1e-9) / (KNOTS - 1)
@@ -104,20 +104,21 @@ def resampled(trials: PopulationPairs, times: Floats, prior: float = RESAMPLED_P
     np.add.at(table, (which.reshape(-1), place + 1), weight * share)
     a, b = np.divmod(present, trials.M)
     same = a == b
-    # A speaker who is drawn twice does not give pairs of two speakers with himself.
+    # A speaker who is drawn twice gives no pairs of two speakers with himself or herself.
     of_same = times[:, a[same]] @ table[same]
     of_different = (times[:, a[~same]] * times[:, b[~same]]) @ table[~same]
     classes = np.repeat([True, False], KNOTS)
     weights = np.concatenate([of_same, of_different], axis=1)
     usable = (of_same.sum(axis=1) > 0) & (of_different.sum(axis=1) > 0)
-    return solve(np.tile(knots, 2), classes, weights[usable], np.full(int(usable.sum()), prior / trials.M))
+    ridge = np.full(int(usable.sum()), RESAMPLED_PRIOR / trials.M)
+    return solve(np.tile(knots, 2), classes, weights[usable], ridge)
 
 
 def solve(x: Floats, same: NDArray[np.bool_], weights: Floats, ridge: Floats) -> Floats:
-    """(R, 2) the scale a and the offset b of each row of `weights` (R, n), which need not be normalised.
+    """Return (R, 2) the scale a and the offset b for each row of `weights` (R, n), which need not be normalised.
 
-    Newton's method on (ln a, b) with exact second derivatives where these are convex, and with Fisher's elsewhere; a
-    step that does not lower the cost is halved.
+    `ridge` (R,) is lambda. Newton's method on (ln a, b) uses the exact second derivatives where these are convex, and
+    Fisher's elsewhere; a step that does not lower the cost is halved.
     """
     sign = np.where(same, -1.0, 1.0)
     share = np.where(same, weights, 0.0)
@@ -153,7 +154,7 @@ def solve(x: Floats, same: NDArray[np.bool_], weights: Floats, ridge: Floats) ->
 
 
 def _newton(x: Floats, sign: Floats, share: Floats, ridge: Floats, theta: Floats) -> tuple[Floats, Floats]:
-    """A step (R, 2) for each row, and the decrease (R,) that its slope promises."""
+    """A step (R, 2) for each row, and the decrease of the cost (R,) that the gradient predicts for it."""
     u, b = theta.T
     stretched = np.exp(u)[:, None] * x  # dz / du, and d2z / du2
     error = expit(sign * (stretched + b[:, None]))

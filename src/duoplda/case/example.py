@@ -44,8 +44,8 @@ labels = "labels.csv"
 def write_example(folder: PathLike) -> Path:
     """Write a case on drawn data into a folder, and return the path of its case file.
 
-    Beside `case.toml` there are a model, the embeddings of the case (two known sessions against one, two recordings of
-    each), and those of a population of 35 speakers with their labels. Files that are there are refused.
+    Beside `case.toml` there are a model, the embeddings of the case (two known sessions against one, with two
+    recordings of each), and those of a population of 35 speakers with their labels. It replaces no file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def write_example(folder: PathLike) -> Path:
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['case.npz', 'case.toml', 'labels.csv', 'model.safetensors', 'population.npz']
     """
-    at = Path(folder)
+    folder = Path(folder)
     X, speaker, session, _ = make_recordings(70, 3, 2, n_dimensions=8, n_speaker_factors=3, n_session_factors=3, seed=2)
     X = X.astype(np.float32)
     number = np.unique(speaker, return_inverse=True)[1]
@@ -63,14 +63,14 @@ def write_example(folder: PathLike) -> Path:
     ids[case] = ["k1", "k2", "k3", "k4", "q1", "q2"]
     session[case] = ["talk-1", "talk-1", "talk-2", "talk-2", "call", "call"]
     plda = PLDA(3, 3, shrinkage=None, max_iter=20)
-    Backend(plda=plda).fit(X[train], speaker[train], session[train]).save(at / "model.safetensors")
-    write_embeddings(at / "case.npz", ids[case].astype(str), X[case])
-    write_embeddings(at / "population.npz", ids[rest].astype(str), X[rest])
+    Backend(plda=plda).fit(X[train], speaker[train], session[train]).save(folder / "model.safetensors")
+    write_embeddings(folder / "case.npz", ids[case].astype(str), X[case])
+    write_embeddings(folder / "population.npz", ids[rest].astype(str), X[rest])
     lines = [f"{i},{s},{t}\n" for i, s, t in zip(ids[rest], speaker[rest], session[rest], strict=True)]
-    (at / "labels.csv").write_text("id,speaker,session\n" + "".join(lines), encoding="utf-8")
+    (folder / "labels.csv").write_text("id,speaker,session\n" + "".join(lines), encoding="utf-8")
     sides = {"known": slice(4), "questioned": slice(4, 6)}
     texts = {name: _listed(ids[case][rows], session[case][rows]) for name, rows in sides.items()}
-    path = at / "case.toml"
+    path = folder / "case.toml"
     path.write_text(CASE.format(**texts), encoding="utf-8")
     return path
 

@@ -1,4 +1,4 @@
-"""The case file: what a case is about, in TOML. Every mistake in it is an error that names the line and the remedy."""
+"""The case file, which describes a case in TOML. Every mistake in it is an error with the line and the remedy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, open_binary, shown
 
 VERSION = 1  # of the format; a file of another version is refused
-MAX_BYTES = 1 << 20  # of a case file: ten thousand recordings have fewer
+MAX_BYTES = 1 << 20  # of a case file: one with ten thousand recordings is smaller
 
-# What TOML can hold, and what each is called in messages.
+# The types of TOML, and their names in messages.
 Value = str | int | float | bool | list["Value"] | dict[str, "Value"]
 WORDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 WORDS |= {list: "a list", dict: "a table"}
@@ -38,12 +38,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "population": ("why", "embeddings", "ids", "labels", "speakers", *LISTS, "columns"),
 }
 RECORDING = ("id", "session", "channel", "occasion")
-OPENING = re.compile(r"""^(?:[^"'#]|"[^"\n]*"|'[^'\n]*')*?("{3}|'{3})""")  # where a text of several lines begins
+OPENING = re.compile(r"""^(?:[^"'#]|"[^"\n]*"|'[^'\n]*')*?("{3}|'{3})""")  # the beginning of a text of several lines
 
 
 @dataclass(frozen=True)
 class ListedRecording:
-    """A recording of a side, as the case file names it; a label that is None may stand in a list of labels.
+    """A recording of a side, as the case file names it. Where a label is None, a list of labels may have it.
 
     >>> ListedRecording("call-1", "call", "telephone").channel
     'telephone'
@@ -57,11 +57,11 @@ class ListedRecording:
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Where the recordings of a side, or of the population, and their labels are."""
+    """The files of the recordings of a side, or of the population, and of their labels."""
 
     embeddings: tuple[Path, ...]
     ids: str | None = None
-    recordings: tuple[ListedRecording, ...] | None = None  # None: all of the files
+    recordings: tuple[ListedRecording, ...] | None = None  # None: all recordings of the files
     labels: Path | None = None
     speakers: Path | None = None
     sessions: Path | None = None
@@ -78,7 +78,7 @@ class SourceFiles:
 
 @dataclass(frozen=True)
 class CaseFile:
-    """What a case file says; `read_case` makes it, and checks it."""
+    """The contents of a case file. `read_case` reads and checks one."""
 
     path: Path
     title: str
@@ -89,17 +89,17 @@ class CaseFile:
     known: SourceFiles
     questioned: SourceFiles
     population: SourceFiles
-    why: str  # why the population is the relevant one
+    why: str  # the reason why the population is the relevant one
     adapt: bool = False
-    prior: float | None = None  # probability of the first proposition, if the reader gave one
+    prior: float | None = None  # probability of the first proposition, if the court or somebody for it has given one
     scale: str = "none"
     seed: int = 0
     resamples: int = 1000
     quality: Path | None = None  # a table of measures of the recordings
-    lines: Mapping[Place, int] = field(default_factory=dict, repr=False)  # of the keys, for messages
+    lines: Mapping[Place, int] = field(default_factory=dict, repr=False)  # the line of each key, for messages
 
     def error(self, place: Place, cause: str, remedy: str) -> DuopldaError:
-        """The error on what a key says, with the line of the key.
+        """Return an error about the value of a key, with the line of the key.
 
         >>> case = CaseFile(Path("c.toml"), "", Path("m"), "a", "b", "Mr A", *[SourceFiles(())] * 3, "")
         >>> print(case.error(("known", "recordings"), "is empty", "list a recording"))
@@ -118,10 +118,11 @@ def template() -> str:
 
 
 def read_case(path: PathLike) -> CaseFile:
-    """Read a case file; paths in it count from its folder.
+    """Read a case file; paths in it are relative to its folder.
 
-    Refused are keys that are unknown or missing, values of the wrong type, empty texts, files that do not exist, a
-    recording that is listed twice, and two propositions with the same text.
+    These are errors: keys that are unknown or missing, values of the wrong type, empty texts, files that do not exist,
+    a recording that is listed twice, and two propositions with the same text. The recordings themselves are read and
+    checked by `assess_case`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +131,7 @@ def read_case(path: PathLike) -> CaseFile:
     ...         read_case(folder + "/case.toml")
     ...     except DuopldaError as error:
     ...         print(str(error).partition(": ")[2])
-    line 2: prir: is no key of a case file; did you mean prior?
+    line 2: prir: is not a key of a case file; did you mean prior?
     """
     path = Path(path)
     text = _text(path)
@@ -144,7 +145,7 @@ def read_case(path: PathLike) -> CaseFile:
 
 
 def _text(path: Path) -> str:
-    """The text of a case file, of which a file that is something else is refused before it is read whole."""
+    """Read the text of a case file; another kind of file is refused before it is read whole."""
     if not path.exists():
         raise bad(path, "", "no such file", "`new` writes a template")
     with open_binary(path) as file:
@@ -160,7 +161,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(path: Path, text: str) -> dict[str, Value]:
-    """What a TOML file holds."""
+    """Parse the text of a case file."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -168,16 +169,16 @@ def _parsed(path: Path, text: str) -> dict[str, Value]:
         raise bad(path, "", f"is no TOML: {error}", remedy) from None
     except RecursionError:
         raise bad(path, "", "nests lists a thousand deep", "give a case file; `new` writes a template") from None
-    except ValueError:  # Python does not read them
-        raise bad(path, "", "has a number of thousands of digits", "give a shorter number") from None
+    except ValueError:  # Python refuses to read such numbers
+        raise bad(path, "", "has a number with thousands of digits", "give a shorter number") from None
 
 
 def _case(top: _Table) -> CaseFile:
-    """What the tables say, each checked."""
-    propositions = top.table("propositions", "two texts, `same` and `different`: what the parties say")
+    """Check the tables of a case file, and return their contents."""
+    propositions = top.table("propositions", "two texts, `same` and `different`, one for each party")
     same, different = (propositions.text(name) for name in PROPOSITIONS)
     if same.casefold() == different.casefold():
-        raise propositions.error("different", "is the same text as `same`", "say who else may have spoken")
+        raise propositions.error("different", "is the same text as `same`", "write who else may have spoken")
     known = top.table("known", "the recordings of the known speaker")
     questioned = top.table("questioned", "the recordings whose speaker is in question")
     population = top.table("population", "recordings of people who might have spoken instead")
@@ -209,7 +210,7 @@ def _case(top: _Table) -> CaseFile:
 
 
 def _source(table: _Table, of_population: bool = False) -> SourceFiles:
-    """Where recordings and their labels are."""
+    """The files of a side, or of the population."""
     labels = table.optional_file("labels")
     lists = {name: table.optional_file(name) for name in LISTS}
     speakers = table.optional_file("speakers") if of_population else None
@@ -231,7 +232,7 @@ def _source(table: _Table, of_population: bool = False) -> SourceFiles:
 
 
 def _columns(table: _Table) -> dict[str, str] | None:
-    """What the columns of tables are called."""
+    """The names of the columns of tables, where the file gives any."""
     if "columns" not in table.values:
         return None
     columns = table.table("columns", "")
@@ -239,7 +240,7 @@ def _columns(table: _Table) -> dict[str, str] | None:
 
 
 def _recordings(table: _Table) -> tuple[ListedRecording, ...] | None:
-    """The recordings of a side, if not all of the files are meant: ids, or tables with id, session and channel."""
+    """The recordings that a side lists, as ids or as tables with id, session and channel; None if it lists none."""
     if "recordings" not in table.values:
         return None
     entries = table.value("recordings", list)
@@ -259,15 +260,15 @@ def _recordings(table: _Table) -> tuple[ListedRecording, ...] | None:
             remedy = 'write its id, "call-1", or {id = "call-1", session = "call", channel = "telephone"}'
             raise inner.error_here(f"is {_word(entry)}, and a recording is expected", remedy)
         if recording.id in first:
-            cause = f"recording {shown(recording.id)} is there already, as number {first[recording.id] + 1}"
-            raise inner.error_here(cause, "two recordings need two ids, and one recording counts once")
+            cause = f"recording {shown(recording.id)} is already in the list, as number {first[recording.id] + 1}"
+            raise inner.error_here(cause, "give two recordings two ids, and list each recording once")
         first[recording.id] = number
         out.append(recording)
     return tuple(out)
 
 
 class _Table:
-    """A table of the file, which knows where it stands; what is asked of it is there and of its type, or an error."""
+    """A table of the file and its place in it. A value that is missing, or has the wrong type, is an error."""
 
     def __init__(self, path: Path, lines: Mapping[Place, int], place: Place, values: Value):
         self.path = path
@@ -282,16 +283,16 @@ class _Table:
         return _error(self.path, self.lines, self.place, cause, remedy)
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
-        """An error on the first key that is not known, with what may have been meant."""
+        """Refuse the first key that is not known, with a guess of the key that was meant."""
         for key in self.values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 where = f"[{self.place[0]}]" if self.place else "a case file"
-                remedy = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-                raise self.error(key, f"is no key of {where}", remedy)
+                remedy = f"did you mean {near[0]}?" if near else f"its keys are: {', '.join(known)}"
+                raise self.error(key, f"is not a key of {where}", remedy)
 
     def value(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of a key."""
+        """Return the value of a key, which must have this type."""
         if key not in self.values:
             if default is None:
                 raise self.error(key, "is missing", f"write {key} = ...: {WORDS[kind]}")
@@ -304,7 +305,7 @@ class _Table:
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty."""
+        """Return a text that is not empty, with its runs of spaces made single."""
         value = self.value(key, str) if default is None else self.value(key, str, default)
         text = " ".join(value.split())
         if not text:
@@ -321,7 +322,7 @@ class _Table:
         return number
 
     def table(self, key: str, what: str) -> _Table:
-        """A table inside this one."""
+        """Return a table inside this one."""
         if key not in self.values:
             raise self.error_here(f"[{key}] is missing: {what}", "`new` writes a template that has it")
         return _Table(self.path, self.lines, (*self.place, key), self.value(key, dict))
@@ -329,23 +330,25 @@ class _Table:
     def _existing(self, key: str, name: str) -> Path:
         path = self.path.parent / name
         try:
-            exists = path.exists() or (key == "embeddings" and has_magic(name))  # whether it matches, says who reads it
+            exists = path.exists() or (
+                key == "embeddings" and has_magic(name)
+            )  # whether a pattern matches, reading tells
         except OSError as error:  # a name of thousands of characters
             cause = f"{shown(name)}: {(error.strerror or str(error)).lower()}"
             raise self.error(key, cause, "check the name") from None
         if not exists:
-            raise self.error(key, f"there is no file {shown(name)[1:-1]}", f"paths count from {self.path.parent}")
+            raise self.error(key, f"there is no file {shown(name)[1:-1]}", f"paths are relative to {self.path.parent}")
         return path
 
     def file(self, key: str) -> Path:
-        """A file that exists."""
+        """Return the path of a file that exists."""
         return self._existing(key, self.text(key))
 
     def optional_file(self, key: str) -> Path | None:
         return self.file(key) if key in self.values else None
 
     def embeddings(self) -> tuple[Path, ...]:
-        """Files of embeddings: one text, or a list of texts."""
+        """Return the files of embeddings, from one text or from a list of texts."""
         value = self.values.get("embeddings")
         if not isinstance(value, list):
             return (self.file("embeddings"),)
@@ -354,13 +357,13 @@ class _Table:
         return tuple(self._existing("embeddings", str(name)) for name in value)
 
     def ids(self) -> str | None:
-        """The list of ids of a matrix without ids, or "rows"."""
+        """Return the list of ids for a matrix that has none, or "rows"."""
         name = self.optional_text("ids")
         return name if name is None or name == "rows" else os.fspath(self._existing("ids", name))
 
 
 def _error(path: Path, lines: Mapping[Place, int], place: Place, cause: str, remedy: str) -> DuopldaError:
-    """The error on a place in the file: its line, as far as the key is there, and its keys."""
+    """An error about a place in the file, with its keys and the line of the innermost key that the file has."""
     line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
     name = ""
     for part in place:
@@ -380,27 +383,27 @@ def _example(key: str, kind: type) -> str:
 
 
 def _refuse_unknown(top: _Table) -> None:
-    """Keys that do not exist, of all tables: a misspelt key would otherwise be left out in silence."""
+    """Refuse unknown keys in all tables: a misspelt key would otherwise be ignored in silence."""
     tables = [name for name in KEYS if name]
     top.refuse_unknown((*KEYS[""], *tables))
     for name in tables:
         if isinstance(top.values.get(name), dict):
             table = top.table(name, "")
             if name == "questioned" and "speaker" in table.values:
-                cause = "stands in [questioned], and who speaks there is what is asked"
+                cause = "is in [questioned], but who speaks there is the question of the case"
                 raise table.error("speaker", cause, "are the two sides swapped? The known speaker is named in [known]")
             table.refuse_unknown(KEYS[name])
 
 
 def _lines(text: str) -> Iterator[tuple[Place, int]]:
-    """The place of each key and table, and its line, for messages; the parser of Python does not tell.
+    """Yield the place of each key and table with its line, for messages: Python's parser does not give lines.
 
     Keys inside tables of one line ({...}) have the line of the entry of their list.
     """
     place: Place = ()
     counts: dict[Place, int] = {}
     inside = ""  # the quotes that end a text of several lines
-    listing: tuple[Place, int] | None = None  # a list of several lines, and how many entries it has had
+    listing: tuple[Place, int] | None = None  # a list of several lines, and the number of its entries so far
     for number, line in enumerate(text.split("\n"), 1):
         if inside:
             inside = "" if inside in line else inside
@@ -432,6 +435,6 @@ def _lines(text: str) -> Iterator[tuple[Place, int]]:
 
 
 def _entries(text: str) -> int:
-    """How many entries of a list stand on a line: tables of one line, texts, or anything else between commas."""
+    """The number of entries of a list on a line: tables of one line, texts, or other values between commas."""
     pieces: list[str] = re.findall(r"""\{[^}]*\}|"[^"]*"|'[^']*'|#.*|[^\s,\[\]{}#"']+""", text)
     return sum(not piece.startswith("#") for piece in pieces)

@@ -1,4 +1,4 @@
-"""The model of a case and, where it is adapted to the population, the same without some of its speakers."""
+"""The model of a case and, where it is adapted to the population, the same adaptation without some of the speakers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from duoplda.estimators import domain
 from duoplda.estimators.backend import Backend
 from duoplda.trials.sides import Sides
 
-ADAPTATION_GROUPS = 5  # of speakers who are left out together, two neighbours at a time: 6 adaptations in all
-CALIBRATION_GROUPS = 12  # a calibration takes milliseconds
+# Groups of speakers who are left out together. An adaptation takes most of the time of a case: with 5 groups, of which
+# two neighbours are left out at a time, there are 6 adaptations in all. A calibration takes milliseconds.
+ADAPTATION_GROUPS = 5
+CALIBRATION_GROUPS = 12
 
 Floats = NDArray[np.float64]
 
 
 class Models:
-    """Who judges which pair: the model itself, or one that is adapted to the population without the pair's speakers.
+    """The models that judge pairs: the model itself, or adaptations to the population without the speakers of a pair.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class Models:
         self.whole = self.without()
 
     def without(self, *groups: int) -> Backend:
-        """The model that has not seen the speakers of some groups; adaptations are made once."""
+        """Return the model that has not seen the speakers of some groups; each adaptation is made once."""
         if not self.adapted:
             return self.source
         key = tuple(sorted(set(groups)))
@@ -52,15 +54,16 @@ class Models:
             out = self.population.speakers[np.isin(self.group, key)]
             kept = np.flatnonzero(~np.isin(self.population.speaker, out))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DomainWarning)  # the check of the domain is one of the result's own
+                warnings.simplefilter("ignore", DomainWarning)  # the result has a check of the domain of its own
                 self._made[key] = self.source.adapt(self.population.recordings(kept))
         return self._made[key]
 
     def turn(self, a: Ints, b: Ints) -> Ints:
-        """(n,) who judges pairs of speakers of groups a and b: `left_out` of that number; -1: nobody does.
+        """Return (n,) the number of the model that judges pairs of speakers of groups a and b, for `left_out`, or -1.
 
-        An adaptation takes most of the time. So groups sit around a table, each model leaves out two neighbours, and
-        speakers of groups that are no neighbours are not compared. Without adaptation the model itself judges all.
+        An adaptation for each pair of groups would take too long. So the groups are arranged in a circle, each model
+        leaves out two neighbours, and speakers of groups that are not neighbours are not compared (-1). Without
+        adaptation the model itself judges all pairs.
         """
         if not self.adapted:
             return np.zeros(len(a), np.int64)
@@ -68,21 +71,21 @@ class Models:
         return np.where((b + 1) % self.n_groups == a, b, after)
 
     def left_out(self, turn: int) -> Backend:
-        """The model of a turn: without the speakers of the group of that number and of the next one."""
+        """Return the model that is adapted without the group of this number and the next one."""
         return self.without(turn, (turn + 1) % self.n_groups)
 
     def moved(self, values: Floats) -> float:
-        """The standard error of what the adapted model says, by what each `left_out` model says in its place.
+        """Return the standard error of a value of the adapted model, from the values of the `left_out` models.
 
-        It is a jackknife that leaves out 2 of the groups at a time.
+        It is a jackknife that leaves out two of the groups at a time.
         """
         return float(np.sqrt((self.n_groups - 2) / 2 * np.var(values)))
 
 
 def sides_of(model: Backend, material: Material, rows: Sequence[Ints]) -> Sides:
-    """Sets of recordings as sides, in the order given; their sessions have no names, as no set shares any with another.
+    """Return sets of recordings as sides, in the order given, whose sessions have no names: sets share no session.
 
-    Without names no `DomainWarning` is given either: the case has its own check.
+    Without names no `DomainWarning` is given either, as the case has its own check.
     """
     index = np.concatenate(rows)
     ids = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
@@ -91,13 +94,13 @@ def sides_of(model: Backend, material: Material, rows: Sequence[Ints]) -> Sides:
     return sides.select(sides.find(np.arange(len(rows)))).unnamed()
 
 
-def ratios(model: Backend, known: Sides, questioned: Sides, pairs: NDArray[Any], calibrated: bool) -> Floats:
-    """(n,) natural-log ratios of pairs of sides."""
+def ratios(model: Backend, known: Sides, questioned: Sides, pairs: NDArray[Any], calibrated: bool = True) -> Floats:
+    """Return (n,) natural-log ratios of pairs of sides, by the model's own calibration or without any."""
     return np.asarray(model.llr(known, questioned, pairs, calibrated))
 
 
 def check_domain(model: Backend, parts: Sequence[Material], what: str, adapted: bool) -> DomainCheck:
-    """How far recordings are from those of the model's training; those of each part are taken to be of its speakers."""
+    """Return how far recordings, in parts with speakers of their own, are from those of the model's training."""
     X = np.concatenate([part.X for part in parts])
     kinds = [part.kind for part in parts]
     named = [kind for kind in kinds if kind is not None]
@@ -107,7 +110,7 @@ def check_domain(model: Backend, parts: Sequence[Material], what: str, adapted: 
     seen = domain.see(model, X, None, kind)
     spread = domain.Spread.of(speaker, session)
     n_speakers = len(np.unique(speaker))
-    if seen is None:  # too large to add up
+    if seen is None:  # the vectors are so large that their sum is not finite
         return DomainCheck(what, float("inf"), domain.limit(model, spread), False, len(X), n_speakers, adapted)
     measured = domain.measure(model, seen, spread)
     return DomainCheck(what, measured.distance, measured.limit, measured.within, len(X), n_speakers, adapted)

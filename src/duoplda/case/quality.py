@@ -1,4 +1,4 @@
-"""What is measured on the recordings of a case, such as their duration and noise, beside those of the population."""
+"""Measures of the recordings of a case, such as their duration and noise, beside those of the population."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duoplda.errors import MissingIds, some
 from duoplda.io import QualityTable, read_quality
 
 Floats = NDArray[np.float64]
-USUAL = (0.05, 0.95)  # quantiles of the population between which a recording is called usual
+USUAL = (0.05, 0.95)  # quantiles of the population between which a value is called usual
 
 
 class ValueRange(NamedTuple):
-    """Where the values of a measure lie; NaN where nothing was measured.
+    """The range of the values of a measure; NaN where nothing was measured.
 
     >>> ValueRange.of(np.array([3.0, np.nan, 1.0, 2.0]))
     ValueRange(n=3, lowest=1.0, usual_low=1.1, median=2.0, usual_high=2.9, highest=3.0)
@@ -34,7 +34,7 @@ class ValueRange(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats) -> ValueRange:
-        """Of values, without those that are NaN."""
+        """Make it from values, without those that are NaN."""
         known = values[np.isfinite(values)]
         if not len(known):
             return cls(0, *[float("nan")] * 5)
@@ -57,7 +57,7 @@ class Measure:
 
     @property
     def unusual(self) -> list[str]:
-        """The sides that have a recording unlike the usual ones of the population, if that was measured."""
+        """The sides with a value that is not usual in the population; none if the population was not measured."""
         usual = self.population
         if not usual.n:
             return []
@@ -67,12 +67,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class CaseQuality:
-    """What a table says of the recordings of a case.
+    """The measures of the recordings of a case, from a table.
 
     Attributes
     ----------
-    measures : those columns that are numbers
-    cells : for each recording of the case its cells, as they stand in the table
+    measures : the columns of numbers
+    cells : the cells of each recording of the case, as they stand in the table
     """
 
     measures: tuple[Measure, ...]
@@ -80,9 +80,9 @@ class CaseQuality:
 
 
 def read_case_quality(case: CaseFile, sides: CaseRecordings) -> CaseQuality | None:
-    """Read the table of measures that a case file names; None where it names none.
+    """Read the table of measures that a case file names; None if it names none.
 
-    Every recording of the case must have a row. The population is compared as far as it has rows.
+    Every recording of the case must have a row. Of the population, those recordings are compared that have rows.
     """
     if case.quality is None:
         return None
@@ -102,10 +102,10 @@ def read_case_quality(case: CaseFile, sides: CaseRecordings) -> CaseQuality | No
 
 
 def _measure(name: str, values: Floats, table: QualityTable, sides: CaseRecordings) -> Measure:
-    """One column of numbers."""
-    spreads = {}
+    """A column of numbers, on both sides and on the population."""
+    ranges = {}
     for which in ("known", "questioned", "population"):
         ids = getattr(sides, which).ids.tolist()
         rows = np.array([table.rows[id] for id in ids if id in table.rows], dtype=np.int64)
-        spreads[which] = ValueRange.of(values[rows])
-    return Measure(name, **spreads)
+        ranges[which] = ValueRange.of(values[rows])
+    return Measure(name, **ranges)

@@ -1,4 +1,4 @@
-"""All of an assessed case in one object: what was asked, what was read, what came out, and by what it is repeated."""
+"""An assessed case in one object: the question, the recordings, the result, and all that is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from duoplda.case.assess import assess
 from duoplda.case.file import CaseFile
 from duoplda.case.quality import CaseQuality, read_case_quality
 from duoplda.case.recordings import CaseRecordings, Side, read_case_recordings
-from duoplda.case.result import CaseRefused, CaseResult
+from duoplda.case.result import CaseRefused, CaseResult, in_log10
 from duoplda.case.words import Words, in_words
 from duoplda.estimators.backend import Backend
 from duoplda.io import source_files
 from duoplda.io.common import file_sha256
 
 RECORD_FORMAT = 1
-# Fields of a result that are natural logarithms of ratios, or distances between them; JSON has them to base 10, too.
+# Fields of a result that are natural logarithms of ratios, or differences of them; JSON has them to base 10, too.
 LOGARITHMS = {"raw", "own", "calibrated", "low", "high", "offset", "stated", "stated_low", "stated_high"}
 LOGARITHMS |= {"elub", "invariance", "lower", "upper"}
 LOGARITHMS |= {"dev_pav", "lowest_same", "highest_different", "scores", "without", "share"}
@@ -34,14 +34,14 @@ class CaseRecord:
 
     Attributes
     ----------
-    case : what the case file says
-    recordings : what was read
-    quality : what was measured on the recordings; None if no table of that was given
-    result, words : what came out
+    case : the contents of the case file
+    recordings : the recordings of both sides and of the population
+    quality : the measures of the recordings; None if the case file names no table of them
+    result, words : the result, as numbers and in words
     hashes : SHA-256 of the bytes of each file that was read, by its path
-    version : of duoplda
-    date : of the day, which is all that differs when the same is done again
-    command : what to type to do the same again
+    version : the version of duoplda
+    date : the day of the assessment; nothing else differs when it is repeated
+    command : the command that repeats it
 
     >>> from dataclasses import fields
     >>> [field.name for field in fields(CaseRecord)][:5]  # `assess_case` fills them
@@ -59,7 +59,7 @@ class CaseRecord:
     command: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as dictionaries, lists, texts and numbers; each log ratio as `ln` and as `log10`."""
+        """Return everything as dictionaries, lists, texts and numbers, with each log ratio as `ln` and as `log10`."""
         case = self.case
         return {
             "format": RECORD_FORMAT,
@@ -81,9 +81,10 @@ class CaseRecord:
 
 
 def assess_case(case: CaseFile) -> CaseRecord:
-    """Read what a case file names, assess it, and put the result into words.
+    """Read the files of a case, assess it, and put the result into words.
 
-    A `CaseRefused` says why no ratio can be given; any other mistake is a `DuopldaError` with the line of the file.
+    A `CaseRefused` says why no ratio can be given. Any other mistake is a `DuopldaError`, which names the line of the
+    case file. `duoplda.report.write_case_report` makes the page for the court from the record.
 
     >>> import tempfile
     >>> from duoplda.case import read_case, write_example
@@ -116,7 +117,7 @@ def assess_case(case: CaseFile) -> CaseRecord:
 
 
 def files_read(case: CaseFile) -> Iterator[Path]:
-    """The case file and all files that it names."""
+    """Yield the case file and all files that it names."""
     yield case.path
     yield case.model
     if case.quality is not None:
@@ -130,7 +131,7 @@ def files_read(case: CaseFile) -> Iterator[Path]:
 
 
 def listed(side: Side) -> list[dict[str, str]]:
-    """The recordings of a side with those labels that are known.
+    """Return the recordings of a side with those labels that are known.
 
     >>> import numpy as np
     >>> a = np.array(["a"])
@@ -143,19 +144,19 @@ def listed(side: Side) -> list[dict[str, str]]:
 
 
 def _plain_quality(quality: CaseQuality) -> dict[str, Any]:
-    """The cells of each recording, and where the numbers lie; what was not measured is None."""
+    """The cells of each recording, and the ranges of the measures; None where nothing was measured."""
     measures = {}
     for measure in quality.measures:
-        spreads = {name: getattr(measure, name)._asdict() for name in ("known", "questioned", "population")}
+        ranges = {name: getattr(measure, name)._asdict() for name in ("known", "questioned", "population")}
         measures[measure.name] = {
-            name: {key: None if math.isnan(value) else value for key, value in spread.items()}
-            for name, spread in spreads.items()
+            name: {key: None if math.isnan(value) else value for key, value in values.items()}
+            for name, values in ranges.items()
         }
     return {"recordings": {id: dict(cells) for id, cells in quality.cells.items()}, "measures": measures}
 
 
 def _both_logarithms(value: Any) -> Any:
-    """The same with each log ratio as {"ln": ..., "log10": ...}; lists and estimates as a whole."""
+    """The same with each log ratio, or list of them, as {"ln": ..., "log10": ...}."""
     if isinstance(value, list):
         return [_both_logarithms(item) for item in value]
     if not isinstance(value, dict):
@@ -164,13 +165,13 @@ def _both_logarithms(value: Any) -> Any:
 
 
 def _logarithms(value: Any) -> Any:
-    return None if value is None else {"ln": value, "log10": _divided(value)}
+    return None if value is None else {"ln": value, "log10": _to_base_10(value)}
 
 
-def _divided(value: Any) -> Any:
-    """Numbers in nats, in whatever lists and dictionaries, to base 10."""
+def _to_base_10(value: Any) -> Any:
+    """Natural logarithms to base 10, also those inside lists and dictionaries."""
     if isinstance(value, dict):
-        return {name: _divided(item) for name, item in value.items()}
+        return {name: _to_base_10(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_divided(item) for item in value]
-    return None if value is None else value / math.log(10)
+        return [_to_base_10(item) for item in value]
+    return None if value is None else in_log10(value)

@@ -1,9 +1,9 @@
-"""The recordings that a case file names, read and checked: what may not be compared is an error before any ratio."""
+"""Reads and checks the recordings that a case file names: what may not be compared is an error before any ratio."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duoplda.case.file import CaseFile, Place, SourceFiles
+from duoplda.case.material import same_vectors
 from duoplda.data import Recordings
 from duoplda.errors import MissingIds, some
 from duoplda.io import (
@@ -44,7 +45,7 @@ class Side:
 
     @property
     def recordings(self) -> Recordings:
-        """The same as everything downstream reads them."""
+        """The same recordings in the form that `assess` takes."""
         return Recordings.from_arrays(
             self.X, self.speaker, self.session, self.channel, self.ids, occasion=self.occasion
         )
@@ -52,7 +53,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class CaseRecordings:
-    """The recordings of a case."""
+    """The recordings of both sides of a case, and of its population."""
 
     known: Side
     questioned: Side
@@ -62,9 +63,10 @@ class CaseRecordings:
 def read_case_recordings(case: CaseFile, model: Backend) -> CaseRecordings:
     """Read the recordings of a case, and refuse what may not be compared.
 
-    Refused are: sides that are swapped; a recording or a session that is on both sides; two recordings of one id or of
-    one vector; the known speaker, or a recording of the case, in the population; vectors with NaN, of another width
-    than the model takes or of another extractor; recordings without session; kinds of channels that are unknown.
+    These are errors: sides that are swapped; a recording or a session that is on both sides; two recordings with one id
+    or with one vector; the known speaker, or a recording of the case, in the population; vectors that contain NaN, have
+    another width than the model takes or come from another extractor; recordings without a session; unknown kinds of
+    channels.
     """
     _refuse_other_extractors(case, model)
     sides = CaseRecordings(_side(case, "known"), _side(case, "questioned"), _population(case))
@@ -105,7 +107,7 @@ def _side(case: CaseFile, name: str) -> Side:
 
 
 def _labels_by_id(source: SourceFiles, level: str) -> ById:
-    """What lists or a table say of recordings at one level."""
+    """The labels of recordings at one level, from lists or from a table."""
     path = getattr(source, f"{level}s")
     if path is None and source.labels is not None and level in label_columns(source.labels, source.columns):
         path = source.labels
@@ -113,7 +115,7 @@ def _labels_by_id(source: SourceFiles, level: str) -> ById:
 
 
 def _vectors(case: CaseFile, name: str, wanted: Sequence[str] | None) -> tuple[NDArray[np.str_], Floats]:
-    """Ids and vectors of the files of a side; of those that are wanted in their order, else of all."""
+    """Read the ids and vectors of a side: those that are wanted, in their order, or all of its files."""
     source: SourceFiles = getattr(case, name)
     vector_of: dict[str, Floats] = {}
     keep = None if wanted is None else frozenset(wanted)
@@ -140,7 +142,7 @@ def _vectors(case: CaseFile, name: str, wanted: Sequence[str] | None) -> tuple[N
 
 
 def _population(case: CaseFile) -> Side:
-    """The recordings of the population that have both an embedding and labels."""
+    """Read the recordings of the population that have both an embedding and labels."""
     source = case.population
     first = source.labels or source.speakers
     assert first is not None  # the case file has one of them
@@ -167,7 +169,7 @@ def _population(case: CaseFile) -> Side:
 
 
 def _labelled(ids: NDArray[np.str_], X: Floats, table: LabelColumns) -> Side:
-    """Recordings of the population; two speakers may use one name for a session, which is then two sessions."""
+    """Make a side of the population; where two speakers use one name for a session, these are two sessions."""
     assert table.speaker is not None  # `read_labels` reads no table without speakers
     assert table.session is not None  # `_population` refuses one
     pairs = zip(table.speaker.tolist(), table.session.tolist(), strict=True)
@@ -179,20 +181,19 @@ def _labelled(ids: NDArray[np.str_], X: Floats, table: LabelColumns) -> Side:
 
 
 def _refuse_other_extractors(case: CaseFile, model: Backend) -> None:
-    """Embeddings that say that another extractor made them than those that the model was trained on."""
+    """Refuse embeddings of another extractor than that of the model's training, where the files name both."""
     trained = ExtractorName.parsed(json.dumps(model.provenance_.get("extractor")))
     for name in ("known", "questioned", "population"):
         for path in getattr(case, name).embeddings:
             made_by = read_extractor(path)
             if trained is not None and made_by is not None and trained.sha256 != made_by.sha256:
-                cause = (
-                    f"{path.name} was made by {made_by.name}, and the model was trained on what {trained.name} makes"
-                )
-                raise case.error((name, "embeddings"), cause, "make the embeddings by the extractor of the model")
+                cause = f"{path.name} was made by {made_by.name}, and the model was trained on embeddings of "
+                cause += trained.name
+                raise case.error((name, "embeddings"), cause, "make the embeddings with the extractor of the model")
 
 
 def _refuse_vectors(case: CaseFile, name: str, side: Side, width: int) -> None:
-    """Vectors that are no vectors of this model, or that one side has twice."""
+    """Refuse vectors that do not fit the model, are not finite, or occur twice on one side."""
     place: Place = (name, "embeddings")
     if side.X.shape[1] != width:
         cause = f"vectors have {side.X.shape[1]} numbers, and the model takes {width}"
@@ -202,14 +203,15 @@ def _refuse_vectors(case: CaseFile, name: str, side: Side, width: int) -> None:
         cause = f"the vectors of {some(side.ids[broken], 4)} have NaN or infinity in them"
         raise case.error(place, cause, "make these embeddings anew, or leave the recordings out")
     if name != "population":
-        for first, second in _equal_vectors(side, side):
-            if first != second:
+        for i, j in same_vectors(side.X, side.X):
+            if i != j:
+                first, second = side.ids[[i, j]].tolist()
                 cause = f"{first!r} and {second!r} have the very same vector: one recording under two ids"
                 raise case.error((name, "recordings"), cause, "leave one of them out")
 
 
 def _refuse_swapped(case: CaseFile, name: str, ids: NDArray[np.str_]) -> None:
-    """Labels of a side that name a speaker: known recordings are of the known speaker, questioned ones are not."""
+    """Refuse sides whose labels name the wrong speaker: known recordings are of the known speaker, others are not."""
     source: SourceFiles = getattr(case, name)
     if source.labels is None or "speaker" not in label_columns(source.labels, source.columns):
         return
@@ -225,16 +227,16 @@ def _refuse_swapped(case: CaseFile, name: str, ids: NDArray[np.str_]) -> None:
 
 
 def _refuse_both_sides(case: CaseFile, sides: CaseRecordings) -> None:
-    """A recording or a session that is on both sides speaks for one speaker whoever speaks."""
+    """Refuse a recording or a session on both sides: it would support the first proposition whoever speaks."""
     place: Place = ("questioned", "recordings")
     known, questioned = sides.known, sides.questioned
     of_known = set(known.ids.tolist())
     for id in questioned.ids.tolist():
         if id in of_known:
             raise case.error(place, f"recording {id!r} is on both sides", "leave it out of one of them")
-    for first, second in _equal_vectors(known, questioned):
-        cause = f"{second!r} has the very same vector as {first!r} of the known speaker: one recording on both sides"
-        raise case.error(place, cause, "leave it out of one of them")
+    for i, j in same_vectors(known.X, questioned.X):
+        cause = f"{str(questioned.ids[j])!r} has the very same vector as {str(known.ids[i])!r} of the known speaker"
+        raise case.error(place, f"{cause}: one recording on both sides", "leave it out of one of them")
     assert known.session is not None  # `_side` refuses recordings without sessions
     assert questioned.session is not None
     if shared := sorted({*known.session.tolist()} & {*questioned.session.tolist()}):
@@ -243,7 +245,7 @@ def _refuse_both_sides(case: CaseFile, sides: CaseRecordings) -> None:
 
 
 def _refuse_in_population(case: CaseFile, sides: CaseRecordings) -> None:
-    """The known speaker, or a recording of the case, among the people who might have spoken instead."""
+    """Refuse a population with the known speaker, or with a recording of the case, in it."""
     population = sides.population
     assert population.speaker is not None  # labels of a population have speakers
     if case.speaker in set(population.speaker.tolist()):
@@ -257,25 +259,14 @@ def _refuse_in_population(case: CaseFile, sides: CaseRecordings) -> None:
             if id in population_ids:
                 cause = f"recording {id!r} of [{name}] is among those of the population"
                 raise case.error(("population",), cause, remedy)
-        for id, other in _equal_vectors(side, population):
-            cause = (
-                f"recording {id!r} of [{name}] is among those of the population, as {other!r}: its vector is the same"
-            )
-            raise case.error(("population",), cause, remedy)
-
-
-def _equal_vectors(first: Side, second: Side) -> Iterator[tuple[str, str]]:
-    """Pairs of ids of recordings with the very same vector."""
-    rows: dict[bytes, str] = {}
-    for id, vector in zip(first.ids.tolist(), first.X, strict=True):
-        rows.setdefault(vector.astype(np.float64).tobytes(), id)
-    for id, vector in zip(second.ids.tolist(), second.X, strict=True):
-        if (key := vector.astype(np.float64).tobytes()) in rows:
-            yield rows[key], id
+        for i, j in same_vectors(side.X, population.X):
+            id, other = str(side.ids[i]), str(population.ids[j])
+            cause = f"recording {id!r} of [{name}] is among those of the population, as {other!r}"
+            raise case.error(("population",), f"{cause}: its vector is the same", remedy)
 
 
 def _refuse_kinds(case: CaseFile, sides: CaseRecordings, model: Backend) -> None:
-    """Kinds of channels that nobody knows, or that are given for some of the recordings only."""
+    """Refuse kinds of channels that are unknown, or that only some of the recordings have."""
     channels = {name: getattr(sides, name).channel for name in ("known", "questioned", "population")}
     lack = [f"[{name}]" for name, channel in channels.items() if channel is None]
     if lack and len(lack) < len(channels):
@@ -289,5 +280,5 @@ def _refuse_kinds(case: CaseFile, sides: CaseRecordings, model: Backend) -> None
         kinds = of_model if len(of_model) > 1 else sorted({*population_kinds.tolist()})
         if unknown := sorted({*channel.tolist()} - {*kinds}):
             whose = "the model" if len(of_model) > 1 else "the population"
-            cause = f"channel {unknown[0]!r} is no kind that {whose} knows"
-            raise case.error((name, "recordings"), cause, f"it knows: {', '.join(kinds)}")
+            cause = f"channel {unknown[0]!r} is not a kind that {whose} has"
+            raise case.error((name, "recordings"), cause, f"its kinds are: {', '.join(kinds)}")

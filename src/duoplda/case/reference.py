@@ -1,4 +1,4 @@
-"""Pairs of the population in one structure, with their ratios: what a case is calibrated and validated by."""
+"""Pairs of the population in one structure, with their ratios, by which a case is calibrated and validated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
 
-MOST_DIFFERENT = 10_000  # pairs of sides of two speakers: more of the same speakers tell little more
+MOST_DIFFERENT = 10_000  # pairs of sides of two speakers: more pairs of the same speakers add little
 
 
 class Reference:
@@ -28,15 +28,14 @@ class Reference:
     Attributes
     ----------
     speakers : (M,) their names, sorted
-    group : (M,) the groups in which they are left out
-    drawn : for each speaker, the ways in which he fills the structure
+    group : (M,) the group with which each speaker is left out
+    drawn : for each speaker, the ways in which he or she fills the structure
     """
 
-    def __init__(self, pool: Pool, models: Models, shape: Shape, *, prior: float = calibration.PRIOR):
+    def __init__(self, pool: Pool, models: Models, shape: Shape):
         self.models = models
         self.pool = pool
         self.shape = shape
-        self.prior = prior
         drawn = {name: pool.draw(name, shape, DRAWS) for name in pool.material.speakers.tolist()}
         able = np.array([bool(ways) for ways in drawn.values()])
         self.speakers = pool.material.speakers[able]
@@ -51,14 +50,14 @@ class Reference:
 
     @cached_property
     def pairs(self) -> Ints:
-        """(n, 4) the speaker and the draw of the known side, and those of the questioned side."""
+        """(n, 4) the speaker and the draw of the known side, then those of the questioned side."""
         rows = list(self._same())
         order = np.random.default_rng([self.pool.seed, 2]).permutation(self.M)
         pairs = np.array(rows + list(self._different(order)))
         return pairs[self._turn(pairs) >= 0]
 
     def _turn(self, pairs: Ints) -> Ints:
-        """(n,) by which model each pair is judged; -1: by none."""
+        """(n,) the number of the model that judges each pair; -1 where none does."""
         return self.models.turn(self._model_group[pairs[:, 0]], self._model_group[pairs[:, 2]])
 
     def _same(self) -> Iterator[tuple[int, int, int, int]]:
@@ -74,7 +73,7 @@ class Reference:
                     yield i, r, i, s
 
     def _different(self, order: Ints) -> Iterator[tuple[int, int, int, int]]:
-        """Pairs of sides of two speakers; each speaker meets equally many others, around a circle."""
+        """Pairs of sides of two speakers; around a circle, each speaker is paired with equally many others."""
         M = self.M
         others = min(M - 1, max(1, MOST_DIFFERENT // M))
         draws = max(1, MOST_DIFFERENT // (M * others))
@@ -91,14 +90,10 @@ class Reference:
     def trials(self) -> PopulationPairs:
         """The pairs with their ratios by the model's own calibration, from models that have not seen their speakers."""
         i, _, j, _ = self.pairs.T
-        return PopulationPairs(self._ratios(calibrated=True), i == j, i, j, self.M)
+        return PopulationPairs(self._ratios(), i == j, i, j, self.M)
 
-    @cached_property
-    def raw(self) -> Floats:
-        """(n,) the ratios without any calibration."""
-        return self._ratios(calibrated=False)
-
-    def _ratios(self, calibrated: bool) -> Floats:
+    def _ratios(self) -> Floats:
+        """(n,) the ratio of each pair, by the model that has not seen its speakers."""
         out = np.empty(len(self.pairs))
         turn = self._turn(self.pairs)
         for number in np.unique(turn).tolist():
@@ -107,11 +102,11 @@ class Reference:
             pairs = self.pairs[these]
             known, row_known = self._sides(model, pairs[:, :2], 0)
             questioned, row_questioned = self._sides(model, pairs[:, 2:], 1)
-            out[these] = ratios(model, known, questioned, np.stack([row_known, row_questioned], axis=1), calibrated)
+            out[these] = ratios(model, known, questioned, np.stack([row_known, row_questioned], axis=1))
         return out
 
     def _sides(self, model: Backend, cells: Ints, side: int) -> tuple[Sides, Ints]:
-        """Each of the drawn sides that are wanted once, and the place of each (speaker, draw) of `cells` (n, 2)."""
+        """The sides that `cells` (n, 2) name by speaker and draw, each side once, and the place of each cell's side."""
         wanted, place = np.unique(cells, axis=0, return_inverse=True)
         rows = [self.drawn[speaker][draw][side] for speaker, draw in wanted.tolist()]
         return sides_of(model, self.models.population, rows), place.reshape(-1)
@@ -120,23 +115,23 @@ class Reference:
 
     @cached_property
     def map(self) -> tuple[float, float]:
-        """The scale and the offset that all speakers teach."""
-        return calibration.learn(self.trials, self.M, self.prior)
+        """The scale and the offset that are learnt from all speakers."""
+        return calibration.learn(self.trials, self.M)
 
     @cached_property
     def calibrated(self) -> Floats:
         """(n,) the ratios of the pairs, each calibrated by speakers of other groups."""
-        scale, offset = calibration.left_out(self.trials, self.group, self.prior)
+        scale, offset = calibration.left_out(self.trials, self.group)
         return scale * self.trials.scores + offset
 
     def half(self, which: NDArray[np.bool_]) -> tuple[float, float]:
-        """The scale and the offset that some of the speakers (M,) teach."""
+        """The scale and the offset that are learnt from some of the speakers (M,)."""
         trials = self.trials
         part = trials.of(which[trials.a] & which[trials.b])
-        return calibration.learn(part, int(which.sum()), self.prior)
+        return calibration.learn(part, int(which.sum()))
 
     def resampled(self, n: int, seed: int) -> tuple[Floats, Floats]:
-        """How often each speaker is taken in resamples (n, M), and the scales and offsets that they teach."""
+        """How often each speaker is in each resample (n, M), and the scales and offsets that the resamples give."""
         rng = np.random.default_rng([seed, 3])
         times = rng.multinomial(self.M, np.full(self.M, 1 / self.M), n).astype(float)
         return times, calibration.resampled(self.trials, times)

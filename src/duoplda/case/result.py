@@ -1,7 +1,6 @@
-"""What an assessed case holds: plain data, to print, to draw or to send. Nothing is computed here.
+"""The result of a case as plain data, to print, to draw or to send. Nothing is computed here.
 
-All ratios are natural logarithms. Divide them by ln 10 for the orders of magnitude that this field writes
-(`in_log10`).
+All ratios are natural logarithms. `in_log10` turns them into the orders of magnitude that forensic science writes.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class CaseRefused(DuopldaError):
 
 
 def in_log10(nats: float) -> float:
-    """A natural logarithm of a ratio as its logarithm to the base 10.
+    """Return the logarithm to the base 10 of a ratio that is given as its natural logarithm.
 
     >>> round(in_log10(math.log(1000)), 12)
     3.0
@@ -47,7 +46,7 @@ def in_log10(nats: float) -> float:
 
 
 class Estimate(NamedTuple):
-    """A number and its interval over speakers.
+    """A number and its interval over speakers, that is, how far it might move with other speakers of the population.
 
     >>> Estimate(0.2, 0.1, 0.4).high
     0.4
@@ -60,13 +59,14 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class SideStructure:
-    """What one side of a comparison is made of, whatever its recordings say.
+    """The structure of one side of a comparison: its sessions, recordings and kinds of channels, without the vectors.
 
     Attributes
     ----------
-    sessions : for each session, how many recordings of each kind of channel it has; the largest sessions come first.
+    sessions : for each session, its number of recordings of each kind of channel; the largest sessions come first.
         A kind is "" where the kinds are not labelled.
-    n_occasions : on how many days (or calls, or files) these sessions were; None where that is not known, or not used
+    n_occasions : the number of days (or calls, or files) on which these sessions were; None where it is not known, or
+        not used
 
     >>> side = SideStructure(({"telephone": 1}, {"clean": 1}))
     >>> side.n_sessions, side.n_recordings, str(side)
@@ -109,10 +109,10 @@ class Population:
 
     Attributes
     ----------
-    n_speakers, n_sessions, n_recordings : all that were given
-    n_used : the speakers who have recordings as in the case, so that they take part in the validation
-    known, questioned : the structure of the sides that were drawn from it; those of the case if nothing is lacking
-    lacking : sentences that name what the population lacks, and what was taken instead; empty: it lacks nothing
+    n_speakers, n_sessions, n_recordings : the numbers that were given
+    n_used : the number of speakers who have recordings as in the case, and so take part in the validation
+    known, questioned : the structure of the sides that were drawn from it; that of the case if nothing is lacking
+    lacking : sentences that say what the population lacks, and what was taken instead; empty if it lacks nothing
 
     >>> one = SideStructure(({"telephone": 1},))
     >>> Population(40, 160, 320, n_used=37, known=one, questioned=one, lacking=()).n_used
@@ -130,23 +130,25 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """How the whole procedure did on pairs of the population in the structure of the case.
+    """How well the whole procedure did on pairs of the population in the structure of the case.
 
-    No pair was judged by an adaptation or a calibration that had seen either of its speakers.
+    No pair was judged by an adaptation or a calibration that had seen either of its speakers. So the figures say how
+    often, and how far, a ratio like that of the case misleads, if the case is like the population.
 
     Attributes
     ----------
-    n_speakers, n_same, n_different : speakers, and pairs of sides of one speaker and of two
-    n_pairs_of_speakers : the different pairs of speakers among the latter, for which the bounds count
-    cllr, min_cllr, calibration_loss, eer, dev_pav : with intervals over speakers. The first three are in bits, the EER
-        is a share, devPAV is in nats (NaN where the classes do not overlap).
+    n_speakers, n_same, n_different : the numbers of speakers, and of pairs of sides of one speaker and of two
+    n_pairs_of_speakers : the number of different pairs of speakers among the latter, on which the bounds depend
+    cllr, min_cllr, calibration_loss, eer, dev_pav : metrics with intervals over speakers. The first three are in bits,
+        the EER is a share, and devPAV is in nats (NaN where the classes do not overlap).
     misleading_same, misleading_different : the shares of pairs of one speaker with a ratio below 1, and of two speakers
         with a ratio above 1
     lowest_same, highest_different : the strongest misleading ratios (0 where there is none)
-    own_cllr, own_calibration_loss : what the model's own calibration, or none, would have given on the same pairs
+    own_cllr, own_calibration_loss : the same metrics of the ratios by the model's own calibration, or by none
     scores, labels, known_speaker, questioned_speaker : (n,) the ratios of the pairs, whether they are of one speaker,
         and the names of their speakers, for Tippett, ECE and PAV plots
-    weights : (n,) with which all metrics count the pairs: each speaker, and each pair of speakers, counts as one
+    weights : (n,) the weights of the pairs in all metrics, by which each speaker, and each pair of speakers, counts as
+        one
 
     >>> from dataclasses import fields
     >>> [field.name for field in fields(Validation) if field.type == "Estimate"][:5]  # those with an interval
@@ -177,14 +179,14 @@ class Validation:
 
 @dataclass(frozen=True)
 class Support:
-    """Beyond which ratios nothing was tested.
+    """The bounds of the ratios that the validation supports; nothing was tested beyond them.
 
-    Each pair of speakers counts once, however many pairs of sides were drawn of them.
+    Each pair of speakers counts once, however many pairs of their sides were drawn.
 
     Attributes
     ----------
-    elub, invariance : (lowest, highest) log ratio that either rule supports
-    lower, upper : the narrower of both
+    elub, invariance : the (lowest, highest) log ratio that each rule supports
+    lower, upper : the narrower bounds of both rules
 
     >>> Support(elub=(-4.0, 5.0), invariance=(-3.5, 5.5), lower=-3.5, upper=5.0).upper
     5.0
@@ -198,20 +200,20 @@ class Support:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The likelihood ratio of the case, as a natural logarithm.
+    """The likelihood ratio of the case, as a natural logarithm. Only `stated` and its interval are for a conclusion.
 
     Attributes
     ----------
-    raw : of the model (adapted, if it was), without any calibration
-    own : with the model's own calibration; `raw` if it has none
-    calibrated : with the calibration in the structure of the case
+    raw : the ratio by the model (adapted, if it was), without any calibration
+    own : the ratio by the model's own calibration; `raw` if it has none
+    calibrated : the ratio by the calibration in the structure of the case, before any bound
     low, high : the interval of `calibrated` over resamples of the population's speakers
-    confidence : of that interval, such as .95
+    confidence : the confidence of that interval, such as .95
     scale, offset : calibrated = scale own + offset
-    stated : what may be said: `calibrated`, or the bound beyond which it lies
-    relation : "about", "at least" or "at most": how `stated` is to be read
-    bound_by : the rule whose bound binds, "elub" or "invariance"; None where none does
-    stated_low, stated_high : the interval, kept within the bounds too
+    stated : the ratio that may be stated: `calibrated`, or the bound beyond which it lies
+    relation : "about", "at least" or "at most", which belongs before `stated`
+    bound_by : the rule whose bound was reached, "elub" or "invariance"; None if none was
+    stated_low, stated_high : the interval, kept within the bounds as well
     support : the bounds
 
     >>> calibrated = {"raw": 9.0, "own": 8.0, "calibrated": 6.5, "low": 5.8, "high": 7.4, "confidence": 0.95}
@@ -240,15 +242,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class SessionShare:
-    """What one session adds to the ratio: the ratio with it less the ratio without it, both calibrated.
+    """The share of one session in the ratio: the ratio with it minus the ratio without it, both calibrated.
 
     Attributes
     ----------
     side : "known" or "questioned"
     session : its name
-    structure : its recordings by kind
-    without : the ratio without it, calibrated in that structure; None where it is the only session of its side
-    share : `calibrated` less `without`, or None
+    structure : its numbers of recordings by kind of channel
+    without : the ratio without it, calibrated in that structure; None if it is the only session of its side
+    share : `calibrated` minus `without`, or None
 
     >>> SessionShare("known", "monday", {"telephone": 1}, without=2.5, share=0.75).share
     0.75
@@ -263,11 +265,11 @@ class SessionShare:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far something lies from where it is expected, as a mean square per dimension, and its place among others.
+    """A distance as a mean square per dimension, and its place among the distances of the population.
 
     Attributes
     ----------
-    value : 1 is what the model expects on average
+    value : the distance; the model expects 1 on average
     farther : the share of comparable sides (or pairs of sides) of the population that lie farther
 
     >>> Distance(value=1.9, farther=0.04).farther  # rare in this population
@@ -280,15 +282,15 @@ class Distance:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The ratio under one change of what it rests on.
+    """The ratio after one change of its grounds, such as another calibration or a kind of channel less.
 
     Attributes
     ----------
-    what : a phrase, such as "half of the population (13 speakers)" or "without the kind codec"
-    group : "population", "kind", "session", "calibration" or "adaptation", for programs
-    calibrated : the ratio then; None where it cannot be made, of which `note` tells the reason
-    n_speakers : who were in its calibration
-    note : what else there is to say; "" if nothing
+    what : the change as a phrase, such as "calibrated by one half of the population"
+    group : "population", "kind", "calibration" or "adaptation", for programs
+    calibrated : the ratio after the change; None where there is none, and `note` says why
+    n_speakers : the number of speakers in its calibration; 0 for the model's own
+    note : a remark, or an empty text
 
     >>> Sensitivity("without recordings of the kind codec", "kind", calibrated=1.5, n_speakers=22).note
     ''
@@ -305,12 +307,14 @@ class Sensitivity:
 class DomainCheck:
     """How far recordings lie from those of the model's training (`duoplda.estimators.domain`).
 
+    Where they are not within the limit, ratios of the model may be wrong in either direction.
+
     Attributes
     ----------
     what : "the case" or "the population"
-    distance, limit : the squared distance of their mean, and the largest that is usual for so many recordings
-    within : whether it is usual
-    n_recordings, n_speakers : of what
+    distance, limit : the squared distance of their mean, and the largest that is usual for this number of recordings
+    within : whether the distance is within the limit
+    n_recordings, n_speakers : the numbers of recordings and speakers that were checked
     adapted : whether this is the distance from an adapted model
 
     >>> DomainCheck("the case", 14.2, 5.1, within=False, n_recordings=4, n_speakers=1, adapted=False).within
@@ -328,26 +332,27 @@ class DomainCheck:
 
 @dataclass(frozen=True, eq=False)
 class CaseResult:
-    """An assessed case: the ratio, what validates it and what it rests on.
+    """An assessed case: the ratio, its validation and its grounds.
 
     Attributes
     ----------
     known, questioned : the structure of the two sides of the case
-    population : the relevant population, and how it was matched
-    validation : of the whole procedure in that structure
-    ratio : what may be said, and how sure
+    population : the relevant population, and how far it could be matched with the case
+    validation : the validation of the whole procedure in that structure
+    ratio : the ratio that may be stated, its interval and its bounds
     sessions : the share of each session
     typicality_known, typicality_questioned : how far each side lies from the middle of the population; `farther` is the
-        share of the population's sides of this structure that lie farther out. Sides that are rare there say more.
-    similarity : how far the two sides lie from each other, as a share of what the model expects of one speaker;
-        `farther` is the share of the population's same-speaker pairs that differ more
-    similarity_different : the share of the population's different-speaker pairs that differ more
-    sensitivity : the ratio under changes of what it rests on
+        share of the population's sides of this structure that lie farther out. A similarity between sides that are rare
+        in the population is stronger evidence than one between common ones.
+    similarity : how far the two sides lie from each other, relative to what the model expects of one speaker;
+        `farther` is the share of the population's same-speaker pairs that lie farther apart
+    similarity_different : the share of the population's different-speaker pairs that lie farther apart
+    sensitivity : the ratio after changes of its grounds
     domain : checks of the population and of the case
     adapted : what `Backend.adapt` did (its `adapted_`), or None
-    seed, n_resamples : with which it is repeated to the last bit
-    prior_weight : lambda of the calibration's prior, which pulls it to the model's own
-    notes : sentences on what else was noticed
+    seed, n_resamples : the seed and the number of resamples, which repeat the result to the last bit
+    prior_weight : lambda of the calibration's prior, which keeps it near the model's own
+    notes : further sentences for the reader
 
     >>> from dataclasses import fields
     >>> [field.name for field in fields(CaseResult)][:5]  # `assess` fills them
@@ -373,14 +378,14 @@ class CaseResult:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, texts and numbers, for JSON; NaN and infinity become None."""
+        """Return the same as dictionaries, lists, texts and numbers, for JSON; NaN and infinity become None."""
         plain = _plain(asdict(self))
         assert isinstance(plain, dict)
         return plain
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold, of what the fields above hold."""
+    """A value of the fields above as values that JSON can hold."""
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, Estimate):

@@ -1,13 +1,13 @@
 """Pairs of sides drawn from the population in the structure of a case, or in the nearest one that it can fill.
 
-A structure is, for either side, the sessions with their numbers of recordings by kind of channel, and on how many
-occasions these were. A speaker of the population can fill it who has as many other sessions, each with at least these
-recordings, no session (and no occasion, where these are known) being on both sides. Which session takes which place is
-drawn by a matching in random order; which of its recordings of a kind, at random.
+The structure of a side is its sessions, each with its number of recordings of each kind of channel, and the number of
+occasions on which these sessions were. A speaker can fill the structure of both sides who has enough sessions with at
+least these recordings, if no session (and no occasion, where these are known) is on both sides. A matching in random
+order assigns sessions to places; recordings of a kind are drawn at random from the session.
 
 Where too few speakers can fill a structure, the nearest one with fewer demands is taken: a session less, a recording
-less, or another kind of channel. Near is what has about the same expected ratio (MODEL: c0, the mutual information of
-both sides), as this is what tells hard comparisons from easy ones.
+less, or another kind of channel. The nearest structure is the one with the most similar expected ratio (c0, the mutual
+information of both sides), because this tells hard comparisons from easy ones.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from duoplda.data.labels import Ints
 from duoplda.model.parameters import Model, Terms
 from duoplda.trials.structure import log_determinants
 
-FEWEST_SPEAKERS = 10  # with fewer, nothing can be said of how often ratios mislead
-MOST_WANTED = 20  # speakers; a structure that so many can fill is kept as it is
-DRAWS = 8  # of each speaker and side: more of the same sessions tell little more
-TRIES = 20  # to divide a speaker's occasions among the sides
+FEWEST_SPEAKERS = 10  # with fewer speakers, nothing can be said about how often ratios mislead
+MOST_WANTED = 20  # speakers who can fill a structure, at which it is kept as it is however large the population is
+DRAWS = 8  # ways in which each speaker fills a structure: more draws of the same sessions add little
+TRIES = 20  # attempts to divide a speaker's occasions between the sides
 
 Session = tuple[tuple[str, int], ...]  # its recordings by kind, in the order of the kinds' names
 Slots = tuple[Session, ...]
 
 
 class Shape(NamedTuple):
-    """The structure of a comparison: sessions of either side, and their occasions (0: these are not known)."""
+    """The structure of a comparison: the sessions of both sides, and their numbers of occasions (0: not known)."""
 
     known: Slots
     questioned: Slots
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
     questioned_occasions: int = 0
 
     def side(self, which: str) -> SideStructure:
-        """One side in words."""
+        """Return one side in the form of the result."""
         slots, occasions = (
             (self.known, self.known_occasions) if which == "known" else (self.questioned, self.questioned_occasions)
         )
@@ -56,7 +56,7 @@ class Shape(NamedTuple):
 
 
 def slots_of(material: Material) -> Slots:
-    """The sessions of a side, the largest first."""
+    """Return the sessions of a side, the largest first."""
     _, session = material.sessions
     kind = np.full(len(material), "") if material.kind is None else material.kind
     sessions = [
@@ -70,7 +70,7 @@ def _sorted(sessions: list[Session]) -> Slots:
 
 
 def shape_of(known: Material, questioned: Material, occasions: bool) -> Shape:
-    """The structure of a case; its occasions count where the population's are known as well."""
+    """Return the structure of a case; occasions are part of it if those of the population are known as well."""
     numbers = [0, 0]
     if occasions and known.occasion is not None and questioned.occasion is not None:
         numbers = [len(np.unique(side.occasion)) for side in (known, questioned) if side.occasion is not None]
@@ -78,7 +78,7 @@ def shape_of(known: Material, questioned: Material, occasions: bool) -> Shape:
 
 
 def expected_ratio(model: Model, shape: Shape) -> float:
-    """c0: the mean ratio of same-speaker comparisons of this structure, if the model is right, in nats."""
+    """Return c0, the mean ratio of same-speaker comparisons of this structure in nats, if the model is right."""
     kinds = {str(name): k for k, name in enumerate(model.kinds.tolist())}
     slots = [*shape.known, *shape.questioned]
     types = np.zeros((len(slots), model.K), np.int64)
@@ -96,14 +96,14 @@ def expected_ratio(model: Model, shape: Shape) -> float:
 
 
 class Drawn(NamedTuple):
-    """One way in which a speaker fills a structure: rows of recordings for either side."""
+    """One way in which a speaker fills a structure: the rows of the recordings on either side."""
 
     known: Ints
     questioned: Ints
 
 
 class Pool:
-    """The population, from which sides are drawn. What is drawn of a speaker does not depend on the other speakers."""
+    """The population, from which sides are drawn. The draws of a speaker do not depend on the other speakers."""
 
     def __init__(self, material: Material, seed: int):
         self.material = material
@@ -120,7 +120,7 @@ class Pool:
         return [name for name, _ in Counter(self.material.kind.tolist()).most_common()]
 
     def draw(self, speaker: str, shape: Shape, n: int) -> list[Drawn]:
-        """Ways in which a speaker fills a structure, `n` of them if there is any; the same ones at each call."""
+        """Return `n` ways in which a speaker fills a structure, or none if there is none; each call gives the same."""
         rng = np.random.default_rng([self.seed, zlib.crc32(speaker.encode())])
         rows = self._rows[speaker]
         sessions = SpeakerSessions.of(self.material, rows, self._session[rows])
@@ -134,14 +134,14 @@ class Pool:
         return drawn
 
     def missing(self, shape: Shape) -> Ints:
-        """(M,) how many sessions of the structure each speaker lacks at least; occasions are left aside."""
+        """Return (M,) how many sessions of the structure each speaker lacks, and occasions that both sides need."""
         out = []
         for rows in self._rows.values():
             sessions = SpeakerSessions.of(self.material, rows, self._session[rows])
             slots = [*shape.known, *shape.questioned]
             match = maximum_bipartite_matching(csr_matrix(sessions.eligible(slots)), perm_type="column")
             short = int((match < 0).sum())
-            # As many occasions as the sides need together: with fewer, one would be on both sides.
+            # The sides need this many occasions together: with fewer, one occasion would be on both sides.
             wanted = shape.known_occasions + shape.questioned_occasions
             short += max(0, wanted - len(np.unique(sessions.occasion))) if wanted else 0
             out.append(short)
@@ -151,27 +151,27 @@ class Pool:
 class SpeakerSessions(NamedTuple):
     """The sessions of one speaker."""
 
-    rows: list[Ints]  # of the recordings of each session
-    kinds: list[list[str]]  # of these
-    occasion: NDArray[np.str_]  # (H,) "" where it is not known
+    rows: list[Ints]  # the rows of the recordings of each session
+    kinds: list[list[str]]  # the kinds of these recordings
+    occasion: NDArray[np.str_]  # (H,) the occasion of each session, "" where it is not known
 
     @classmethod
     def of(cls, material: Material, rows: Ints, session: Ints) -> SpeakerSessions:
-        """Of a speaker's rows, and the session of each."""
+        """Make it from the rows of a speaker, and the session of each."""
         parts = [rows[session == name] for name in np.unique(session)]
         kinds = [[""] * len(part) if material.kind is None else material.kind[part].tolist() for part in parts]
         occasion = ["" if material.occasion is None else str(material.occasion[part[0]]) for part in parts]
         return cls(parts, kinds, np.array(occasion))
 
     def eligible(self, slots: list[Session]) -> NDArray[np.bool_]:
-        """(S, H) whether a session has the recordings that a slot needs."""
+        """Return (S, H) whether each session has the recordings that each place of a structure needs."""
         counts = [Counter(kinds) for kinds in self.kinds]
         return np.array(
             [[all(count[kind] >= n for kind, n in slot) for count in counts] for slot in slots], bool
         ).reshape(len(slots), len(self.rows))
 
     def fill(self, shape: Shape, rng: np.random.Generator) -> Drawn | None:
-        """One way to fill a structure, or None if this draw finds none."""
+        """Draw one way to fill a structure; None if this draw finds none."""
         slots = [*shape.known, *shape.questioned]
         side = np.repeat([0, 1], [len(shape.known), len(shape.questioned)])
         eligible = self.eligible(slots)
@@ -189,7 +189,7 @@ class SpeakerSessions(NamedTuple):
         return Drawn(known, questioned)
 
     def _occasions(self, shape: Shape, rng: np.random.Generator) -> NDArray[np.bool_] | None:
-        """(2, H) which sessions each side may have, so that no occasion is on both; None: there are too few."""
+        """(2, H) the sessions that each side may have so that no occasion is on both; None if there are too few."""
         names = rng.permutation(np.unique(self.occasion))
         first = shape.known_occasions
         both = first + shape.questioned_occasions
@@ -198,7 +198,7 @@ class SpeakerSessions(NamedTuple):
         return np.stack([np.isin(self.occasion, names[:first]), np.isin(self.occasion, names[first:both])])
 
     def _recordings(self, session: int, slot: Session, rng: np.random.Generator) -> Ints:
-        """Random recordings of a session, as many of each kind as a slot has."""
+        """Random recordings of a session, as many of each kind as a place of the structure needs."""
         kinds = np.array(self.kinds[session])
         parts = [rng.permutation(self.rows[session][kinds == kind])[:n] for kind, n in slot]
         return np.concatenate(parts)
@@ -208,15 +208,16 @@ class SpeakerSessions(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The structure that is drawn, and sentences on what the population lacks for that of the case."""
+    """The structure that is drawn, and sentences on what the population lacks for the structure of the case."""
 
     shape: Shape
     lacking: tuple[str, ...]
 
 
 def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
-    """The structure of the case, or the nearest one that enough speakers can fill; a `CaseRefused` if none is."""
+    """Return the structure of the case, or the nearest one that enough speakers can fill; else a `CaseRefused`."""
     M = len(pool.material.speakers)
+    # Half of the speakers are enough, within the limits above.
     enough = int(np.clip(-(-M // 2), FEWEST_SPEAKERS, MOST_WANTED))
     wanted = expected_ratio(model, shape)
     able = int((pool.missing(shape) == 0).sum())
@@ -225,7 +226,7 @@ def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
     while (missing == 0).sum() < enough:
         steps = [(step, pool.missing(step)) for step in sorted(set(_less(chosen, pool.kinds)))]
         helpful = [step for step in steps if step[1].sum() < missing.sum()]
-        # Where a single step helps nobody, several steps may: each of those that are left takes something away.
+        # Where no single step helps any speaker, several may. Only steps that take something away remain, so it ends.
         steps = helpful or [step for step in steps if _size(step[0]) < _size(chosen)]
         if not steps:
             break
@@ -244,13 +245,13 @@ def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
 
 
 def _size(shape: Shape) -> int:
-    """Recordings and occasions of both sides."""
+    """The number of recordings and of occasions of both sides, by which structures shrink step by step."""
     recordings = sum(n for session in (*shape.known, *shape.questioned) for _, n in session)
     return recordings + shape.known_occasions + shape.questioned_occasions
 
 
 def _with_kinds_of(pool: Pool, shape: Shape, model: Model) -> Shape:
-    """The structure with kinds that the population has, in the place of those that it lacks altogether."""
+    """The structure with kinds of the population in the place of those that the population does not have at all."""
     wanted = expected_ratio(model, shape)
     for kind in sorted(_kinds(shape) - set(pool.kinds)):
         others = [_renamed(shape, kind, other) for other in pool.kinds]
@@ -264,7 +265,7 @@ def _kinds(shape: Shape) -> set[str]:
 
 
 def _less(shape: Shape, kinds: list[str]) -> Iterator[Shape]:
-    """Structures that demand a little less: a session or a recording less, fewer occasions, another kind."""
+    """Structures with slightly smaller demands: a session less, a recording less, an occasion less, another kind."""
     for which in ("known", "questioned"):
         slots = getattr(shape, which)
         occasions = getattr(shape, f"{which}_occasions")
@@ -293,7 +294,7 @@ def _with_side(shape: Shape, which: str, sessions: list[Session], occasions: int
 
 
 def _renamed(shape: Shape, old: str, new: str) -> Shape:
-    """A structure with another kind in the place of one."""
+    """A structure in which one kind takes the place of another."""
     sides = []
     for slots in (shape.known, shape.questioned):
         changed = []
@@ -307,7 +308,7 @@ def _renamed(shape: Shape, old: str, new: str) -> Shape:
 
 
 def _lacking(pool: Pool, wanted: Shape, found: Shape, able: int, M: int) -> tuple[str, ...]:
-    """What the population lacks, in sentences."""
+    """Sentences that say what the population lacks."""
     kinds = sorted(_kinds(wanted) - set(pool.kinds))
     sentences = [f"The population has no recordings of the kind {kind}." for kind in kinds]
     if found != wanted:
@@ -316,5 +317,5 @@ def _lacking(pool: Pool, wanted: Shape, found: Shape, able: int, M: int) -> tupl
         before = wanted.side(which)
         after = found.side(which)
         if before != after:
-            sentences.append(f"For the {which} side, {after} was drawn instead of {before}.")
+            sentences.append(f"The {which} sides that were drawn have {after} instead of {before}.")
     return tuple(sentences)

@@ -1,4 +1,4 @@
-"""How the procedure did on pairs of the population: every metric with its interval over speakers, and the bounds."""
+"""How well the procedure did on pairs of the population: metrics with intervals over speakers, and the bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from duoplda.evaluation.support import dev_pav, elub, invariance_bounds, mislead
 
 Floats = NDArray[np.float64]
 
-# In the order of `_measured`; the highest value of those that are fitted to their trials: their intervals are reversed.
+# The metrics in the order of `_measured`. Those that are fitted to their trials have their highest possible value here,
+# by which `interval` reverses their intervals; for the others it is NaN.
 METRICS = {
     "cllr": np.nan,
     "min_cllr": 1.0,
@@ -30,11 +31,11 @@ METRICS = {
 
 
 def expanded(confidence: float, n_speakers: int) -> float:
-    """The confidence at which quantiles of resamples make an interval that is long enough for so few speakers.
+    """Return the confidence at which to take quantiles of resamples, so that the interval is wide enough.
 
-    Resamples of n speakers vary less than samples of n do, by (n - 1) / n, and their spread is a guess as well, so that
-    Student's t takes the place of the normal distribution (Hesterberg, The American Statistician 69, 2015: "expanded
-    percentile intervals").
+    Resamples of n speakers have (n - 1) / n of the variance of samples, and that variance is itself an estimate, so
+    that Student's t takes the place of the normal distribution (Hesterberg, The American Statistician 69, 2015:
+    "expanded percentile intervals").
 
     >>> round(expanded(0.95, 10), 3), round(expanded(0.95, 1000), 3)
     (0.983, 0.95)
@@ -44,7 +45,7 @@ def expanded(confidence: float, n_speakers: int) -> float:
 
 
 def validate(reference: Reference, times: Floats, confidence: float) -> Validation:
-    """The metrics of calibrated pairs; `times` (R, M) says how often each resample takes each speaker."""
+    """Return the metrics of calibrated pairs; `times` (R, M) says how often each resample takes each speaker."""
     trials = reference.trials
     scores = reference.calibrated
     same = trials.same
@@ -85,7 +86,7 @@ def _measured(scores: Floats, same: NDArray[np.bool_], weight: Floats) -> Floats
 
 
 def support(reference: Reference) -> Support:
-    """The bounds of what the pairs support, each pair of speakers counting once."""
+    """Return the bounds of the ratios that the pairs support; each pair of speakers counts once."""
     trials = reference.trials
     by_cost = elub(reference.calibrated, trials.same, trials.weight)
     by_tails = invariance_bounds(reference.calibrated, trials.same, trials.weight)

@@ -1,7 +1,6 @@
-"""What a case comes to, in words that can be read out, and the sentences that must not be said.
+"""The result of a case in words that can be read out, and the sentences that must not be said.
 
-No number is here that the validation does not support: beyond a bound the words are "at least", and the number is the
-bound.
+The words have no number that the validation does not support: beyond a bound they are "at least" and the bound.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from duoplda.case.result import CaseResult, Ratio
 
 ENFSI = "ENFSI Guideline for Evaluative Reporting in Forensic Science (2015), the example of a verbal scale"
 APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
-# From which ratio on the guideline has which words; below the first there are none.
+# The smallest ratio to which the guideline gives each phrase; below the first there is none.
 ENFSI_SUPPORT = (
     (2, "weak support"),
     (10, "moderate support"),
@@ -28,7 +27,7 @@ ENFSI_SUPPORT = (
 
 @dataclass(frozen=True)
 class Forbidden:
-    """A sentence that must not be said, and why it is wrong.
+    """A sentence that must not be said in court, and why it is wrong.
 
     >>> Forbidden("He spoke.", "No ratio says that.").why
     'No ratio says that.'
@@ -40,16 +39,17 @@ class Forbidden:
 
 @dataclass(frozen=True)
 class Words:
-    """What a case comes to, in words.
+    """The result of a case in words.
 
     Attributes
     ----------
-    strength : how many times as probable: "at least 240", "about 3.1"; "1" where neither proposition is favoured
+    strength : how many times as probable the findings are under the favoured proposition: "at least 240", "about 3.1";
+        "1" where neither proposition is favoured
     favours : "first", "second" or "neither"
-    sentence : to be read out, with the propositions
-    interval : what the interval says
-    verbal : the equivalent of a verbal scale with its source; None where none was asked for
-    posterior : the probability that follows from the prior that the reader gave; None where none was given
+    sentence : the sentence to be read out, with both propositions
+    interval : a sentence on the interval of the ratio
+    verbal : the equivalent of a verbal scale with its source; None if the case file names no scale
+    posterior : a sentence on the probability that follows from the prior of the case file; None if it has no prior
     forbidden : sentences that must not be said
 
     >>> words = Words("about 3.1", "first", "What was measured ...", "The 95 % interval ...", None, None, ())
@@ -69,6 +69,9 @@ class Words:
 def in_words(case: CaseFile, result: CaseResult) -> Words:
     """Put the result of a case into words.
 
+    The sentences say how strongly the findings support one proposition over the other. They do not say how probable a
+    proposition is, unless the case file has a prior.
+
     >>> import tempfile
     >>> from types import SimpleNamespace
     >>> from duoplda.case import Ratio, Support, read_case, write_example
@@ -76,7 +79,7 @@ def in_words(case: CaseFile, result: CaseResult) -> Words:
     ...     case = read_case(write_example(folder))
     >>> bounds = Support((-4.0, 5.0), (-4.0, 5.0), -4.0, 5.0)
     >>> ratio = Ratio(9.0, 8.0, 6.5, 5.8, 7.4, 0.95, 0.8, 0.1, 5.0, "at least", "elub", 5.0, 5.0, bounds)
-    >>> words = in_words(case, SimpleNamespace(ratio=ratio))  # of a `CaseResult` it reads the ratio alone
+    >>> words = in_words(case, SimpleNamespace(ratio=ratio))  # only the ratio of a `CaseResult` is read
     >>> words.strength, words.favours
     ('at least 140', 'first')
     """
@@ -95,7 +98,7 @@ def in_words(case: CaseFile, result: CaseResult) -> Words:
 
 
 def times(nats: float, down: bool = False) -> str:
-    """How many times as probable, whichever way: two digits, rounded down where it is a bound.
+    """Return a ratio or its inverse, whichever is larger, with two digits; a bound is rounded down.
 
     >>> times(math.log(243.7)), times(-math.log(3.14)), times(math.log(249), down=True), times(math.log(12_345))
     ('240', '3.1', '240', '12,000')
@@ -108,7 +111,7 @@ def times(nats: float, down: bool = False) -> str:
 
 
 def ratio_text(nats: float, down: bool = False) -> str:
-    """A ratio as people write it: 240, or 1/31 where it is below 1.
+    """Return a ratio as people write it: 240, or 1/31 where it is below 1.
 
     >>> ratio_text(math.log(240)), ratio_text(-math.log(31))
     ('240', '1/31')
@@ -120,9 +123,9 @@ def ratio_text(nats: float, down: bool = False) -> str:
 
 
 def verbal_equivalent(ratio: Ratio) -> str:
-    """The words that ENFSI's guideline has for a stated ratio, with their source.
+    """Return the words that ENFSI's guideline has for a stated ratio, with their source.
 
-    A ratio below 2, either way, has none: the findings then support neither proposition over the other.
+    Between 1/2 and 2 it has none: the findings then support neither proposition over the other.
     """
     value = math.exp(min(abs(ratio.stated), 700.0))
     words = [text for least, text in ENFSI_SUPPORT if value >= least * (1 - 1e-12)]
@@ -135,14 +138,14 @@ def verbal_equivalent(ratio: Ratio) -> str:
 
 
 def _favours(ratio: Ratio) -> str:
-    """Which proposition the stated ratio speaks for; neither where it rounds to 1."""
+    """The proposition that the stated ratio supports; "neither" where it rounds to 1."""
     if times(ratio.stated, down=ratio.relation != "about") == "1.0":
         return "neither"
     return "first" if ratio.stated > 0 else "second"
 
 
 def _strength(ratio: Ratio) -> str:
-    """How many times as probable, with how that is to be read."""
+    """How many times as probable the findings are, with "about" or "at least"."""
     bound = ratio.relation != "about"
     if _favours(ratio) == "neither":
         return "1"
@@ -150,7 +153,7 @@ def _strength(ratio: Ratio) -> str:
 
 
 def _sentence(case: CaseFile, favours: str, strength: str) -> str:
-    """The sentence to read out."""
+    """The sentence to be read out."""
     propositions = f"The first proposition is: {_quoted(case.same)} The second is: {_quoted(case.different)}"
     if favours == "neither":
         what = "What was measured on these recordings is about as probable if the first proposition is true as if the "
@@ -166,40 +169,42 @@ def _quoted(text: str) -> str:
 
 
 def _interval(ratio: Ratio) -> str:
-    """The interval, within the bounds, and whether it leaves open which proposition is favoured."""
+    """A sentence on the interval within the bounds, and on whether it contains 1."""
     lower, upper = ratio.support.lower, ratio.support.upper
     text = f"The {100 * ratio.confidence:.3g} % interval over the speakers of the population"
     if ratio.low >= upper or ratio.high <= lower:
         bound = upper if ratio.low >= upper else lower
         words = "at least" if ratio.low >= upper else "at most"
-        return f"{text} lies beyond what these support, as the ratio does: {words} {ratio_text(bound, down=True)}."
+        beyond = "lies beyond the bounds of what their comparisons support, as the ratio does"
+        return f"{text} {beyond}: it is {words} {ratio_text(bound, down=True)}."
     low = _end(ratio.stated_low, "at most", ratio.low < lower)
     high = _end(ratio.stated_high, "at least", ratio.high > upper)
     text = f"{text} is {low} to {high}"
     if ratio.stated_low < 0 < ratio.stated_high:
-        return f"{text}: it leaves open which of the propositions these recordings speak for."
+        return f"{text}, so it leaves open which of the propositions these recordings support."
     if ratio.stated_low < 0:
-        return f"{text}; a ratio of 1/n is n times as probable if the second proposition is true."
+        return f"{text}. A ratio of 1/n means that the findings are n times as probable under the second proposition."
     return f"{text}."
 
 
 def _end(nats: float, bound: str, binds: bool) -> str:
-    """One end of the interval; where a bound holds it, with the words for that."""
+    """One end of the interval, with "at most" or "at least" where it is a bound."""
     text = ratio_text(nats, down=binds)
     return f"{bound} {text}" if binds and text != "1" else text
 
 
 def _posterior(ratio: Ratio, prior: float) -> str:
-    """The probability that follows from a prior that the reader gave."""
+    """A sentence on the probability that follows from the prior of the case file."""
     log_odds = math.log(prior) - math.log1p(-prior) + ratio.stated
     probability = 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
     how = "" if ratio.relation == "about" else f"{ratio.relation} "
-    before = f"If the probability of the first proposition was {_percent(prior)} before these recordings, as was given"
-    return f"{before}, it is {how}{_percent(probability)} with them. Another prior gives another probability."
+    before = f"If the probability of the first proposition was {_percent(prior)} before these recordings were compared"
+    after = f"it is {how}{_percent(probability)} afterwards"
+    return f"{before}, as the case file says, {after}. Another prior gives another probability."
 
 
 def _percent(probability: float) -> str:
-    """A probability in per cent, with as many digits as tell it from 0 and from 1.
+    """A probability in per cent, with enough digits to tell it from 0 and from 1.
 
     >>> _percent(0.5), _percent(0.012), _percent(0.99994), _percent(2e-7)
     ('50 %', '1.2 %', '99.9940 %', '0.000020 %')
@@ -210,31 +215,34 @@ def _percent(probability: float) -> str:
 
 
 def _forbidden(case: CaseFile, ratio: Ratio, favours: str) -> Iterator[Forbidden]:
-    """Sentences that are often said of a ratio, and are wrong."""
+    """Sentences that are often said about a ratio, and are wrong."""
     n = times(ratio.stated, down=ratio.relation != "about") if favours != "neither" else "100"
-    fallacy = "takes the probability of the findings for that of the proposition. How likely it is who spoke also rests"
-    fallacy += " on everything else in the case."
+    fallacy = "takes the probability of the findings for that of the proposition. How probable it is that a certain "
+    fallacy += "person spoke also depends on everything else in the case."
     if favours == "second":
         sentence = f"It is {n} times as likely that somebody else spoke as that {case.speaker} did."
         yield Forbidden(sentence, f"It {fallacy}")
         sentence = f"{case.speaker} is excluded."
-        yield Forbidden(sentence, "A ratio excludes nobody: one person sounds different on different days.")
+        yield Forbidden(sentence, "A ratio excludes nobody: one person can sound different on different days.")
     else:
         sentence = f"It is {n} times as likely that {case.speaker} spoke as that somebody else did."
         yield Forbidden(sentence, f"This is the prosecutor{APOSTROPHE}s fallacy: it {fallacy}")
         sentence = f"The probability that somebody else spoke is 1 in {n}."
         yield Forbidden(sentence, "This is the same fallacy in other words.")
         sentence = f"The questioned speaker is {case.speaker}."
-        yield Forbidden(sentence, "A ratio identifies nobody; to decide is for the court.")
+        yield Forbidden(sentence, "A ratio identifies nobody. The decision is for the court.")
         sentence = f"One person in {n} has such a voice."
-        yield Forbidden(sentence, "The ratio compares two probabilities of what was measured; it counts no people.")
+        yield Forbidden(
+            sentence, "The ratio compares two probabilities of what was measured. It does not count people."
+        )
         sentence = "Many people in a large city would fit as well, so this is worth nothing."
         why = (
-            f"This is the defence{APOSTROPHE}s fallacy: the findings change the odds by the ratio, whatever they were."
+            f"This is the defence{APOSTROPHE}s fallacy: whatever the odds were before, the findings multiply them by "
+            "the ratio."
         )
         yield Forbidden(sentence, why)
     if ratio.relation != "about":
         sentence = f"The true ratio is far {'larger' if ratio.calibrated > 0 else 'smaller'} than that."
-        yield Forbidden(sentence, "Nothing was tested beyond the bound, so nothing is known there.")
+        yield Forbidden(sentence, "Nothing was tested beyond the bound, so nothing is known about ratios there.")
     sentence = "Another system has found a ratio of its own, so the two can be multiplied."
-    yield Forbidden(sentence, "They rest on the same recordings and are not independent.")
+    yield Forbidden(sentence, "Both ratios rest on the same recordings, so they are not independent.")

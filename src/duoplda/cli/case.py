@@ -23,7 +23,7 @@ def case(run: Run) -> None:
     numbers = run()
     if run.given["new"]:
         file = run.given["file"]
-        run.note(f"{file}: fill in what stands between quotes, then: duoplda case {file} --out case")
+        run.note(f"{file}: fill in the texts between quotes, then: duoplda case {file} --out case")
     elif run.json:
         result_json(numbers)
     else:

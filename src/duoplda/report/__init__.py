@@ -1,10 +1,9 @@
-"""One self-contained HTML page on how good scores are: a verdict, tables, curves, sliders for the prior and the costs.
+"""Self-contained HTML pages: on how good scores are, on clusters, on who speaks when, and on a forensic case.
 
-`write_cluster_report` and `write_diarization_report` write others, on clusters and on turns, which need no script.
-
-The tables are plain HTML and stand without a script. The curves are drawn, and the sliders answered, by a small
-script from data inside the page. A Content-Security-Policy in the page allows nothing but that script and that style,
-so no request can leave it and no id can act as markup.
+`write_report` writes the page on scores: a verdict, tables, curves, and sliders for the prior and the costs. Its tables
+are plain HTML and can be read without a script; a small script draws the curves and answers the sliders from data
+inside the page. The other pages have no script. A Content-Security-Policy in each page allows nothing but the page's
+own script and style, so that no request leaves it and no id can act as markup.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from numpy.typing import ArrayLike
 from duoplda.arrays import to_numpy
 from duoplda.data import Recordings
 from duoplda.estimators.domain import Domain
-from duoplda.io import atomic_path
 from duoplda.report import _sections as section
 from duoplda.report._case import write_case_report
 from duoplda.report._clusters import close_calls, weak_clusters, weak_pairs, write_cluster_report
 from duoplda.report._data import Grid, page_data
-from duoplda.report._html import page, template, text
+from duoplda.report._html import count, repeat, template, text, write_page
 from duoplda.report._turns import doubtful_turns, write_diarization_report
 from duoplda.report._verdict import verdict
 from duoplda.report.plots import variance_directions
@@ -73,24 +71,29 @@ def write_report(
 ) -> Path:
     """Write the report on one or several systems that scored the same trials, and return its path.
 
-    It begins with a verdict in one sentence, then on each system: how good it is, whether its ratios are calibrated,
-    and for which priors they are of use. A system counts as calibrated if its calibration loss is at most a fifth of
-    minCllr, or 0.02 bits, apart from what so many trials lose by chance. What is not calibrated is no ratio in nats: it
-    takes no part in decisions by the Bayes threshold, in Tippett plots and in all that is said of ratios.
+    It begins with a verdict in one sentence. Then it says of each system how good it is, whether its ratios are
+    calibrated, and for which priors they are of use. A system counts as calibrated if its calibration loss is at most a
+    fifth of minCllr, or 0.02 bits, apart from the loss that appears by chance with this number of trials. Scores that
+    are not calibrated are not read as ratios: the page gives no decisions by the Bayes threshold, no Tippett plot and
+    no bounds for them.
+
+    The report describes the trials that it is given. It does not tell how the system does on other recordings, and
+    without `speakers` it does not tell how much would change with other speakers.
 
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
     systems, labels : name -> scores (n,), natural-log likelihood ratios; (n,) True for a target trial
-    trials : ids of the enrolled and of the test side, each (n,), for the lists of worst trials (else row numbers)
-    speakers : the speaker of each side, each (n,): gives confidence intervals by resampling speakers
-    conditions : name -> value for each trial (n,): a table for each
-    kinds : true and inferred kind of channel of recordings, each (m,): a table of which was taken for which
-    domain : how far the recordings are from the training data (`duoplda.estimators.domain.measure`): a badge
+    trials : ids of the enrolled and of the test side, each (n,), for the lists of worst trials; row numbers otherwise
+    speakers : the speaker of each side, each (n,), from which confidence intervals over speakers are resampled
+    conditions : name -> the value of each trial, (n,); the page has a table for each condition
+    kinds : true and inferred kind of channel of recordings, each (m,), for a table of which kind was taken for which
+    domain : how far the recordings are from the training data (`duoplda.estimators.domain.measure`), for a badge
     data_counts : name -> number or text, shown after the counts of trials
     model_summary : a fitted PLDA, or name -> number or text
-    commands, hashes : what to type, and file -> hash, to make this report again
-    p_target, costs : prior of a target, costs of a miss and a false alarm: of the tables, and where the sliders start
+    commands, hashes : the commands that make this report again, and file -> hash
+    p_target, costs : the prior of a target and the costs of a miss and of a false alarm, for the tables, and at which
+        the sliders start
     bootstrap, seed : number of resamples (0: no intervals) and their seed
     worst : how many of the worst target and non-target trials of each system are listed
 
@@ -106,17 +109,20 @@ def write_report(
     measured = section.measure(scored, resampling)
     bodies = section.of_trials(scored, measured, data_counts or {}, worst)
     bodies["verdict"] = verdict(scored, measured, domain)
-    bodies |= {"model": section.of_model(model_summary, shares), "repeat": section.of_repeat(commands, hashes or {})}
+    bodies |= {"model": section.of_model(model_summary, shares), "repeat": repeat(commands, hashes or {})}
     bodies["kinds"] = section.of_kinds(*kinds) if kinds else ""
-    ratios = [name for name, kind in section.kinds_of(measured, scored.y).items() if kind != "bad"]
+    ratios = [name for name, state in section.calibration_states(measured, scored.y).items() if state != "bad"]
     data = page_data(scored.scores, scored.y, Grid.around(**point), shares, ratios)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(_page(title, scored, bodies, data).encode())
-    return Path(path)
+    names = ", ".join(text(name) for name in scored.scores)
+    day = f"<time>{date.today().isoformat()}</time>"
+    what = f"{count(len(scored.scores), 'system')} on {len(scored.y):,} trials: {names}"
+    return write_page(path, title, f"{day} \N{MIDDLE DOT} {what}", _headed(bodies), data=data, force=force)
 
 
 def inferred_kinds(backend: Backend, recordings: Recordings, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the true kind of channel of the recordings whose id is `known`, and the kinds that a back-end infers.
+    """Return the true kinds of channels of the recordings whose ids are in `known`, and those that a back-end infers.
+
+    Both are lists of one length, for the `kinds` of `write_report`. Recordings whose kind is not known are left out.
 
     >>> from duoplda import Backend, PLDA
     >>> precisions, kinds = [[[1.0]], [[0.01]]], ["clean", "noisy"]
@@ -136,9 +142,9 @@ def inferred_kinds(backend: Backend, recordings: Recordings, known: Mapping[str,
     return true, inferred
 
 
-def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], data: Mapping[str, Any]) -> str:
-    """The whole page, of those sections that have something to show."""
-    sections = {
+def _headed(bodies: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The sections of the page in their order, with their headings."""
+    return {
         "verdict": ("Verdict", bodies["verdict"]),
         "data": ("Data", bodies["data"]),
         "metrics": ("Metrics", bodies["metrics"]),
@@ -151,8 +157,3 @@ def _page(title: str, scored: section.ScoredTrials, bodies: Mapping[str, str], d
         "worst": ("Worst trials", bodies["worst"]),
         "repeat": ("To repeat it", bodies["repeat"]),
     }
-    names = ", ".join(text(name) for name in scored.scores)
-    n = len(scored.scores)
-    day = f"<time>{date.today().isoformat()}</time>"
-    what = f"{n} system{'s' * (n > 1)} on {len(scored.y):,} trials: {names}"
-    return page(title, f"{day} \N{MIDDLE DOT} {what}", sections, data)

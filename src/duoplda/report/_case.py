@@ -1,38 +1,55 @@
-"""The page on a case: one page of plain words, then the tables and the pictures that they rest on; without a script."""
+"""The page on a case: one page of plain words, then the tables and pictures that support it. It has no script."""
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from duoplda.case.record import CaseRecord, listed
 from duoplda.case.recordings import Side
-from duoplda.case.result import CaseResult, DomainCheck, Estimate, SessionShare, Validation, in_log10
+from duoplda.case.result import CaseResult, DomainCheck, Estimate, SessionShare, Validation
 from duoplda.case.words import ratio_text
 from duoplda.evaluation import support
 from duoplda.evaluation.calibration import PAVCalibration
 from duoplda.evaluation.metrics import pav_llr
 from duoplda.evaluation.support import LN10
-from duoplda.io import atomic_path
 from duoplda.report._charts import Curve, Mark, chart
-from duoplda.report._html import badge, bdi, facts, number, page, plain, table, template, text
-from duoplda.report._sections import of_repeat
+from duoplda.report._html import (
+    DASH,
+    badge,
+    bdi,
+    count,
+    facts,
+    items,
+    log10,
+    note,
+    number,
+    plain,
+    repeat,
+    table,
+    template,
+    text,
+    write_page,
+)
 from duoplda.report.plots import score_range, tippett_curve
 
 PRIOR_RANGE = 3.0  # orders of magnitude of prior odds on the ECE plot
-DASH = "\N{EN DASH}"
-LOG10 = 'log<tspan dy="3" font-size="9">10</tspan><tspan dy="-3">&#8203;</tspan> '  # of an axis: SVG has no <sub>
+LOG10 = 'log<tspan dy="3" font-size="9">10</tspan><tspan dy="-3">&#8203;</tspan> '  # for axes: SVG has no <sub>
 
 
 def write_case_report(path: str | os.PathLike[str], record: CaseRecord, *, force: bool = False) -> Path:
     """Write the page on an assessed case, and return its path.
 
+    It begins with one page of plain words for readers who know no statistics: the question, the sentence to be read
+    out, what it rests on, and sentences that must not be said. Tables and pictures for an expert follow. Its texts are
+    for the propositions and the population of this case, and should not be taken over into another report.
+
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
-    record : what `duoplda case` made
+    record : the assessed case, as `duoplda.case.assess_case` returns it
 
     >>> import tempfile
     >>> from duoplda.case import assess_case, read_case, write_example
@@ -54,60 +71,61 @@ def write_case_report(path: str | os.PathLike[str], record: CaseRecord, *, force
         "repeat": ("To repeat it", _repeat(record)),
     }
     subtitle = text(f"{record.date}. Likelihood ratio of two propositions, by duoplda {record.version}.")
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(page(record.case.title, subtitle, sections, style=template("case.css")).encode())
-    return Path(path)
+    return write_page(path, record.case.title, subtitle, sections, style=template("case.css"), force=force)
 
 
 # -- one page of plain words
 
 
 def _words(record: CaseRecord) -> str:
-    """What was asked, the sentence to read out, what it rests on, and what must not be said."""
+    """The question, the sentence to be read out, what it rests on, and what must not be said."""
     case, words = record.case, record.words
     answer = [words.interval, words.verbal, words.posterior]
     forbidden = "".join(f"<li><q>{text(f.sentence, None)}</q> {text(f.why, None)}</li>" for f in words.forbidden)
-    rests = "".join(f"<li>{text(sentence, None)}</li>" for sentence in _grounds(record))
     return (
-        "<h3>The question</h3><p>Which of two propositions do the recordings speak for, and how strongly?</p>"
+        "<h3>The question</h3><p>Which of these two propositions do the recordings support, and how strongly?</p>"
         f"<ol><li>{text(case.same, None)}</li><li>{text(case.different, None)}</li></ol>"
         f"<p>{text(_compared(record), None)}</p>"
         f'<h3>The answer, to be read out</h3><p class="sentence">{text(words.sentence, None)}</p>'
         + "".join(f"<p>{text(sentence, None)}</p>" for sentence in answer if sentence)
-        + f"<h3>What it rests on</h3><ul>{rests}</ul>"
+        + f"<h3>What it rests on</h3>{items(_grounds(record))}"
         f'<h3>What must not be said</h3><ul class="forbidden">{forbidden}</ul>'
     )
 
 
 def _compared(record: CaseRecord) -> str:
-    """What was compared with what, in a sentence."""
+    """A sentence on what was compared with what."""
     known, questioned = record.result.known, record.result.questioned
-    of_known = f"{_count(known.n_recordings, 'recording')} of {plain(record.case.speaker)} ({known})"
-    in_question = f"{_count(questioned.n_recordings, 'recording')} in question ({questioned})"
-    return f"Compared were {of_known} with {in_question}."
+    of_known = f"{count(known.n_recordings, 'recording')} of {plain(record.case.speaker)} ({known})"
+    in_question = f"{count(questioned.n_recordings, 'recording')} in question ({questioned})"
+    were = "was" if known.n_recordings == 1 else "were"
+    return f"{of_known} {were} compared with {in_question}."
 
 
 def _grounds(record: CaseRecord) -> Iterator[str]:
-    """What the ratio rests on, a sentence for each."""
+    """The grounds of the ratio, each as one or a few sentences."""
     result = record.result
     population, validation = result.population, result.validation
     why = record.case.why
     used = "all" if population.n_used == population.n_speakers else f"{population.n_used:,}"
     yield (
-        f"What if somebody else spoke? That is judged by other people. Why these: {why}{'.' * (why[-1] not in '.!?')} "
-        f"They are {population.n_speakers:,} speakers, {used} of whom take part in the comparisons."
+        "Recordings of other people show how probable the findings are if somebody else spoke: "
+        f"{population.n_speakers:,} speakers, {used} of whom take part in the comparisons. Why these people are the "
+        f"relevant ones: {why}{'.' * (why[-1] not in '.!?')}"
     )
     yield from population.lacking
     yield (
-        "The whole procedure was tested on such comparisons, each without the people who are compared in it: "
-        f"{_misled(validation.n_same, 'of one person', validation.misleading_same, 'second')}; "
+        "The whole procedure was tested on comparisons of these people that are built like the case. None was judged "
+        "by a calibration or an adaptation in which one of its speakers took part. "
+        f"{_misled(validation.n_same, 'of one person', validation.misleading_same, 'second')}. "
         f"{_misled(validation.n_different, 'of two people', validation.misleading_different, 'first')}"
         f"{_strongest(validation.highest_different.value)}."
     )
     bounds = result.ratio.support
     yield (
         f"These comparisons support ratios from {ratio_text(bounds.lower, down=True)} to "
-        f"{ratio_text(bounds.upper, down=True)}; beyond that nothing was tested."
+        f"{ratio_text(bounds.upper, down=True)}. Nothing was tested beyond these bounds, so no ratio beyond them is "
+        "stated."
     )
     yield from (_domain_sentence(check) for check in result.domain)
     yield from result.notes
@@ -115,57 +133,57 @@ def _grounds(record: CaseRecord) -> Iterator[str]:
 
 def _misled(n: int, what: str, share: Estimate, favoured: str) -> str:
     """How many comparisons of a class spoke for the wrong proposition."""
-    how_many = f"{_percent(share.value)} of them" if share.value > 0 else "none"
-    return f"of {n:,} comparisons {what}, {how_many} spoke for the {favoured} proposition"
+    how_many = _percent(share.value) if share.value > 0 else "none"
+    return f"Of {n:,} comparisons {what}, {how_many} wrongly spoke for the {favoured} proposition"
 
 
 def _strongest(highest: float) -> str:
-    return f", with a ratio of {ratio_text(highest)} at the most" if highest > 0 else ""
+    return f", with a ratio of at most {ratio_text(highest)}" if highest > 0 else ""
 
 
 def _domain_sentence(check: DomainCheck) -> str:
-    what = f"The recordings of {check.what}"
-    model = "the adapted model" if check.adapted else "the model"
-    if check.within:
-        return f"{what} are like those that {model} was made from."
-    return f"{what} are unlike those that {model} was made from."
+    like = "like" if check.within else "unlike"
+    made_from = "adapted to" if check.adapted else "trained on"
+    return f"The recordings of {check.what} are {like} those that the model was {made_from}."
 
 
 # -- tables
 
 
 def _ratio(record: CaseRecord) -> str:
-    """The ratio from the model to what may be said, and the bounds."""
+    """The ratio, step by step from the model to the one that may be stated, and the bounds."""
     r = record.result.ratio
-    interval = f'<span class="interval">{_log10(r.low)} {DASH} {_log10(r.high)}</span>'
-    stated = f'<span class="interval">{_log10(r.stated_low)} {DASH} {_log10(r.stated_high)}</span>'
+    interval = f'<span class="interval">{log10(r.low)} {DASH} {log10(r.high)}</span>'
+    stated = f'<span class="interval">{log10(r.stated_low)} {DASH} {log10(r.stated_high)}</span>'
     bound = "" if r.bound_by is None else f" ({r.relation}, by the bound of {text(_rule(r.bound_by))})"
     rows = [
-        ("of the model, without any calibration", _log10(r.raw)),
-        ("with the calibration of the model", _log10(r.own)),
-        ("calibrated in the structure of the case, before any bound", _log10(r.calibrated) + interval),
-        (f"<strong>what may be said</strong>{bound}", f"<strong>{_log10(r.stated)}</strong>{stated}"),
+        ("from the model, without any calibration", log10(r.raw)),
+        ("by the model\N{RIGHT SINGLE QUOTATION MARK}s own calibration", log10(r.own)),
+        ("calibrated in the structure of the case, before any bound", log10(r.calibrated) + interval),
+        (f"<strong>what may be said</strong>{bound}", f"<strong>{log10(r.stated)}</strong>{stated}"),
     ]
     bounds = [
-        ("ELUB (empirical lower and upper bounds)", *map(_log10, r.support.elub)),
-        ("invariance verification", *map(_log10, r.support.invariance)),
-        ("<strong>used</strong>, the narrower", _log10(r.support.lower), _log10(r.support.upper)),
+        ("ELUB (empirical lower and upper bounds)", *map(log10, r.support.elub)),
+        ("invariance verification", *map(log10, r.support.invariance)),
+        ("<strong>used</strong>: the narrower of both", log10(r.support.lower), log10(r.support.upper)),
     ]
     sign = "+" if r.offset >= 0 else DASH
     formula = (
         f"calibrated = {number(r.scale, '{:.3f}')} \N{MULTIPLICATION SIGN} own "
-        f"{sign} {number(abs(in_log10(r.offset)), '{:.3f}')}"
+        f"{sign} {number(abs(r.offset) / LN10, '{:.3f}')}"
     )
-    note = (
-        f"Below: the {100 * r.confidence:.3g} % interval over speakers: the population resampled "
-        f"{record.result.n_resamples:,} times, and the calibration made anew each time, with the quantiles that so few "
-        "speakers ask for. What other training speakers of the model would change is not in it. In the structure of "
-        f"the case: {formula}. Only the last line is for a conclusion. A value of 2 is a ratio of 100, of "
-        "\N{MINUS SIGN}2 one of 1/100."
+    words = (
+        f"Below a value stands its {100 * r.confidence:.3g} % interval over speakers. For it the speakers of the "
+        f"population were resampled {record.result.n_resamples:,} times, and the calibration was made anew each time; "
+        "the interval is widened for the small number of speakers. It does not include the changes that other training "
+        f"speakers of the model would bring. The calibration in the structure of the case is: {formula}, where "
+        "\N{LEFT DOUBLE QUOTATION MARK}own\N{RIGHT DOUBLE QUOTATION MARK} is the value of the second line. Only the "
+        "last line is for a conclusion. A value of 2 is a ratio of 100, and a value of \N{MINUS SIGN}2 is a ratio of "
+        "1/100."
     )
     return (
         table(("Likelihood ratio", "log<sub>10</sub>"), rows)
-        + f'<p class="note">{note}</p><h3>What the validation supports</h3>'
+        + f"{note(words)}<h3>What the validation supports</h3>"
         + table(("Bounds", "lowest log<sub>10</sub>", "highest log<sub>10</sub>"), bounds)
     )
 
@@ -175,35 +193,35 @@ def _rule(bound_by: str) -> str:
 
 
 def _validation(v: Validation) -> str:
-    """How the procedure did on pairs of the population, with intervals."""
+    """How well the procedure did on pairs of the population, with intervals."""
     bits = [("Cllr (bits; 1 is no information)", v.cllr), ("minCllr (bits)", v.min_cllr)]
     bits.append(("calibration loss (bits)", v.calibration_loss))
     rows = [(name, _estimate(estimate, "{:.3f}")) for name, estimate in bits]
     rows.append(("equal error rate", _estimate(v.eer, "{:.2f} %", 100)))
     rows.append(("devPAV (orders of magnitude)", _estimate(v.dev_pav, "{:.3f}", 1 / LN10)))
     misleading = [
-        ("one speaker, ratio below 1", v.misleading_same),
-        ("two speakers, ratio above 1", v.misleading_different),
+        ("one speaker (ratio below 1)", v.misleading_same),
+        ("two speakers (ratio above 1)", v.misleading_different),
     ]
-    rows += [(f"misleading: {what}", _estimate(estimate, "{:.2f} %", 100)) for what, estimate in misleading]
-    rows.append(
-        ("strongest misleading of one speaker (log<sub>10</sub>)", _estimate(v.lowest_same, "{:.2f}", 1 / LN10))
-    )
-    strongest = _estimate(v.highest_different, "{:.2f}", 1 / LN10)
-    rows.append(("strongest misleading of two speakers (log<sub>10</sub>)", strongest))
+    rows += [(f"misleading comparisons of {who}", _estimate(share, "{:.2f} %", 100)) for who, share in misleading]
+    strongest = [("one speaker", v.lowest_same), ("two speakers", v.highest_different)]
+    rows += [
+        (f"strongest misleading ratio of {who} (log<sub>10</sub>)", _estimate(ratio, "{:.2f}", 1 / LN10))
+        for who, ratio in strongest
+    ]
     counts = {"speakers": v.n_speakers, "comparisons of one speaker": v.n_same}
     counts |= {"comparisons of two speakers": v.n_different, "pairs of speakers": v.n_pairs_of_speakers}
-    note = (
-        "Below each value: its interval over speakers. No comparison was judged by a calibration or an adaptation that "
-        "had seen one of its speakers. With the calibration of the model itself, "
+    words = (
+        "Below each value stands its interval over speakers. No comparison was judged by a calibration or an "
+        "adaptation that had seen one of its speakers. By the model\N{RIGHT SINGLE QUOTATION MARK}s own calibration, "
         f"Cllr would have been {number(v.own_cllr, '{:.3f}')} and the calibration loss "
         f"{number(v.own_calibration_loss, '{:.3f}')}."
     )
-    return f'{facts(counts)}{table(("Metric", "Value"), rows)}<p class="note">{note}</p>'
+    return f"{facts(counts)}{table(('Metric', 'Value'), rows)}{note(words)}"
 
 
 def _rests_on(result: CaseResult) -> str:
-    """Shares of sessions, typicality and similarity, and what changes the ratio."""
+    """The shares of sessions, typicality and similarity, and how the ratio changes with its grounds."""
     sessions = [_share(share) for share in result.sessions]
     far = [("known side, from the middle of the population", result.typicality_known)]
     far.append(("questioned side, from the middle of the population", result.typicality_questioned))
@@ -211,40 +229,37 @@ def _rests_on(result: CaseResult) -> str:
     distances = [(name, number(d.value, "{:.2f}"), _percent(d.farther)) for name, d in far]
     changes = []
     for s in result.sensitivity:
-        value = DASH if s.calibrated is None else _log10(s.calibrated)
+        value = DASH if s.calibrated is None else log10(s.calibrated)
         speakers = f"{s.n_speakers:,}" if s.n_speakers else DASH
-        changes.append((text(s.what, None), value, speakers, text(s.note, None)))
-    head = ("Change", "log<sub>10</sub> ratio", "speakers", "note")
-    similar = (
-        "1 is what the model expects. Farther: the share of comparable sides of the population, or of its pairs of one "
-        f"speaker, that lie farther; of its pairs of two speakers, {_percent(result.similarity_different)} lie farther "
-        "from each other than the two sides do."
-    )
+        changes.append((text(s.what, None), text(s.note, None), value, speakers))
     shares = (
-        "What the ratio would be without a session, and how much the session adds; of a session that is alone on its "
-        "side there is nothing to say."
+        "The table shows the ratio without each session, and how much the session adds to it. Nothing can be said of a "
+        "session that is the only one on its side."
+    )
+    similar = (
+        "The model expects a distance of 1 on average. The last column is the share of comparable sides of the "
+        "population that lie farther from its middle, or of its pairs of one speaker that lie farther apart. Of its "
+        f"pairs of two speakers, {_percent(result.similarity_different)} lie farther apart than the two sides of the "
+        "case."
+    )
+    changed = (
+        "Each row changes one thing, and shows the calibrated ratio before any bound. For the case as it is, this "
+        f"ratio is {log10(result.ratio.calibrated)}."
     )
     return (
         "<h3>Sessions</h3>"
         + table(("Session", "side", "recordings", "log<sub>10</sub> ratio without it", "its share"), sessions, 3)
-        + f'<p class="note">{shares}</p><h3>Typicality and similarity</h3>'
+        + f"{note(shares)}<h3>Typicality and similarity</h3>"
         + table(("Distance", "value", "farther"), distances)
-        + f'<p class="note">{similar}</p><h3>Sensitivity</h3>'
-        + _with_text_last(head, changes)
-        + '<p class="note">The ratio, calibrated and before any bound, if one thing were otherwise. The ratio of the '
-        f"case is {_log10(result.ratio.calibrated)}.</p>"
+        + f"{note(similar)}<h3>Sensitivity</h3>"
+        + table(("Change", "note", "log<sub>10</sub> ratio", "speakers"), changes, 2)
+        + note(changed)
     )
-
-
-def _with_text_last(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first two columns are text: the note comes second."""
-    order = [0, len(head) - 1, *range(1, len(head) - 1)]
-    return table([head[k] for k in order], [[row[k] for k in order] for row in rows], 2)
 
 
 def _share(share: SessionShare) -> tuple[str, ...]:
     kinds = ", ".join(f"{n:,} {name}".rstrip() for name, n in share.structure.items())
-    values = [DASH if value is None else _log10(value) for value in (share.without, share.share)]
+    values = [DASH if value is None else log10(value) for value in (share.without, share.share)]
     return (bdi(share.session), share.side, text(kinds), *values)
 
 
@@ -266,21 +281,25 @@ def _side_table(side: Side) -> str:
 
 
 def _quality(record: CaseRecord) -> str:
-    """What was measured on the recordings, beside the population."""
+    """The measures of the recordings, beside those of the population."""
     if record.quality is None or not record.quality.measures:
         return ""
     rows = []
     for measure in record.quality.measures:
         usual = measure.population
         unlike = ", ".join(measure.unusual)
-        mark = (
-            badge("bad", f"unusual: {unlike}") if unlike else badge("good", "usual") if usual.n else badge("open", "?")
-        )
+        if not usual.n:
+            mark = badge("open", "not measured on the population")
+        else:
+            mark = badge("bad", f"unusual: {unlike}") if unlike else badge("good", "usual")
         sides = [_range(side.lowest, side.highest) for side in (measure.known, measure.questioned)]
         rows.append((text(measure.name), mark, *sides, _range(usual.usual_low, usual.usual_high)))
     head = ("Measure", "", "known", "in question", "population, 5 to 95 %")
-    note = "The lowest and the highest value of each side, beside where nine in ten recordings of the population lie."
-    return f'<h3>Quality of the recordings</h3>{table(head, rows, 2)}<p class="note">{note}</p>'
+    words = (
+        "The table shows the lowest and the highest value of each side, and the range in which nine in ten recordings "
+        "of the population lie."
+    )
+    return f"<h3>Quality of the recordings</h3>{table(head, rows, 2)}{note(words)}"
 
 
 def _range(low: float, high: float) -> str:
@@ -291,16 +310,16 @@ def _range(low: float, high: float) -> str:
 
 
 def _population(record: CaseRecord) -> str:
-    """Who they are, why, and how far the structure of the case could be matched."""
+    """The population, why it is the relevant one, and how far the structure of the case could be matched."""
     p = record.result.population
-    counts = {"speakers": p.n_speakers, "sessions": p.n_sessions, "recordings": p.n_recordings, "compared": p.n_used}
+    counts = {"speakers": p.n_speakers, "sessions": p.n_sessions, "recordings": p.n_recordings}
+    counts["speakers who are compared"] = p.n_used
     rows = [
         ("known", str(record.result.known), str(p.known)),
         ("in question", str(record.result.questioned), str(p.questioned)),
     ]
     cells = [(name, text(case, None), text(drawn, None)) for name, case, drawn in rows]
-    lacking = "".join(f"<li>{text(sentence, None)}</li>" for sentence in p.lacking)
-    lacking = f"<ul>{lacking}</ul>" if lacking else '<p class="note">The population has all that the case has.</p>'
+    lacking = items(p.lacking) if p.lacking else note("The population can fill the whole structure of the case.")
     return (
         f"<p>{text(record.case.why, None)}</p>{facts(counts)}<h3>Structure of the comparisons</h3>"
         f"{table(('Side', 'of the case', 'drawn from the population'), cells, 3)}{lacking}"
@@ -308,7 +327,7 @@ def _population(record: CaseRecord) -> str:
 
 
 def _model(record: CaseRecord) -> str:
-    """Whether the recordings are like those of the training, and what an adaptation did."""
+    """Whether the recordings are like those of the training, and to what the model was adapted."""
     rows = []
     for check in record.result.domain:
         mark = badge("good", "like the training") if check.within else badge("bad", "another domain")
@@ -327,18 +346,18 @@ def _model(record: CaseRecord) -> str:
 
 
 def _repeat(record: CaseRecord) -> str:
-    """The command, the seed and the hashes."""
+    """The command, the seed and the hashes, by which another person gets the same result."""
     result = record.result
     counts = {"version of duoplda": record.version, "seed": f"{result.seed}", "resamples": f"{result.n_resamples:,}"}
     counts |= {"weight of the calibration's prior": number(result.prior_weight, "{:.3g}")}
-    return facts(counts) + "<p></p>" + of_repeat([record.command], record.hashes)
+    return facts(counts) + "<p></p>" + repeat([record.command], record.hashes)
 
 
 # -- pictures
 
 
 def _pictures(result: CaseResult) -> str:
-    """Tippett, ECE and PAV of the pairs of the validation; the first has the ratio of the case."""
+    """Tippett, ECE and PAV plots of the pairs of the validation; the first also shows the ratio of the case."""
     v = result.validation
     drawings = [_tippett(v, result), _ece(v), _pav(v)]
     return f'<div class="columns">{"".join(drawings)}</div>'
@@ -353,8 +372,8 @@ def _tippett(v: Validation, result: CaseResult) -> str:
         Curve("one speaker", x, np.r_[1.0, same, same[-1]], 0),
         Curve("two speakers", x, np.r_[1.0, different, different[-1]], 1),
     ]
-    caption = "The share of comparisons with at least this ratio. Left of 0, those of one speaker mislead; right of 0, "
-    caption += "those of two."
+    caption = "The curves show the share of comparisons that have at least the ratio on the axis. Comparisons of one "
+    caption += "speaker mislead left of 0, those of two speakers right of 0."
     names = (f"{LOG10}likelihood ratio", "share with at least this ratio")
     bounds = [bound / LN10 for bound in (result.ratio.support.lower, result.ratio.support.upper)]
     marks = [Mark("the bounds", bounds, 1), Mark("this case, as stated", [stated / LN10])]
@@ -370,8 +389,8 @@ def _ece(v: Validation) -> str:
     curves = [Curve("as they are", orders, actual, 0), Curve("by PAV, the least", orders, least, 1)]
     curves.append(Curve("without ratios", orders, without, 2))
     top = min(1.5, 1.05 * max(1.0, float(np.max(actual))))
-    caption = "What is left to be known by whoever believes the ratios, at each prior. Above the dotted line of no "
-    caption += "ratios, they would mislead."
+    caption = "The uncertainty that is left to a person who believes the ratios, at each prior. Where a curve lies "
+    caption += "above the dotted one (without ratios), the ratios would mislead."
     names = (f"{LOG10}prior odds", "empirical cross-entropy (bits)")
     return chart("ECE plot", curves, names, ((-PRIOR_RANGE, PRIOR_RANGE), (0.0, top)), caption)
 
@@ -384,10 +403,8 @@ def _pav(v: Validation) -> str:
     ends = (min(low, float(worth[0])), max(high, float(worth[-1])))
     diagonal = np.array([low, high])
     curves = [Curve("by PAV", steps, worth, 0), Curve("where both agree", diagonal, diagonal, 2, thin=True)]
-    caption = (
-        "What the ratios are worth on these comparisons against what they say; calibrated ratios follow the dotted "
-    )
-    caption += "line."
+    caption = "What the ratios are worth on these comparisons, by PAV, against what they say. Calibrated ratios follow "
+    caption += "the dotted line."
     names = (f"{LOG10}likelihood ratio", f"{LOG10}likelihood ratio by PAV")
     return chart("PAV plot", curves, names, ((low, high), ends), caption)
 
@@ -395,12 +412,8 @@ def _pav(v: Validation) -> str:
 # -- numbers
 
 
-def _log10(nats: float) -> str:
-    return number(in_log10(nats), "{:.2f}")
-
-
 def _estimate(estimate: Estimate, form: str, factor: float = 1.0) -> str:
-    """A value with its interval below; a dash where it is not a number."""
+    """A value with its interval below it, or a dash where it is not a number."""
     if math.isnan(estimate.value):
         return DASH
     value, low, high = (DASH if math.isnan(v) else number(factor * v, form) for v in estimate)
@@ -409,7 +422,3 @@ def _estimate(estimate: Estimate, form: str, factor: float = 1.0) -> str:
 
 def _percent(share: float) -> str:
     return number(100 * share, "{:.1f} %")
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"

@@ -1,4 +1,4 @@
-"""Curves as SVG: an axis on either side, a line style for each curve, and a legend that names them."""
+"""Curves as SVG: two axes, a line style for each curve, and a legend that names the curves."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from duoplda.report._html import number, text
 from duoplda.report.plots import thin
 
-# In pixels of a small screen; the edges have room for the numbers and the names of the axes.
+# In pixels of a small screen; the margins have room for the numbers and the names of the axes.
 WIDTH = 480
 HEIGHT = 330
 LEFT = 58
@@ -23,22 +23,22 @@ MARK_DASHES = ("", "3 3")
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line of a chart; its style tells it from others where colours cannot be seen."""
+    """A line of a chart, with dashes that tell it from other lines where colours cannot be seen."""
 
     name: str
     x: ArrayLike
     y: ArrayLike
-    style: int  # which colour and which dashes
+    style: int  # the number of its colour and of its dashes
     thin: bool = False
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Vertical lines at some values, which the legend names."""
+    """Vertical lines at some values, with a name for the legend."""
 
     name: str
     x: Sequence[float]
-    style: int = 0  # which dashes
+    style: int = 0  # the number of its dashes
 
 
 def ticks(low: float, high: float, most: int = 7) -> list[float]:
@@ -63,9 +63,9 @@ def chart(
     caption: str,
     marks: Sequence[Mark] = (),
 ) -> str:
-    """Return a figure with its title, its legend and a caption; `names` and `limits` are of the two axes.
+    """Return a figure with a title, a legend and a caption; `names` and `limits` belong to the two axes.
 
-    The names may be markup, as that of a logarithm with its base.
+    The names are markup, so that a logarithm can have its base as a subscript.
     """
     (x_low, x_high), (y_low, y_high) = limits
     parts = [*_grid(limits), *_names(names)]
@@ -102,13 +102,13 @@ def _dashes(dashes: str) -> str:
 
 
 def _place(values: ArrayLike, low: float, high: float, first: float, last: float) -> np.ndarray:
-    """Where values lie in the drawing; those outside the axes are drawn on their border."""
+    """The positions of values in the drawing; a value outside the axes is drawn on their border."""
     share = (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low)
     return first + share * (last - first)
 
 
 def _grid(limits: tuple[tuple[float, float], tuple[float, float]]) -> list[str]:
-    """Lines and numbers of both axes."""
+    """The lines and the numbers of both axes."""
     (x_low, x_high), (y_low, y_high) = limits
     parts = []
     for value in ticks(x_low, x_high):

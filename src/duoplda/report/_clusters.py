@@ -1,4 +1,4 @@
-"""One self-contained HTML page on the speakers that `cluster` found: how many, how large, where, and what is doubtful.
+"""One self-contained HTML page on the speakers that `cluster` found: their number, sizes, a map, and what is doubtful.
 
 It has no script: bars and the map are drawn here, as SVG.
 """
@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 
 from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
-from duoplda.io import atomic_path
-from duoplda.report._html import bdi, facts, number, page, plain, table, text
-from duoplda.report._sections import of_repeat
+from duoplda.report._html import bdi, count, facts, note, number, plain, repeat, table, text, write_page
 from duoplda.report.plots import principal_plane
 from duoplda.trials.clustering import Clustering
 
-# The map, in pixels of a small screen; its edge has room for the labels of the axes
+# The size of the map in pixels of a small screen; its edge has room for the labels of the axes.
 MAP_WIDTH = 360
 MAP_HEIGHT = 340
 MAP_EDGE = 24
 
 
 def weak_clusters(clustering: Clustering, most: int = 10) -> list[int]:
-    """Return the speakers whose weakest merge gained least, the most doubtful first: they may be two.
+    """Return the speakers whose weakest merge gained least, the most doubtful first: each may be two people.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
@@ -41,7 +39,7 @@ def weak_clusters(clustering: Clustering, most: int = 10) -> list[int]:
 
 
 def weak_pairs(clustering: Clustering, most: int = 10) -> list[tuple[int, int]]:
-    """Return pairs of speakers whose merge would lose least, the most doubtful first, each once: they may be one.
+    """Return pairs of speakers whose merge would lose least, the most doubtful first: each pair may be one person.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
@@ -58,6 +56,8 @@ def weak_pairs(clustering: Clustering, most: int = 10) -> list[tuple[int, int]]:
 def close_calls(clustering: Clustering, most: int = 10) -> list[int]:
     """Return the sessions (items of the clustering) with the smallest margins, the smallest first.
 
+    The margin of a session is the log odds of its speaker against the second-best one.
+
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[3.0]], None, [[1.0]])
     >>> found = plda.cluster([[9.0], [9.1], [-5.0], [-6.5]], prior=0.5)
@@ -68,7 +68,7 @@ def close_calls(clustering: Clustering, most: int = 10) -> list[int]:
 
 
 def _least(values: NDArray[Any], most: int) -> list[int]:
-    """Rows with the smallest values, those that are not finite left out."""
+    """The rows with the smallest finite values, at most `most` of them."""
     order = np.argsort(values, kind="stable")
     kept: list[int] = order[np.isfinite(values[order])][:most].tolist()
     return kept
@@ -88,13 +88,17 @@ def write_cluster_report(
 ) -> Path:
     """Write the report on a clustering, and return its path.
 
+    It lists the speakers, pairs and sessions about which the clustering is least certain, for a person who listens to
+    them. It does not say how many of the speakers are right: odds are within the model, and only labels of people can
+    tell (`duoplda.metrics` has measures of partitions).
+
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
-    clustering : what `PLDA.cluster` or `Backend.cluster` returned
-    session : (n,) the name of each recording's session, for the list of sessions; else it names recordings
+    clustering : the result of `PLDA.cluster` or `Backend.cluster`
+    session : (n,) the name of each recording's session, for the list of sessions; without it the list has recordings
     data_counts : name -> number or text, shown after the counts of recordings, sessions and speakers
-    commands, hashes : what to type, and file -> hash, to make this report again
+    commands, hashes : the commands that make this report again, and file -> hash
     most : how many doubtful speakers, pairs and sessions are listed
 
     >>> import tempfile
@@ -118,29 +122,27 @@ def write_cluster_report(
         "merges": ("Speakers that may be two", _merges(c, weak_clusters(c, most))),
         "splits": ("Pairs that may be one speaker", _splits(c, pairs)),
         "sessions": ("Sessions that fit least", _sessions(c, close_calls(c, most), names)),
-        "repeat": ("To repeat it", of_repeat(commands, hashes or {})),
+        "repeat": ("To repeat it", repeat(commands, hashes or {})),
     }
-    subtitle = f"{n:,} recordings of {c.sessions.sum():,} sessions: {_count(len(c.names), 'speaker')}"
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(page(title, subtitle, sections).encode())
-    return Path(path)
+    subtitle = f"{n:,} recordings of {c.sessions.sum():,} sessions: {count(len(c.names), 'speaker')}"
+    return write_page(path, title, subtitle, sections, force=force)
 
 
 # -- sections
 
 
 def _data(c: Clustering, more: Mapping[str, Any]) -> str:
-    """Counts, and the log posterior."""
+    """The numbers of recordings, sessions and speakers, and the log posterior."""
     counts: dict[str, Any] = {"recordings": len(c.ids), "sessions": int(c.sessions.sum()), "speakers": len(c.names)}
     counts |= {"of these known before": int(c.known.sum())} if c.known.any() else {}
     counts |= {"with one session only": int((c.sessions == 1).sum())}
     counts["log posterior"] = number(c.log_posterior, "{:,.1f} nats")
-    note = "The log posterior is relative to that of every session being of another speaker."
-    return facts(counts | dict(more)) + f'<p class="note">{note}</p>'
+    words = "The log posterior is relative to the partition in which each session has a speaker of its own."
+    return facts(counts | dict(more)) + note(words)
 
 
 def _sizes(c: Clustering, most: int = 30) -> str:
-    """The `most` largest speakers, with bars, and how many others there are."""
+    """The `most` largest speakers, with bars, and the number of the others."""
     order = np.argsort(-c.sessions, kind="stable")
     others = order[most:]
     largest = max(1, int(c.sessions.max(initial=1)))
@@ -151,57 +153,60 @@ def _sizes(c: Clustering, most: int = 30) -> str:
         drawn = f'<svg class="bar" aria-hidden="true">{bar}</svg>'
         cells = f"{c.sessions[k]:,}", f"{recordings[k]:,}", number(c.support[k], "{:.1f}")
         rows.append((bdi(c.names[k]) + _known(c, k), drawn, *cells))
-    note = "Support: ln likelihood ratio that all of the speaker\N{RIGHT SINGLE QUOTATION MARK}s sessions are of one "
-    note += "person, against each of another. "
+    words = "Support is the natural-log likelihood ratio of two propositions: that all sessions of the speaker are of "
+    words += "one person, and that each is of another person. "
     if len(others):
         single = int((c.sessions[others] == 1).sum())
-        note += f"{len(others):,} further speakers, {single:,} of them with one session, are not shown."
-    return table(("Speaker", "", "Sessions", "Recordings", "Support"), rows, 2) + f'<p class="note">{note}</p>'
+        words += f"{len(others):,} further speakers, {single:,} of them with one session, are not shown."
+    return table(("Speaker", "", "Sessions", "Recordings", "Support"), rows, 2) + note(words)
 
 
 def _merges(c: Clustering, rows: Iterable[int]) -> str:
-    """Speakers whose weakest merge gained least."""
+    """The table of speakers whose weakest merge gained least."""
     body = []
     for k in rows:
         recordings = np.flatnonzero(c.labels == k)
         recordings = recordings[np.argsort(c.margin[c.item[recordings]], kind="stable")]
         cells = f"{c.sessions[k]:,}", number(c.split[k], "{:.1f}"), _odds(c.split[k])
         body.append((bdi(c.names[k]) + _known(c, k), _ids(c, recordings), *cells))
-    note = "What the partition would lose, in nats of its log posterior, if the speaker were split where that is "
-    note += "easiest: into the two parts that were joined last, or by taking out the session that fits least. The same "
-    note += "as odds: 3 nats are 20 to 1 for one speaker. Recordings that fit least come first."
+    words = "The gain says how much the log posterior of the partition would fall, in nats, if the speaker were split "
+    words += "where that costs least: into the two parts that were joined last, or by taking out the session that fits "
+    words += "least. The odds say the same: 3 nats are odds of 20 to 1 that it is one speaker. The recordings that fit "
+    words += "least come first."
     head = ("Speaker", "Recordings", "Sessions", "Gain (nats)", "Odds for one")
-    return f'<p class="note">{note}</p>' + table(head, body, 2) if body else ""
+    return note(words) + table(head, body, 2) if body else ""
 
 
 def _splits(c: Clustering, pairs: Iterable[tuple[int, int]]) -> str:
-    """Pairs of speakers whose merge would lose least."""
+    """The table of pairs of speakers whose merge would lose least."""
     body = []
     for a, b in pairs:
         gain = max(float(c.merge[k]) for k, other in ((a, b), (b, a)) if c.nearest[k] == other)
         who = (bdi(c.names[k]) + _known(c, k) + _ids(c, np.flatnonzero(c.labels == k), "interval") for k in (a, b))
         body.append((*who, number(gain, "{:.1f}"), _odds(-gain)))
-    note = "What the partition would gain, in nats of its log posterior, if the two were one speaker. It is negative, "
-    note += "or they would have been merged, except where something forbade it; the odds are for two speakers."
+    words = "The gain says how much the log posterior of the partition would rise, in nats, if the two were one "
+    words += "speaker. It is negative, or they would have been merged, unless a constraint forbade that. The odds are "
+    words += "for two speakers."
     head = ("Speaker", "Other", "Gain (nats)", "Odds for two")
-    return f'<p class="note">{note}</p>' + table(head, body, 2) if body else ""
+    return note(words) + table(head, body, 2) if body else ""
 
 
 def _sessions(c: Clustering, items: Iterable[int], names: NDArray[Any] | None) -> str:
-    """Sessions with the smallest margins."""
+    """The table of sessions with the smallest margins."""
     body = []
     for item in items:
         recordings = np.flatnonzero(c.item == item)
         second = int(c.runner_up[item])
         other = "a speaker of its own" if second < 0 else bdi(c.names[second]) + _known(c, second)
-        what = _ids(c, recordings)
+        name = _ids(c, recordings)
         if names is not None:
-            what = bdi(names[recordings[0]]) + _ids(c, recordings, "interval")
+            name = bdi(names[recordings[0]]) + _ids(c, recordings, "interval")
         margin = float(c.margin[item])
-        body.append((what, bdi(c.names[c.labels[recordings[0]]]), other, number(margin, "{:.1f}"), _odds(margin)))
-    note = "By how many nats the speaker fits the session better than the second-best does, if all others stay."
+        body.append((name, bdi(c.names[c.labels[recordings[0]]]), other, number(margin, "{:.1f}"), _odds(margin)))
+    words = "The margin says by how many nats the session fits its speaker better than the second-best one, if all "
+    words += "other sessions stay where they are."
     head = ("Session", "Speaker", "Second-best", "Margin (nats)", "Odds")
-    return f'<p class="note">{note}</p>' + table(head, body, 3) if body else ""
+    return note(words) + table(head, body, 3) if body else ""
 
 
 def _known(c: Clustering, k: int) -> str:
@@ -209,14 +214,14 @@ def _known(c: Clustering, k: int) -> str:
 
 
 def _ids(c: Clustering, rows: Ints, kind: str = "", most: int = 3) -> str:
-    """The first few of some recordings."""
+    """The ids of the first few recordings, and the number of the others."""
     shown = ", ".join(bdi(c.ids[row]) for row in rows[:most])
     shown += f" and {len(rows) - most:,} more" if len(rows) > most else ""
     return f'<span class="{kind}">{shown}</span>' if kind else shown
 
 
 def _odds(nats: float) -> str:
-    """Odds to one; below even they are turned around."""
+    """Odds as "20 : 1"; odds below even are turned around."""
     if not abs(nats) < math.log(1e6):
         return "&gt; 1,000,000 : 1" if nats > 0 else "1 : &gt; 1,000,000"
     odds = math.exp(abs(nats))
@@ -224,15 +229,11 @@ def _odds(nats: float) -> str:
     return f"{shown} : 1" if nats >= 0 else f"1 : {shown}"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"
-
-
 # -- the map
 
 
 def _map(c: Clustering, pairs: Iterable[tuple[int, int]], most: int = 1000) -> str:
-    """Means of the speakers in their plane of largest variance, the doubtful pairs joined; some have their names."""
+    """A map of the speakers in their plane of largest variance, some with names; doubtful pairs are joined by lines."""
     if len(c.names) < 2:
         return ""
     diamond = "M0-1.25L1.25 0L0 1.25L-1.25 0Z"
@@ -253,26 +254,27 @@ def _map(c: Clustering, pairs: Iterable[tuple[int, int]], most: int = 1000) -> s
             (x1, y1), (x2, y2) = xy[[a, b]]
             lines.append(f'<line class="cursor" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
     for k in shown:
-        said = f"<title>{text(c.names[k])}: {_count(int(c.sessions[k]), 'session')}</title>"
+        title = f"<title>{text(c.names[k])}: {count(int(c.sessions[k]), 'session')}</title>"
         where = f'transform="translate({xy[k, 0]:.1f} {xy[k, 1]:.1f}) scale({radius[k]:.1f})"'
         shape = f'<path class="point f1" d="{diamond}"' if c.known[k] else '<circle class="point f0" r="1"'
-        points.append(f"{shape} {where}>{said}</{shape[1:].split()[0]}>")
-    words = [f"direction {k + 1}: {100 * share:.0f} % of their variance" for k, share in enumerate(shares)]
-    axes = f'<text x="{MAP_WIDTH / 2}" y="{MAP_HEIGHT - 6}" text-anchor="middle">{words[0]}</text>'
+        points.append(f"{shape} {where}>{title}</{shape[1:].split()[0]}>")
+    directions = [f"direction {k + 1}: {100 * share:.0f} % of their variance" for k, share in enumerate(shares)]
+    axes = f'<text x="{MAP_WIDTH / 2}" y="{MAP_HEIGHT - 6}" text-anchor="middle">{directions[0]}</text>'
     turned = f"translate(12 {(MAP_HEIGHT - MAP_EDGE) / 2}) rotate(-90)"
-    axes += f'<text transform="{turned}" text-anchor="middle">{words[1]}</text>'
+    axes += f'<text transform="{turned}" text-anchor="middle">{directions[1]}</text>'
     size = f'width="{MAP_WIDTH - MAP_EDGE}" height="{MAP_HEIGHT - MAP_EDGE - 4}"'
     axes += f'<rect class="border" x="{MAP_EDGE - 4}" y="2" {size}/>'
     drawn = "".join([axes, *lines, *points, *_names(c, shown, xy, radius)])
-    label = f"Map of {_count(len(shown), 'speaker')}: points that are near each other are voices that are alike"
+    label = f"Map of {count(len(shown), 'speaker')}: points that are near each other are voices that are alike"
     known = f'<li>{_icon(f"""<path class="f1" d="{diamond}" transform="translate(7 7) scale(5)"/>""")}known before</li>'
     legend = f'<li>{_icon("""<circle class="f0" cx="7" cy="7" r="5"/>""")}found</li>{known * bool(c.known.any())}'
     legend += f'<li>{_icon("""<path class="cursor" d="M0 7H14"/>""")}may be one speaker</li>' * bool(lines)
-    note = "Posterior means of the speaker factors, in the two directions in which they differ most. Larger: more "
-    note += "sessions. In all other directions, which are not seen here, speakers differ too."
-    note += f" The {len(shown):,} largest of {len(c.names):,} are shown." * (len(shown) < len(c.names))
+    words = "Each point is the posterior mean of a speaker\N{RIGHT SINGLE QUOTATION MARK}s factors, in the two "
+    words += "directions in which speakers differ most. Larger points have more sessions. Speakers also differ in the "
+    words += "directions that the map does not show."
+    words += f" The {len(shown):,} largest of {len(c.names):,} are shown." * (len(shown) < len(c.names))
     plot = f'<svg class="plot map" viewBox="0 0 {MAP_WIDTH} {MAP_HEIGHT}" role="img" aria-label="{label}">{drawn}</svg>'
-    return f'<figure><ul class="legend">{legend}</ul>{plot}<figcaption>{note}</figcaption></figure>'
+    return f'<figure><ul class="legend">{legend}</ul>{plot}<figcaption>{words}</figcaption></figure>'
 
 
 def _icon(drawing: str) -> str:
@@ -280,7 +282,7 @@ def _icon(drawing: str) -> str:
 
 
 def _names(c: Clustering, shown: Ints, xy: NDArray[Any], radius: NDArray[Any], most: int = 12) -> Iterable[str]:
-    """Names of the known and of the largest speakers, as far as there is room beside their points."""
+    """The names of the known and of the largest speakers, where there is room for them beside their points."""
     order = sorted(shown.tolist(), key=lambda k: not c.known[k])
     boxes: list[tuple[float, float, float, float]] = []
     for k in order[: 4 * most]:

@@ -1,16 +1,17 @@
-"""The data of the page's script: curves thin enough for a page but exact wherever a slider can stop.
+"""The data of the page's script: curves with few enough points for a page, and exact counts for all slider positions.
 
-The sliders stop at the values of a grid, so only the thresholds log(ratio), ratio = (1 - p) c_fa / (p c_miss), of its
-triples can be asked for. For each distinct ratio the page gets the counts of misses and false alarms; the least
-cost is found on the vertices of the ROC's convex hull, which are few. Both give metrics.act_dcf and metrics.min_dcf
-exactly. The page forms the ratios itself by the same floating-point operations, so no table of them is sent.
+The sliders stop at the values of a grid (prior, cost of a miss, cost of a false alarm), so the page needs decisions
+only at the thresholds log(ratio), ratio = (1 - p) c_fa / (p c_miss), of these values. For each distinct ratio it gets
+the counts of misses and false alarms; the least cost is found on the vertices of the ROC's convex hull, which are few.
+Both give metrics.act_dcf and metrics.min_dcf exactly. The script computes the ratios by the same floating-point
+operations as this file, so that no table of ratios is sent.
 
-Of systems whose scores are no ratios, the page gets no counts at Bayes thresholds and no curves over ratios or priors.
+For systems whose scores are not ratios, the page gets no counts at Bayes thresholds and no curves over ratios or
+priors.
 
 A drawn curve is a list of whole numbers, 0 .. UNITS along either axis; counts and coordinates are sent as differences.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -31,7 +32,7 @@ Limits = Sequence[float] | Floats  # the lower and the upper end of an axis
 
 
 class Grid(NamedTuple):
-    """Where the sliders stop, and where they start."""
+    """The values at which the sliders stop, and the numbers of those at which they start."""
 
     p_target: list[float]
     c_miss: list[float]
@@ -40,7 +41,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def around(cls, p_target: float, c_miss: float, c_fa: float) -> Self:
-        """Return the usual values and the starting ones."""
+        """Return a grid of usual values, to which the starting values are added."""
         priors = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.15, 0.2]
         priors += [0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999]
         costs = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
@@ -62,7 +63,7 @@ def page_data(
     shares: VarianceShares | None,
     ratios: Collection[str],
 ) -> Json:
-    """Return all that the page's script needs, ready for JSON; `ratios` names the systems that give such."""
+    """Return everything that the page's script needs, ready for JSON; `ratios` names the systems that give ratios."""
     x, y = (ndtri(limits) for limits in det_limits([(labels, labels)], high=0.98))
     span = score_range(systems[name] for name in ratios)
     thresholds = np.log(grid.ratios())
@@ -75,7 +76,7 @@ def page_data(
     return data | {
         "grid": {"prior": grid.p_target, "miss": grid.c_miss, "fa": grid.c_fa, "start": grid.start},
         "det": {"x": x.tolist(), "y": y.tolist()},
-        "tippett": [v / math.log(10) for v in span],
+        "tippett": [v / support.LN10 for v in span],
         "systems": [
             {"name": plain(name), "calibrated": name in ratios, **curves} for name, curves in curves_of.items()
         ],
@@ -83,7 +84,7 @@ def page_data(
 
 
 def _system(scores: Floats, labels: Booleans, det: Sequence[Limits]) -> Json:
-    """What hangs on the order of the scores alone, and their histogram."""
+    """The curves of a system that depend only on the order of its scores, and their histogram."""
     order = np.argsort(scores)
     scores = scores[order]
     labels = labels[order]
@@ -110,13 +111,13 @@ def _system(scores: Floats, labels: Booleans, det: Sequence[Limits]) -> Json:
 
 
 def _of_ratios(scores: Floats, labels: Booleans, thresholds: Floats, span: Limits) -> Json:
-    """What scores are worth as natural-log ratios: Bayes decisions, Tippett, Bayes error, cross-entropy."""
+    """The curves that read scores as natural-log ratios: Bayes decisions, Tippett, Bayes error, cross-entropy."""
     curve = metrics.det_curve(scores, labels)
     k = np.searchsorted(curve.thresholds[:-1], thresholds)
     x, targets, nontargets = tippett_curve(scores, labels)
     x = np.r_[span[0], x, span[1]]
     bayes = metrics.bayes_error(scores, labels, np.linspace(-BAYES_LIMIT, BAYES_LIMIT, 141))
-    odds = np.linspace(-ECE_LIMIT, ECE_LIMIT, 61) * math.log(10)
+    odds = np.linspace(-ECE_LIMIT, ECE_LIMIT, 61) * support.LN10
     return {
         "actual": {
             "miss": _steps(curve.p_miss[k] * labels.sum()),
@@ -136,10 +137,10 @@ def _steps(values: Floats) -> list[int]:
 
 
 def _drawn(x: Floats, y: Floats, x_limits: Limits, y_limits: Limits) -> list[list[int]]:
-    """Differences of the coordinates of a thinned curve; what lies outside is drawn just outside."""
+    """Differences of the coordinates of a thinned curve; points outside the axes are drawn just beside them."""
     both = ((x, x_limits), (y, y_limits))
     units = [np.rint(np.clip((values - low) / (high - low), -0.05, 1.05) * UNITS) for values, (low, high) in both]
-    kept = thin(units[0], units[1], 4, 4)  # nobody sees less than a pixel
+    kept = thin(units[0], units[1], 4, 4)  # 4 units are a pixel
     return [_steps(u[kept]) for u in units]
 
 

@@ -12,16 +12,17 @@ import numpy as np
 
 from duoplda.data.labels import Ints
 from duoplda.diarization import Diarization
-from duoplda.io import atomic_path
-from duoplda.report._html import bdi, facts, number, page, table, text
-from duoplda.report._sections import of_repeat
+from duoplda.report._html import bdi, facts, note, number, repeat, table, text, write_page
 
-TIMELINE_WIDTH = 1000  # of a timeline, in its own units
-PALEST = 0.2  # the opacity of a turn that is as likely of somebody else
+TIMELINE_WIDTH = 1000  # of a timeline, in units of its drawing
+PALEST = 0.2  # the opacity of a turn that somebody else spoke with even odds
 
 
 def doubtful_turns(turns: Diarization, most: int = 20) -> list[int]:
-    """Return the turns whose speakers have the smallest posteriors, the most doubtful first.
+    """Return the rows of the turns whose speakers have the smallest posteriors, the most doubtful first.
+
+    These are the turns to listen to first. A posterior is a probability within the model: where the recording is unlike
+    those of the training, turns with large posteriors may be wrong as well.
 
     >>> from duoplda.io import Coded
     >>> two = Coded.of(["f", "f"])
@@ -47,13 +48,16 @@ def write_diarization_report(
 ) -> Path:
     """Write the report on turns, and return its path.
 
+    It lists the most doubtful turns and draws a timeline of each file. It does not say how many turns are wrong: for
+    that, compare them with turns that a person has labelled (`duoplda.diarization.der`).
+
     Parameters
     ----------
     path : the HTML file; it appears whole or not at all, and replaces another only with `force`
-    turns : what `diarize` returned
+    turns : the result of `diarize`
     numbers : file -> the probability of each number of speakers
-    commands, hashes : what to type, and file -> hash, to make this report again
-    most, most_files : how many doubtful turns, and timelines of how many files are shown
+    commands, hashes : the commands that make this report again, and file -> hash
+    most, most_files : how many doubtful turns are listed, and of how many files timelines are drawn
 
     >>> import tempfile
     >>> from duoplda.io import Coded
@@ -70,19 +74,17 @@ def write_diarization_report(
         "data": ("Data", _data(turns, len(rows_of), n_speakers)),
         "doubtful": ("Doubtful turns", _doubtful(turns, doubtful_turns(turns, most))),
         "timelines": ("Timelines", _timelines(turns, rows_of, numbers or {}, most_files)),
-        "repeat": ("To repeat it", of_repeat(commands, hashes or {})),
+        "repeat": ("To repeat it", repeat(commands, hashes or {})),
     }
     subtitle = f"{len(turns):,} turns of {n_speakers:,} speakers in {len(rows_of):,} files"
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(page(title, subtitle, sections).encode())
-    return Path(path)
+    return write_page(path, title, subtitle, sections, force=force)
 
 
 def _data(turns: Diarization, n_files: int, n_speakers: int) -> str:
     counts: dict[str, Any] = {"files": n_files, "speakers": n_speakers, "turns": len(turns)}
     counts["of speech"] = _clock(float(turns.duration.sum()))
-    note = "A posterior is a probability within the model: where the model is wrong for a recording, it is too sure."
-    return facts(counts) + f'<p class="note">{note}</p>'
+    words = "A posterior is a probability within the model: it is too large where the model does not fit a recording."
+    return facts(counts) + note(words)
 
 
 def _doubtful(turns: Diarization, rows: Sequence[int]) -> str:
@@ -102,8 +104,8 @@ def _doubtful(turns: Diarization, rows: Sequence[int]) -> str:
         body.append((*cells, number(turns.posterior[k], "{:.2f}")))
     voice = ("Known voice",) if turns.voice is not None else ()
     head = ("File", "Speaker", "Second", *voice, "Time", "Posterior")
-    note = "The posterior is the mean over the windows of the turn of the probability that its speaker speaks."
-    return f'<p class="note">{note}</p>' + table(head, body, 3 + len(voice)) if body else ""
+    words = "The posterior is the probability that the named speaker speaks, as a mean over the windows of the turn."
+    return note(words) + table(head, body, 3 + len(voice)) if body else ""
 
 
 def _timelines(
@@ -111,7 +113,7 @@ def _timelines(
 ) -> str:
     """A timeline of each file, those with the most doubtful turns first."""
     order = sorted(rows_of, key=lambda name: (float(turns.posterior[rows_of[name]].min()), name))
-    parts = ['<p class="note">Each turn is drawn where it is; the paler, the less sure is its speaker.</p>']
+    parts = [note("Each turn is drawn at its time. The paler a turn is, the less certain is its speaker.")]
     for name in order[:most]:
         rows = rows_of[name]
         end = float(turns.end[rows].max())
@@ -123,28 +125,28 @@ def _timelines(
             box = f'<svg class="timeline" {size} role="img">{drawn}</svg>'
             body.append((bdi(turns.speaker.names[k]), box, _clock(float(turns.duration[mine].sum()))))
         shares = [f"{k}: {number(p, '{:.2f}')}" for k, p in numbers.get(name, {}).items() if p >= 0.005]
-        said = f" Number of speakers: {', '.join(shares)}." if shares else ""
-        head = f"<h3>{bdi(name)}</h3>" + f'<p class="note">From 0:00 to {_clock(end)}.{said}</p>'
+        likely = f" Probability of each number of speakers: {', '.join(shares)}." if shares else ""
+        head = f"<h3>{bdi(name)}</h3>" + note(f"From 0:00 to {_clock(end)}.{likely}")
         parts.append(head + table(("Speaker", "Turns", "Speaks"), body, 2))
     if len(order) > most:
-        parts.append(f'<p class="note">{len(order) - most:,} further files are not shown.</p>')
+        parts.append(note(f"{len(order) - most:,} further files are not shown."))
     return "\n".join(parts)
 
 
 def _turn(turns: Diarization, row: int, end: float) -> str:
-    """A turn as a rectangle, whose opacity is the posterior from even odds to certainty."""
+    """A turn as a rectangle; its opacity grows with the posterior, from even odds to certainty."""
     posterior = float(turns.posterior[row])
     opacity = PALEST + (1 - PALEST) * max(0.0, 2 * posterior - 1)
     span = f"{_clock(turns.start[row])} to {_clock(turns.end[row])}"
-    said = text(f"{turns.speaker.values[row]}, {span}, posterior {posterior:.2f}")
+    label = text(f"{turns.speaker.values[row]}, {span}, posterior {posterior:.2f}")
     x = TIMELINE_WIDTH * float(turns.start[row]) / end
     width = max(1.0, TIMELINE_WIDTH * float(turns.duration[row]) / end)
     where = f'x="{x:.2f}" y="0" width="{width:.2f}" height="10"'
-    return f'<rect class="f0" {where} fill-opacity="{opacity:.2f}"><title>{said}</title></rect>'
+    return f'<rect class="f0" {where} fill-opacity="{opacity:.2f}"><title>{label}</title></rect>'
 
 
 def _clock(seconds: float) -> str:
-    """A time as minutes and seconds, or hours.
+    """A time as minutes and seconds, with hours where there are any.
 
     >>> _clock(75.25), _clock(3725)
     ('1:15.2', '1:02:05.0')

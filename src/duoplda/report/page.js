@@ -10,9 +10,9 @@
     system.det = system.det.map(sums);
     if (system.calibrated) system.tippett = system.tippett.map((curve) => curve.map(sums));
   }
-  // What is not calibrated is no ratio: it has no decisions by the Bayes threshold and no curves over ratios.
+  // Scores that are not calibrated are not ratios: there are no decisions by the Bayes threshold and no curves over ratios.
   const someRatios = data.systems.some(({ calibrated }) => calibrated);
-  const kindsOf = (system) => (system.calibrated ? ["least", "actual"] : ["least"]);
+  const decisionsOf = (system) => (system.calibrated ? ["least", "actual"] : ["least"]);
 
   // -- decisions: the same floating-point operations as in Python, so that the ratios are the same numbers
 
@@ -83,7 +83,7 @@
   }
   const RATES = [0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95];
   function rateTicks([low, high], pixels, gap) {
-    const kept = []; // the most welcome first, none too near another
+    const kept = []; // the most important rates first, none too near another
     for (const rate of RATES) {
       const at = probit(rate), near = kept.some(([other]) => (Math.abs(at - other) / (high - low)) * pixels < gap);
       if (at >= low && at <= high && !near) kept.push([at, String(Number((100 * rate).toPrecision(4)))]);
@@ -126,7 +126,7 @@
     };
     return { root, plot, map, line, moveCursor, x, y };
   }
-  // Thinned curves come in units of their axes.
+  // The coordinates of thinned curves are whole numbers, of which data.units make a whole axis.
   const inUnits = ({ x, y }, [us, vs]) => us.map((u, k) => [
     x[0] + (u / data.units) * (x[1] - x[0]), y[0] + (vs[k] / data.units) * (y[1] - y[0]),
   ]);
@@ -156,7 +156,7 @@
       xTicks: (pixels) => rateTicks(x, pixels, 34), yTicks: (pixels) => rateTicks(y, pixels, 20),
     });
     data.systems.forEach((system, k) => chart.line(inUnits(chart, system.det), strokes(k)));
-    const marks = data.systems.map((system, k) => kindsOf(system).map((kind) => {
+    const marks = data.systems.map((system, k) => decisionsOf(system).map((kind) => {
       const mark = svg("path", { class: kind === "least" ? `open s${look(k)}` : `f${look(k)}`, d: SHAPES[look(k)] }, chart.root);
       mark.dataset.kind = kind;
       return [kind, mark, svg("title", {}, mark)];
@@ -189,7 +189,7 @@
     overPriors(chart, "bayes");
     return ({ threshold }) => chart.moveCursor(-threshold);
   }
-  // The curves of each system over evenly spaced priors: as it is, and at best.
+  // The curves of each system over evenly spaced priors: as it is, and at its least.
   function overPriors(chart, name) {
     data.systems.forEach((system, k) => ["actual", "least"].filter((kind) => system[name]?.[kind]).forEach((kind) => {
       const dashed = Number(kind === "least");
@@ -264,7 +264,7 @@
     const head = html("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, html("tr", { class: "group" }, body));
     html("bdi", {}, head, name);
     if (!calibrated) head.append(" ", html("span", { class: "badge bad" }, null, "! not calibrated"));
-    return Object.fromEntries(kindsOf(system).reverse().map((kind) => {
+    return Object.fromEntries(decisionsOf(system).reverse().map((kind) => {
       const row = html("tr", {}, body);
       html("td", { class: "text" }, row, kind === "actual" ? "Bayes" : "least cost");
       return [kind, COLUMNS.map((key) => html("td", { "data-system": k, "data-kind": kind, "data-key": key }, row))];

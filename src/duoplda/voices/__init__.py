@@ -1,7 +1,7 @@
-"""Known voices: a registry that keeps who is enrolled, and answers who it is, or that it is somebody else.
+"""Known voices: a registry of enrolled voices, which says who speaks in new recordings, or that nobody of them does.
 
-A `Registry` is one SQLite file, or tables of a PostgreSQL server, in which voices, their sessions and the sufficient
-statistics of these lie (`pip install duoplda[voices]`). Several programs may read and write it at a time.
+A `Registry` is one SQLite file, or tables of a PostgreSQL server, with the voices, their sessions and the sufficient
+statistics of these (`pip install duoplda[voices]`). Several programs may read and write it at a time.
 """
 
 from duoplda.trials.identification import Costs

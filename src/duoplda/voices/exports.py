@@ -1,7 +1,7 @@
-"""A registry as one file, from which another is made: on another machine, or in another database.
+"""A registry as one file, from which another registry is made on another machine or in another database.
 
-The file is a container of duoplda: arrays of the statistics of all sessions, of the embeddings where they are kept, and
-a header with names and dates.
+The file is a container of duoplda: the statistics of all sessions as arrays, the embeddings if they are kept, and a
+header with names and dates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS_OF_AN_INSERT = 1000
 
 
 def write_export(path: PathLike, connection: sa.Connection, *, force: bool) -> None:
-    """Write all that a registry has to a file, whole or not at all."""
+    """Write the whole registry to a file, which appears whole or not at all."""
     registry = connection.execute(sa.select(REGISTRY)).one()
     voices = connection.execute(sa.select(VOICES).order_by(VOICES.c.id)).all()
     rows = connection.execute(sa.select(SESSIONS).order_by(SESSIONS.c.voice, SESSIONS.c.id)).all()
@@ -47,24 +47,24 @@ def write_export(path: PathLike, connection: sa.Connection, *, force: bool) -> N
         number = {row.id: i for i, row in enumerate(rows)}
         kinds = []
         for session, parts in kept_embeddings(connection):
-            for p, (X, told) in enumerate(parts):
+            for p, (X, kinds_of_part) in enumerate(parts):
                 arrays[f"embeddings.{number[session]}.{p}"] = X
-                kinds.append([number[session], p, told])
+                kinds.append([number[session], p, kinds_of_part])
         header["kinds"] = kinds
     write_container(path, KIND, arrays, header, force=force)
 
 
 @dataclass(frozen=True, eq=False)
 class Export:
-    """What a file of `write_export` holds."""
+    """The contents of a file of `write_export`."""
 
     header: dict[str, Any]  # keep, created, voices and sessions
     owner: Ints  # (h,) the voice of each session, as a place in the list of voices
-    sums: StoredSums  # of the sessions
-    parts: dict[int, list[Kept]]  # the recordings of each session, where they are kept
+    sums: StoredSums  # the sums of the sessions
+    parts: dict[int, list[Kept]]  # the recordings of each session, if they are kept
 
     def insert(self, connection: sa.Connection) -> None:
-        """Fill the tables of a registry that is empty."""
+        """Fill the tables of an empty registry."""
         voices = (
             {"id": i + 1, "name": name, "created": created, "changed": changed, "by": by, "version": 0}
             for i, (name, created, changed, by) in enumerate(self.header["voices"])
@@ -77,16 +77,16 @@ class Export:
         for table, rows in ((VOICES, voices), (SESSIONS, sessions)):
             while batch := [*islice(rows, ROWS_OF_AN_INSERT)]:
                 connection.execute(sa.insert(table), batch)
-            if connection.dialect.name == "postgresql":  # whose counters do not know of numbers that were given
+            if connection.dialect.name == "postgresql":  # its counters are not moved by rows that bring their number
                 last = f"coalesce((SELECT max(id) FROM {table.name}), 1)"
                 connection.exec_driver_sql(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), {last})")
         for session, parts in self.parts.items():
-            for X, told in parts:
-                keep_embeddings(connection, session + 1, X, None if told is None else np.array(told))
+            for X, kinds in parts:
+                keep_embeddings(connection, session + 1, X, None if kinds is None else np.array(kinds))
 
 
 def read_export(path: PathLike, model: Model, fingerprint: str) -> Export:
-    """Read a file of `write_export`, which must be whole, and for this model."""
+    """Read and check a file of `write_export`, which must be for this model."""
     arrays, header = read_container(path, [KIND])
     if header.get("model") != fingerprint:
         raise DuopldaError(f"{path}: these voices were enrolled by another model: give that one")
@@ -114,11 +114,11 @@ def _checked(arrays: dict[str, NDArray[Any]], header: dict[str, Any], model: Mod
     ):
         raise ValueError("its voices and sessions do not fit together")
     parts: dict[int, list[Kept]] = {}
-    for session, part, told in header.get("kinds", ()):
+    for session, part, kinds in header.get("kinds", ()):
         X = arrays[f"embeddings.{session}.{part}"]
-        if X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not (told is None or len(told) == len(X)):
+        if X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not (kinds is None or len(kinds) == len(X)):
             raise ValueError(f"the embeddings of session {session} are {X.dtype} of shape {X.shape}")
-        parts.setdefault(session, []).append((X, told))
+        parts.setdefault(session, []).append((X, kinds))
     if header["keep"] == "embeddings" and len(parts) < h:
         raise ValueError("there are sessions without embeddings")
     return Export(header, owner, StoredSums(arrays["type"], arrays["gamma"], arrays["z"]), parts)

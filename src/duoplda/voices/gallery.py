@@ -16,16 +16,17 @@ from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
 
-# With more voices, ratios are computed in single precision, and those of the highest in double
+# With more voices than this, all ratios are computed in single precision, and the highest again in double precision.
 EXACT_UP_TO = 20_000
-# Where fewer voices have the same numbers of sessions and recordings, what is kept of these takes more than it saves.
+# A ranking keeps factors for each pattern (the same numbers of sessions and recordings). If a pattern has fewer voices
+# than this on average, keeping them costs more than it saves.
 VOICES_OF_A_PATTERN = 32
 
 
 class Gallery:
-    """Voices by number, of which some may change or go, and their ratios with tests.
+    """Voices by number, which can be replaced and removed, and their ratios with tests.
 
-    With a `device`, a copy of the voices lies there and answers; after a change it is made again.
+    With a `device`, ratios are computed from a copy of the voices there, which is made again after a change.
     """
 
     def __init__(self, chain: Backend, device: Device = None):
@@ -34,7 +35,7 @@ class Gallery:
         self.begin([], Sides.empty(chain.ratio_model_, np.zeros(0, np.int64)))
 
     def begin(self, names: list[str], sides: Sides) -> None:
-        """Take these voices, whose ids are numbers, and no others."""
+        """Replace all voices by these, whose ids are numbers."""
         self.sides = sides
         self.names = names
         self.rows = {name: row for row, name in enumerate(names)}
@@ -42,11 +43,11 @@ class Gallery:
         self._copy: Scorer | None = None
 
     def put(self, names: Sequence[str], sides: Sides) -> None:
-        """Add voices, whose ids are numbers, or put what they now are in the place of what they were."""
+        """Add voices, whose ids are numbers, or replace those that are there under the same numbers."""
         self._copy = None
         self.sides.put(sides)
         rows = self.sides.rows(sides.ids).tolist()
-        for row in rows:  # first all old names: two voices may have changed theirs with each other
+        for row in rows:  # all old names go first, as two voices may have swapped names
             if row < len(self.names):
                 self.rows.pop(self.names[row], None)
         self.names += [""] * (len(self.sides) - len(self.names))
@@ -55,7 +56,7 @@ class Gallery:
             self.rows[name] = row
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Remove voices, of which some may not be there."""
+        """Remove voices; numbers that are not there are ignored."""
         removed = np.array([*dict.fromkeys(numbers)], np.int64)
         rows = self.sides.rows(removed)
         if (rows >= 0).any():
@@ -66,17 +67,18 @@ class Gallery:
             self.rows = {name: row for row, name in enumerate(self.names)}
 
     def row(self, name: str) -> int:
+        """Return the row of a voice, which must be there."""
         row = self.rows.get(name)
         if row is None:
             raise MissingIds(f"there is no voice {name!r}")
         return row
 
     def ratios(self, tests: Sides, k: int) -> Floats:
-        """(tests, voices) calibrated ln likelihood ratios.
+        """Return (tests, voices) calibrated natural-log likelihood ratios.
 
-        Where there are very many voices, those of the `k` highest of each test are exact, and the others are off by
-        hundredths of a nat; on a device all are exact. What depends on one voice alone is kept for further questions,
-        until that voice changes.
+        With more than EXACT_UP_TO voices, the `k` highest ratios of each test are exact, and the others are off by
+        hundredths of a nat; on a device all are exact. Terms that depend on one voice alone are kept for further
+        questions until that voice changes.
         """
         if namespace(self.model.V) is not np:  # on a device
             if self._copy is None:
@@ -93,8 +95,8 @@ class Gallery:
         return self._calibrated(out)
 
     def ratio(self, row: int, tests: Sides) -> float:
-        """The same of one voice and one test."""
-        alone = self.chain.scorer(self.sides.select([row]))  # a scorer of all would look at all
+        """Return the calibrated ratio of one voice and one test."""
+        alone = self.chain.scorer(self.sides.select([row]))  # a scorer of all voices would look at each of them
         return float(self._calibrated(to_numpy(alone.columns(tests)))[0, 0])
 
     def _calibrated(self, ratios: Floats) -> Floats:

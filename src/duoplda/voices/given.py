@@ -1,4 +1,4 @@
-"""What users give to a registry: names, recordings, their sessions and kinds, checked once."""
+"""The input of a registry, checked once: names, recordings, and their sessions and kinds of channels."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Labels = ArrayLike | None
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Recordings of one person, checked."""
+    """The checked recordings of one person."""
 
     X: NDArray[Any]  # (n, d)
-    sessions: list[str] | None  # in the order in which they occur; None: they have no names
-    session: Ints  # (n,)
-    kinds: NDArray[Any] | None  # (n,)
+    sessions: list[str] | None  # names of sessions in the order in which they occur; None: they have no names
+    session: Ints  # (n,) the place of each recording's session in that list
+    kinds: NDArray[Any] | None  # (n,) kinds of channels; None: they are inferred
 
     @classmethod
     def of(cls, X: ArrayLike, session: Labels, kind: Labels) -> Given:
+        """Check recordings, and one label for all or one for each."""
         rows = matrix(X)
         n = len(rows)
         names = labels_of(session, n, "names of sessions")
@@ -41,15 +42,16 @@ class Given:
         return cls(rows, [*places], np.array([places[name] for name in checked], np.int64), kinds)
 
     def part(self, session: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """The recordings of one session, and their kinds."""
+        """Return the recordings of one session, and their kinds."""
         rows = self.session == session
         return self.X[rows], None if self.kinds is None else self.kinds[rows]
 
 
 def together(given: Collection[Given]) -> tuple[NDArray[Any], NDArray[Any] | None, Ints, Ints]:
-    """The recordings of several people, their kinds where any are told, and their sessions.
+    """Return the recordings of several people, their kinds (None if no kind is given), and their sessions (n,).
 
-    Sessions are numbered on from one person to the next; the numbers at which those of each begin come last.
+    Sessions are numbered through all people. Last comes the number of each person's first session, and after them the
+    number of all sessions.
     """
     n_sessions = [int(one.session.max()) + 1 for one in given]
     first = np.concatenate([[0], np.cumsum(n_sessions)])
@@ -58,18 +60,18 @@ def together(given: Collection[Given]) -> tuple[NDArray[Any], NDArray[Any] | Non
 
 
 def joined(parts: Collection[tuple[NDArray[Any], Any]]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Recordings of several parts and their kinds, None for each that is not told; None where none is."""
+    """Return the recordings of several parts and their kinds; None stands for a recording, or for all, without kinds."""
     if len({X.shape[1] for X, _ in parts}) > 1:
         raise DuopldaError("some recordings have more dimensions than others: give embeddings of one extractor")
     vectors = np.concatenate([X for X, _ in parts])
     if all(kinds is None for _, kinds in parts):
         return vectors, None
-    told = [np.full(len(X), None) if kinds is None else np.asarray(kinds, object) for X, kinds in parts]
-    return vectors, np.concatenate(told)
+    columns = [np.full(len(X), None) if kinds is None else np.asarray(kinds, object) for X, kinds in parts]
+    return vectors, np.concatenate(columns)
 
 
 def checked_name(name: str, what: str = "a name") -> str:
-    """A name in Unicode's composed form, so that one that looks the same is the same."""
+    """Return a checked name in Unicode's composed form, so that names that look the same are the same."""
     if not isinstance(name, str) or not name.strip() or name != name.strip() or len(name) > LONGEST_NAME:
         raise DuopldaError(
             f"{name!r:.100} is not {what}: names are texts of 1 to {LONGEST_NAME} characters without spaces at the ends"
@@ -80,7 +82,7 @@ def checked_name(name: str, what: str = "a name") -> str:
 
 
 def matrix(X: ArrayLike) -> NDArray[Any]:
-    """Recordings (n, d) of the host, at least one of them."""
+    """Return recordings as an array (n, d) in the host's memory, with at least one row."""
     try:
         rows = to_numpy(X)
         rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(float)
@@ -93,7 +95,7 @@ def matrix(X: ArrayLike) -> NDArray[Any]:
 
 
 def labels_of(labels: Labels, n: int, what: str) -> NDArray[Any] | None:
-    """One label for each of n recordings, or one for all of them."""
+    """Return one label for each of n recordings; one label may be given for all of them."""
     if labels is None:
         return None
     known = np.asarray(labels)
@@ -104,7 +106,7 @@ def labels_of(labels: Labels, n: int, what: str) -> NDArray[Any] | None:
 
 
 def numbered(n: int, taken: Iterable[str]) -> list[str]:
-    """Names of n sessions that have none: the first numbers that are free."""
+    """Return names for n sessions that have none: the first numbers that are free."""
     used = set(taken)
     out: list[str] = []
     number = len(used)

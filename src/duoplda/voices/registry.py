@@ -1,9 +1,9 @@
-"""The registry: enrolling and forgetting voices, and asking who it is."""
+"""The registry of known voices: it enrols, changes and removes voices, and answers who speaks in recordings."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -39,8 +39,6 @@ from duoplda.voices.store import EMBEDDINGS, REGISTRY, REGISTRY_FORMAT, REMOVED,
 from duoplda.voices.sums import StoredSums
 
 KEEP = ("statistics", "embeddings")
-ROWS_OF_A_QUERY = 500  # of a query: databases limit how many values one may have
-ROWS_OF_A_FETCH = 10_000  # of names: one by one they take twice as long, and all at once much memory
 
 Model = Backend | PLDA
 
@@ -48,13 +46,15 @@ Model = Backend | PLDA
 class Registry:
     """Known voices in one SQLite file, or in tables of a PostgreSQL server.
 
-    `Registry.create` makes one and `Registry.open` opens it; both can be used by a `with` statement. A registry holds
-    the sufficient statistics of each session, under one model. With `keep="embeddings"` it holds the recordings' own
-    vectors, too, from which `migrate` makes the statistics under another model.
+    `Registry.create` makes a registry and `Registry.open` opens one; both can be used in a `with` statement. A registry
+    holds the sufficient statistics of each session, under one model. With `keep="embeddings"` it also holds the vectors
+    of the recordings, from which `migrate` makes the statistics under another model.
 
-    One registry may serve several threads, and several programs may open the same one: changes come one after another,
-    each is whole or not at all and on the disk before its call returns, and the next question sees it in all programs.
-    What is removed is gone from the file, too: the free space that it leaves is written anew.
+    Threads may share a registry, and several programs may open the same one. Changes come one after another. Each is
+    made as a whole or not at all, is on the disk before its call returns, and is seen by the next question of every
+    program. Removed data are gone from the file as well: the file is written anew without them.
+
+    Do not rely on its probabilities where the model was not calibrated on recordings like those that are asked about.
 
     >>> import tempfile
     >>> from duoplda import PLDA
@@ -82,29 +82,29 @@ class Registry:
     def create(
         cls, location: PathLike, model: Model, keep: str = "statistics", *, by: str | None = None, device: Device = None
     ) -> Self:
-        """Make a registry that is not there yet, and open it.
+        """Make a new registry, and open it; a registry that exists is an error.
 
         Parameters
         ----------
         location : the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://user@host/name)
         model : the fitted `Backend` or `PLDA` by which voices are enrolled and compared
-        keep : "statistics", or "embeddings": the vectors of the recordings, too
-        by : who makes the changes, where a call does not name somebody
-        device : a device of torch, such as "cuda", on which voices are compared. A copy of all of them lies there, and
-            the first question after a change makes it again
+        keep : "statistics", or "embeddings" to keep the vectors of the recordings as well
+        by : the name that is noted with changes whose call gives no name
+        device : a device of torch, such as "cuda", on which voices are compared. It holds a copy of all voices, which
+            the first question after a change makes again
         """
         if keep not in KEEP:
             raise DuopldaError(f"keep={keep!r} must be one of {some(KEEP)}")
-        on_device(np.zeros(1), device)  # refused here, and not by the first question
+        on_device(np.zeros(1), device)  # an impossible device is an error now, and not with the first question
         return cls._made(location, chain_of(model), {"keep": keep, "created": rows.now()}, by, device=device)
 
     @classmethod
     def open(
         cls, location: PathLike, model: Model | None = None, by: str | None = None, *, device: Device = None
     ) -> Self:
-        """Open a registry with the model that enrolled its voices; another model is refused.
+        """Open a registry with the model that enrolled its voices; another model is an error.
 
-        Without a model voices can be listed, renamed, removed and exported, and nobody can be enrolled or identified.
+        Without a model, voices can be listed, renamed, removed and exported, but nobody can be enrolled or identified.
         `by` and `device` are those of `create`.
         """
         on_device(np.zeros(1), device)
@@ -115,7 +115,7 @@ class Registry:
                 if row is None or row.format != REGISTRY_FORMAT:
                     what = "no registry" if row is None else f"a registry of format {row.format}"
                     ours = f"this duoplda reads format {REGISTRY_FORMAT}"
-                    raise DuopldaError(f"{registry._store.name}: it is {what}, {ours}")
+                    raise DuopldaError(f"{registry._store.name}: it is {what}, and {ours}")
                 registry._check_model(row)
         except BaseException:
             registry.close()
@@ -137,12 +137,12 @@ class Registry:
 
     @property
     def keep(self) -> str:
-        """What is kept of recordings: "statistics" or "embeddings"."""
+        """What the registry keeps of recordings: "statistics" or "embeddings"."""
         return str(self._row().keep)
 
     @property
     def fingerprint(self) -> str:
-        """That of the model that enrolled the voices."""
+        """The fingerprint of the model that enrolled the voices."""
         return str(self._row().fingerprint)
 
     def _row(self) -> sa.Row[Any]:
@@ -156,26 +156,26 @@ class Registry:
             return int(connection.execute(sa.select(sa.func.count()).select_from(VOICES)).scalar_one())
 
     def voices(self, search: str | None = None) -> list[Voice]:
-        """All voices in the order of their names, or those whose name contains a text, in capitals or not."""
+        """Return all voices in the order of their names, or those whose name contains a text, whatever its case."""
         with self._store.reading() as connection:
             all_voices = connection.execute(rows.counted_voices()).all()
         wanted = (search or "").casefold()
         matching = (rows.voice_of(row) for row in all_voices if wanted in row.name.casefold())
-        return sorted(matching, key=lambda voice: voice.name)  # as databases sort in ways of their own
+        return sorted(matching, key=lambda voice: voice.name)  # here, as each database has its own order of texts
 
     def sides(self) -> Sides:
-        """All voices as sides of trials under their names, such as `known` of `PLDA.cluster`."""
+        """Return all voices as sides of trials under their names, for instance for `known` of `PLDA.cluster`."""
         chain = self._model
         with self._store.reading() as connection:
             self._check_model(connection.execute(sa.select(REGISTRY)).one())
-            names = _names(connection, sa.select(VOICES.c.id, VOICES.c.name))
+            names = rows.names_of(connection, sa.select(VOICES.c.id, VOICES.c.name))
             out = Sides.empty(chain.ratio_model_, np.zeros(0, "U1"))
-            for part in self._sides(connection, names, every=True):
+            for part in rows.sides_of(connection, chain.ratio_model_, names, every=True):
                 out.add(part)
         return out
 
     def voice(self, name: str) -> Voice:
-        """One voice, with its sessions in the order in which they were added."""
+        """Return one voice, with its sessions in the order in which they were added."""
         with self._store.reading() as connection:
             number = rows.number_of(connection, name)
             row = connection.execute(rows.counted_voices().where(VOICES.c.id == number)).one()
@@ -198,14 +198,14 @@ class Registry:
 
         Parameters
         ----------
-        name : of the voice
-        X : (n, d) recordings, or one of them, (d,)
+        name : the name of the voice
+        X : (n, d) recordings, or one recording (d,)
         session : one name for all recordings, or (n,) names. None: each recording is a session of its own, and gets a
-            number. Names count within a voice.
+            number. Two voices may use the same name for different sessions.
         kind : one kind of channel for all recordings, or (n,) kinds. None: it is inferred.
-        by : who adds them
-        join : add recordings to sessions that the voice has already, as further recordings of these. Otherwise such a
-            session is an error: what is sent twice must not count twice.
+        by : the name of the person or program that adds them
+        join : add recordings to sessions that the voice has already. Otherwise such a session is an error, because
+            recordings that are sent twice must not count twice.
         """
         self.add_all({name: X}, {name: session}, {name: kind}, by, join=join)
         return self.voice(name)
@@ -219,12 +219,12 @@ class Registry:
         *,
         join: bool = False,
     ) -> None:
-        """Enrol several voices, or add to them, as `add` does: all of them or, where one is wrong, none.
+        """Enrol several voices, or add to them, as `add` does; an error in one of them leaves all as they were.
 
         Parameters
         ----------
-        voices : the recordings of each by name
-        session, kind : those of its recordings, by name
+        voices : name -> the recordings of a voice
+        session, kind : name -> the sessions and the kinds of channels of these recordings
         by, join : as for `add`
         """
         additions = {
@@ -252,7 +252,7 @@ class Registry:
         by: str | None,
         join: bool,
     ) -> None:
-        """Add the sessions of one voice, who is new or not."""
+        """Add sessions to one voice, which is made if it does not exist."""
         number = rows.find_voice(connection, name)
         if number is None:
             number = rows.insert(connection, VOICES, name=name, created=rows.now(), changed=rows.now(), version=0)
@@ -275,13 +275,13 @@ class Registry:
         rows.touch(connection, number, registry.version, by)
 
     def rename(self, old: str, new: str, by: str | None = None) -> Voice:
-        """Give a voice another name, which no other voice has. The old one is gone from the file."""
+        """Give a voice another name, which no other voice may have. The old name is gone from the file."""
         new = checked_name(new)
         with self._store.changing() as (connection, registry):
             number = rows.number_of(connection, old)
             other = rows.find_voice(connection, new)
             if other not in (None, number):
-                raise DuopldaError(f"there is a voice {new!r} already: `merge` makes one of two")
+                raise DuopldaError(f"there is a voice {new!r} already: `merge` makes one voice of two")
             connection.execute(sa.update(VOICES).where(VOICES.c.id == number).values(name=new))
             rows.touch(connection, number, registry.version, by or self._by)
         self._store.wipe()
@@ -313,7 +313,7 @@ class Registry:
         return self.voice(into)
 
     def remove_session(self, name: str, session: str, by: str | None = None) -> Voice:
-        """Remove one session of a voice, which then is what it would be without it."""
+        """Remove one session of a voice, as if it had never been added."""
         with self._store.changing() as (connection, registry):
             number = rows.number_of(connection, name)
             sessions = rows.sessions_by_name(connection, number)
@@ -328,7 +328,7 @@ class Registry:
         return self.voice(name)
 
     def remove(self, name: str | Sequence[str], by: str | None = None) -> None:
-        """Remove one or several voices. Nothing of them is left in the file."""
+        """Remove one or several voices. Nothing of them remains in the file, but copies of the file keep them."""
         names = [name] if isinstance(name, str) else list(name)
         with self._store.changing() as (connection, registry):
             for one in names:
@@ -352,18 +352,18 @@ class Registry:
     ) -> Identification:
         """Say which of the voices speaks in recordings of one person, or that it is somebody else.
 
-        The probabilities are worth what the model's calibration is worth on such recordings; `domain_warning` of the
-        answer says where they are unlike those of its training.
+        The probabilities are only as good as the model's calibration on such recordings; `domain_warning` of the answer
+        says if they are unlike those of its training. They also depend on `known`: a person who decides by them should
+        be able to say why that prior is right.
 
         Parameters
         ----------
-        X : (n, d) recordings of one person, or one recording, (d,)
-        session, kind : as for `add`. Recordings of one session are no independent evidence.
+        X : (n, d) recordings of one person, or one recording (d,)
+        session, kind : as for `add`. Recordings of one session are not independent evidence.
         k : how many candidates the answer lists
-        known : the prior probability that it is one of the voices, which have equal parts of it
-        prior : prior probabilities of voices by name, instead; voices that are not in it have equal parts of what is
-            left of `known`
-        costs : what wrong decisions cost (see `Costs`)
+        known : the prior probability that it is one of the voices; each voice has an equal part of it
+        prior : name -> the prior probability of a voice; the other voices have equal parts of the rest of `known`
+        costs : the costs of wrong decisions (see `Costs`)
         """
         (answer,) = self._answers([Given.of(X, session, kind)], k, known, prior, costs)
         return answer
@@ -380,13 +380,14 @@ class Registry:
         kind: Mapping[str, Labels] | None = None,
         once: bool = True,
     ) -> dict[str, Identification]:
-        """Say who the speakers of one file are. No voice is given to two of them, unless `once` is False.
+        """Say who the speakers of one file are. No two of them are the same voice, unless `once` is False.
 
         Parameters
         ----------
-        speakers : the recordings (n, d) of each, such as embeddings of their turns, by their label in the file
+        speakers : label in the file -> the recordings (n, d) of a speaker, such as embeddings of the turns
         k, known, prior, costs : as for `identify`
-        session, kind : as for `add`, by label. A speaker's recordings are of one session, unless sessions are given.
+        session, kind : as for `add`, by label. Without sessions, all recordings of a speaker are of one session.
+        once : whether the speakers are different people, so that each voice can be only one of them
         """
         parts = [
             Given.of(X, (session or {}).get(label, label), (kind or {}).get(label)) for label, X in speakers.items()
@@ -404,7 +405,11 @@ class Registry:
         *,
         kind: Labels = None,
     ) -> Verification:
-        """Say whether recordings of one person are of this voice, whose prior probability is `prior`."""
+        """Say whether recordings of one person are of this voice.
+
+        `prior` is the probability of that before the recordings are heard; the other parameters are those of
+        `identify`. For a court, use `duoplda.case`, which validates and bounds the ratio.
+        """
         tests = self._tests([Given.of(X, session, kind)])
         with self._lock:
             gallery = self._current()
@@ -423,7 +428,7 @@ class Registry:
         costs: Costs,
         apart: bool = False,
     ) -> list[Identification]:
-        """Who each of several is; `apart`: they are different people, and no voice is given to two of them."""
+        """The answers for several people; with `apart` they are different people, so no two are the same voice."""
         if k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
         tests = self._tests(parts)
@@ -443,7 +448,7 @@ class Registry:
         for s, decision in enumerate(decisions):
             P = probabilities.voices[s]
             first = np.argsort(-P, kind="stable")[:k]
-            # Where probabilities underflow, ratios still tell who is nearer.
+            # Where probabilities underflow to equal values, the ratios still give an order.
             first = first[np.lexsort((-ratios[s, first], -P[first]))]
             candidates = tuple(Candidate(names[i], float(ratios[s, i]), float(P[i])) for i in first.tolist())
             name = None if decision.voice is None else names[decision.voice]
@@ -461,7 +466,7 @@ class Registry:
         return self._model.enroll(X, side, session, kinds)
 
     def _domain_warning(self, tests: Sides) -> str | None:
-        """What is said where recordings are unlike those of the training: all may be copies of one recording."""
+        """A sentence if recordings are unlike those of the training. They count as one: all may be copies of it."""
         seen = tests.seen
         if seen is None or not seen.n:
             return None
@@ -470,19 +475,23 @@ class Registry:
             return None
         return (
             "these recordings are not like those that the model was trained on: their mean is at a squared distance "
-            f"of {measured.distance:.3g} from it, up to {measured.limit:.3g} is usual. Ratios may mislead"
+            f"of {measured.distance:.3g} from that of the model, and up to {measured.limit:.3g} is usual. Ratios may "
+            "mislead"
         )
 
     # -- another model, another place
 
     def migrate(self, model: Model) -> None:
-        """Enrol everybody anew under another model, from the embeddings, all at once."""
+        """Enrol all voices anew under another model, from the embeddings, in one change.
+
+        The registry must have been made with `keep="embeddings"`. Answers change with the model.
+        """
         chain = chain_of(model)
         with self._lock, self._store.changing() as (connection, registry):
             if registry.keep != "embeddings":
                 raise DuopldaError(
                     f"{self._store.name} keeps statistics, and no embeddings from which others could be made: enrol "
-                    'the recordings in a new registry, with keep="embeddings" if there will be further models'
+                    'the recordings in a new registry, with keep="embeddings" if you will change the model again'
                 )
             for session_id, parts in rows.kept_embeddings(connection):
                 X, kinds = joined(parts)
@@ -496,28 +505,30 @@ class Registry:
         self._store.wipe()
 
     def snapshot(self) -> None:
-        """Write all voices, as they are at this moment, in a form that can be read fast.
+        """Store the sums of all voices as they are now, so that programs open a large registry faster.
 
-        Programs that open the registry start from it.
-
-        Voices that change afterwards are read from their sessions, as all are where there is no snapshot. So make
-        another one from time to time, such as after many were enrolled.
+        Voices that change afterwards are read from their sessions, as all voices are without a snapshot. So make
+        another one from time to time, for instance after many voices were enrolled.
         """
         with self._store.changing() as (connection, registry):
             self._check_model(registry)
             drop_blocks(connection)
             numbers = connection.execute(sa.select(VOICES.c.id)).scalars().all()
-            for block in self._sides(connection, {number: number for number in numbers}, every=True):
+            model = self._model.ratio_model_
+            for block in rows.sides_of(connection, model, {number: number for number in numbers}, every=True):
                 write_block(connection, registry.version, block)
 
     def export(self, path: PathLike, *, force: bool = False) -> None:
-        """Write all voices to one safetensors file, whole or not at all, from which `import_` makes a registry."""
+        """Write all voices to one safetensors file, from which `import_` makes a registry.
+
+        The file appears whole or not at all. It holds data about people, as the registry does.
+        """
         with self._store.reading() as connection:
             write_export(path, connection, force=force)
 
     @classmethod
     def import_(cls, path: PathLike, location: PathLike, model: Model, *, by: str | None = None) -> Self:
-        """Make a registry of what `export` wrote, with names and dates as they were, and open it."""
+        """Make a registry from a file of `export`, with the same names and dates, and open it."""
         chain = chain_of(model)
         export = read_export(path, chain.ratio_model_, fingerprint(chain))
         row = {"keep": export.header["keep"], "created": export.header["created"]}
@@ -546,11 +557,11 @@ class Registry:
     @property
     def _model(self) -> Backend:
         if self._chain is None:
-            raise DuopldaError("the registry was opened without its model: give that to enrol or to identify")
+            raise DuopldaError("the registry was opened without its model: give the model to enrol or to identify")
         return self._chain
 
     def _check_model(self, row: sa.Row[Any]) -> None:
-        """Refuse a model that is not that of the registry."""
+        """Refuse a model other than that of the registry."""
         if self._chain is not None and row.fingerprint != fingerprint(self._chain):
             remedy = "give that model, or `migrate` the registry to this one"
             if row.keep != "embeddings":
@@ -558,7 +569,7 @@ class Registry:
             raise DuopldaError(f"{self._store.name}: its voices were enrolled by another model: {remedy}")
 
     def _current(self) -> Gallery:
-        """The voices as they now are: what others have changed since the last question is read."""
+        """Return the voices as they are now; changes by others since the last question are read."""
         chain = self._model
         with self._store.reading() as connection:
             registry = connection.execute(sa.select(REGISTRY)).one()
@@ -570,47 +581,27 @@ class Registry:
                 gone = sa.select(REMOVED.c.voice).where(REMOVED.c.version > self._version)
                 gallery.remove(connection.execute(gone).scalars())
             changed = sa.select(VOICES.c.id, VOICES.c.name).where(VOICES.c.version > self._version)
-            voices = _names(connection, changed)
+            voices = rows.names_of(connection, changed)
             since = self._version
-            self._gallery = None  # an error half-way: read everything the next time
+            self._gallery = None  # after an error half-way, the next question reads everything anew
             self._version = -1
             read = read_snapshot(connection, chain.ratio_model_) if since < 0 else None
             if read is not None:
                 gallery.begin([voices.pop(number) for number in read.ids.tolist()], read)
             numbers = {number: number for number in voices}
-            for part in self._sides(connection, numbers, since < 0 and read is None):
+            for part in rows.sides_of(connection, chain.ratio_model_, numbers, every=since < 0 and read is None):
                 gallery.put([voices[number] for number in part.ids.tolist()], part)
         self._version = int(registry.version)
         self._gallery = gallery
         return gallery
 
-    def _sides(self, connection: sa.Connection, ids: Mapping[int, Hashable], every: bool) -> Iterator[Sides]:
-        """Voices as sides of trials under these ids, by number, some voices at a time; `every`: they are all there."""
-        model = self._model.ratio_model_
-        columns = sa.select(SESSIONS).order_by(SESSIONS.c.voice, SESSIONS.c.id)
-        numbers = sorted(ids)
-        for start in range(0, len(numbers), ROWS_OF_A_QUERY):
-            some_voices = numbers[start : start + ROWS_OF_A_QUERY]
-            between = SESSIONS.c.voice.between(some_voices[0], some_voices[-1])
-            where = between if every else SESSIONS.c.voice.in_(some_voices)
-            sessions = connection.execute(columns.where(where)).all()
-            owner = np.searchsorted(some_voices, [row.voice for row in sessions])
-            sums = rows.unpacked_sums(connection, sessions, model.K, model.ny, model.nx)
-            yield sums.sides(model, [ids[number] for number in some_voices], owner)
-
-
-def _names(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, str]:
-    """The names of voices by number."""
-    parts = connection.execute(query).partitions(ROWS_OF_A_FETCH)
-    return {int(number): str(name) for part in parts for number, name in part}
-
 
 def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:
-    """Prior probabilities of all voices: those that are given, and equal parts of what they leave of `known`."""
+    """Prior probabilities of all voices: those of `prior`, and equal parts of the rest of `known` for the others."""
     places = [gallery.row(name) for name in prior]
-    told = np.asarray([*prior.values()], float)
-    left = max(0.0, known - float(told.sum()))
+    given = np.asarray([*prior.values()], float)
+    left = max(0.0, known - float(given.sum()))
     n_other = len(gallery.names) - len(places)
     out = voice_priors(len(gallery.names), left * len(gallery.names) / n_other if n_other else 0.0)
-    out[places] = told
+    out[places] = given
     return out

@@ -1,8 +1,8 @@
-"""A snapshot: the sums of voices in blocks of many, from which a program starts.
+"""A snapshot: the sums of voices in blocks of many voices, from which a program starts.
 
-The sums of a voice are those of its sessions, and to read and add up these takes many times as long as to read bytes. A
-block is of the time at which it was made: voices that have changed since are read from their sessions, and a block in
-which a voice was that is removed, or one of whose sessions is, goes with it.
+Reading the sessions of a voice and adding them up takes many times as long as reading the bytes of its sum. A block has
+the sums of the time at which it was made: voices that have changed since are read from their sessions. Where a voice or
+one of its sessions is removed, the blocks that may hold it are removed with it, so that nothing of it remains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duoplda.voices.sums import checksum, damage, packed, unpacked
 
 
 def write_block(connection: sa.Connection, version: int, voices: Sides) -> None:
-    """Write voices under their numbers, which increase."""
+    """Write a block of voices, whose ids are numbers in increasing order."""
     numbers = voices.ids
     parts = {
         "numbers": packed(numbers, "<i8"),
@@ -34,7 +34,7 @@ def write_block(connection: sa.Connection, version: int, voices: Sides) -> None:
 
 
 def read_snapshot(connection: sa.Connection, model: Model) -> Sides | None:
-    """Read what the snapshot has of voices that have not changed since, as sides by number; None if there is none."""
+    """Read the voices of the snapshot that have not changed since, as sides by number; None if there is no snapshot."""
     size, oldest = connection.execute(sa.select(sa.func.sum(SNAPSHOT.c.n), sa.func.min(SNAPSHOT.c.version))).one()
     if size is None:
         return None
@@ -42,17 +42,17 @@ def read_snapshot(connection: sa.Connection, model: Model) -> Sides | None:
     changed = np.array([tuple(row) for row in connection.execute(query)], np.int64).reshape(-1, 2)
     numbers = np.empty(size, np.int64)
     gamma = np.empty((size, model.ny))
-    columns: dict[tuple[int, ...], int] = {}  # of counts, by the type of sessions that they count
+    columns: dict[tuple[int, ...], int] = {}  # the column of the counts for each type of session
     counts: list[tuple[int, Ints, list[int]]] = []
     n = 0
-    # One by one: together they may be large.
+    # Blocks are read one by one, as together they may be large.
     for block in connection.execute(sa.select(SNAPSHOT.c.id).order_by(SNAPSHOT.c.first)).scalars().all():
         row = connection.execute(sa.select(SNAPSHOT).where(SNAPSHOT.c.id == block)).one()
         m = row.n
         sizes = 8 * m, 8 * row.n_types * model.K, 8 * m * row.n_types, 8 * m * model.ny
         cause = damage(row.checksum, sizes, (row.numbers, row.types, row.counts, row.gamma))
         if cause is not None:
-            raise StoreError(f"damaged rows: the snapshot ({cause}): make it anew")
+            raise StoreError(f"damaged rows: the snapshot ({cause}): make a new one")
         members = unpacked(row.numbers, "<i8", m)
         later = changed[changed[:, 1] > row.version, 0]
         kept = ~np.isin(members, later)
@@ -71,7 +71,7 @@ def read_snapshot(connection: sa.Connection, model: Model) -> Sides | None:
 
 
 def drop_blocks(connection: sa.Connection, voice: int | None = None) -> None:
-    """Remove the blocks in which a voice may be; all of them, unless it is told."""
+    """Remove the blocks in which a voice may be, or all blocks if none is given."""
     gone = sa.delete(SNAPSHOT)
     if voice is not None:
         gone = gone.where(SNAPSHOT.c.first <= voice, SNAPSHOT.c.last >= voice)

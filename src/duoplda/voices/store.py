@@ -1,14 +1,14 @@
-"""The tables of a registry, in SQLite or PostgreSQL, and what is said where these fail.
+"""The tables of a registry in SQLite or PostgreSQL, its transactions, and the errors of the database.
 
     registry   one row: the model's fingerprint, what is kept, and `version`, which counts the changes
-    voices     names and dates; `version` is that of the last change
-    sessions   of each voice: what `duoplda.voices.sums` sums up, as raw bytes, little end first, with a checksum
-    embeddings the recordings themselves, where they are kept
-    removed    numbers of voices that are gone, for other programs that have read them
-    snapshot   the sums of many voices in a row, to start from (`duoplda.voices.snapshots`)
+    voices     names and dates; `version` is that of the voice's last change
+    sessions   the sums of each session (`duoplda.voices.sums`) as raw little-endian bytes, with a checksum
+    embeddings the vectors of the recordings, if they are kept
+    removed    the numbers of removed voices, for other programs that still have them in memory
+    snapshot   the sums of many voices in one row, from which programs start (`duoplda.voices.snapshots`)
 
-A change begins by counting up `version`, which locks the row (PostgreSQL) or the file (SQLite): changes come one after
-another, and none is lost. Who has read up to some version reads on from there.
+A change begins by counting up `version`, which locks the row (PostgreSQL) or the file (SQLite), so that changes come
+one after another and none is lost. A program that has read up to some version continues from there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from duoplda.errors import DuopldaError, printable
 from duoplda.io.common import PathLike
 
 REGISTRY_FORMAT = 1
-WAIT_SECONDS = 60  # for another program's change
+WAIT_SECONDS = 60  # how long a change waits for that of another program
 
 METADATA = sa.MetaData()
 REGISTRY = sa.Table(
@@ -50,7 +50,7 @@ VOICES = sa.Table(
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("changed", sa.Text, nullable=False),
-    sa.Column("by", sa.Text),  # who changed it last
+    sa.Column("by", sa.Text),  # the name noted with the last change
     sa.Column("version", sa.BigInteger, nullable=False, index=True),
 )
 SESSIONS = sa.Table(
@@ -76,7 +76,7 @@ EMBEDDINGS = sa.Table(
     sa.Column("n", sa.Integer, nullable=False),
     sa.Column("d", sa.Integer, nullable=False),
     sa.Column("dtype", sa.Text, nullable=False),
-    sa.Column("kinds", sa.Text),  # JSON, one for each recording; None: they were not told
+    sa.Column("kinds", sa.Text),  # JSON, one for each recording; None: no kinds were given
     sa.Column("vectors", sa.LargeBinary, nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=False),
 )
@@ -94,7 +94,7 @@ SNAPSHOT = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("first", sa.Integer, nullable=False),  # the least number of its voices
+    sa.Column("first", sa.Integer, nullable=False),  # the smallest number of its voices
     sa.Column("last", sa.Integer, nullable=False),
     sa.Column("n", sa.Integer, nullable=False),
     sa.Column("n_types", sa.Integer, nullable=False),
@@ -107,11 +107,11 @@ SNAPSHOT = sa.Table(
 
 
 class StoreError(DuopldaError):
-    """The database failed, and not whoever asked: it is locked, full, damaged or out of reach."""
+    """An error of the database and not of the request: it is locked, full, damaged or out of reach."""
 
 
 class Store:
-    """The database of a registry: transactions that read, and transactions that change."""
+    """The database of a registry, with transactions that read and transactions that change."""
 
     def __init__(self, location: PathLike, new: bool):
         self.url = address(location)
@@ -119,7 +119,7 @@ class Store:
         self.name = self.url.database or "" if self.sqlite else self.url.render_as_string(hide_password=True)
         if self.sqlite and not new and not Path(self.name).is_file():
             raise DuopldaError(f"{self.name}: there is no such registry: create it first")
-        with self.told():
+        with self.translated():
             self._engine = _engine(self.url)
         self._process = os.getpid()
 
@@ -127,8 +127,8 @@ class Store:
         self.engine.dispose()
 
     def create(self, row: dict[str, Any], fill: Callable[[sa.Connection], None]) -> None:
-        """Make the tables, all of them or none, with their one row, and fill them."""
-        with self.told(), self.engine.connect() as connection, connection.begin():
+        """Make all tables in one transaction, with the row of the registry, and fill them."""
+        with self.translated(), self.engine.connect() as connection, connection.begin():
             if sa.inspect(connection).has_table("registry"):
                 raise DuopldaError(f"{self.name}: there is a registry already: open it")
             METADATA.create_all(connection)
@@ -137,8 +137,8 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """One state of all tables, whatever others change meanwhile."""
-        with self.told(), self.engine.connect() as connection:
+        """Read one state of all tables, which stays the same while others change them."""
+        with self.translated(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -146,33 +146,33 @@ class Store:
 
     @contextmanager
     def changing(self) -> Iterator[tuple[sa.Connection, sa.Row[Any]]]:
-        """A change, whole or not at all, and the row of the registry with its new version."""
-        with self.told(), self.engine.connect() as connection, connection.begin():
+        """Make a change as a whole or not at all; it gets the row of the registry with the new version."""
+        with self.translated(), self.engine.connect() as connection, connection.begin():
             counted_up = sa.update(REGISTRY).values(version=REGISTRY.c.version + 1).returning(*REGISTRY.c)
             yield connection, connection.execute(counted_up).one()
 
     def wipe(self) -> None:
-        """Write the tables anew, so that no free space of a file has what was removed or renamed."""
-        with self.told():
+        """Write the tables anew, so that no free space of a file holds data that were removed or renamed."""
+        with self.translated():
             if not self.sqlite:
                 with self.engine.connect() as connection:
                     autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
                     for table in METADATA.sorted_tables:
                         autocommit.exec_driver_sql(f"VACUUM (FULL) {table.name}")
                 return
-            with closing(self.engine.raw_connection()) as connection:  # SQLite allows neither in a transaction
+            with closing(self.engine.raw_connection()) as connection:  # SQLite allows neither command in a transaction
                 driver: Any = connection.driver_connection
                 driver.execute("VACUUM").close()
                 (busy, *_) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:
                 raise StoreError(
-                    f"{self.name}: it is removed, but another program still reads old pages of the file: they go when "
-                    "that program has closed it"
+                    f"{self.name}: the data are removed, but another program still reads old pages of the file: these "
+                    "are removed when that program closes it"
                 )
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Errors of the database, as ours."""
+    def translated(self) -> Iterator[None]:
+        """Turn errors of the database into a `StoreError` with a remedy."""
         try:
             yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
@@ -181,7 +181,7 @@ class Store:
 
     @property
     def engine(self) -> sa.Engine:
-        """What connects; open connections that a process has from its parent, by a fork, are left to that."""
+        """The engine that connects. After a fork the child opens its own connections, and leaves the parent's alone."""
         if self._process != os.getpid():
             self._engine.dispose(close=False)
             self._process = os.getpid()
@@ -189,14 +189,14 @@ class Store:
 
 
 def address(location: PathLike) -> sa.URL:
-    """The URL of a registry: what has :// in it is one, anything else is the path of a SQLite file."""
+    """Return the URL of a registry: a text with :// in it is a URL, any other is the path of a SQLite file."""
     text = os.fspath(location)
     if "://" not in text:
         return sa.URL.create("sqlite", database=text)
     try:
         url = sa.make_url(text)
     except exc.SQLAlchemyError:
-        raise DuopldaError("the registry's address is no URL like postgresql+psycopg://user@host/name") from None
+        raise DuopldaError("the registry's address is not a URL like postgresql+psycopg://user@host/name") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise DuopldaError(f"a registry is in SQLite or PostgreSQL, not in {url.get_backend_name()!r}")
     return url
@@ -212,7 +212,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def settings(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin where SQLAlchemy says so, not where the driver guesses
+        connection.isolation_level = None  # SQLAlchemy begins transactions; the driver would guess where they begin
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
 
@@ -224,17 +224,17 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _remedy(cause: str) -> str:
-    """What helps, by words of the database's message."""
+    """The remedies for an error, found by words of the database's message."""
     remedies = {
         "is full": "free some space; nothing of this change was written",
         "No space left": "free some space; nothing of this change was written",
         "disk I/O error": "the disk may be full or broken; nothing of this change was written",
         "is locked": f"another program has been changing it for {WAIT_SECONDS} seconds: try again",
         "not a database": "give the file that `duoplda voices` made",
-        "malformed": "the file is damaged: take a copy of it from before, or import an export",
-        "no such table": "it is a database, but no registry: give the file that `duoplda voices` made",
-        "does not exist": "it is a database, but no registry, or there is no such database: make one",
+        "malformed": "the file is damaged: restore an older copy of it, or import an export",
+        "no such table": "it is a database, but not a registry: give the file that `duoplda voices` made",
+        "does not exist": "it is a database, but not a registry, or there is no such database: make one",
         "readonly": "you may read this file, but not change it",
-        "unable to open": "give a file in a folder that is there, and that you may read and write",
+        "unable to open": "give a file in a folder that exists, and that you may read and write",
     }
     return "".join(f": {remedy}" for word, remedy in remedies.items() if word in cause)

@@ -1,7 +1,8 @@
-"""Sufficient statistics of sessions: from recordings, together as sides of trials, and as bytes of a database.
+"""Sufficient statistics of sessions: made from recordings, added up to sides of trials, and stored as bytes.
 
-A session has the type (K,) (its recordings of each kind), gamma (ny,) and z (nx,) of `duoplda.trials.sides`. A voice is
-the sum of its sessions, so that one of them can be taken away as if it had never been there.
+A session has a type (K,) (its numbers of recordings of each kind), gamma (ny,) and z (nx,), as in
+`duoplda.trials.sides`. A voice is the sum of its sessions, so that a session can be removed as if it had never been
+added.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StoredSums:
 
     @classmethod
     def of(cls, chain: Backend, X: ArrayLike, session: Ints, kind: ArrayLike | None) -> StoredSums:
-        """Those of recordings (n, d) in the sessions 0 .. h - 1."""
+        """Return the statistics of recordings (n, d) in the sessions 0 .. h - 1."""
         sides = chain.enroll(X, session, session, kind)
         types = sides.types[sides.session_type]
         return cls(types, to_numpy(sides.gamma), to_numpy(sides.z))
@@ -47,14 +48,14 @@ class StoredSums:
         return StoredSums(self.types[rows], self.gamma[rows], self.z[rows])
 
     def joined(self, other: StoredSums, model: Model) -> StoredSums:
-        """Each of our sessions together with one of the others, as one session."""
+        """Return each session joined with one session of `other`: the recordings of both are then one session."""
         shift = Meeting(model, self.types, other.types).shift(self.z, other.z)
         return StoredSums(self.types + other.types, self.gamma + other.gamma + shift, self.z + other.z)
 
     def sides(self, model: Model, ids: Sequence[Hashable], owner: Ints) -> Sides:
-        """Voices as sides of trials: `owner` (h,), in increasing order, says whose the sessions are.
+        """Return voices as sides of trials; `owner` (h,), in increasing order, is the voice of each session.
 
-        No session has a name: what is asked about is never one of the enrolled sessions.
+        The sessions have no names, because recordings that are asked about are never of an enrolled session.
         """
         types, type_ = np.unique(self.types, axis=0, return_inverse=True)
         n = len(ids)
@@ -70,17 +71,17 @@ class StoredSums:
 
 
 def packed(array: NDArray[np.generic], dtype: str) -> bytes:
-    """The numbers of an array, little end first."""
+    """Return the numbers of an array as bytes in little-endian order."""
     return np.ascontiguousarray(array, dtype).tobytes()
 
 
 def unpacked(data: bytes, dtype: str, *shape: int) -> NDArray[Any]:
-    """The array that `packed` packed."""
+    """Return the array from bytes of `packed`."""
     return np.frombuffer(data, dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="), copy=False)
 
 
 def checksum(*parts: bytes) -> int:
-    """CRC-32 of some bytes: it finds rows that a disk or a program has damaged."""
+    """Return the CRC-32 of some bytes, by which rows are found that a disk or a program has damaged."""
     value = 0
     for part in parts:
         value = zlib.crc32(part, value)
@@ -88,7 +89,7 @@ def checksum(*parts: bytes) -> int:
 
 
 def damage(sum_of_row: int, sizes: Sequence[int], parts: Sequence[object]) -> str | None:
-    """What is wrong with the bytes of a row, which have these sizes and this checksum where nothing is."""
+    """Say what is wrong with the bytes of a row, which must have these sizes and this checksum; None if nothing is."""
     for part, size in zip(parts, sizes, strict=True):
         if not isinstance(part, bytes) or len(part) != size:
             n = len(part) if isinstance(part, bytes) else type(part).__name__
