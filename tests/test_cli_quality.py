@@ -251,7 +251,7 @@ def test_the_page_on_it_runs(files: Files, monkeypatch: pytest.MonkeyPatch, caps
             shutil.copy(old, name)
     shutil.copy("enroll", "eval_enroll")
     commands = re.findall(r"^duoplda ([a-z].*)$", page, re.M)
-    assert [command.split()[0] for command in commands] == ["calibrate", "calibrate", "calibrate", "report"]
+    assert [command.split()[0] for command in commands] == [*5 * ["calibrate"], "report"]
     for command in commands:
         done = run(*shlex.split(command))
         assert done.exit_code == 0, done.output

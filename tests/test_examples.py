@@ -157,7 +157,7 @@ def test_the_page_on_clusters(folder, capsys):
     options = {"processes": False, "protocol": "tcp", "n_workers": 1, "threads_per_worker": 2}
     with distributed.LocalCluster(**options, dashboard_address=":0", silence_logs=50) as cluster:
         address = cluster.scheduler_address
-        shard, python, slurm, kubernetes = code("docs/cluster.md", "tcp://scheduler:8786", address)
+        python, shard, slurm, kubernetes = code("docs/cluster.md", "tcp://scheduler:8786", address)
         write_map("enroll", folder["speaker"][:40], folder["ids"][:40], force=True)
         names = run(python)
         names["client"].close()
