@@ -20,19 +20,18 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import Array, Device, on_device, to_numpy
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
-from duoplda.estimators.domain import Chain
 from duoplda.estimators.preprocessing import Center, through
-from duoplda.estimators.sessions import SessionSides
+from duoplda.estimators.sessions import Enroll, SessionSides
 from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model import adaptation as levels_of
 from duoplda.model import anova
@@ -47,6 +46,10 @@ from duoplda.selection.decision import TrialOptions, know_occasions
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import PLDA, ScoresTrials
+
+Source = TypeVar("Source", bound="ScoresTrials")
 Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
 METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
@@ -95,7 +98,7 @@ class Adapted:
 
 
 def adapt(
-    source: Chain,
+    source: Source,
     X: ArrayLike | Recordings | Statistics,
     speaker: ArrayLike | None = None,
     session: ArrayLike | None = None,
@@ -108,8 +111,8 @@ def adapt(
     prior: float = 0.02,
     device: Any = None,
     observer: Observer = SILENT,
-) -> Chain:
-    """The chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
+) -> Source:
+    """The PLDA or chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
 
     The observer may give the arrays of an earlier run instead of computing them.
     """
@@ -145,7 +148,7 @@ def adapt(
 class Adaptation:
     """One chain on its way to another domain; `story` tells what was done, and why."""
 
-    source: Chain
+    source: ScoresTrials
     target: Recordings | Statistics
     method: str
     weights: tuple[float, ...]
@@ -163,7 +166,7 @@ class Adaptation:
         self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
-    def run(self) -> Chain:
+    def run(self) -> Any:
         """The adapted chain."""
         is_statistics = isinstance(self.target, Statistics)
         if self.method == "auto":
@@ -223,9 +226,8 @@ class Adaptation:
         plda = self.source.plda_
         raw = self.statistics({})
         n = int(raw.n_recordings)
-        first = next(iter(steps.values()), plda)
-        if raw.d != first.n_features_in_:
-            wanted = first.n_features_in_
+        wanted = self.source.n_features_in_
+        if raw.d != wanted:
             raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
         mean = _mean(raw)
         variances = np.diagonal(to_numpy(anova.total_covariance(raw)))
@@ -236,7 +238,7 @@ class Adaptation:
             raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
         self.raw = raw
         if domain.whitens(self.source):
-            seen = domain.Seen(n, n * (mean - first.mean_))
+            seen = domain.Seen(n, n * (mean - next(iter(steps.values())).mean_))
         else:
             seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
         self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
@@ -418,7 +420,7 @@ class Adaptation:
             stats = self._measured(clusters)
         else:
             X = few(self.target, RECORDINGS_TO_CLUSTER)
-            sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
+            sides = self._enroll(self.levels.model, self.source.steps_)(X, np.arange(len(X)))
             stats = self._measured(Recordings.from_arrays(X, cluster(sides).labels))
         n = levels_of.effective_speakers(stats)
         least = self._scatter_of_speakers(n)
@@ -581,8 +583,7 @@ class Adaptation:
             return self.partitions[name, trust]
 
         def compute() -> Arrays:
-            chain = self._unscaled(adapted.model, adapted.steps)
-            job = SessionSides(chain.enroll, labelled=True, device=self.device)
+            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.device)
             sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
@@ -599,12 +600,11 @@ class Adaptation:
             self.posteriors[name] = float(kept["posterior"][0])
         return self.partitions[name, trust]
 
-    def _unscaled(self, model: Model, steps: Steps) -> Chain:
-        """The chain of a model without scales and calibration, which serve trials and not partitions."""
+    def _enroll(self, model: Model, steps: Steps) -> Enroll:
+        """`enroll` of a model behind some steps, without the scales, which serve trials and not partitions."""
         plda = self.source.plda_.with_model(model)
         plda.scales_ = Scales()
-        plda.calibration_ = None
-        return Chain(plda, steps)
+        return partial(_enrolled, plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
         """Adaptations to the partitions that a model finds, but for those that leave too many sessions alone.
@@ -640,7 +640,7 @@ class Adaptation:
         if warn:
             warnings.warn(text, UserWarning, stacklevel=6)
 
-    def _result(self, adapted: Adapted) -> Chain:
+    def _result(self, adapted: Adapted) -> ScoresTrials:
         """The new chain. Scales stay; a calibration that the target gives replaces that of the source."""
         source = self.source.plda_
         plda = source.with_model(adapted.model)
@@ -679,7 +679,23 @@ class Adaptation:
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
-        return Chain(plda, adapted.steps)
+        return self.source.with_plda(plda, adapted.steps)
+
+
+def _enrolled(
+    plda: PLDA,
+    steps: Steps,
+    X: Array,
+    ids: ArrayLike,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
+    occasion: ArrayLike | None = None,
+    *,
+    device: Device = None,
+) -> Sides:
+    """Recordings behind some steps as sides of a PLDA; workers of a cluster can be sent it, unlike a closure."""
+    Z = through(steps, on_device(X, device), channel)
+    return plda.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 def _in_company(sizes: NDArray[Any]) -> float:
