@@ -75,6 +75,7 @@ FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell 
 LEAST_IN_COMPANY = 0.75
 LEAST_OF_MANY = 0.5
 MANY_CLUSTERS = 16
+FEWEST_OF_TRIALS = 5  # speakers or clusters: ways to adapt to fewer are not compared by trials between them
 ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
 ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
@@ -466,60 +467,62 @@ class Adaptation:
 
         Those left out choose the levels that move, by their likelihood, and how far these go, by the cost of trials.
         """
+        if self.weights:
+            return self._to_speakers_by_weights(name, stats, steps, k, enough)
+        of_clusters = name != "labels"
         levels = self.levels
         whole = levels.fitting(stats)
-        sizes_are_known = name == "labels" and not self.weights  # clusters that are torn show sessions too large
 
         def moved(target: Target, shares: Shares) -> Model:
-            if sizes_are_known:  # a level that moves starts at the size of the target's: shapes go halfway at most
-                grown = levels.grown(target, session=shares.session > 0, noise=shares.noise > 0)
-                return labelled(grown, target, shares, k)
-            return labelled(levels, target, shares, k)
+            if of_clusters:  # some clusters are a part of a speaker, which makes differences between sessions too large
+                return labelled(levels, target, shares, k)
+            # A level that moves starts at the size of the target's: shapes go halfway at most.
+            grown = levels.grown(target, session=shares.session > 0, noise=shares.noise > 0)
+            return labelled(grown, target, shares, k)
 
-        def adapted(rule: Callable[[Statistics], Shares], part: Statistics) -> Model:
+        def adapted(move: Move, part: Statistics) -> Model:
             fitting = levels.fitting(part)
-            return moved(Target.of(fitting), rule(fitting))
+            return moved(Target.of(fitting), move.shares(fitting))
 
-        if self.weights:
-            shares = Shares(*self.weights)
-            way = partial(adapted, lambda part: shares)
-            if not (k or any(shares)):
-                self._note("the target counts for nothing: the source stays as it is")
-                return Adapted(levels.model, steps, k, shares._asdict())
-            calibrations = self._calibrations(name, stats, steps, [way]) if len(stats.speaker_ids) >= enough else []
-            calibration = calibrations[0] if calibrations else None
-            kappa = self._kappa(stats, steps, way)
-            return Adapted(way(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
         candidates = selection.moves(Target.of(whole))
         gain = self._choose_levels(name, stats, candidates, lambda target, part, move: moved(target, move.shares(part)))
         moves = candidates[:1]  # the source
         if any(gain.move[:3]):
             # Clusters may be wrong: by them, nothing goes further than usual.
-            moves += [gain.move._replace(odds=odds) for odds in (ODDS if name == "labels" else ODDS[:1])]
-        ways = [partial(adapted, move.shares) for move in moves]
+            moves += [gain.move._replace(odds=odds) for odds in (ODDS[:1] if of_clusters else ODDS)]
+        ways = [partial(adapted, move) for move in moves]
         n = len(stats.speaker_ids)
-        clusters_compete = name != "labels"
-        tried = self._calibrations(name, stats, steps, ways) if n >= 5 and (len(moves) > 1 or clusters_compete) else []
-        best = selection.best_way(tried) if tried else min(1, len(moves) - 1)
-        notes = list[str]()
-        calibration = None
-        if not best:
-            reason = "likely" if len(moves) == 1 else "easy to tell apart"
-            who = "clusters" if clusters_compete else "speakers"
-            notes.append(f"no level that moves makes held-out {who} more {reason}: covariances and calibration stay")
-        elif tried and n >= enough:
-            saved = tried[best].cost_before - tried[best].cost
-            if selection.saves_enough(tried[best], n):
-                calibration = tried[best]
-            else:
-                notes.append(f"a calibration by held-out trials would save {saved:.3f} bits: that of the source stays")
-        elif clusters_compete:
-            notes.append(f"{n} clusters are too few to calibrate with (at least {enough})")
-        adaptation = Adapted(ways[best](stats), steps, k, moves[best].shares(whole)._asdict(), calibration)
-        cost = (tried[best].cost if best else tried[best].cost_before) if tried else 1.0
-        kappa = None if clusters_compete else self._kappa(stats, steps, ways[best])  # clusters tear occasions apart
-        chosen = {**_told(gain), "odds": moves[best].odds}
-        return replace(adaptation, chosen=chosen, notes=tuple(notes), cost=cost, kappa=kappa)
+        compared = n >= FEWEST_OF_TRIALS and (len(moves) > 1 or of_clusters)
+        tried = self._calibrations(name, stats, steps, ways) if compared else []
+        decision = selection.decide(tried, len(moves), n, enough, of_clusters)
+        move = moves[decision.way]
+        way = ways[decision.way]
+        return Adapted(
+            way(stats),
+            steps,
+            k,
+            move.shares(whole)._asdict(),
+            decision.calibration,
+            chosen={**_told(gain), "odds": move.odds},
+            notes=decision.notes,
+            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters tear occasions apart
+            cost=decision.cost,
+        )
+
+    def _to_speakers_by_weights(self, name: str, stats: Statistics, steps: Steps, k: float, enough: int) -> Adapted:
+        """Adapt to speakers with the shares that were given; `enough` of them calibrate the ratios."""
+        shares = Shares(*self.weights)
+        if not (k or any(shares)):
+            self._note("the target counts for nothing: the source stays as it is")
+            return Adapted(self.levels.model, steps, k, shares._asdict())
+
+        def adapted(part: Statistics) -> Model:
+            return labelled(self.levels, Target.of(self.levels.fitting(part)), shares, k)
+
+        calibrations = self._calibrations(name, stats, steps, [adapted]) if len(stats.speaker_ids) >= enough else []
+        calibration = calibrations[0] if calibrations else None
+        kappa = self._kappa(stats, steps, adapted)
+        return Adapted(adapted(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
 
     def _calibrations(
         self, name: str, stats: Statistics, steps: Steps, ways: Sequence[selection.Way]
