@@ -20,19 +20,18 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import to_numpy
+from duoplda.arrays import Array, Device, on_device, to_numpy
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators import checks, domain
-from duoplda.estimators.domain import Chain
 from duoplda.estimators.preprocessing import Center, through
-from duoplda.estimators.sessions import SessionSides
+from duoplda.estimators.sessions import Enroll, SessionSides
 from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model import adaptation as levels_of
 from duoplda.model import anova
@@ -47,6 +46,10 @@ from duoplda.selection.decision import TrialOptions, know_occasions
 from duoplda.trials.clustering import cluster
 from duoplda.trials.sides import Sides
 
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import PLDA, ScoresTrials
+
+Source = TypeVar("Source", bound="ScoresTrials")
 Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
 METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
@@ -72,6 +75,7 @@ FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell 
 LEAST_IN_COMPANY = 0.75
 LEAST_OF_MANY = 0.5
 MANY_CLUSTERS = 16
+FEWEST_OF_TRIALS = 5  # speakers or clusters: ways to adapt to fewer are not compared by trials between them
 ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
 TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
 ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
@@ -95,7 +99,7 @@ class Adapted:
 
 
 def adapt(
-    source: Chain,
+    source: Source,
     X: ArrayLike | Recordings | Statistics,
     speaker: ArrayLike | None = None,
     session: ArrayLike | None = None,
@@ -108,8 +112,8 @@ def adapt(
     prior: float = 0.02,
     device: Any = None,
     observer: Observer = SILENT,
-) -> Chain:
-    """The chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
+) -> Source:
+    """The PLDA or chain for the domain of the recordings `X`: see `Backend.adapt`. The source stays as it is.
 
     The observer may give the arrays of an earlier run instead of computing them.
     """
@@ -145,7 +149,7 @@ def adapt(
 class Adaptation:
     """One chain on its way to another domain; `story` tells what was done, and why."""
 
-    source: Chain
+    source: ScoresTrials
     target: Recordings | Statistics
     method: str
     weights: tuple[float, ...]
@@ -163,7 +167,7 @@ class Adaptation:
         self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
-    def run(self) -> Chain:
+    def run(self) -> Any:
         """The adapted chain."""
         is_statistics = isinstance(self.target, Statistics)
         if self.method == "auto":
@@ -223,9 +227,8 @@ class Adaptation:
         plda = self.source.plda_
         raw = self.statistics({})
         n = int(raw.n_recordings)
-        first = next(iter(steps.values()), plda)
-        if raw.d != first.n_features_in_:
-            wanted = first.n_features_in_
+        wanted = self.source.n_features_in_
+        if raw.d != wanted:
             raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
         mean = _mean(raw)
         variances = np.diagonal(to_numpy(anova.total_covariance(raw)))
@@ -236,7 +239,7 @@ class Adaptation:
             raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
         self.raw = raw
         if domain.whitens(self.source):
-            seen = domain.Seen(n, n * (mean - first.mean_))
+            seen = domain.Seen(n, n * (mean - next(iter(steps.values())).mean_))
         else:
             seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
         self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
@@ -418,7 +421,7 @@ class Adaptation:
             stats = self._measured(clusters)
         else:
             X = few(self.target, RECORDINGS_TO_CLUSTER)
-            sides = self._unscaled(self.levels.model, self.source.steps_).enroll(X, np.arange(len(X)))
+            sides = self._enroll(self.levels.model, self.source.steps_)(X, np.arange(len(X)))
             stats = self._measured(Recordings.from_arrays(X, cluster(sides).labels))
         n = levels_of.effective_speakers(stats)
         least = self._scatter_of_speakers(n)
@@ -464,60 +467,62 @@ class Adaptation:
 
         Those left out choose the levels that move, by their likelihood, and how far these go, by the cost of trials.
         """
+        if self.weights:
+            return self._to_speakers_by_weights(name, stats, steps, k, enough)
+        of_clusters = name != "labels"
         levels = self.levels
         whole = levels.fitting(stats)
-        sizes_are_known = name == "labels" and not self.weights  # clusters that are torn show sessions too large
 
         def moved(target: Target, shares: Shares) -> Model:
-            if sizes_are_known:  # a level that moves starts at the size of the target's: shapes go halfway at most
-                grown = levels.grown(target, session=shares.session > 0, noise=shares.noise > 0)
-                return labelled(grown, target, shares, k)
-            return labelled(levels, target, shares, k)
+            if of_clusters:  # some clusters are a part of a speaker, which makes differences between sessions too large
+                return labelled(levels, target, shares, k)
+            # A level that moves starts at the size of the target's: shapes go halfway at most.
+            grown = levels.grown(target, session=shares.session > 0, noise=shares.noise > 0)
+            return labelled(grown, target, shares, k)
 
-        def adapted(rule: Callable[[Statistics], Shares], part: Statistics) -> Model:
+        def adapted(move: Move, part: Statistics) -> Model:
             fitting = levels.fitting(part)
-            return moved(Target.of(fitting), rule(fitting))
+            return moved(Target.of(fitting), move.shares(fitting))
 
-        if self.weights:
-            shares = Shares(*self.weights)
-            way = partial(adapted, lambda part: shares)
-            if not (k or any(shares)):
-                self._note("the target counts for nothing: the source stays as it is")
-                return Adapted(levels.model, steps, k, shares._asdict())
-            calibrations = self._calibrations(name, stats, steps, [way]) if len(stats.speaker_ids) >= enough else []
-            calibration = calibrations[0] if calibrations else None
-            kappa = self._kappa(stats, steps, way)
-            return Adapted(way(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
         candidates = selection.moves(Target.of(whole))
         gain = self._choose_levels(name, stats, candidates, lambda target, part, move: moved(target, move.shares(part)))
         moves = candidates[:1]  # the source
         if any(gain.move[:3]):
             # Clusters may be wrong: by them, nothing goes further than usual.
-            moves += [gain.move._replace(odds=odds) for odds in (ODDS if name == "labels" else ODDS[:1])]
-        ways = [partial(adapted, move.shares) for move in moves]
+            moves += [gain.move._replace(odds=odds) for odds in (ODDS[:1] if of_clusters else ODDS)]
+        ways = [partial(adapted, move) for move in moves]
         n = len(stats.speaker_ids)
-        clusters_compete = name != "labels"
-        tried = self._calibrations(name, stats, steps, ways) if n >= 5 and (len(moves) > 1 or clusters_compete) else []
-        best = selection.best_way(tried) if tried else min(1, len(moves) - 1)
-        notes = list[str]()
-        calibration = None
-        if not best:
-            reason = "likely" if len(moves) == 1 else "easy to tell apart"
-            who = "clusters" if clusters_compete else "speakers"
-            notes.append(f"no level that moves makes held-out {who} more {reason}: covariances and calibration stay")
-        elif tried and n >= enough:
-            saved = tried[best].cost_before - tried[best].cost
-            if selection.saves_enough(tried[best], n):
-                calibration = tried[best]
-            else:
-                notes.append(f"a calibration by held-out trials would save {saved:.3f} bits: that of the source stays")
-        elif clusters_compete:
-            notes.append(f"{n} clusters are too few to calibrate with (at least {enough})")
-        adaptation = Adapted(ways[best](stats), steps, k, moves[best].shares(whole)._asdict(), calibration)
-        cost = (tried[best].cost if best else tried[best].cost_before) if tried else 1.0
-        kappa = None if clusters_compete else self._kappa(stats, steps, ways[best])  # clusters tear occasions apart
-        chosen = {**_told(gain), "odds": moves[best].odds}
-        return replace(adaptation, chosen=chosen, notes=tuple(notes), cost=cost, kappa=kappa)
+        compared = n >= FEWEST_OF_TRIALS and (len(moves) > 1 or of_clusters)
+        tried = self._calibrations(name, stats, steps, ways) if compared else []
+        decision = selection.decide(tried, len(moves), n, enough, of_clusters)
+        move = moves[decision.way]
+        way = ways[decision.way]
+        return Adapted(
+            way(stats),
+            steps,
+            k,
+            move.shares(whole)._asdict(),
+            decision.calibration,
+            chosen={**_told(gain), "odds": move.odds},
+            notes=decision.notes,
+            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters tear occasions apart
+            cost=decision.cost,
+        )
+
+    def _to_speakers_by_weights(self, name: str, stats: Statistics, steps: Steps, k: float, enough: int) -> Adapted:
+        """Adapt to speakers with the shares that were given; `enough` of them calibrate the ratios."""
+        shares = Shares(*self.weights)
+        if not (k or any(shares)):
+            self._note("the target counts for nothing: the source stays as it is")
+            return Adapted(self.levels.model, steps, k, shares._asdict())
+
+        def adapted(part: Statistics) -> Model:
+            return labelled(self.levels, Target.of(self.levels.fitting(part)), shares, k)
+
+        calibrations = self._calibrations(name, stats, steps, [adapted]) if len(stats.speaker_ids) >= enough else []
+        calibration = calibrations[0] if calibrations else None
+        kappa = self._kappa(stats, steps, adapted)
+        return Adapted(adapted(stats), steps, k, shares._asdict(), calibration, kappa=kappa)
 
     def _calibrations(
         self, name: str, stats: Statistics, steps: Steps, ways: Sequence[selection.Way]
@@ -581,8 +586,7 @@ class Adaptation:
             return self.partitions[name, trust]
 
         def compute() -> Arrays:
-            chain = self._unscaled(adapted.model, adapted.steps)
-            job = SessionSides(chain.enroll, labelled=True, device=self.device)
+            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.device)
             sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
@@ -599,12 +603,11 @@ class Adaptation:
             self.posteriors[name] = float(kept["posterior"][0])
         return self.partitions[name, trust]
 
-    def _unscaled(self, model: Model, steps: Steps) -> Chain:
-        """The chain of a model without scales and calibration, which serve trials and not partitions."""
+    def _enroll(self, model: Model, steps: Steps) -> Enroll:
+        """`enroll` of a model behind some steps, without the scales, which serve trials and not partitions."""
         plda = self.source.plda_.with_model(model)
         plda.scales_ = Scales()
-        plda.calibration_ = None
-        return Chain(plda, steps)
+        return partial(_enrolled, plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
         """Adaptations to the partitions that a model finds, but for those that leave too many sessions alone.
@@ -640,7 +643,7 @@ class Adaptation:
         if warn:
             warnings.warn(text, UserWarning, stacklevel=6)
 
-    def _result(self, adapted: Adapted) -> Chain:
+    def _result(self, adapted: Adapted) -> ScoresTrials:
         """The new chain. Scales stay; a calibration that the target gives replaces that of the source."""
         source = self.source.plda_
         plda = source.with_model(adapted.model)
@@ -679,7 +682,23 @@ class Adaptation:
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
         plda.adapted_ = self.story
-        return Chain(plda, adapted.steps)
+        return self.source.with_plda(plda, adapted.steps)
+
+
+def _enrolled(
+    plda: PLDA,
+    steps: Steps,
+    X: Array,
+    ids: ArrayLike,
+    session: ArrayLike | None = None,
+    channel: ArrayLike | None = None,
+    occasion: ArrayLike | None = None,
+    *,
+    device: Device = None,
+) -> Sides:
+    """Recordings behind some steps as sides of a PLDA; workers of a cluster can be sent it, unlike a closure."""
+    Z = through(steps, on_device(X, device), channel)
+    return plda.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 def _in_company(sizes: NDArray[Any]) -> float:

@@ -243,8 +243,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         ('labels', 30)
         """
         check_is_fitted(self)
-        adapted = adaptation.adapt(
-            domain.Chain(self.plda_, self.steps_),
+        return adaptation.adapt(
+            self,
             X,
             speaker,
             session,
@@ -257,9 +257,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
             device=device,
             observer=observer,
         )
+
+    def with_plda(self, plda: PLDA, steps: Steps | None = None) -> Self:
+        """A copy with another fitted PLDA, and with other fitted steps before it where these are given."""
         backend = copy(self)
-        backend.steps_ = adapted.steps_
-        backend.plda_ = adapted.plda_
+        backend.plda_ = plda
+        backend.steps_ = self.steps_ if steps is None else steps
         return backend
 
     @property
@@ -427,8 +430,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def load(cls, path: PathLike) -> Self:
         """Read what `save` wrote; a file of `PLDA.save` gives a chain of the PLDA alone."""
         with files.reading(path) as saved:
-            backend = cls.from_plda(PLDA.restored(saved)).set_params(**saved.chain)
-        backend.__dict__.update(saved.backend)
+            backend = cls(**saved.chain, plda=PLDA(**saved.parameters))
+            backend.__dict__.update(saved.backend, plda_=PLDA.restored(saved))
         return backend
 
     @classmethod
@@ -439,7 +442,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         backend.steps_ = {}
         backend.plda_ = copy(plda)
         backend.n_features_in_ = plda.n_features_in_
-        backend.counts_ = dict(getattr(plda, "counts_", {}))
+        backend.counts_ = dict(plda.counts_)
         backend.provenance_ = {}
         return backend
 

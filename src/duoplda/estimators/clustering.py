@@ -42,17 +42,14 @@ def unscaled(chain: ScoresTrials) -> Any:
     >>> unscaled(plda).ratio_model_ is plda.model_
     True
     """
-    plain: Any = copy(chain)
-    if hasattr(plain, "plda_"):
-        plain.plda_ = unscaled(plain.plda_)
-    else:
-        plain.scales_ = Scales()
-    return plain
+    plda = copy(chain.plda_)
+    plda.scales_ = Scales()
+    return chain.with_plda(plda)
 
 
 def of_one_session(chain: ScoresTrials) -> Any:
     """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
-    plda: Any = getattr(chain, "plda_", chain)
+    plda = chain.plda_
     V = to_numpy(plda.speaker_loadings_)
     U = to_numpy(plda.session_loadings_)
     V = loadings_of(V @ V.T + U @ U.T)
@@ -61,11 +58,7 @@ def of_one_session(chain: ScoresTrials) -> Any:
     else:
         kinds = {"channels": plda.channels_, "channel_priors": plda.channel_priors_}
         inside = type(plda).from_parameters(plda.channel_means_, V, None, plda.noise_precision_, **kinds)
-    if plda is chain:
-        return inside
-    outer: Any = copy(chain)
-    outer.plda_ = inside
-    return outer
+    return chain.with_plda(inside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +110,7 @@ def cluster_recordings(
         _check_sides(chain, X, known)
         clusters = cluster(X, **options)
         speaker = np.repeat(clusters.labels, X.counts @ X.types.sum(axis=1))
-        domain.check(domain.measured(chain), X.seen, domain.Spread.of(speaker), sides=[X])
+        domain.check(chain, X.seen, domain.Spread.of(speaker), sides=[X])
         return clusters
     if known is None:
         model = unscaled(of_one_session(chain) if within_session else chain)
@@ -141,7 +134,7 @@ def cluster_recordings(
     clusters = cluster(sides.unnamed(names), **options)
     one = np.zeros(len(row), np.int64)
     spread = domain.Spread.of(clusters.labels[row], one if within_session else row)
-    domain.check(domain.measured(chain), seen, spread, sides=[] if within_session else [sides])
+    domain.check(chain, seen, spread, sides=[] if within_session else [sides])
     return replace(clusters, ids=ids, labels=clusters.labels[row], item=clusters.item[row])
 
 

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +38,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import gamma
 
-from duoplda.arrays import Array, check_finite, namespace, on_device, take, to_numpy
+from duoplda.arrays import Array, check_finite, namespace, take, to_numpy
 from duoplda.data import Recordings
 from duoplda.data import labels as lab
 from duoplda.errors import DomainWarning, DuopldaError
@@ -48,6 +48,9 @@ from duoplda.model.summary import level_covariances
 from duoplda.trials.clustering import cluster
 from duoplda.trials.scatter import NumberOfSpeakers, number_by_scatter
 from duoplda.trials.sides import Seen, Sides, seen_together
+
+if TYPE_CHECKING:
+    from duoplda.estimators.plda import ScoresTrials
 
 __all__ = [
     "Domain",
@@ -116,57 +119,6 @@ def _equal(sizes: NDArray[Any], n: NDArray[Any] | float = 1.0) -> float:
     return float((n * sizes).sum() ** 2 / (n * sizes**2).sum())
 
 
-class MeasuredChain(Protocol):
-    """A fitted `Backend`, or what adaptation makes of one."""
-
-    @property
-    def plda_(self) -> Any:
-        """The fitted PLDA."""
-
-    @property
-    def steps_(self) -> dict[str, Any]:
-        """The fitted steps before it, by name."""
-
-    @property
-    def counts_(self) -> dict[str, int]:
-        """The numbers of speakers and more that it was trained on, as far as they are known."""
-
-    @property
-    def domain_memory(self) -> DomainMemory:
-        """What this very chain remembers; copies and files of it start anew."""
-
-
-@dataclass(frozen=True, eq=False)
-class Chain:
-    """Fitted steps of preprocessing and the PLDA behind them; a PLDA alone has no steps."""
-
-    plda_: Any
-    steps_: dict[str, Any] = field(default_factory=dict)
-    domain_memory: DomainMemory = field(default_factory=DomainMemory)
-    counts_: dict[str, int] = field(default_factory=dict)
-
-    def enroll(
-        self,
-        X: Array,
-        ids: ArrayLike,
-        session: Any = None,
-        channel: Any = None,
-        occasion: Any = None,
-        *,
-        device: Any = None,
-    ) -> Sides:
-        """Sets of recordings as sides of the PLDA."""
-        Z = through(self.steps_, on_device(X, device), channel)
-        return self.plda_.enroll(Z, ids, session, channel, occasion, device=device)
-
-
-def measured(model: Any) -> MeasuredChain:
-    """A back-end as it is; a PLDA alone as a chain without steps, which remembers what the PLDA does."""
-    if hasattr(model, "steps_"):
-        return model
-    return Chain(model, {}, model.domain_memory, getattr(model, "counts_", {}))
-
-
 class Domain(NamedTuple):
     """The distance of recordings from the training data, and what it is compared with.
 
@@ -186,7 +138,7 @@ class Domain(NamedTuple):
         return not self.distance > self.limit
 
 
-def limit(chain: MeasuredChain, spread: Spread, number: NumberOfSpeakers | None = None) -> float:
+def limit(chain: ScoresTrials, spread: Spread, number: NumberOfSpeakers | None = None) -> float:
     """The largest distance that does not count as another domain, for the mean of recordings with this spread.
 
     With `number`, the number of speakers is one of several, each with a probability, instead of that of the spread.
@@ -225,7 +177,7 @@ def limit(chain: MeasuredChain, spread: Spread, number: NumberOfSpeakers | None 
     return float(brentq(lambda D: probability @ distribution.sf(D) - exceeded, low, high, xtol=1e-12, rtol=1e-12))
 
 
-def _levels(chain: MeasuredChain) -> WhiteLevels:
+def _levels(chain: ScoresTrials) -> WhiteLevels:
     """Of the chain's PLDA; they are kept, as each call of `llr` asks for them."""
     plda = chain.plda_
     memory = chain.domain_memory
@@ -245,7 +197,7 @@ def _levels(chain: MeasuredChain) -> WhiteLevels:
 # -- what is summed up
 
 
-def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLike | None = None) -> Seen | None:
+def see(chain: ScoresTrials, X: Array, Z: Array | None = None, channel: ArrayLike | None = None) -> Seen | None:
     """Sum up recordings `X` (n, k), about the mean of a fitted `Backend`; `Z` are the same after its steps.
 
     Without `Z` they are made where they are needed. None: there are numbers too large to add up.
@@ -274,7 +226,7 @@ def see(chain: MeasuredChain, X: Array, Z: Array | None = None, channel: ArrayLi
 
 
 def look(
-    chain: MeasuredChain, recordings: Recordings, wanted: Collection[Any] | None = None
+    chain: ScoresTrials, recordings: Recordings, wanted: Collection[Any] | None = None
 ) -> tuple[Seen, NDArray[Any]]:
     """Sum up recordings that need not fit in memory, and return the ids of those that were summed up.
 
@@ -294,10 +246,10 @@ def look(
 
 
 def _look_at(
-    chain: MeasuredChain, wanted: frozenset[Any] | None, part: Recordings
+    chain: ScoresTrials, wanted: frozenset[Any] | None, part: Recordings
 ) -> Iterator[tuple[NDArray[Any], Seen]]:
     """Ids and sums of one part of recordings, chunk by chunk; a function that can be sent to workers of a cluster."""
-    d = _n_features_in(chain)
+    d = chain.n_features_in_
     for chunk in part.chunks():
         X = chunk.X
         ids = chunk.names
@@ -318,12 +270,7 @@ def _look_at(
 # -- what is made of the sums
 
 
-def _n_features_in(chain: MeasuredChain) -> int:
-    """The dimensions of recordings before the first step."""
-    return int(next(iter(chain.steps_.values()), chain.plda_).n_features_in_)
-
-
-def _matrices(chain: MeasuredChain) -> list[Floats] | None:
+def _matrices(chain: ScoresTrials) -> list[Floats] | None:
     """The matrices that follow the centre, up to whitening; None where a length or the PLDA comes before that.
 
     None for an adapted model, too: its whitening is that of the source, its total covariance that of the target.
@@ -341,12 +288,12 @@ def _matrices(chain: MeasuredChain) -> list[Floats] | None:
     return None
 
 
-def whitens(chain: MeasuredChain) -> bool:
+def whitens(chain: ScoresTrials) -> bool:
     """Whether distances are measured where the chain whitens; else they are in the space of its PLDA."""
     return _matrices(chain) is not None
 
 
-def distance(chain: MeasuredChain, seen: Seen) -> float:
+def distance(chain: ScoresTrials, seen: Seen) -> float:
     """D of recordings that were summed up with this fitted `Backend`.
 
     >>> from duoplda import Backend, PLDA
@@ -368,7 +315,7 @@ def distance(chain: MeasuredChain, seen: Seen) -> float:
         return float(mean @ mean)
 
 
-def measure(chain: MeasuredChain, seen: Seen, spread: Spread | int) -> Domain:
+def measure(chain: ScoresTrials, seen: Seen, spread: Spread | int) -> Domain:
     """The distance of recordings that were summed up with this fitted `Backend`, and its limit.
 
     `spread` may be a number of speakers, with equally many recordings each in as many sessions. It looks at the mean
@@ -386,7 +333,7 @@ def measure(chain: MeasuredChain, seen: Seen, spread: Spread | int) -> Domain:
     return Domain(distance(chain, seen), limit(chain, spread), d, seen.n, round(spread.n_speakers))
 
 
-def measure_sides(chain: MeasuredChain, seen: Seen, spread: Spread, sides: Sequence[Sides]) -> Domain:
+def measure_sides(chain: ScoresTrials, seen: Seen, spread: Spread, sides: Sequence[Sides]) -> Domain:
     """`measure`, or the same with a number of speakers that the scatter of sides tells, whichever limit is lower.
 
     >>> from duoplda import Backend, PLDA
@@ -443,7 +390,7 @@ def _sessions(sides: Sequence[Sides]) -> tuple[Floats, Floats]:
 
 
 def check(
-    chain: Any, seen: Seen | None, spread: Spread | None, stacklevel: int = 4, sides: Sequence[Sides] = ()
+    chain: ScoresTrials, seen: Seen | None, spread: Spread | None, stacklevel: int = 4, sides: Sequence[Sides] = ()
 ) -> None:
     """Warn, once for each chain, if recordings are too far from its training data.
 
@@ -464,7 +411,7 @@ def check(
     memory = chain.domain_memory
     if seen is None or not seen.n or memory.warned or seen.inside is whitens(chain):
         return
-    if len(seen.sum) != (chain.plda_.n_features_in_ if seen.inside else _n_features_in(chain)):
+    if len(seen.sum) != (chain.plda_.n_features_in_ if seen.inside else chain.n_features_in_):
         return  # another chain, with other steps, has seen them
     if spread is None:
         most = Spread(sum(len(side) for side in sides), _equal(*_sessions(sides)), seen.n)
@@ -486,7 +433,7 @@ def check(
     )
 
 
-def check_sides(chain: Any, enrolled: Sides, tests: Sides, *, may_be_copies: bool = False) -> None:
+def check_sides(chain: ScoresTrials, enrolled: Sides, tests: Sides, *, may_be_copies: bool = False) -> None:
     """`check` for all recordings of both sides of trials.
 
     Where nothing is known of the recordings, those of one speaker may all be copies of one of them.

@@ -73,7 +73,7 @@ class SavedModel:
 
 def write(path: Path, model: ScoresTrials, provenance: Mapping[str, Any] | None, force: bool) -> None:
     """Write a fitted PLDA, or a back-end with its PLDA; neither changes."""
-    plda: Any = getattr(model, "plda_", model)
+    plda = model.plda_
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in PLDA_ARRAYS}
     header: dict[str, Any] = {
         "plda": plain(plda),
@@ -83,7 +83,7 @@ def write(path: Path, model: ScoresTrials, provenance: Mapping[str, Any] | None,
         "cost": plda.cost_,
         "model_costs": plda.model_costs_,
         "channel_costs": list(plda.channel_costs_.items()),
-        "counts": dict(getattr(model, "counts_", {})),
+        "counts": dict(model.counts_),
     }
     if plda.occasion_correlation_ is not None:
         header["occasion_correlation"] = float(plda.occasion_correlation_)
@@ -179,7 +179,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items()}
     plda = _plda_attributes(arrays, header) | {"channel_priors_": priors}
     backend: dict[str, Any] = {"steps_": {}, "n_features_in_": model.d, "counts_": plda["counts_"]}
-    chain: dict[str, Any] = {}
+    chain: dict[str, Any] = {"whiten": False, "length_norm": False}  # of a file of a PLDA alone
     if "chain" in header:
         chain = {name: header["chain"][name] for name in CHAIN_PARAMETERS}
         backend["steps_"], d = _steps(arrays, header)

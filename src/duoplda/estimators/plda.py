@@ -79,6 +79,9 @@ class ModelParameter:
 class ScoresTrials(ABC):
     """Trials between enrolled sides: what a PLDA and a back-end around it share."""
 
+    plda_: PLDA  # of a PLDA itself
+    steps_: dict[str, Any]  # the fitted steps before it, by name; a PLDA alone has none
+    counts_: dict[str, int]  # of the training data, as far as they are known
     n_features_in_: int
     calibration_: Any = None
     adapted_: Any = None
@@ -97,6 +100,10 @@ class ScoresTrials(ABC):
     @abstractmethod
     def ratio_model_(self) -> Model:
         """The parameters that serve ratios."""
+
+    @abstractmethod
+    def with_plda(self, plda: PLDA, steps: dict[str, Any] | None = None) -> Self:
+        """A copy with another fitted PLDA, and with other fitted steps before it where these are given."""
 
     @abstractmethod
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
@@ -297,7 +304,7 @@ class ScoresTrials(ABC):
                     raise DuopldaError(f"{name}: {error}") from None
             sides.append(side)
         self.check_sides(*sides)
-        domain.check_sides(domain.measured(self), *sides, may_be_copies=not isinstance(enrolled, Sides))
+        domain.check_sides(self, *sides, may_be_copies=not isinstance(enrolled, Sides))
         return sides[0], sides[1]
 
     def _rows(self, X: ArrayLike, **labels: Any) -> Array:
@@ -715,6 +722,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         plda.calibration_ = None
         plda.occasion_correlation_ = None
         plda.cost_ = None
+        plda.counts_ = {}
         plda.model_costs_ = {}
         plda.channel_costs_ = {}
         return plda._keep(model, priors / priors.sum())
@@ -748,8 +756,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         'labels'
         """
         check_is_fitted(self)
-        adapted = adaptation.adapt(
-            domain.Chain(self),
+        return adaptation.adapt(
+            self,
             X,
             speaker,
             session,
@@ -760,9 +768,23 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
             centre=centre,
             prior=prior,
             device=device,
-        ).plda_
-        assert isinstance(adapted, type(self))
-        return adapted
+        )
+
+    @property
+    def plda_(self) -> Self:  # type: ignore[override]
+        """This PLDA: it is a chain without steps."""
+        return self
+
+    @property
+    def steps_(self) -> dict[str, Any]:  # type: ignore[override]
+        """No steps: recordings are taken as they are."""
+        return {}
+
+    def with_plda(self, plda: PLDA, steps: dict[str, Any] | None = None) -> Self:
+        """The other PLDA itself, as nothing comes before it."""
+        assert not steps
+        assert isinstance(plda, type(self))
+        return plda
 
     def with_model(self, model: Model) -> Self:
         """A copy of this fitted PLDA with the parameters of another model; all else stays, the calibration too."""
@@ -902,7 +924,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         with np.errstate(over="ignore"):
             xp = namespace(enrolled.gamma)
             _finite(rows, *(xp.sum(a * a, axis=1) for a in (enrolled.gamma, enrolled.z)))
-        enrolled.seen = domain.see(domain.measured(self), rows)
+        enrolled.seen = domain.see(self, rows, rows)
         return enrolled
 
     @staticmethod

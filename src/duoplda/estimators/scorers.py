@@ -77,8 +77,7 @@ def held_out_trials(
         raise DuopldaError("y is None: give the speaker of each row")
     check_index(X=X, y=y, session=session, channel=channel)
     n = X.shape[0] if hasattr(X, "shape") else len(X)  # type: ignore[arg-type]
-    plda: Any = getattr(last, "plda_", last)
-    if session is None and plda.session_loadings_.shape[1]:
+    if session is None and last.plda_.session_loadings_.shape[1]:
         warnings.warn(
             "no sessions were given for the held-out recordings, but the model was trained with sessions of several "
             "recordings: if there are such here, too, copies of a recording become target trials. Give `session`, in "

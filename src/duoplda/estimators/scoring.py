@@ -27,6 +27,7 @@ from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import checks, domain
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.plda import PLDA
+from duoplda.estimators.preprocessing import through
 from duoplda.estimators.sessions import ById, enroll_sides, known_labels
 from duoplda.io import Coded, Enrollment, ScoreMatrix, Scores, Trials
 from duoplda.trials.blocks import Scorer
@@ -147,7 +148,7 @@ class Job:
         check_finite(X, ids)
         X = on_device(X, self.device)
         kinds = known_labels(self.channel, ids)
-        Z = self.chain.transform(X, kinds)
+        Z = through(self.chain.steps_, X, kinds)
         return ids, Z, domain.see(self.chain, X, Z, kinds) if self.watch else None
 
 

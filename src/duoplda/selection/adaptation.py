@@ -267,3 +267,49 @@ def bounded(
         between_limits = minimize_scalar(lambda scale: cost(scale, within(scale)), bounds=limits, method="bounded").x
         scale = min((*limits, float(between_limits)), key=lambda scale: cost(scale, within(scale)))
     return float(scale), within(scale), cost(scale, within(scale))
+
+
+# -- what follows from all of them
+
+
+class Decision(NamedTuple):
+    """Which way to adapt is taken, and what its trials give."""
+
+    way: int  # its place; 0: the source stays as it is
+    calibration: HeldOutCalibration | None  # None: that of the source stays
+    cost: float  # of trials; 1: they tell nothing, or there are none
+    notes: tuple[str, ...]  # why something stays, for people
+
+
+def decide(
+    tried: Sequence[HeldOutCalibration], n_ways: int, n_speakers: int, enough: int, of_clusters: bool = False
+) -> Decision:
+    """Take the way whose trials cost least, and its calibration where this saves more than chance would.
+
+    Parameters
+    ----------
+    tried : the calibrations of all ways, the first of which is the source; empty: there are no trials
+    n_ways : their number; without trials the last one is taken
+    n_speakers, enough : the number of speakers (or clusters), and how many of them calibrate the ratios
+
+    >>> source = HeldOutCalibration(0.5, 0.0, cost=0.5, cost_before=0.6)
+    >>> decide([source, source._replace(cost=0.4)], 2, 30, enough=5)[:3]
+    (1, HeldOutCalibration(scale=0.5, offset=0.0, cost=0.4, cost_before=0.6), 0.4)
+    >>> decide([], 2, 4, enough=5).way
+    1
+    """
+    way = best_way(tried) if tried else min(1, n_ways - 1)
+    if not way:
+        who = "clusters" if of_clusters else "speakers"
+        reason = "likely" if n_ways == 1 else "easy to tell apart"
+        note = f"no level that moves makes held-out {who} more {reason}: covariances and calibration stay"
+        return Decision(0, None, tried[0].cost_before if tried else 1.0, (note,))
+    if not tried or n_speakers < enough:
+        note = f"{n_speakers} clusters are too few to calibrate with (at least {enough})"
+        return Decision(way, None, tried[way].cost if tried else 1.0, (note,) if of_clusters else ())
+    chosen = tried[way]
+    if saves_enough(chosen, n_speakers):
+        return Decision(way, chosen, chosen.cost, ())
+    saved = chosen.cost_before - chosen.cost
+    note = f"a calibration by held-out trials would save {saved:.3f} bits: that of the source stays"
+    return Decision(way, None, chosen.cost, (note,))

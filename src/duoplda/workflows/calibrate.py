@@ -54,30 +54,9 @@ def calibrate(
 
     Returns what was learnt, and how good it is: numbers and texts by name; nothing where a calibration was read.
     """
-    as_calibration = out is not None and Path(out).suffix.lower() == ".safetensors"
-    neither = (source is None) == (not scores) or (source is None) != (trials is not None)
-    cause = "give either `scores` and `trials` to learn from, or `source`, a calibration learnt before"
-    refuse(neither, cause)
-    cause = "say where the result goes: `out` for scores of `apply`, `model`, or both"
-    refuse(out is None and (model is None or apply), cause)
-    cause = "`out` with .safetensors gets the calibration itself; name a score file for those of `apply`"
-    refuse(as_calibration and (apply or source), cause)
-    refuse(source and not apply and out is not None, "`source` needs `apply`: the scores to calibrate")
-    cause = f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems"
-    refuse(method not in (None, "fusion") and len(scores) > 1, cause)
-    cause = "`symmetric` and `held_out` go with `quality`, the table of side information"
-    refuse(quality is None and (held_out is not None or symmetric is not None), cause)
-    about_speakers = speakers is not None or enroll is not None
-    cause = "`speakers` and `enroll` go with `quality`, or with `method` bootstrap"
-    refuse(quality is None and method != "bootstrap" and about_speakers, cause)
-    other_method = method is not None or bounds != "none" or max(len(scores), len(apply)) > 1
-    cause = "`quality` is a method of its own, for one file of `scores`; leave `method` and `bounds` out"
-    refuse(quality is not None and other_method, cause)
-    cause = "`bounds` are learnt, from `scores` and `trials`; a calibration of `source` has its own"
-    refuse(source is not None and bounds != "none", cause)
-    for_learning = speakers is not None or held_out is not None or symmetric is not None
-    cause = "`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`"
-    refuse(for_learning and source is not None, cause)
+    _check_goals(scores, trials, source, out, apply, model)
+    _check_methods(scores, apply, source, method, bounds, quality)
+    _check_labels(source, method, quality, speakers, enroll, symmetric, held_out)
     scores, apply = held_lists(*scores), held_lists(*apply)  # read to learn from, and again to be calibrated
     quality, enroll = held_lists(quality, enroll)
     inputs = [*scores, *apply, trials, source, model, quality, speakers, enroll]
@@ -102,7 +81,7 @@ def calibrate(
             learnt = _learn_with_quality(name, fitted, matched, table, speakers, held_out, log10, force)
     if model is not None:
         _store(model, fitted, force)
-    if out is not None and as_calibration:
+    if out is not None and _is_calibration(out):
         fitted.save(out, force=force)
     elif out is not None:
         systems = {str(path): in_nats(read_scores(path, columns=columns), log10) for path in apply or scores}
@@ -116,6 +95,67 @@ def calibrate(
             calibrated = Scores(values.enroll[rows], values.test[rows], ratios)
         write_scores(out, in_log10(calibrated, log10), force=force)
     return learnt
+
+
+def _check_goals(
+    scores: Sequence[PathLike],
+    trials: PathLike | None,
+    source: PathLike | None,
+    out: PathLike | None,
+    apply: Sequence[PathLike],
+    model: PathLike | None,
+) -> None:
+    """Refuse a calibration that comes from nowhere or from two places, and results that go nowhere."""
+    cause = "give either `scores` and `trials` to learn from, or `source`, a calibration learnt before"
+    refuse((source is None) == (not scores) or (source is None) != (trials is not None), cause)
+    cause = "say where the result goes: `out` for scores of `apply`, `model`, or both"
+    refuse(out is None and (model is None or apply), cause)
+    cause = "`out` with .safetensors gets the calibration itself; name a score file for those of `apply`"
+    refuse(_is_calibration(out) and (apply or source), cause)
+    refuse(source and not apply and out is not None, "`source` needs `apply`: the scores to calibrate")
+
+
+def _check_methods(
+    scores: Sequence[PathLike],
+    apply: Sequence[PathLike],
+    source: PathLike | None,
+    method: str | None,
+    bounds: str,
+    quality: PathLike | None,
+) -> None:
+    """Refuse methods that do not go together, or not with so many systems."""
+    cause = f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems"
+    refuse(method not in (None, "fusion") and len(scores) > 1, cause)
+    other_method = method is not None or bounds != "none" or max(len(scores), len(apply)) > 1
+    cause = "`quality` is a method of its own, for one file of `scores`; leave `method` and `bounds` out"
+    refuse(quality is not None and other_method, cause)
+    cause = "`bounds` are learnt, from `scores` and `trials`; a calibration of `source` has its own"
+    refuse(source is not None and bounds != "none", cause)
+
+
+def _check_labels(
+    source: PathLike | None,
+    method: str | None,
+    quality: PathLike | None,
+    speakers: PathLike | None,
+    enroll: PathLike | None,
+    symmetric: bool | None,
+    held_out: PathLike | None,
+) -> None:
+    """Refuse options about speakers and side information where nothing is learnt from these."""
+    cause = "`symmetric` and `held_out` go with `quality`, the table of side information"
+    refuse(quality is None and (held_out is not None or symmetric is not None), cause)
+    about_speakers = speakers is not None or enroll is not None
+    cause = "`speakers` and `enroll` go with `quality`, or with `method` bootstrap"
+    refuse(quality is None and method != "bootstrap" and about_speakers, cause)
+    for_learning = speakers is not None or held_out is not None or symmetric is not None
+    cause = "`speakers`, `symmetric` and `held_out` are for learning, from `scores` and `trials`"
+    refuse(for_learning and source is not None, cause)
+
+
+def _is_calibration(out: PathLike | None) -> bool:
+    """Whether the output is the calibration, and not scores."""
+    return out is not None and Path(out).suffix.lower() == ".safetensors"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from duoplda.io.common import TABLE_SUFFIXES, held
 from duoplda.io.labels import write_table
 from duoplda.io.recordings import unlabelled
 from duoplda.report import write_diarization_report
+from duoplda.trials.sides import Sides
 from duoplda.workflows import option
 from duoplda.workflows._audio import embedded_windows
 from duoplda.workflows._files import (
@@ -79,35 +80,24 @@ def diarize(
 
     With `audio` and `extractor`, windows of the audio are embedded first, wherever speech is.
     """
-    one_of_two = (embeddings is None) != (audio is None) and (audio is None) == (extractor is None)
-    refuse(not one_of_two, "give either `embeddings`, or `audio` and `extractor`")
-    cause = "`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is"
-    refuse(audio is not None and (segments is not None or ids is not None), cause)
+    _check_recordings(embeddings, audio, extractor, segments, ids)
     refuse(not hmm and not refine, "`hmm` is about the refinement: leave out either of the two")
     cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
     refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)
     known_or_linked = link or speakers_known is not None or registry is not None
     cause = "`cannot_link_within` is for `link`, or for known speakers"
     refuse(cannot_link_within and not known_or_linked, cause)
-    no_table = confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES
-    refuse(no_table, f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
-    outputs = [Path(path).resolve() for path in (out, confidence, report) if path is not None]
-    refuse(len({*outputs}) < len(outputs), "`out`, `confidence` and `report` must be different files")
+    _check_outputs(out, confidence, report)
     lists = ids, model, transform, segments, overlap, speakers_known, extractor, *(audio or [])
     check_outputs([out, confidence, report], force, [embeddings], lists)
-    options: dict[str, Any] = {"start": start, "Fa": Fa, "Fb": Fb, "loop": loop, "discount": discount, "prior": prior}
-    options |= {"n_speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers}
-    options["n_dimensions"] = dimensions
-    options |= {"link": link, "link_prior": link_prior, "cannot_link_within": cannot_link_within}
-    options["known_prior"] = known_prior
-    options["refine"] = ("vbx" if hmm else "gmm") if refine else None
+    numbers: dict[str, dict[int, float]] = {}  # of speakers: a probability of each, by file
     with (
         embedded_windows(audio, extractor, embeddings, segments, note, show) as (embeddings, segments),
         reader("cpu", None, note, show, columns=columns, domain_check=domain_check) as (read, _),
     ):
         chain, _ = load_model(model, transform)
-        options["segments_are"] = segment_level(segments_are, chain, note)
-        options["known"] = known_speakers(chain, speakers_known, registry)
+        level = segment_level(segments_are, chain, note)
+        known = known_speakers(chain, speakers_known, registry)
         embedded = EmbeddedIds(embeddings, ids, columns, allow_missing, note)
         absent = partial(embedded.missing, "segments have no embedding")
 
@@ -115,11 +105,31 @@ def diarize(
             unlabelled("embeddings have no segment", len(names), names, strict, note)
 
         windows = _windows(segments, embedded, unlisted)
-        options["overlap"] = None if overlap is None else diarization.read_regions(overlap)
-        numbers: dict[str, dict[int, float]] = {}
-        options["told"] = lambda file, found: numbers.update({file: found.numbers})
         turns = diarization.diarize(
-            chain, read(embeddings, ids, model=chain), windows, absent=absent, unlisted=unlisted, **options
+            chain,
+            read(embeddings, ids, model=chain),
+            windows,
+            start=start,
+            refine=("vbx" if hmm else "gmm") if refine else None,
+            segments_are=level,
+            Fa=Fa,
+            Fb=Fb,
+            loop=loop,
+            discount=discount,
+            prior=prior,
+            n_speakers=speakers,
+            min_speakers=min_speakers,
+            max_speakers=max_speakers,
+            n_dimensions=dimensions,
+            link=link,
+            link_prior=link_prior,
+            cannot_link_within=cannot_link_within,
+            known=known,
+            known_prior=known_prior,
+            overlap=None if overlap is None else diarization.read_regions(overlap),
+            told=lambda file, labelled: numbers.update({file: labelled.numbers}),
+            absent=absent,
+            unlisted=unlisted,
         )
     diarization.write_rttm(out, turns, force=force)
     if confidence is not None:
@@ -127,6 +137,35 @@ def diarize(
     if report is not None:
         origin: dict[str, Any] = {"commands": [command] if command else [], "hashes": file_hashes([model, segments])}
         write_diarization_report(report, turns, numbers=numbers, **origin, force=force)
+    return _summary(turns, numbers, known)
+
+
+def _check_recordings(
+    embeddings: PathLike | None,
+    audio: Sequence[PathLike] | None,
+    extractor: PathLike | None,
+    segments: PathLike | None,
+    ids: str | None,
+) -> None:
+    """Refuse all but embeddings, or audio and its extractor."""
+    one_of_two = (embeddings is None) != (audio is None) and (audio is None) == (extractor is None)
+    refuse(not one_of_two, "give either `embeddings`, or `audio` and `extractor`")
+    cause = "`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is"
+    refuse(audio is not None and (segments is not None or ids is not None), cause)
+
+
+def _check_outputs(out: PathLike, confidence: PathLike | None, report: PathLike | None) -> None:
+    """Refuse a table of another format, and two outputs of one name."""
+    no_table = confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES
+    refuse(no_table, f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
+    outputs = [Path(path).resolve() for path in (out, confidence, report) if path is not None]
+    refuse(len({*outputs}) < len(outputs), "`out`, `confidence` and `report` must be different files")
+
+
+def _summary(
+    turns: diarization.Diarization, numbers: dict[str, dict[int, float]], known: Sides | None
+) -> dict[str, Any]:
+    """How many speakers, known speakers and turns there are, and what is known of each file."""
     files: dict[str, dict[str, Any]] = {}
     for code, name in enumerate(turns.file.names.tolist()):
         part = turns[turns.file.codes == code]
@@ -134,7 +173,6 @@ def diarize(
         files[name] = {"speakers": n_speakers, "turns": len(part), "seconds": float(part.duration.sum())}
         files[name]["number_posterior"] = {str(k): p for k, p in numbers[name].items()}
         files[name]["confidence"] = _rows({k: v for k, v in confidence_of(part).items() if k != "file"})
-    known = options["known"]
     named = set() if known is None else {*known.ids.astype(str).tolist()} & {*turns.speaker.values.tolist()}
     counts = {"speakers": len({*turns.speaker.codes.tolist()}), "known": len(named), "turns": len(turns)}
     return {**counts, "files": files}
