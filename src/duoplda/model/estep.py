@@ -42,6 +42,18 @@ SpeakerSums = tuple[Array, Array, Array]
 Loadings = tuple[Array, Array] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """What follows from a model before sessions are looked at: its terms by type, and posteriors of the speakers."""
+
+    terms: Terms
+    means: list[Array]  # (C,) m_c (K_c d,)
+    loadings: list[Loadings]  # (C,)
+    speakers: Speakers
+    ln: float  # the log-likelihood but for sum_j (ln|P| + z'Pz) / 2
+    flops: float  # about, of the sums over sessions of all types; 0 where the host does not compute them
+
+
 class EStep:
     """The E-step for given statistics, whose speakers are grouped by pattern once."""
 
@@ -57,20 +69,50 @@ class EStep:
         self.added = np.concatenate([counts.T, np.ones((1, len(counts)))])
         self.parts = [(c, rows) for c, b in enumerate(stats.blocks) for rows in ar.row_blocks(len(b.n), stats.offset)]
 
+    @ar.reproducible()
     def ln_likelihood(self, model: Model) -> float:
         """The log-likelihood alone, at a fraction of the cost."""
-        return self(model, moments=False).ln_likelihood
+        hidden = self._hidden(model, self.pattern_weights[:, :0])
+        types = range(len(hidden.means))
+        by_type = ar.in_order(lambda c: _sessions(self.stats, hidden, c)[0], types, hidden.flops)
+        return sum(by_type, hidden.ln)
 
     @ar.reproducible()
-    def __call__(self, model: Model, moments: bool = True) -> Moments:
-        """The log-likelihood of a model and the expectations under it; without `moments`, these are empty or 0."""
+    def __call__(self, model: Model) -> Moments:
+        """The log-likelihood of a model, and the expectations under it."""
         stats = self.stats
         xp = ar.namespace(model.V)
-        d = model.d
         q = model.ny + model.nx + 1
+        n_types = len(stats.blocks)
+        hidden = self._hidden(model, self.pattern_weights)
+        sums = self._speaker_sums(hidden.speakers, hidden.loadings)
+        ln = hidden.ln
+        C = ar.zeros((model.K, model.d, q), stats.offset)
+        added = ar.zeros((len(self.added), q * q), stats.offset)
+        # E[t t'] of as many types as fit into 32 MB, which are then added to R and rho in one product.
+        most = max(1, (1 << 25) // (8 * q * q))
+        E = ar.zeros((min(most, n_types), q, q), stats.offset)
+        for part in (range(start, min(start + most, n_types)) for start in range(0, n_types, most)):
+            tasks = [(c, sums[c], E[c - part.start, ...]) for c in part]
+            share = hidden.flops * len(part) / n_types
+            by_type = list(ar.in_order(lambda task: _sessions(stats, hidden, *task), tasks, share))
+            ln = sum((ln_c for ln_c, _ in by_type), ln)
+            n = ar.put(self.added[:, part.start : part.stop], added)
+            added += n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
+            self._add_products(C, part, hidden.loadings, sums, [FX for _, FX in by_type])
+        added = xp.reshape(added, (len(self.added), q, q))
+        w = ar.put(stats.weights, added)
+        y = hidden.speakers.mean
+        yy = hidden.speakers.covariance[-1, ...] + ar.gram(xp.sqrt(w)[:, None] * y)
+        return Moments(ln, added[:-1, ...], self.group, C, added[-1, ...], w @ y, yy, stats.n_speakers)
+
+    def _hidden(self, model: Model, pattern_weights: NDArray[np.float64]) -> Hidden:
+        """The posteriors q(y_i), with sums of Lambda^-1 over patterns with these weights (P, Q)."""
+        stats = self.stats
+        xp = ar.namespace(model.V)
         terms = Terms(model, stats.types)
         m = model.mu - stats.offset
-        means = [b.stacked(m) for b in stats.blocks]  # (C,) m_c (K_c d,)
+        means = [b.stacked(m) for b in stats.blocks]
         loadings = list[Loadings]()
         for c, b in enumerate(stats.blocks):
             # Of a type with fewer speakers than factors, the rows F and A are multiplied instead, which costs less than
@@ -78,32 +120,16 @@ class EStep:
             few = len(b.n) < max(model.nx, model.ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1
             loadings.append(None if few and not b.squared else terms.stacked(b.present, c))
         gamma = self._gamma(means, loadings, terms)
-        post = self._speakers(terms, gamma, moments)
-        sums: list[Any] = self._speaker_sums(post, loadings) if moments else [None] * len(means)
-        w = ar.put(stats.weights, gamma)
-        ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
-        ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
-        total = ar.zeros((len(self.added), q * q if moments else 0), gamma)
-        C = ar.zeros((model.K, d, q), gamma)
-        cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
-        # E[t t'] of as many types as fit into 32 MB, which are then added to R and rho in one product.
-        most = max(1, (1 << 25) // (8 * q * q))
-        E = ar.zeros((min(most, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
-        for part in (range(a, min(a + most, len(means))) for a in range(0, len(means), most)):
-            tasks = [(c, means[c], loadings[c], sums[c], E[c - part.start, ...]) for c in part]
-            share = cost * len(part) / len(means)
-            by_type = list(ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, share))
-            ln = sum((ln_c for ln_c, _ in by_type), ln)
-            if moments:
-                n = ar.put(self.added[:, part.start : part.stop], gamma)
-                total_of_part = n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
-                total = total_of_part if len(part) == len(means) else total + total_of_part
-                self._add_products(C, part, loadings, sums, [FX for _, FX in by_type])
-        total = xp.reshape(total, (len(self.added), q, q) if moments else (len(self.added), 0, 0))
-        R = total[:-1, ...]
-        rho = total[-1, ...]
-        yy = (post.covariance[-1, ...] if moments else 0.0) + ar.gram(xp.sqrt(w)[:, None] * post.mean)
-        return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
+        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < model.nx < model.ny else None
+        if parts is not None and parts.pays(self.patterns):
+            y = speakers_by_rank(parts, self.patterns, gamma, pattern_weights)
+        else:
+            y = speakers(terms.G, self.patterns, gamma, pattern_weights)
+        ln = self._ln_noise(model) + 0.5 * float(xp.sum(ar.put(stats.weights, gamma)[:, None] * gamma * y.mean))
+        ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * y.ln_Lambda))
+        q = model.ny + model.nx + 1
+        flops = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
+        return Hidden(terms, means, loadings, y, ln, flops)
 
     def _add_products(
         self, C: Array, part: range, loadings: list[Loadings], sums: list[SpeakerSums], by_type: list[Array]
@@ -153,16 +179,6 @@ class EStep:
             ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], part)
         return gamma
 
-    def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
-        """q(y_i), and the sums of Lambda^-1 over patterns that the moments need."""
-        weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
-        ny = gamma.shape[1]
-        nx = terms.J.shape[1]
-        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
-        if parts is not None and parts.pays(self.patterns):
-            return speakers_by_rank(parts, self.patterns, gamma, weights)
-        return speakers(terms.G, self.patterns, gamma, weights)
-
     def _speaker_sums(self, post: Speakers, loadings: list[Loadings]) -> list[SpeakerSums]:
         """The sums over speakers that each type needs."""
         weights = self.stats.weights
@@ -202,22 +218,23 @@ def _times(b: TypeBlock, rows: Array, loadings: Array) -> Array:
 
 
 def _sessions(
-    stats: Statistics, terms: Terms, c: int, m: Array, loadings: Loadings, sums: SpeakerSums | None, E: Array
+    stats: Statistics, hidden: Hidden, c: int, sums: SpeakerSums | None = None, E: Array = None
 ) -> tuple[float, Array | None]:
-    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'], written to E (q, q), and F E[x]' (K_c d, nx).
-
-    With J and P those of the type:
+    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2; E[t t'], written to E (q, q); and F E[x]' (K_c d, nx).
 
     sum E[x]    = P U'W sum (F - m) - PJ sum n y,   sum E[x y'] = P U'W sum (F - m) y' - PJ sum n yy'
     sum E[x x'] = P U'W sum (F - m)(F - m)' WU P - P U'W sum (F - m) y' (PJ)' - (..)' + PJ sum n yy' (PJ)' + H P
     sum F E[x]' = sum F (F - m)' WU P - sum F y' (PJ)'
 
-    Where rows are multiplied, the last result is (h + m, q): the products of the h rows F and the m rows A with it add
-    up to the sum of F E[t]'.
+    Without `sums` of the speakers, only the first is computed. Where rows are multiplied, the last one is (h + m, q):
+    the products of the h rows F and the m rows A with it add up to the sum of F E[t]'.
     """
     b = stats.blocks[c]
     H = float(stats.H[c])
     f = stats.f[c]
+    m = hidden.means[c]
+    loadings = hidden.loadings[c]
+    terms = hidden.terms
     P = terms.P[c, ...]
     PJ = terms.PJ[c, ...]
     xp = ar.namespace(P)
