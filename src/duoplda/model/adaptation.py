@@ -282,7 +282,8 @@ class Levels:
         if S is None and target.both is not None:
             S = target.both - self.B
         if target.noise is not None and S is not None:
-            of_sessions, of_noise = ratio(size(S), size(self.S)), ratio(size(target.noise), size(N))
+            of_sessions = ratio(size(S), size(self.S))
+            of_noise = ratio(size(target.noise), size(N))
         else:
             below = size(self.S + N)
             if target.below is not None:
@@ -395,7 +396,8 @@ def between(levels: Levels, target: Target, shares: SessionShares, k: float, *, 
 
 def _one_grows(new: Floats, old: Floats, stays: Floats) -> tuple[Floats, Floats]:
     """A part `stays` of `old` after this has become `new`, and the rest: the part falls with it, but does not grow."""
-    root, inverse = _root(old), _root(old, -0.5)
+    root = _root(old)
+    inverse = _root(old, -0.5)
     s, E = np.linalg.eigh(symmetric(inverse @ new @ inverse))
     fallen = (root @ E * np.minimum(s, 1)) @ (root @ E).T
     (part,) = _moved_together(fallen, old, stays)

@@ -219,7 +219,8 @@ def calibrate(left_out: LeftOut, before: Any, of_clusters: bool = False) -> list
         for part, way, (tar, non) in zip(pooled, models, scores, strict=True):
             if by_structure:
                 of_tar, of_non = held_out.structure(way.__getitem__)
-                tar, non = before.transform(tar, *of_tar), before.transform(non, *of_non)
+                tar = before.transform(tar, *of_tar)
+                non = before.transform(non, *of_non)
             part.append((tar, non, held_out.weight))
     if not pooled[0]:
         return []
