@@ -1,4 +1,4 @@
-"""Built-in data: labelled recordings drawn from a documented two-source model, of uneven counts on purpose."""
+"""Built-in data: labelled recordings drawn from a two-source model, with numbers of sessions and copies that vary."""
 
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -111,6 +111,7 @@ def draw(
 
 
 def _generator(seed: Seed) -> np.random.Generator:
+    """The generator of a seed, or a generator as it is."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -139,6 +140,7 @@ def sample(
 
 
 def _counts(rng: np.random.Generator, counts: Counts, n: int, name: str) -> NDArray[np.int64]:
+    """(n,) numbers of sessions or recordings, drawn from their range."""
     ends = np.asarray(counts if np.ndim(counts) else [counts, counts])
     low, high = ends.tolist() if ends.shape == (2,) and ends.dtype.kind in "iu" else (0, 0)
     if not 1 <= low <= high:

@@ -16,9 +16,10 @@ from duoplda.model.parameters import Model, floored
 class Anderson:
     """Extrapolates EM from its last steps t -> g(t), the parameters being one vector.
 
-    With f = g(t) - t, the next point is g - sum_i a_i (g_{i+1} - g_i), a the least-squares fit of f by f_{i+1} - f_i.
-    That is where f would be 0. Steps that grow along a line lead away from such a point, which is no maximum: then the
-    next point is further along the line, by four times as many steps as the last time.
+    With f = g(t) - t, the next point is g - sum_i a_i (g_{i+1} - g_i), where a is the least-squares fit of f by the
+    differences f_{i+1} - f_i: if g were linear, f would be 0 there. If the steps grow along a line, the point where f
+    would be 0 lies behind them and is no maximum (a saddle, for example). Then the next point is ahead on the line,
+    four times as many steps away as the last move was long.
     """
 
     def __init__(self, steps: tuple[Array, ...], images: tuple[Array, ...], like: Array, depth: int, floor: float):
@@ -28,12 +29,12 @@ class Anderson:
         self.images = tuple(ar.put(v, like) for v in images)  # g
 
     def forget(self) -> None:
-        """The next points follow from the steps to come alone."""
+        """Forget all steps, so that the next points follow from steps to come."""
         self.steps = ()
         self.images = ()
 
     def ahead(self, model: Model, plain: Model) -> Model | None:
-        """A model ahead of the plain step from `model`; None where there is none."""
+        """A model ahead of the plain step from `model`; None if there is none, or no steps to extrapolate from."""
         if not self.depth:
             return None
         t = _pack(model)
@@ -43,12 +44,12 @@ class Anderson:
         if len(self.steps) < 2:
             return None
         f_before, f = self.steps[-2:]
-        moved = t - (self.images[-2] - f_before)  # since the iteration before
+        moved = t - (self.images[-2] - f_before)  # by the last iteration
         size = float(f_before @ f_before)
         along = float(f_before @ moved)
         on_a_line = along > 0 and along**2 >= (1 - 1e-9) * size * float(moved @ moved)
         if on_a_line and float(f_before @ f) > size:
-            # No diagonal entry of a factor of W_k^-1 may become less than half of what it is.
+            # No diagonal entry of the factor of a noise covariance may fall by more than half: at 0 it is singular.
             factors = (ar.to_numpy(v[-math.prod(plain.W.shape) :]).reshape(plain.W.shape) for v in (g, f))
             now, change = (np.diagonal(a, axis1=1, axis2=2) for a in factors)
             until_half = float(np.min(now / 2 / np.maximum(-change, 1e-300)))

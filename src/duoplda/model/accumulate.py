@@ -19,27 +19,28 @@ from scipy.linalg import helmert
 from duoplda import arrays as ar
 from duoplda.arrays import Array
 from duoplda.data.labels import Ints, Labels, folds, keys
-from duoplda.data.recordings import places_of
+from duoplda.data.recordings import ROWS, places_of
 from duoplda.errors import DuopldaError
 from duoplda.model.open_sessions import OpenSessions, OpenTable, add_cells, add_scatter
 
-CHUNK_BYTES = 1 << 24  # a block of rows in the work of one core: 16 MB stay in the caches of most machines
-LARGEST_SUM = 1e90  # of squares: their inverses are parameters, of which 1e100 is the largest (`parameters.LARGEST`)
-STREAM_BYTES = 1 << 27  # a block of rows on its way to a device: smaller ones cost it more time to start than to copy
+CHUNK_BYTES = 1 << 24  # a block of rows for one core: 16 MB stay in the caches of most machines
+LARGEST_SUM = 1e90  # of squares; inverses of sums become parameters, which may be 1e100 at most (`parameters.LARGEST`)
+STREAM_BYTES = 1 << 27  # a block of rows that is copied to a device: smaller ones take longer to start than to copy
 
 
 @dataclass(frozen=True, eq=False)
 class TypeBlock:
-    """The sessions of one type."""
+    """Sums over the sessions of one type."""
 
     counts: Ints  # (K,) recordings of a session by kind
     speaker: Ints  # (m,) speakers who have such sessions, each once
-    n: Ints  # (m,) how many of them
+    n: Ints  # (m,) sessions of each of these speakers
     A: Array  # (m, K_c d) sums of F over a speaker's sessions
-    scatter: Array  # (K_c d, K_c d) T, weighted; while there are fewer sessions than that, their rows F (h, K_c d)
+    scatter: Array  # (K_c d, K_c d) T, weighted; of fewer than K_c d sessions, their rows F (h, K_c d)
 
     @cached_property
     def present(self) -> Ints:
+        """(K_c,) the kinds of channels present."""
         return np.flatnonzero(self.counts)
 
     @cached_property
@@ -50,6 +51,7 @@ class TypeBlock:
 
     @property
     def size(self) -> int:
+        """The number of recordings of a session."""
         return int(self.counts.sum())
 
     @property
@@ -68,13 +70,13 @@ class TypeBlock:
 
 
 def add_scatters(blocks: list[TypeBlock]) -> Array:
-    """T of several blocks of one type, or all their rows while these are fewer."""
+    """The scatter of several blocks of one type: T, or all rows F where these are fewer than its columns."""
     if sum(b.scatter.shape[0] for b in blocks) < blocks[0].A.shape[1]:
         return ar.namespace(blocks[0].A).concat([b.scatter for b in blocks])
     return sum((b.T for b in blocks[1:]), blocks[0].T)
 
 
-Batch = tuple[int, slice, Ints]  # whole sessions of one bin: the bin, their rows among all in order, their pairs (h,)
+Batch = tuple[int, slice, Ints]  # sessions of one bin: the bin, the range of their sorted rows, and their pairs (h,)
 
 
 class SessionSums:
@@ -101,10 +103,11 @@ class SessionSums:
         self.transform = transform
         self.n_folds = max(n_folds, 1)
         self.d = like.shape[1]
-        first = ar.to_float(like[: min(4096, like.shape[0]), :], xp)
+        first = ar.to_float(like[: min(ROWS, like.shape[0]), :], xp)
         self.offset = near_mean(first)
         with np.errstate(all="ignore"):
-            # Rows are summed as they are, about a base of 0, unless they lie so far from it that digits would be lost.
+            # Rows are summed as they are, about a base of 0, unless they lie so far from it that digits are lost: 100
+            # standard deviations away, squares are 1e4 times as large as about the mean, which costs 4 of 16 digits.
             self.far = not bool(xp.all(xp.abs(self.offset) < 100 * xp.std(first, axis=0)))
         self.base = self.offset if self.far else xp.zeros_like(self.offset)
         self.types, session_type, _ = labels.types
@@ -116,8 +119,8 @@ class SessionSums:
         M = max(len(labels.speaker_ids), 1)
         pairs, self.session_pair, sessions_of_pair = ar.ranked(self.bin * M + speaker)
         pairs = ar.to_numpy(pairs)
-        self.pair_size = ar.to_numpy(sessions_of_pair)  # all sessions of each pair
-        self.pair_n = np.zeros(len(pairs), np.int64)  # those that are complete
+        self.pair_size = ar.to_numpy(sessions_of_pair)  # (pairs,) all sessions of each pair
+        self.pair_n = np.zeros(len(pairs), np.int64)  # (pairs,) those of them that are complete
         self.pair_speaker = pairs % M
         self.pair_start = np.searchsorted(pairs // M, np.arange(n_bins + 1)).tolist()
         self.bin_size = ar.to_numpy(ar.bincount(self.bin, n_bins)).tolist()  # all sessions of each bin
@@ -130,10 +133,10 @@ class SessionSums:
         K = len(labels.kinds)
         self.within = ar.zeros((self.n_folds, K, self.d, self.d), self.offset)
         self.open: OpenTable | None = None  # made when the first session is cut
-        self.n_come = np.zeros(labels.n_sessions, np.int32)  # recordings of sessions that chunks cut
+        self.n_come = np.zeros(labels.n_sessions, np.int32)  # recordings that have come of sessions that chunks cut
 
     def add_all(self, X: Array | ar.Arriving) -> None:
-        """All recordings at once, so that no session is ever open."""
+        """Add all recordings at once, so that no session is cut."""
         ip = ar.namespace(self.labels.session)
         key = self._order(self.labels.session, self.labels.kind)
         rows = None if bool(ip.all(key[1:] >= key[:-1])) else ip.argsort(key, stable=True)
@@ -141,11 +144,11 @@ class SessionSums:
         self.pair_n += self.pair_size
 
     def _order(self, session: Array, kind: Array) -> Array:
-        """Integers by which recordings are sorted by pair (and so by bin), session and kind."""
+        """Integers that sort recordings by pair (and so by bin), then by session, then by kind."""
         return (self.session_pair[session] * self.labels.n_sessions + session) * len(self.labels.kinds) + kind
 
     def add(self, X: Array, index: slice | Ints) -> None:
-        """A chunk, whose rows have the labels at `index`."""
+        """Add a chunk of rows, whose labels are at `index`."""
         rows = places_of(index)
         session = self.labels.session[rows]
         kind = self.labels.kind[rows]
@@ -170,9 +173,10 @@ class SessionSums:
         return size if self.labels.open is None else np.where(self.labels.open, -1, size)
 
     def _add_whole(self, X: Array, rows: Array | None, pairs: Ints, n_sessions: list[int]) -> None:
-        """Whole sessions in the order of their pairs, `n_sessions` of each bin; rows sorted by session and kind.
+        """Add whole sessions in the order of their pairs, `n_sessions` of each bin.
 
-        X is an array of the host or of a device, or one that is `Arriving` there.
+        X is an array of the host or of a device, or one that is `Arriving` there; `rows` are indices that sort it by
+        session and kind, or None if it is sorted.
         """
         if self.xp is np:
             size = CHUNK_BYTES
@@ -186,7 +190,7 @@ class SessionSums:
         if self.xp is not np:
             blocks = self._device_blocks(X, rows, [part for _, part, _ in batches])
             for (b, _, of_sessions), block in zip(batches, blocks, strict=True):
-                self._close(b, of_sessions, *self._squared(b, len(of_sessions), block, None))
+                self._add_sums(b, of_sessions, *self._squared(b, len(of_sessions), block, None))
             return
 
         def work(batch: Batch, buffers: NDArray[np.float64]) -> tuple[Any, ...]:
@@ -199,10 +203,10 @@ class SessionSums:
         buffers = partial(np.empty, (2, longest, self.d))
         flops = batches[-1][1].stop * self.d**2 if batches else 0
         for block in ar.in_order(work, batches, flops, buffers):
-            self._close(*block)
+            self._add_sums(*block)
 
     def _batches(self, pairs: Ints, n_sessions: list[int], most: int) -> list[Batch]:
-        """Sessions of one bin, of about so many rows together."""
+        """Batches of sessions of one bin, of about `most` rows each."""
         batches = []
         row = 0
         first = 0
@@ -219,7 +223,7 @@ class SessionSums:
     def _host_block(
         self, X: NDArray[Any], rows: Ints | None, part: slice, out: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Some rows of an array of NumPy about `self.base`, in a buffer that is used again, or as they are."""
+        """Some rows of a NumPy array about `self.base`: as they are where possible, or in the buffer `out`."""
         index = None if rows is None else rows[part]
         if index is not None and (np.diff(index) == 1).all():
             part = slice(int(index[0]), int(index[-1]) + 1)
@@ -238,7 +242,7 @@ class SessionSums:
         return block
 
     def _device_blocks(self, X: Array, rows: Array | None, parts: list[slice]) -> Iterator[Array]:
-        """Parts of the rows on a device, behind the transform and about `self.base`."""
+        """Parts of the rows on a device, transformed and about `self.base`."""
         if isinstance(X, np.ndarray) and rows is not None:
             rows = ar.to_numpy(rows)
         wanted: list[Any] = parts if rows is None else [rows[part] for part in parts]  # slices or indices
@@ -260,7 +264,7 @@ class SessionSums:
     def _squared(
         self, b: int, h: int, block: Array, spare: Array | None
     ) -> tuple[Array, Array | None, dict[int, Array]]:
-        """Of the rows of h sessions of bin b: sums F (h, K_c d), F'F if that is wanted, scatter by kind about F / n.
+        """Of the rows of h sessions of bin b: F (h, K_c d), F'F unless rows F are kept, scatter by kind about F / n.
 
         `spare` is a buffer as large as the block.
         """
@@ -279,11 +283,11 @@ class SessionSums:
                 sums.append(part[:, 0, :] - (self.offset - self.base))
                 continue
             total = xp.sum(part, axis=1)
-            if n <= 8 and spare is not None:  # n - 1 orthonormal contrasts hold what n residuals do, at less cost
+            if n <= 8 and spare is not None:  # n - 1 orthonormal contrasts have the scatter of n residuals
                 contrasts = spare[: h * (n - 1)].reshape(h, n - 1, d)
                 residuals = np.matmul(helmert(n), part, out=contrasts)
             elif ar.is_torch(xp):
-                residuals = part.sub(total[:, None, :], alpha=1 / n)  # in one go
+                residuals = part.sub(total[:, None, :], alpha=1 / n)  # without an array for total / n
             else:
                 residuals = part - (total / n)[:, None, :]
             total -= n * (self.offset - self.base)
@@ -294,8 +298,8 @@ class SessionSums:
         return F, F.T @ F if self.T[b].shape[0] == F.shape[1] else None, within
 
     @np.errstate(invalid="ignore", over="ignore")
-    def _close(self, b: int, pairs: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
-        """Give the sums F (h, K_c d) of complete sessions of bin b, sorted by pair (h,), and F'F to their speakers."""
+    def _add_sums(self, b: int, pairs: Ints, F: Array, T: Array | None, within: dict[int, Array]) -> None:
+        """Add sums F (h, K_c d) of complete sessions of bin b, sorted by pair (h,), F'F and the scatter by kind."""
         if T is not None:
             self.T[b] += T
         else:  # the rows F are kept instead
@@ -308,7 +312,7 @@ class SessionSums:
 
     @np.errstate(invalid="ignore", over="ignore")
     def _add_open(self, X: Array, place: Ints, rows: Ints) -> None:
-        """Rows of sessions that have rows in other chunks too."""
+        """Add rows of sessions that have further rows in other chunks."""
         labels = self.labels
         K = len(labels.kinds)
         cell = labels.session[rows] * K + labels.kind[rows]
@@ -330,7 +334,7 @@ class SessionSums:
 
     @np.errstate(invalid="ignore", over="ignore")
     def close(self, cells: Ints, F: Array) -> None:
-        """Complete sessions by the sums F (., d) of their cells (session * K + kind, in rising order)."""
+        """Add complete sessions, given the sums F (., d) of their cells (session * K + kind, in rising order)."""
         session = cells // len(self.labels.kinds)
         order = np.argsort(self.session_pair[session], kind="stable")  # cells of a session stay side by side
         pairs = self.session_pair[session[order]]
@@ -340,7 +344,7 @@ class SessionSums:
             n_kinds = int((self.types[b // self.n_folds] > 0).sum())
             sums = self.xp.reshape(ar.take(F, order[part]), (-1, n_kinds * self.d))
             T = ar.gram(sums) if self.T[b].shape[0] == sums.shape[1] else None
-            self._close(b, pairs[part][::n_kinds], sums, T, {})
+            self._add_sums(b, pairs[part][::n_kinds], sums, T, {})
             np.add.at(self.pair_n, pairs[part][::n_kinds], 1)
 
     def result(self, name_rows: Callable[[], None] | None = None) -> list[dict[str, Any]]:
@@ -365,11 +369,11 @@ class SessionSums:
                 speakers = labels.speaker_ids[session_speaker[open_sessions]]
                 opened = OpenSessions(keys(names), names, speakers, session, cells % K, n, F)
         check_sums(sums, name_rows)
-        heard = np.zeros(len(labels.speaker_ids), bool)
-        heard[self.pair_speaker[self.pair_n > 0]] = True
+        has_sums = np.zeros(len(labels.speaker_ids), bool)
+        has_sums[self.pair_speaker[self.pair_n > 0]] = True
         parts: list[dict[str, Any]] = []
         for f in range(self.n_folds):
-            members = heard & (self.fold == f)
+            members = has_sums & (self.fold == f)
             session_keys = None
             if labels.session_ids is not None:
                 ids = labels.session_ids[closed & (session_fold == f)]
@@ -412,7 +416,7 @@ def near_mean(rows: Array) -> Array:
 
 
 def check_sums(sums: list[Array], name_rows: Callable[[], None] | None) -> None:
-    """A NaN or too large a number anywhere in the data has spread into the sums; `name_rows` names it in an error."""
+    """Refuse sums into which a NaN or too large a number has spread; `name_rows` raises an error that names it."""
     xp = ar.namespace(*sums)
     extremes = [extreme for A in sums if 0 not in A.shape for extreme in (xp.max(A), -xp.min(A))]
     if bool(xp.all(xp.stack(extremes) < LARGEST_SUM)):

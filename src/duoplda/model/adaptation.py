@@ -1,8 +1,8 @@
-"""Another domain: each covariance of a model is moved towards that of the target's recordings.
+"""Adaptation to another domain: each covariance of a model is moved towards that of the target's recordings.
 
 With B = VV', S = UU', noise covariances N_k = W_k^-1 and N their mean, an analysis of variance of the target gives
-B_t, S_t and N_t, as far as its labels tell levels apart. A level that they tell apart is mixed; levels of which only
-the sum C is known keep their proportions:
+B_t, S_t and N_t, as far as its labels tell levels apart. Such a level is mixed with that of the source; levels of which
+only the sum C is known keep their proportions:
 
     C <- (1 - w) C + w C_t,                                     w the share of the target at this level
     C = C_1 + C_2:   C_i <- A C_i A',   A = ((1 - w) C + w C_t)^1/2 C^-1/2
@@ -14,16 +14,16 @@ The usual shares, with h = sessions - speakers and f = recordings - sessions, in
     w_speaker = M / (M + 40),   w_session = min(1/2, h / (h + d)),   w_noise = min(1/2, f / (f + d))
 
 where M = (sum h_i)^2 / sum h_i^2 is the number of speakers, those with few sessions h_i counting for less. Which levels
-follow the target at all, and whether by twice or four times the odds w / (1 - w) of these shares, is chosen by speakers
-who are left out (`duoplda.selection.adaptation`). Of the difference between the means m_s and m_t, whose squared length
-is D in units of the total covariance,
+follow the target at all, and whether with twice or four times the odds w / (1 - w) of these shares, is chosen by
+speakers who are left out (`duoplda.selection.adaptation`). The means go the part
 
     k = max(0, 1 - 1.4 v / D)
 
-is followed, where v is how far the mean of such speakers scatters by itself: the mean of a few speakers is mostly those
-speakers. Where they are known, v is what they show (`scatter_of_mean`), otherwise tr(T^-1 B) / M.
+of the way to those of the target, where D is the squared distance between the two in units of the total covariance, and
+v the squared distance that the mean of so few speakers has by chance: from their own scatter where speakers are known
+(`scatter_of_mean`), otherwise tr(T^-1 B) / M.
 
-What Kaldi's `ivector-adapt-plda` does is at the end, for those who come from there.
+The last function does what Kaldi's `ivector-adapt-plda` does.
 """
 
 from __future__ import annotations
@@ -43,26 +43,27 @@ from duoplda.model.statistics import Statistics
 
 Floats = NDArray[np.float64]
 
-# The largest share of the target's sessions and noise, however many recordings it has: the source always counts for as
-# much as the target. Found on speakers that are in no table of docs/adaptation.md, as are the other constants here.
+# The largest share of the target's sessions and noise: however many recordings it has, the source counts for as much.
+# This and the other constants here were chosen on speakers that are in no table of docs/adaptation.md.
 LARGEST_SHARE = 0.5
 
 
 class Shares(NamedTuple):
-    """What the target counts at each level, from 0 (the source stays) to 1, where its speakers are known."""
+    """The share of the target at each level, from 0 (the source stays) to 1, where its speakers are known."""
 
     speaker: float
     session: float
     noise: float
 
 
-# What a few speakers show of a level may be larger by chance: in 120 draws of three and of five speakers from a model
-# of 20 dimensions it was up to 2.1 times as large; with 1.5, chance moved sizes.
+# Levels grow only where the target's are larger by this factor. A few speakers may show a larger level by chance: in
+# 120 draws of three and of five speakers from a model of 20 dimensions, it was up to 2.1 times as large; with a factor
+# of 1.5, chance made levels grow.
 LEAST_GROWTH = 2.0
 
 
 class SessionShares(NamedTuple):
-    """What the target counts where its speakers are not known: at the noise, and at both levels above it together."""
+    """The share of the target in the noise, and in both levels above it together, where its speakers are not known."""
 
     noise: float
     both: float
@@ -79,12 +80,12 @@ def effective_number(counts: NDArray[Any]) -> float:
 
 
 def effective_speakers(stats: Statistics) -> float:
-    """The effective number of speakers of statistics."""
+    """The effective number of the speakers of statistics, by their numbers of sessions."""
     return effective_number(stats.counts.sum(axis=1))
 
 
 def usual_shares(stats: Statistics) -> Shares:
-    """The shares for statistics with labels of speakers; where no session has two recordings, noise is as sessions."""
+    """The usual shares for labelled statistics; where no session has two recordings, noise moves as sessions do."""
     M = effective_speakers(stats)
     h = stats.n_sessions - stats.n_speakers
     f = stats.n_recordings - stats.n_sessions or h
@@ -93,7 +94,7 @@ def usual_shares(stats: Statistics) -> Shares:
 
 
 def speaker_share(n_speakers: float) -> float:
-    """What speakers of the target count: 40 labelled ones as much as the source.
+    """The share of the target's speakers, of which 40 count for as much as the source.
 
     >>> speaker_share(40), round(speaker_share(5), 2)
     (0.5, 0.11)
@@ -102,7 +103,7 @@ def speaker_share(n_speakers: float) -> float:
 
 
 class Move(NamedTuple):
-    """Which levels follow the target, and how many times the odds of the usual shares."""
+    """Which levels follow the target, and the factor of the odds of their usual shares."""
 
     speaker: bool
     session: bool
@@ -122,26 +123,26 @@ class Move(NamedTuple):
         return Shares(*shares)
 
     def session_shares(self, stats: Statistics) -> SessionShares:
-        """The shares where sessions are known and speakers are not: what is above the noise goes half as far."""
+        """The shares where sessions are known and speakers are not: levels above the noise move half as far."""
         shares = self.shares(stats)
         return SessionShares(shares.noise, min(shares.speaker, LARGEST_SHARE) / 2)
 
 
 def centring(distance: float, scatter: float) -> float:
-    """How much of the way to the target's mean to go, which lies at the squared `distance` D.
+    """The part k of the way to the target's mean, which lies at the squared `distance` D, that the mean moves.
 
-    `scatter` is the squared distance v at which the mean of so many speakers lies by itself.
+    `scatter` is the squared distance v that the mean of so many speakers has by chance.
     """
-    # 1.4: going too far costs more than staying behind, and both D and v are estimates.
+    # 1.4: to move too far costs more than to stay behind, and both D and v are estimates.
     return max(0.0, 1 - 1.4 * scatter / distance) if distance > 0 else 0.0
 
 
 def scatter_of_mean(stats: Statistics) -> tuple[Floats, Floats]:
     """Deviations (M, d) of speakers from the mean of all recordings, and weights (M,).
 
-    The weighted sum of their squares estimates how far the mean of such speakers scatters: with w_i the share of the
-    recordings that speaker i has, sum w (x - m)^2 / (1 - sum w^2) is the variance of a speaker, and sum w^2 times that
-    the variance of the mean.
+    The weighted sum of their squares estimates the variance of the mean of such speakers: with w_i the share of speaker
+    i in the recordings, sum w (x - m)^2 / (1 - sum w^2) is the variance of a speaker, and sum w^2 times that the
+    variance of the mean.
     """
     sums = np.zeros((len(stats.speaker_ids), stats.d))
     counts = np.zeros(len(sums))
@@ -156,7 +157,7 @@ def scatter_of_mean(stats: Statistics) -> tuple[Floats, Floats]:
 
 
 def _root(A: Floats, power: float = 0.5) -> Floats:
-    """A^power of a covariance; directions without variance stay without."""
+    """A^power of a covariance; directions without variance stay at 0."""
     s, E = np.linalg.eigh(symmetric(A))
     good = s > 1e-12 * max(float(s[-1]), 0.0)
     return (E[:, good] * s[good] ** power) @ E[:, good].T
@@ -173,7 +174,7 @@ def _positive(A: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What statistics tell of the target; a level that they do not tell from its neighbour is None."""
+    """The target by its levels; one that its labels do not tell from the next is None."""
 
     means: Floats  # (K, d) of its kinds of channels
     counts: Floats  # (K,) recordings of each; 0: the target has none of this kind
@@ -187,7 +188,7 @@ class Target:
     @staticmethod
     @reproducible()
     def of(stats: Statistics) -> Target:
-        """An analysis of variance."""
+        """The levels of the target's statistics, by an analysis of variance."""
         s = anova.scatters(stats)
         within, session, speaker = (to_numpy(a) for a in (s.within, s.session, s.speaker))
         f, h, m = s.df
@@ -226,7 +227,7 @@ def _noise_of_unknown_kind(mu: Floats, N: Floats, priors: Floats) -> Floats:
     return np.tensordot(priors, N, 1) + (priors[:, None] * centred).T @ centred
 
 
-# -- the source, and what becomes of it
+# -- the source, and how it moves
 
 
 class Levels:
@@ -264,11 +265,11 @@ class Levels:
         return _noise_of_unknown_kind(self.mu, self.N, self.priors)
 
     def grown(self, target: Target, *, session: bool = True, noise: bool = True) -> Levels:
-        """These levels, of which sessions and noise are as large as those of the target where these are larger.
+        """These levels with sessions and noise made as large as the target's where the target's are larger.
 
-        `session` and `noise`: whether this level may grow.
-        Where only the sum of levels is known, the speakers are taken to differ as they do in the source; where only the
-        sum of all is, sessions and noise go halfway. Few recordings tell sizes, in units of the total covariance;
+        `session` and `noise` say whether this level may grow. Where the target tells only the sum of levels, its
+        speakers are taken to differ as those of the source; where it tells only the sum of all, sessions and noise go
+        half of the way. Only sizes are taken, in units of the total covariance: a few recordings tell these, while
         shapes take many.
         """
         N = self.mean_noise(target)
@@ -281,7 +282,8 @@ class Levels:
         if S is None and target.both is not None:
             S = target.both - self.B
         if target.noise is not None and S is not None:
-            of_sessions, of_noise = ratio(size(S), size(self.S)), ratio(size(target.noise), size(N))
+            of_sessions = ratio(size(S), size(self.S))
+            of_noise = ratio(size(target.noise), size(N))
         else:
             below = size(self.S + N)
             if target.below is not None:
@@ -299,7 +301,7 @@ class Levels:
         return float(np.trace(np.linalg.solve(self.B + self.S + self.mean_noise(target), C)))
 
     def has_grown(self, target: Target) -> bool:
-        """Whether recordings of the target vary more than those of the model."""
+        """Whether recordings of the target vary more than the model expects of them."""
         C = target.total if target.noise is None or target.both is None else target.noise + target.both
         return self.size(C, target) > self.model.d
 
@@ -310,9 +312,9 @@ class Levels:
         """
         spread = float(np.trace(target.total))
         variance = spread / float(np.trace(self.B + self.S + self.mean_noise(target)))
-        # Recordings that are all alike differ by rounding alone, or not at all.
+        # Recordings that are all equal differ by rounding alone.
         alike = spread <= 1e-24 * float((target.means**2).sum())
-        if not alike and not 1e-12 < variance < 1e12:  # a mixture of the two has few digits of the smaller, if any
+        if not alike and not 1e-12 < variance < 1e12:  # a mixture of the two would keep few digits of the smaller
             cause = f"the target's vectors vary {variance**0.5:.3g} times as much as those that the model is of"
             raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
         if len(target.counts) != self.model.K:
@@ -323,15 +325,15 @@ class Levels:
         return self.mu + k * step
 
     def result(self, mu: Floats, B: Floats | None = None, S: Floats | None = None, N: Floats | None = None) -> Model:
-        """The model with other means, and other covariances where these are given; the rest stays to the last bit."""
+        """The model with other means, and with covariances B, S and N where given; the rest stays to the last bit."""
         parts = {name: to_numpy(getattr(self.model, name)) for name in ("V", "U", "W")}
         if B is not None:
             parts["V"] = loadings_of(B)
         if S is not None and self.model.nx:
             parts["U"] = loadings_of(S)
         if N is not None:
-            # A direction in which the target has no noise would make ratios infinite: none falls below a millionth of
-            # the mean variance, before or after.
+            # A direction without noise would make ratios infinite: none may have less than a millionth of the mean
+            # variance of the noise, before or after the move, whichever is larger.
             size = np.maximum(*(np.trace(C, axis1=1, axis2=2) for C in (self.N, N))) / self.model.d
             s, E = np.linalg.eigh(symmetric(N))
             s = np.maximum(s, 1e-6 * size[:, None])
@@ -346,7 +348,7 @@ def _moved_together(new: Floats, old: Floats, *covariances: Floats) -> list[Floa
 
 
 def _noise(levels: Levels, target: Target, share: float) -> Floats | None:
-    """(K, d, d) noises of which the target has the share; None: they stay."""
+    """(K, d, d) noise covariances of which the target has the share; None: they stay."""
     if not share or target.noise is None:
         return None
     (N,) = _moved_together(target.noise, levels.mean_noise(target), levels.N)
@@ -355,7 +357,7 @@ def _noise(levels: Levels, target: Target, share: float) -> Floats | None:
 
 @reproducible()
 def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
-    """Speakers of the target are known: each level that they tell apart has a share of its own."""
+    """Adapt to a target with known speakers: each level that the labels tell apart has a share of its own."""
     means = levels.moved(target, k)
     if target.speaker is None:  # no speaker has two sessions
         return between(levels, target, SessionShares(shares.noise, min(shares.speaker, LARGEST_SHARE)), k)
@@ -375,9 +377,9 @@ def labelled(levels: Levels, target: Target, shares: Shares, k: float) -> Model:
 
 @reproducible()
 def between(levels: Levels, target: Target, shares: SessionShares, k: float, *, sessions_grow: bool = False) -> Model:
-    """Sessions of the target are known, but not their speakers: the noise, and the sum of the two levels above it.
+    """Adapt to a target with known sessions of unknown speakers: the noise, and the sum of the two levels above it.
 
-    These keep their proportions, or sessions take all by which the sum grows, in the directions in which it does.
+    The two keep their proportions; with `sessions_grow`, sessions take all growth of the sum, direction by direction.
     """
     means = levels.moved(target, k)
     if target.noise is None or target.both is None:
@@ -393,8 +395,9 @@ def between(levels: Levels, target: Target, shares: SessionShares, k: float, *, 
 
 
 def _one_grows(new: Floats, old: Floats, stays: Floats) -> tuple[Floats, Floats]:
-    """A part of `old` where its sum becomes `new`, which falls with the sum and does not grow, and the rest."""
-    root, inverse = _root(old), _root(old, -0.5)
+    """A part `stays` of `old` after this has become `new`, and the rest: the part falls with it, but does not grow."""
+    root = _root(old)
+    inverse = _root(old, -0.5)
     s, E = np.linalg.eigh(symmetric(inverse @ new @ inverse))
     fallen = (root @ E * np.minimum(s, 1)) @ (root @ E).T
     (part,) = _moved_together(fallen, old, stays)
@@ -403,7 +406,7 @@ def _one_grows(new: Floats, old: Floats, stays: Floats) -> tuple[Floats, Floats]
 
 @reproducible()
 def through_total(levels: Levels, target: Target, share: float, k: float) -> Model:
-    """Nothing of the target is known: all levels move with the total covariance. With share 1 this is CORAL."""
+    """Adapt to an unlabelled target: all levels move with the total covariance. With share 1 this is CORAL."""
     means = levels.moved(target, k)
     if not share:
         return levels.result(means)
@@ -414,10 +417,10 @@ def through_total(levels: Levels, target: Target, share: float, k: float) -> Mod
 
 @reproducible()
 def below_growing(levels: Levels, target: Target, shares: SessionShares, k: float) -> Model:
-    """Sessions are known and clusters of them tell nothing: speakers do not differ more where the sum of B and S grows.
+    """Adapt to known sessions that cannot be clustered by speaker: where B + S grows, the growth is the sessions'.
 
-    Sessions and noise are at first as large as they have to be (`Levels.grown`); then sessions take all that grows, in
-    the directions in which it does.
+    First, sessions and noise are made as large as the target's (`Levels.grown`); then the sessions take all further
+    growth of B + S, direction by direction.
     """
     target = replace(target, speaker=None, session=None, below=None)  # who speaks is not known, or a guess
     if target.noise is None or target.both is None:
@@ -429,10 +432,9 @@ def below_growing(levels: Levels, target: Target, shares: SessionShares, k: floa
 def through_growing_total(levels: Levels, target: Target, share: float, k: float) -> Model:
     """As `through_total`, but speakers do not differ more where the total covariance T grows to T'.
 
-    Which level has grown, nothing tells. Ratios are too sure of themselves if it were sessions or noise and is taken
-    for the speakers. So sessions and noise are at first as large as they have to be (`Levels.grown`), and then BB' has
-    at most the share of T' that it had of T, less what T' has grown: with r = tr(T^-1 T') / d > 1, B' becomes B' / r,
-    and S' and N' grow alike by what that leaves.
+    Nothing tells which level has grown. If it is sessions or noise, and speakers are taken to have grown, ratios become
+    over-confident. So sessions and noise are first made as large as they have to be (`Levels.grown`). Then, with
+    r = tr(T^-1 T') / d > 1, B' becomes B' / r, and S' and N' grow alike by what that leaves of T'.
     """
     means = levels.moved(target, k)
     if not share:
@@ -453,11 +455,11 @@ def through_growing_total(levels: Levels, target: Target, share: float, k: float
 
 @reproducible()
 def kaldi(levels: Levels, target: Target, within: float = 0.3, between: float = 0.7, mean_diff: float = 1.0) -> Model:
-    """What Kaldi's `ivector-adapt-plda` does: shares of the target's excess of variance go within and between speakers.
+    """What Kaldi's `ivector-adapt-plda` does: the target's excess of variance is added within and between speakers.
 
-    In units of the model's total covariance, the covariance of the target, to which `mean_diff` times the square of the
-    difference between the means is added, has eigenvalues s_i; s_i - 1 is divided where it is positive. Sessions and
-    noise keep their proportions.
+    The covariance of the target, plus `mean_diff` times the square of the difference between the means, has eigenvalues
+    s_i in units of the model's total covariance. Where s_i > 1, the shares `within` and `between` of s_i - 1 are added
+    to the covariances within and between speakers. Sessions and noise keep their proportions.
     """
     step = levels.moved(target, 1.0) - levels.mu
     mean = (target.counts / target.counts.sum() if len(target.counts) == levels.model.K else levels.priors) @ step

@@ -22,7 +22,7 @@ from duoplda.model.statistics import Statistics
 
 @dataclass(frozen=True, eq=False)
 class Scatters:
-    """Scatters by level, their degrees of freedom, and the factors a, b and e of the formulas above."""
+    """The scatter of each level, its degrees of freedom, and the factors a, b and e of the formulas above."""
 
     within: Array  # (d, d) of recordings about their session
     session: Array  # (d, d) of sessions about their speaker
@@ -35,7 +35,7 @@ class Scatters:
 
 @reproducible()
 def scatters(stats: Statistics) -> Scatters:
-    """All kinds of channels together, each about its own mean."""
+    """The scatters of recordings of all kinds of channels together, each about the mean of its kind."""
     means = stats.kind_means
     d = stats.d
     within = namespace(means).sum(stats.within, axis=0)
@@ -69,7 +69,7 @@ def total_covariance(stats: Statistics) -> Array:
 
 
 def _counts(stats: Statistics) -> tuple[int, int, int, str]:
-    """Speakers, sessions and recordings, unweighted, and a phrase that says how many there are."""
+    """The unweighted numbers of speakers, sessions and recordings, and a phrase that names them."""
     M = len(stats.speaker_ids)
     H = int(stats.counts.sum())
     N = int((stats.counts @ stats.types.sum(axis=1)).sum())
@@ -83,7 +83,7 @@ def session_rank(stats: Statistics) -> int:
 
 
 def single_sessions(stats: Statistics) -> str | None:
-    """What follows where sessions have several recordings, but no speaker has two sessions; None if some have."""
+    """A warning if sessions have several recordings, but no speaker has two sessions; None if some speaker has."""
     M, H, N, counts = _counts(stats)
     if N == H or H > M:
         return None
@@ -113,7 +113,7 @@ def check_identifiable(stats: Statistics, ny: int, nx: int) -> None:
 
 @reproducible()
 def singular(stats: Statistics, ny: int, nx: int) -> str | None:
-    """Why maximum likelihood has no answer for these data: the noise covariance would be singular. None if it has."""
+    """Why the noise covariance of maximum likelihood would be singular for these data; None if it would not be."""
     M, H, N, counts = _counts(stats)
     d = stats.d
     if ny and N == M:

@@ -1,4 +1,4 @@
-"""A model without its session level and with one kind of channel, as other tools keep it."""
+"""A model without the session level and with one kind of channel, the only model that other tools can hold."""
 
 from dataclasses import dataclass
 
@@ -18,17 +18,18 @@ class Loss:
     Where sessions have become part of what tells speakers apart, `session` is a share of tr(T^-1 between).
     """
 
-    session: float  # the share of UU', which recordings of one session no longer have in common
+    session: float  # the share of UU', which recordings of a session no longer share
     kinds: float  # the share of the differences between the means of the kinds of channels
     n_kinds: int
-    one_session: bool = False  # UU' is now between classes
+    one_session: bool = False  # UU' is now part of what is between classes
 
     @property
     def lossless(self) -> bool:
+        """Whether nothing is given up."""
         return self.session == 0 and self.n_kinds == 1
 
     def sentence(self, copies: int = 5) -> str:
-        """Say in words what that means, with an example of so many recordings of one session."""
+        """The loss in words, with the example of `copies` recordings of one session."""
         if self.lossless:
             return "nothing is lost: the model has no session factors and one kind of channel"
         parts = []
@@ -53,8 +54,9 @@ def collapse(
 
         between = VV',   within = UU' + sum_k pi_k (W_k^-1 + (mu_k - mean)(mu_k - mean)'),   mean = sum_k pi_k mu_k
 
-    is what one recording of unknown kind has; with one kind it is UU' + W^-1. Both are diagonalised at once. Where all
-    recordings of a speaker are of one session, they have VV' + UU' in common: UU' is between with `one_session`.
+    are the covariances of one recording of unknown kind; with one kind, within is UU' + W^-1. Both are diagonalised by
+    one matrix A. Where all recordings of a speaker are of one session, they share VV' + UU': with `one_session`, UU' is
+    part of the covariance between classes.
 
     Parameters
     ----------

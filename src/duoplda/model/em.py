@@ -52,7 +52,7 @@ def ml_step(model: Model, moments: Moments, stats: Statistics, floor: float = 0.
 def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tuple[Array, Array, Array]:
     """Loadings Z = [V U] that all kinds share; means (about the offset) and noise covariances by kind.
 
-    Kinds that come together in every session, as copies do, have one R between them: what it costs is paid once.
+    Kinds that come together in every session, as copies do, share one R, so that products with it are made once.
     """
     xp = ar.namespace(model.V)
     C = moments.C
@@ -78,9 +78,9 @@ def _regression_by_kind(model: Model, moments: Moments, stats: Statistics) -> tu
 
 
 def shared_loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], group: NDArray[Any]) -> Array:
-    """Solve sum_k W_k Z R_k = WC = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z: each raises Q.
+    """Solve sum_k W_k Z R_k = WC = sum_k W_k C_k by ten preconditioned conjugate-gradient steps from Z.
 
-    R_k is R[group[k]]. With a single group, Z = (sum W_k)^-1 WC R^-1.
+    R_k is R[group[k]]. Each step raises the auxiliary function of EM. With a single group, Z = (sum W_k)^-1 WC R^-1.
     """
     xp = ar.namespace(Z)
     if R.shape[0] == 1:
@@ -106,9 +106,9 @@ def shared_loadings(Z: Array, W: Array, R: Array, WC: Array, N: NDArray[Any], gr
 
     residual = WC - W_mean @ Z @ R_sum - differences(Z)
     step = left @ residual @ right
-    mean = residual  # W_mean step R_sum, without a product, now and later
+    mean = residual  # W_mean step R_sum, which follows the same recursion as the step, without a product
     power = first = float(xp.sum(residual * step))
-    for _ in range(10):
+    for _ in range(10):  # with five steps, EM from bad starts was not monotone (docs/notes.md)
         if power <= 1e-16 * first or power <= 0:
             break
         image = mean + differences(step)
@@ -173,7 +173,10 @@ def md_step(model: Model, moments: Moments, basis: Array | None = None) -> Model
 
 @ar.reproducible()
 def moment_start(stats: Statistics, ny: int, nx: int, floor: float = 0.0) -> Model:
-    """W^-1 from within sessions, UU' from between sessions less its share of noise, VV' likewise; leading parts."""
+    """A start from the analysis of variance (`duoplda.model.anova`), solved for W^-1, UU' and VV' from the noise up.
+
+    Of UU' and VV', the leading directions are kept.
+    """
     s = scatters(stats)
     noise = s.within / max(s.df[0], 1.0) if nx else (s.within + s.session) / max(s.df[0] + s.df[1], 1.0)
     if s.df[0] + s.df[1] <= 0:  # no speaker has two recordings: half of the total is as good as any other share
@@ -197,13 +200,16 @@ def random_start(stats: Statistics, ny: int, nx: int, rng: np.random.Generator, 
 
 
 def _start(stats: Statistics, V: Array, U: Array, noise: Array) -> Model:
-    """Each kind has its own mean, and the noise that is given."""
+    """A model with a mean for each kind of channels, and the same noise for all."""
     W = ar.namespace(noise).concat([ar.spd_inverse(noise[None, ...])[0]] * stats.K)
     return Model(stats.kind_means + stats.offset, V, U, W, stats.kinds)
 
 
 def _leading(covariance: Array, noise: Array, n: int) -> Array:
-    """Loadings of the n directions in which a covariance stands out most from the noise; never 0: EM would keep it."""
+    """Loadings (d, n) of the directions in which a covariance is largest relative to the noise.
+
+    In each of them it is taken for a hundredth of the noise at least: loadings of 0 would stay 0 in EM.
+    """
     xp = ar.namespace(covariance)
     C = ar.cholesky(noise)
     s, T = xp.linalg.eigh(ar.symmetric(xp.linalg.solve(C, xp.linalg.solve(C, covariance).T)))
@@ -214,7 +220,7 @@ def _leading(covariance: Array, noise: Array, n: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """EM after an iteration, with all that later iterations depend on: `fit` goes on from it to the very same bits.
+    """EM after an iteration: all that later iterations depend on, so that `fit` continues from it to the same bits.
 
     The acceleration remembers up to 9 pairs of vectors as long as all parameters together, K d + d (ny + nx) + K d^2
     numbers, so that a saved state is up to 19 times as large as the model (57 MB with d = 512 and 150 + 100 factors).
@@ -251,6 +257,8 @@ class State:
 
 
 class Fit(NamedTuple):
+    """The model that EM has found, and how it got there."""
+
     model: Model
     log_likelihoods: NDArray[np.float64]  # after each iteration, the start's first
     converged: bool
@@ -258,27 +266,30 @@ class Fit(NamedTuple):
 
 
 def _as_stored(model: Model, like: Array) -> Model:
-    """The model in contiguous arrays where `like` is: products of others may differ in the last bit."""
+    """The model in contiguous arrays on the device of `like`, as a saved state has when it is read again.
+
+    Products of arrays with other strides may differ in the last bit.
+    """
     xp = ar.namespace(like)
     arrays = {name: ar.put(getattr(model, name), like) for name in ("mu", "V", "U", "W")}
     return replace(model, **{name: xp.reshape(xp.reshape(a, (-1,)), a.shape) for name, a in arrays.items()})
 
 
 class Expected(NamedTuple):
-    """An E-step: the model that it was made of, in which only speaker factors in use are left, and what it gave."""
+    """An E-step, and the model that it was computed from, which has the speaker factors in use only."""
 
     model: Model
-    basis: Array | None
+    basis: Array | None  # (all ny, ny in use) orthonormal; None: all factors are in use
     moments: Moments
     value: float  # the log-likelihood, or with `nu` that plus the log-prior
 
 
 def expect(e_step: EStep, model: Model, nu: float) -> Expected:
-    """The E-step, without speaker factors that are not in use: they cost as much as others.
+    """The E-step without the speaker factors that are not in use, which cost as much as the others.
 
-    More factors than speakers cannot all be used. EM soon has no loadings in the other directions of y, and keeps it
-    so, as nothing is learnt of y there. With the eigenvectors B (ny, r) of V'V in use, VV' = VB (VB)', to rounding.
-    They are looked for where there must be some.
+    M speakers cannot use more than M factors. In the other directions of y, EM soon has loadings of 0 and keeps them.
+    With B (ny, r) the eigenvectors of V'V whose eigenvalues are not 0 to rounding, VV' = VB (VB)'. They are computed
+    only where there are at least as many factors as speakers.
     """
     xp = ar.namespace(model.V)
     basis = None
@@ -321,10 +332,11 @@ def fit(
     """EM from a start until an iteration gains less than `tol` nats per recording.
 
     With `accelerate`, Anderson steps (depth 8 on mu, V, U and the factor of W^-1) are taken where they raise the
-    likelihood, else the plain step is taken and the memory cleared. With `nu`, likelihood times prior is meant.
+    likelihood, else the plain step is taken and the memory cleared. With `nu`, it is the likelihood times the prior
+    (see `ln_prior`) that is maximised.
 
-    After each iteration the observer is told, and can end the loop. It gets the `State` first: with this as the start,
-    EM goes on where it was, and ends with the same bits as if it had not been interrupted.
+    After each iteration the observer gets the `State`, and then the iteration, after which it can end the loop. With a
+    state as the start, EM continues from there, and ends with the same bits as if it had not been interrupted.
     """
     e_step = EStep(stats)
     state = start if isinstance(start, State) else State(start)
@@ -346,18 +358,19 @@ def fit(
             if ahead is not None:
                 with suppress(ar.NotPositiveDefinite):  # an extrapolated model may be no model at all
                     better = expect(e_step, ahead, nu)
-            # A small gain ahead may be bad luck: it must be more than enough, so that only a plain step ends the loop.
+            # A step ahead must gain more than `enough`, so that only a plain step ends the loop: a small gain of a step
+            # ahead does not show that nothing is left to gain.
             if ahead is not None and better is not None and last + max(enough, 0.0) < better.value < math.inf:
                 model = ahead
                 expected = better
             else:
                 if ahead is not None:
                     evaluations += 1
-                    anderson.forget()  # what led to a wrong point would lead astray again
+                    anderson.forget()  # steps that led to a worse model would do so again
                 expected = expect(e_step, model, nu)
             gain = expected.value - last
             if tol >= 0 and -1e-8 * abs(last) < gain < 0:
-                converged = True  # lower by rounding alone: nothing is left to gain, and the last state stays
+                converged = True  # it is lower by rounding alone, so that nothing is left to gain: the last state stays
                 break
             state = State(model, (*state.trace, expected.value), evaluations, anderson.steps, anderson.images)
             observer.state(state)

@@ -1,6 +1,7 @@
 """The E-step: expectations of the hidden variables and the likelihood of a model, from the statistics alone.
 
-The letters are those of `duoplda.model.parameters`; m is what is expected of a session, about the statistics' offset.
+The letters are those of `duoplda.model.parameters`. For a session of type c, F are its sums about the offset of the
+statistics, and m_c, the stacked c_k (mu_k - offset), is what the model expects F to be on average.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,16 +21,16 @@ from duoplda.model.statistics import Statistics
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Expected sums of hidden variables, where t = [y; x; 1] of a session, and F are its sums by kind."""
+    """Expected sums of hidden variables, with t = [y; x; 1] of a session, and F_k its sum of recordings of kind k."""
 
     ln_likelihood: float
-    grouped: Array  # (G, q, q) R by group: kinds that come together in every session, as copies do, have one
+    grouped: Array  # (G, q, q) R of each group; kinds that come together in every session, as copies do, are a group
     group: NDArray[Any]  # (K,) the group of each kind
     C: Array  # (K, d, q) sum over sessions of F_k E[t]'
     rho: Array  # (q, q) sum over sessions of E[t t']
     y: Array  # (ny,) sum over speakers of E[y]
     yy: Array  # (ny, ny) sum over speakers of E[y y']
-    M: float  # speakers
+    M: float  # weighted number of speakers
 
 
 # Sums over the speakers who have n sessions of one type: n E[y] (ny,), n E[y y'] (ny, ny) and A E[y]' (K_c d, ny); for
@@ -41,8 +42,20 @@ SpeakerSums = tuple[Array, Array, Array]
 Loadings = tuple[Array, Array] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """What follows from a model before sessions are looked at: its terms by type, and posteriors of the speakers."""
+
+    terms: Terms
+    means: list[Array]  # (C,) m_c (K_c d,)
+    loadings: list[Loadings]  # (C,)
+    speakers: Speakers
+    ln: float  # the log-likelihood but for sum_j (ln|P| + z'Pz) / 2
+    flops: float  # about, of the sums over sessions of all types; 0 where the host does not compute them
+
+
 class EStep:
-    """Expectations under a model, for statistics whose grouping by pattern is worked out once."""
+    """The E-step for given statistics, whose speakers are grouped by pattern once."""
 
     def __init__(self, stats: Statistics):
         self.stats = stats
@@ -56,56 +69,72 @@ class EStep:
         self.added = np.concatenate([counts.T, np.ones((1, len(counts)))])
         self.parts = [(c, rows) for c, b in enumerate(stats.blocks) for rows in ar.row_blocks(len(b.n), stats.offset)]
 
+    @ar.reproducible()
     def ln_likelihood(self, model: Model) -> float:
-        """The likelihood alone, at a fraction of the cost."""
-        return self(model, moments=False).ln_likelihood
+        """The log-likelihood alone, at a fraction of the cost."""
+        hidden = self._hidden(model, self.pattern_weights[:, :0])
+        types = range(len(hidden.means))
+        by_type = ar.in_order(lambda c: _sessions(self.stats, hidden, c)[0], types, hidden.flops)
+        return sum(by_type, hidden.ln)
 
     @ar.reproducible()
-    def __call__(self, model: Model, moments: bool = True) -> Moments:
+    def __call__(self, model: Model) -> Moments:
+        """The log-likelihood of a model, and the expectations under it."""
         stats = self.stats
         xp = ar.namespace(model.V)
-        d = model.d
         q = model.ny + model.nx + 1
+        n_types = len(stats.blocks)
+        hidden = self._hidden(model, self.pattern_weights)
+        sums = self._speaker_sums(hidden.speakers, hidden.loadings)
+        ln = hidden.ln
+        C = ar.zeros((model.K, model.d, q), stats.offset)
+        added = ar.zeros((len(self.added), q * q), stats.offset)
+        # E[t t'] of as many types as fit into 32 MB, which are then added to R and rho in one product.
+        most = max(1, (1 << 25) // (8 * q * q))
+        E = ar.zeros((min(most, n_types), q, q), stats.offset)
+        for part in (range(start, min(start + most, n_types)) for start in range(0, n_types, most)):
+            tasks = [(c, sums[c], E[c - part.start, ...]) for c in part]
+            share = hidden.flops * len(part) / n_types
+            by_type = list(ar.in_order(lambda task: _sessions(stats, hidden, *task), tasks, share))
+            ln = sum((ln_c for ln_c, _ in by_type), ln)
+            n = ar.put(self.added[:, part.start : part.stop], added)
+            added += n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
+            self._add_products(C, part, hidden.loadings, sums, [FX for _, FX in by_type])
+        added = xp.reshape(added, (len(self.added), q, q))
+        w = ar.put(stats.weights, added)
+        y = hidden.speakers.mean
+        yy = hidden.speakers.covariance[-1, ...] + ar.gram(xp.sqrt(w)[:, None] * y)
+        return Moments(ln, added[:-1, ...], self.group, C, added[-1, ...], w @ y, yy, stats.n_speakers)
+
+    def _hidden(self, model: Model, pattern_weights: NDArray[np.float64]) -> Hidden:
+        """The posteriors q(y_i), with sums of Lambda^-1 over patterns with these weights (P, Q)."""
+        stats = self.stats
+        xp = ar.namespace(model.V)
         terms = Terms(model, stats.types)
         m = model.mu - stats.offset
-        means = [b.stacked(m) for b in stats.blocks]  # (K_c d,) what is expected of a session of each type
-        weights = list[Loadings]()
+        means = [b.stacked(m) for b in stats.blocks]
+        loadings = list[Loadings]()
         for c, b in enumerate(stats.blocks):
-            # Rows are at hand, and few, where there are fewer speakers than factors, all in one block of rows.
+            # Of a type with fewer speakers than factors, the rows F and A are multiplied instead, which costs less than
+            # making its loadings. The rows must be in one block.
             few = len(b.n) < max(model.nx, model.ny) and len(ar.row_blocks(len(b.n), terms.J)) == 1
-            weights.append(None if few and not b.squared else terms.stacked(b.present, c))
-        gamma = self._gamma(means, weights, terms)
-        post = self._speakers(terms, gamma, moments)
-        sums: list[Any] = self._speaker_sums(post, weights) if moments else [None] * len(means)
-        w = ar.put(stats.weights, gamma)
-        ln = self._ln_noise(model) + 0.5 * float(xp.sum(w[:, None] * gamma * post.mean))
-        ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * post.ln_Lambda))
-        total = ar.zeros((len(self.added), q * q if moments else 0), gamma)
-        C = ar.zeros((model.K, d, q), gamma)
-        cost = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
-        # E[t t'] of some types, which are added to R and rho in one product: in 32 MB, as there may be many types.
-        most = max(1, (1 << 25) // (8 * q * q))
-        E = ar.zeros((min(most, len(means)), q, q) if moments else (len(means), 0, 0), gamma)
-        for part in (range(a, min(a + most, len(means))) for a in range(0, len(means), most)):
-            tasks = [(c, means[c], weights[c], sums[c], E[c - part.start, ...]) for c in part]
-            share = cost * len(part) / len(means)
-            by_type = list(ar.in_order(lambda task: _sessions(stats, terms, *task), tasks, share))
-            ln = sum((ln_c for ln_c, _ in by_type), ln)
-            if moments:
-                n = ar.put(self.added[:, part.start : part.stop], gamma)
-                total_of_part = n @ xp.reshape(E[: len(part), ...], (len(part), q * q))
-                total = total_of_part if len(part) == len(means) else total + total_of_part
-                self._add_products(C, part, weights, sums, [FX for _, FX in by_type])
-        total = xp.reshape(total, (len(self.added), q, q) if moments else (len(self.added), 0, 0))
-        R = total[:-1, ...]
-        rho = total[-1, ...]
-        yy = (post.covariance[-1, ...] if moments else 0.0) + ar.gram(xp.sqrt(w)[:, None] * post.mean)
-        return Moments(ln, R, self.group, C, rho, w @ post.mean, yy, stats.n_speakers)
+            loadings.append(None if few and not b.squared else terms.stacked(b.present, c))
+        gamma = self._gamma(means, loadings, terms)
+        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < model.nx < model.ny else None
+        if parts is not None and parts.pays(self.patterns):
+            y = speakers_by_rank(parts, self.patterns, gamma, pattern_weights)
+        else:
+            y = speakers(terms.G, self.patterns, gamma, pattern_weights)
+        ln = self._ln_noise(model) + 0.5 * float(xp.sum(ar.put(stats.weights, gamma)[:, None] * gamma * y.mean))
+        ln -= 0.5 * float(xp.sum(ar.put(self.pattern_weights[:, -1], gamma) * y.ln_Lambda))
+        q = model.ny + model.nx + 1
+        flops = float(sum(2 * model.nx * (mean.shape[0] + q) ** 2 for mean in means)) if self.host else 0.0
+        return Hidden(terms, means, loadings, y, ln, flops)
 
     def _add_products(
-        self, C: Array, part: range, weights: list[Loadings], sums: list[SpeakerSums], by_type: list[Array]
+        self, C: Array, part: range, loadings: list[Loadings], sums: list[SpeakerSums], by_type: list[Array]
     ) -> None:
-        """Add the sums of F E[t]' of some types to C, by kind: those that come as rows in one product."""
+        """Add the sums of F E[t]' of some types to C, by kind; types whose rows are multiplied share one product."""
         xp = ar.namespace(C)
         rows = list[list[tuple[Array, Array]]]([] for _ in range(C.shape[0]))
         for c, FX in zip(part, by_type, strict=True):
@@ -114,7 +143,7 @@ class EStep:
             ny = yy.shape[0]
             h = b.scatter.shape[0]
             for k, _, columns in b.parts:
-                if weights[c] is None:
+                if loadings[c] is None:
                     rows[k] += [(b.scatter[:, columns], FX[:h, :]), (b.A[:, columns], FX[h:, :])]
                 else:
                     C[k, :, :ny] += Ay[columns, :]
@@ -126,42 +155,32 @@ class EStep:
                 C[k, ...] += F.T @ t
 
     def _by_rows(self, work: Callable[..., Any], cost: float) -> Iterator[tuple[int, slice, Any]]:
-        """`work(c, rows)` for blocks of rows of every A, which the threads share: type, rows and result, in order."""
+        """Run `work(c, rows)` in threads on blocks of rows of A of each type; give type, rows and result in order."""
         cost *= sum(len(b.n) * b.A.shape[1] for b in self.stats.blocks)
         results = ar.in_order(lambda part: work(*part), self.parts, cost)
         yield from ((*part, result) for part, result in zip(self.parts, results, strict=True))
 
-    def _gamma(self, means: list[Array], weights: list[Loadings], terms: Terms) -> Array:
-        """(M, ny) sum over types of B'(A_i - n_i m)."""
+    def _gamma(self, means: list[Array], loadings: list[Loadings], terms: Terms) -> Array:
+        """(M, ny) gamma_i = sum_c B_c'(A_ic - n_ic m_c)."""
         ny = terms.J.shape[2]
         gamma = ar.zeros((len(self.stats.speaker_ids), ny), self.stats.offset)
 
         def work(c: int, rows: slice) -> Array:
             b = self.stats.blocks[c]
-            loadings = weights[c]
+            of_type = loadings[c]
             n = ar.put(b.n[rows].astype(float), gamma)
-            if loadings is None:
+            if of_type is None:
                 A = b.A[rows, :] - n[:, None] * means[c][None, :]
                 return _times(b, A, terms.WV) - _times(b, A, terms.WU) @ terms.PJ[c, ...]
-            _, B = loadings
+            _, B = of_type
             return b.A[rows, :] @ B - n[:, None] * (means[c] @ B)[None, :]
 
         for c, rows, part in self._by_rows(work, 2.0 * ny * self.host):
             ar.add_rows(gamma, self.stats.blocks[c].speaker[rows], part)
         return gamma
 
-    def _speakers(self, terms: Terms, gamma: Array, moments: bool) -> Speakers:
-        """q(y_i), and the sums of Lambda^-1 over patterns that the moments need."""
-        weights = self.pattern_weights if moments else self.pattern_weights[:, :0]
-        ny = gamma.shape[1]
-        nx = terms.J.shape[1]
-        parts = Diagonals.of(*terms.diagonals) if terms.diagonals is not None and 0 < nx < ny else None
-        if parts is not None and parts.pays(self.patterns):
-            return speakers_by_rank(parts, self.patterns, gamma, weights)
-        return speakers(terms.G, self.patterns, gamma, weights)
-
     def _speaker_sums(self, post: Speakers, loadings: list[Loadings]) -> list[SpeakerSums]:
-        """By type."""
+        """The sums over speakers that each type needs."""
         weights = self.stats.weights
         ny = post.mean.shape[1]
 
@@ -194,25 +213,28 @@ class EStep:
 
 
 def _times(b: TypeBlock, rows: Array, loadings: Array) -> Array:
-    """Rows (..., K_c d) times the loadings (K, d, n) of the kinds present, as if these were one below the other."""
+    """Rows (..., K_c d) times the stacked loadings (K, d, n) of the kinds present, which are not copied for it."""
     return sum(rows[..., columns] @ loadings[k, ...] for k, _, columns in b.parts)
 
 
 def _sessions(
-    stats: Statistics, terms: Terms, c: int, m: Array, loadings: Loadings, sums: SpeakerSums | None, E: Array
+    stats: Statistics, hidden: Hidden, c: int, sums: SpeakerSums | None = None, E: Array = None
 ) -> tuple[float, Array | None]:
-    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2, E[t t'], written to E (q, q), and F E[x]' (K_c d, nx).
+    """Sums over the sessions of type c: (ln|P| + z'Pz) / 2; E[t t'], written to E (q, q); and F E[x]' (K_c d, nx).
 
     sum E[x]    = P U'W sum (F - m) - PJ sum n y,   sum E[x y'] = P U'W sum (F - m) y' - PJ sum n yy'
     sum E[x x'] = P U'W sum (F - m)(F - m)' WU P - P U'W sum (F - m) y' (PJ)' - (..)' + PJ sum n yy' (PJ)' + H P
     sum F E[x]' = sum F (F - m)' WU P - sum F y' (PJ)'
 
-    For a type of few sessions the last result is (h + m, q), by which rows of its sessions, then rows A of its
-    speakers, are to be multiplied: their products add up to F E[t]'.
+    Without `sums` of the speakers, only the first is computed. Where rows are multiplied, the last one is (h + m, q):
+    the products of the h rows F and the m rows A with it add up to the sum of F E[t]'.
     """
     b = stats.blocks[c]
     H = float(stats.H[c])
     f = stats.f[c]
+    m = hidden.means[c]
+    loadings = hidden.loadings[c]
+    terms = hidden.terms
     P = terms.P[c, ...]
     PJ = terms.PJ[c, ...]
     xp = ar.namespace(P)
@@ -234,7 +256,7 @@ def _sessions(
     y, yy, Ay = sums
     ny = yy.shape[0]
     nx = P.shape[0]
-    if loadings is None:  # rows are kept of speakers with weight 1 only
+    if loadings is None:  # every weight is 1: weighted statistics have T instead of rows
         n = ar.put(b.n.astype(float), P)[:, None]
         h = F_WU.shape[0]
         FX = ar.zeros((h + n.shape[0], ny + nx + 1), P)

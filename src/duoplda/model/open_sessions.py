@@ -96,7 +96,7 @@ def add_scatter(within: Array, bins: Ints, rows: Array) -> None:
 class OpenTable:
     """Sums of cells that may still grow.
 
-    Each has a place in the table, which other cells use again once it has been taken out.
+    Each cell has a place in the table; once it has been taken out, another cell uses that place.
     """
 
     def __init__(self, n_cells: int, like: Array):
@@ -108,7 +108,7 @@ class OpenTable:
     def put(self, cells: Ints, n: Ints, F: Array) -> None:
         """Put in cells that are not in the table."""
         size = len(self.n)
-        if len(cells) > len(self.free):  # twice as many places
+        if len(cells) > len(self.free):  # double the places, so that copies of the table are few
             more = max(len(cells) - len(self.free), size)
             self.free = np.concatenate([self.free, np.arange(size, size + more)])
             self.n = np.concatenate([self.n, np.zeros(more, np.int64)])

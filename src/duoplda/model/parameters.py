@@ -1,4 +1,4 @@
-"""The parameters and the densities that follow from them.
+"""The parameters of the model, and the densities that follow from them.
 
     phi_ijl = mu_k + V y_i + U x_ij + eps_ijl,   y_i, x_ij ~ N(0, I),   eps_ijl ~ N(0, W_k^-1),   k the kind of channel
 
@@ -30,8 +30,8 @@ from duoplda.arrays import Array
 from duoplda.data.labels import NO_KIND, Ints
 from duoplda.errors import DuopldaError, some
 
-# Of a parameter. Squares of larger numbers, and of what is smaller than its inverse, leave the range of doubles, and
-# routines of LAPACK may never return from infinity.
+# The largest number among parameters. Squares of numbers that are much larger, or smaller than its inverse, leave the
+# range of doubles, and some routines of LAPACK never return from infinity.
 LARGEST = 1e100
 
 
@@ -71,7 +71,7 @@ class Model:
         return replace(self, V=self.V[:, :0], U=self.U[:, :0])
 
     def __getstate__(self) -> dict[str, object]:
-        """What is pickled, for another process: the parameters, without copies on other devices and factors."""
+        """What another process gets: the parameters, without factors and copies on other devices."""
         return {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
 
     @cached_property
@@ -79,9 +79,9 @@ class Model:
         return {}
 
     def like(self, array: Array) -> Model:
-        """The model in the array library and on the device of an array: the same object for each of these places.
+        """The model in the array library and on the device of an array; calls for one device give the same object.
 
-        Sides know their model by what it is. A new copy for each call would be compared number by number.
+        Sides are compared by the models that they belong to: a new copy would be compared number by number.
         """
         place = f"{ar.namespace(array).__name__} {array.device}"
         if place == f"{ar.namespace(self.V).__name__} {self.V.device}":
@@ -117,7 +117,7 @@ def checked(
     noise_precision: ArrayLike,
     kinds: ArrayLike | None = None,
 ) -> Model:
-    """A model with parameters that a user gives, if they make sense; `kinds` (K,) name its kinds of channels."""
+    """A model of parameters that a user gives, after checks; `kinds` (K,) are the names of its kinds of channels."""
     parameters: dict[str, Array] = {"mean": mean, "speaker_loadings": speaker_loadings}
     parameters |= {"session_loadings": session_loadings, "noise_precision": noise_precision}
     xp = ar.namespace(*parameters.values())
@@ -130,7 +130,7 @@ def checked(
                 a = np.asarray(a) if ar.namespace(a) is np else a
                 if "complex" in str(a.dtype):
                     raise TypeError("got complex ones")
-                arrays[name] = ar.to_float(a, xp) + 0.0  # a copy of its own
+                arrays[name] = ar.to_float(a, xp) + 0.0  # a copy, which the user cannot change
             except (TypeError, ValueError) as error:
                 raise DuopldaError(f"{name} must be an array of real numbers: {error}") from None
     if not arrays["mean"].ndim or not arrays["mean"].shape[-1]:
@@ -160,7 +160,7 @@ def checked(
     variances = xp.linalg.diagonal(W)
     low = float(xp.min(variances))
     if low * LARGEST >= 1:
-        scale = variances**-0.5  # columns in units far from each other are no fault
+        scale = variances**-0.5  # columns may be in very different units
         low = float(xp.min(xp.linalg.eigvalsh(W * scale[:, :, None] * scale[:, None, :])))
     if low * LARGEST < 1:
         raise DuopldaError(f"noise_precision is not positive definite (smallest eigenvalue {low:.3g})")
@@ -173,9 +173,10 @@ def checked(
 
 
 def _check_digits(model: Model) -> None:
-    """Refuse a model beside whose noise the rest is so large that double precision cannot tell the noise from 0."""
+    """Refuse a model whose mean or loadings are so large that double precision loses its noise beside them."""
     xp = ar.namespace(model.V)
-    # Training takes noise of 1e-13 of the variance; a mean so far away leaves a digit of what differs from it.
+    # Training accepts noise down to 1e-13 of the variance, so that loadings may be 1e7 times as large. A mean that is
+    # 1e15 times as large leaves one digit of a recording's difference from it.
     limits = {"speaker_loadings": (model.V, 1e7), "session_loadings": (model.U, 1e7), "mean": (model.mu.T, 1e15)}
     for name, (columns, limit) in limits.items():
         size = float(xp.max(xp.abs(model.W_factor.mT @ columns))) if columns.shape[1] else 0.0
@@ -185,18 +186,18 @@ def _check_digits(model: Model) -> None:
     kind = np.eye(model.K, dtype=np.int64)
     try:
         G = Terms(model, np.concatenate([kind, 100 * kind])).G
-        ar.cholesky(ar.eye(model.ny, G) + 100 * G)  # the posteriors of speakers with 100 sessions
+        ar.cholesky(ar.eye(model.ny, G) + 100 * G)  # Lambda of a speaker with 100 sessions
     except ar.NotPositiveDefinite:
         cause = "the loadings are so large beside the noise that posteriors of speakers have no digit that is right"
         raise DuopldaError(f"{cause}: train again with noise_floor (for example 1e-4)") from None
 
 
 def floored(covariances: Array, floor: float) -> Array:
-    """The best covariances (..., d, d) with no eigenvalue below the floor: the maximiser under that constraint."""
+    """Covariances (..., d, d) whose eigenvalues are raised to the floor, which maximises the likelihood under it."""
     if not floor:
         return covariances
     xp = ar.namespace(covariances)
-    with suppress(ar.NotPositiveDefinite):  # as a rule none is below, and that is told at a tenth of the cost
+    with suppress(ar.NotPositiveDefinite):  # as a rule none is below, which costs a tenth to find out
         ar.cholesky(covariances - floor * ar.eye(covariances.shape[-1], covariances))
         return covariances
     s, T = xp.linalg.eigh(covariances)
@@ -211,7 +212,7 @@ def loadings_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Terms:
-    """What a session of each of the types (C, K) adds to the posteriors: P_c, J_c, G_c and more, stacked over types."""
+    """P_c, J_c, G_c and what else a session of type c adds to posteriors, stacked over the types (C, K)."""
 
     @ar.reproducible()
     def __init__(self, model: Model, types: Ints):
@@ -223,7 +224,7 @@ class Terms:
 
         self.WV = model.W @ V  # (K, d, ny)
         self.WU = model.W @ U  # (K, d, nx)
-        # V'WV and so on follow from sums of WV by type, or are added after they are made: of what there are fewer.
+        # Sums over kinds are taken of WV (then V'WV is made by type) or of V'WV (made by kind), whichever is fewer.
         by_type = 0 < len(types) < model.K
         weights = ar.put(types.astype(float), V)
         WV, WU = (xp.tensordot(weights, a, axes=1) if by_type else a for a in (self.WV, self.WU))
@@ -238,7 +239,7 @@ class Terms:
             PJ = P @ Jc
             return Jc, P, -ln, PJ, ar.symmetric(xp.tensordot(c, VWV, axes=1) - Jc.mT @ PJ)
 
-        # The matrices of 8 MB of types stay in the caches of a core.
+        # Types are taken together whose matrices fill 8 MB, which stay in the caches of a core.
         step = max(1, (1 << 23) // (8 * size**2 + 1)) if host else max(len(types), 1)
         parts = [slice(a, a + step) for a in range(0, max(len(types), 1), step)]
         products = ar.in_order(of_types, parts, 2.0 * len(types) * model.nx * size**2 if host else 0)
@@ -250,7 +251,7 @@ class Terms:
         """WU_c (K_c d, nx) and B_c = WV_c - WU_c P_c J_c (K_c d, ny) of the kinds present in type c."""
         xp = ar.namespace(self.WV)
         K, d, _ = self.WU.shape
-        # Types that have all kinds share the memory of WU: there may be many of them.
+        # Types with all kinds share the memory of WU and WV, since there may be many of them.
         chosen = (a if len(present) == K else ar.take(a, present) for a in (self.WU, self.WV))
         WU, WV = (xp.reshape(a, (len(present) * d, a.shape[2])) for a in chosen)
         return WU, WV - WU @ self.PJ[c, ...]

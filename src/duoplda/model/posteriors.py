@@ -1,4 +1,4 @@
-"""Recordings as the model sees them: densities, posteriors of the hidden variables, and kinds of channels.
+"""Densities of recordings, and posteriors of their hidden variables and kinds of channels, under a model.
 
 The letters and the formulas are those at the head of `duoplda.model.parameters`.
 """
@@ -24,7 +24,7 @@ TOO_LARGE = "recordings have values too large to add up: are they on the scale o
 
 @dataclass(frozen=True, eq=False)
 class Sessions:
-    """Labelled recordings as the model sees them: a session is its type and its (v, z)."""
+    """What the model needs of labelled recordings: the type of each session, and its v and z."""
 
     labels: Labels  # filled: a recording without a session is one of its own
     types: Ints  # (C, K)
@@ -41,7 +41,7 @@ class Sessions:
         return np.bincount(self.labels.session_speaker * C + self.type, minlength=M * C).reshape(M, C)
 
     def by_speaker(self, rows: Array) -> Array:
-        """Sums over the sessions of each speaker of rows (H, n)."""
+        """(M, n) sums of rows (H, n) over the sessions of each speaker."""
         return _sums_by(self.labels.session_speaker, rows)[1]
 
     def gamma(self, terms: Terms) -> Array:
@@ -68,7 +68,7 @@ def _by_type(types: Ints) -> Iterator[tuple[int, Ints]]:
 @np.errstate(invalid="ignore", over="ignore")
 @ar.reproducible()
 def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> Sessions:
-    """Sum up recordings by session as the model needs them; with `density`, also their ln N(phi; mu_k, W_k^-1)."""
+    """Sums of recordings by session; with `density`, also the sums of ln N(phi; mu_k, W_k^-1) by speaker."""
     xp = ar.namespace(model.V)
     d = model.d
     if X.shape[1] != d:
@@ -80,13 +80,13 @@ def sessions(model: Model, X: Array, labels: Labels, density: bool = False) -> S
     v = ar.zeros((labels.n_sessions, model.ny), model.V)
     z = ar.zeros((labels.n_sessions, model.nx), model.V)
     ln = ar.zeros((len(labels.speaker_ids), 1), model.V)
-    away = ar.namespace(X) is not xp  # recordings of the host are streamed to where the model is
+    away = ar.namespace(X) is not xp  # rows of the host are streamed to the device of the model
     step = max(256, (STREAM_BYTES if away else CHUNK_BYTES) // (8 * d))
     order = np.argsort(labels.session, kind="stable")
     ln_W = [float(model.ln_W[k]) for k in range(model.K)] if density else []
 
     def blocks() -> Iterator[tuple[int, Ints, Array | None]]:
-        """Kind by kind, rows in the order of their sessions: their indices, and the rows where they are streamed."""
+        """Kind by kind: the kind, indices of rows in the order of their sessions, and the rows if they are streamed."""
         for k in range(model.K):
             rows = order if model.K == 1 else order[labels.kind[order] == k]
             parts = [rows[a : a + step] for a in range(0, len(rows), step)]
@@ -161,9 +161,10 @@ def conditional_log_likelihoods(model: Model, X: Array, labels: Labels, y: Array
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Posteriors of the hidden variables: q(y_i), q(x_ij | y_i) and the marginal means of x.
+    """Posteriors of the hidden variables: of y_i, of x_ij given y_i, and the marginal means of x_ij.
 
-    Rows are in the order of `speaker_ids` and of `session_ids` (None where sessions have no names: then by recording).
+    Rows are in the order of `speaker_ids` and of `session_ids`. These are None where sessions have no names: then each
+    recording is a session, in the order of the recordings.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], [[1.0]], [[1.0]])
@@ -186,14 +187,14 @@ class Posterior:
 
     @property
     def speaker_precision(self) -> Array:
-        """(M, ny, ny) Lambda_i, made when asked for."""
+        """(M, ny, ny) Lambda_i, computed at each call."""
         G = self._terms.G
         n = ar.put(self._sessions.counts.astype(float), G)
         return ar.eye(G.shape[-1], G) + ar.namespace(G).tensordot(n, G, axes=1)
 
     @property
     def session_precision(self) -> Array:
-        """(H, nx, nx) precision of x_ij given y_i, made when asked for."""
+        """(H, nx, nx) the precision of x_ij given y_i, computed at each call."""
         return ar.take(ar.spd_inverse(self._terms.P)[0], self._sessions.type)
 
     @ar.reproducible()
@@ -220,7 +221,7 @@ def posterior(model: Model, X: Array, labels: Labels) -> Posterior:
 @np.errstate(invalid="ignore", over="ignore")
 @ar.reproducible()
 def transform(model: Model, X: Array, kind: Ints) -> Array:
-    """(N, ny) E[y | one recording]."""
+    """(N, ny) E[y | phi] for each recording by itself, whose kind of channel is given (N,)."""
     terms = Terms(model, np.eye(model.K, dtype=np.int64))
     out = ar.zeros((X.shape[0], model.ny), X)
     for k, rows in _by_type(kind):
@@ -247,5 +248,5 @@ def kind_log_posterior(model: Model, X: Array, priors: Array) -> Array:
     """(N, K) ln P(kind k | phi), from ln pi_k + ln N(phi; mu_k, VV' + UU' + W_k^-1)."""
     xp = ar.namespace(X)
     ln = kind_log_joint(model, X, priors)
-    top = xp.max(ln, axis=1, keepdims=True)  # the exponential of the largest is 1: none overflows
+    top = xp.max(ln, axis=1, keepdims=True)  # the largest exponential is 1, so that none overflows
     return ln - top - xp.log(xp.sum(xp.exp(ln - top), axis=1, keepdims=True))

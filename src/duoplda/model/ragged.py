@@ -1,8 +1,8 @@
-"""Posteriors of the speaker factors when speakers have ragged counts of sessions.
+"""Posteriors of the speaker factors where speakers differ in their numbers of sessions by type.
 
     y_i | Phi ~ N(Lambda_i^-1 gamma_i, Lambda_i^-1),   Lambda_i = I + sum_c n_ic G_c
 
-Nearly every speaker then has a row of counts n_i, and so a Lambda_i to be inverted, of its own.
+Nearly every speaker may have a row of counts n_i of its own, and so a Lambda_i of its own to be inverted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from duoplda.data.labels import Ints
 
 
 class Patterns:
-    """Speakers with the same counts of sessions by type have the same Lambda: each is inverted once.
+    """The distinct rows of counts (M, C). Speakers with the same row have the same Lambda, which is inverted once.
 
-    With `index` (M,), the rows of `counts` are known to differ, and speaker m has counts[index[m]]: to find equal rows
-    among many takes longer than what is done with them.
+    With `index` (M,), the rows of `counts` are known to differ, and speaker m has row index[m]: this saves a search for
+    equal rows, which may take longer than the inverses.
     """
 
     def __init__(self, counts: NDArray[Any], sizes: Ints | None = None, index: Ints | None = None):
@@ -37,7 +37,7 @@ class Patterns:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         self.rows: Ints = rows[order]  # (P, C)
-        self.recordings: Ints = recordings[order]  # (P,) of a speaker, where the sizes of the types are known
+        self.recordings: Ints = recordings[order]  # (P,) recordings of a speaker; 0 without `sizes` (C,)
         self.multiplicity: Ints = multiplicity[order]  # (P,) speakers with that pattern, increasing
         self.index: Ints = rank[index.reshape(-1)]  # (M,) pattern of each speaker
         self.speakers: Ints = np.argsort(self.index, kind="stable")  # speakers in the order of the patterns
@@ -47,9 +47,9 @@ class Patterns:
         return len(self.rows)
 
     def runs(self, most: int, least: int) -> Iterator[list[range]]:
-        """Items of work: consecutive batches that hold at least `least` patterns together, the last run perhaps fewer.
+        """Runs of consecutive batches, each run of at least `least` patterns, except for the last one.
 
-        A batch is a range of at most `most` patterns that have equally many speakers.
+        A batch is a range of at most `most` patterns with equal multiplicity.
         """
         edges = [*np.flatnonzero(np.diff(self.multiplicity, prepend=-1)).tolist(), len(self)]
         run: list[range] = []
@@ -73,11 +73,11 @@ class Speakers:
 
 
 def at_once(G: Array) -> int:
-    """How many Lambdas are inverted at a time, for G (C, ny, ny)."""
+    """How many matrices Lambda are inverted at a time, for G (C, ny, ny)."""
     bytes_each = 8 * max(G.shape[-1], 1) ** 2
     if ar.namespace(G) is not np:
         return max(1, (1 << 28) // bytes_each)  # a device takes what fits into 256 MB
-    # Of fewer than 48 (or 2 MB), threads wait for each other's calls of Python, one of which can run at a time; more
+    # With fewer than 48 (or 2 MB), threads wait for each other, as only one of them can call Python at a time. More
     # than 8 MB do not stay in the caches.
     return max(1, min(max(48, (1 << 21) // bytes_each), (1 << 23) // bytes_each))
 
@@ -85,7 +85,7 @@ def at_once(G: Array) -> int:
 def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | None = None) -> tuple[Array, Array]:
     """Lambda^-1 (m, ny, ny) and ln|Lambda| (m,) of Lambda = I + sum_c n_c G_c, for rows n of counts (m, C).
 
-    On the host, inverses are written to `out` (m, ny, ny); if there is none, the next call overwrites them.
+    On the host, inverses are written to `out` (m, ny, ny); without it, to a buffer that the next call overwrites.
     """
     C, ny, _ = G.shape
     m = len(counts)
@@ -101,7 +101,7 @@ def inverses(G: Array, counts: Ints, invert: ar.SpdInverse, out: NDArray[Any] | 
 
 
 def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] | None = None) -> Speakers:
-    """The posteriors, one Lambda after another; `weights` (P, Q) are for Q weighted sums of the Lambda^-1."""
+    """The posteriors for gamma (M, ny), and Q sums of Lambda^-1 with weights (P, Q) of the patterns."""
     xp = ar.namespace(G)
     ny = gamma.shape[1]
     P = len(patterns)
@@ -111,7 +111,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
     mean = ar.zeros(ordered.shape, gamma)
     ln = ar.zeros((P,), gamma)
     covariance = ar.zeros((Q, ny * ny), gamma)
-    common = {}  # Lambda^-1 of so many speakers that all threads share the work on them, by their rows
+    common = {}  # Lambda^-1 of patterns with so many speakers that threads share their rows
 
     def work(run: list[range], invert: ar.SpdInverse) -> Array:
         total = 0.0
@@ -132,13 +132,14 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
                 mean[rows, :] = xp.reshape(xp.reshape(ordered[rows, :], (m, r, ny)) @ cov, (m * r, ny))
             if Q and room is None:
                 total = total + ar.put(weights[places].T, gamma) @ xp.reshape(cov, (m, ny * ny))
-        if Q and room is not None:  # in one product: the sums are large, and each product reads and writes all of them
+        if Q and room is not None:  # in one product, since each reads and writes all of the sums, which are large
             total = weights[first:stop].T @ room.reshape(-1, ny * ny)
         return total
 
     if ny:
         most = at_once(G)
-        # Enough patterns for the sums Q to cost less than the inverses, in at most 64 MB.
+        # 2 Q patterns: with fewer in a product, reading and writing the Q sums takes longer than the inverses. Their
+        # inverses take at most 64 MB.
         least = max(most, min(2 * Q, (1 << 26) // (8 * ny * ny)))
         for total in ar.in_order(work, patterns.runs(most, least), P * ny**3 if xp is np else 0, ar.SpdInverse):
             covariance += total
@@ -151,7 +152,7 @@ def speakers(G: Array, patterns: Patterns, gamma: Array, weights: NDArray[Any] |
 
 @dataclass(frozen=True, eq=False)
 class Diagonals:
-    """One kind of channels: sessions of different size differ in a diagonal only.
+    """For one kind of channels: the G of sessions of different size, which differ in a diagonal only.
 
     With U'WU = Q diag(e) Q', Z = diag(e)^-1/2 Q'U'WV and K = V'WV - Z'Z,
 
@@ -167,19 +168,19 @@ class Diagonals:
     @classmethod
     def of(cls, VWV: NDArray[Any], J: NDArray[Any], UWU: NDArray[Any], sizes: Ints) -> Diagonals:
         e, Q = np.linalg.eigh(UWU)
-        # A direction without session variability, as of a loading of 0, adds nothing: J vanishes there with U. What
-        # rounding leaves of both, which differs from one processor to the next, must not be divided by itself.
+        # A direction without session variability (a loading of 0, say) adds nothing, since J is 0 there with U. What
+        # rounding leaves of both differs from one processor to the next, and must not be divided by each other.
         nothing = e <= len(e) * np.finfo(float).eps * e.max()
         e = np.where(nothing, 0.0, e)
         Z = np.where(nothing, 0.0, 1 / np.sqrt(np.where(nothing, 1.0, e)))[:, None] * (Q.T @ J)
         return cls(ar.symmetric(VWV - Z.T @ Z), Z, e, sizes)
 
     def pays(self, patterns: Patterns) -> bool:
-        """Whether matrices of nx rows, and products for each number of recordings, cost less than matrices of ny."""
+        """Whether inverses of nx rows and products for each number of recordings cost less than inverses of ny rows."""
         nx, ny = self.Z.shape
         P = len(patterns)
         numbers = len(np.unique(patterns.recordings))
-        # Products run at about the speed of inverses; below 0.6, measured, the gain is more than the overhead.
+        # Products run at about the speed of inverses. 0.6 was measured: above it, the overhead is more than the gain.
         return P * nx**3 + 1.5 * numbers * len(self.sizes) * nx * ny * (nx + ny) < 0.6 * P * ny**3
 
 
@@ -204,7 +205,7 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
     ln = np.empty(len(patterns))
 
     def work(chosen: Ints, invert: ar.SpdInverse) -> NDArray[Any]:
-        """Patterns of one number of recordings: their sums of Lambda^-1; means and determinants are written."""
+        """The sums of Lambda^-1 over patterns with one number of recordings; means and determinants are written."""
         D = 1 / (1 + patterns.recordings[chosen[0]] * k)
         ZD = Z * D
         inner = invert.buffer(-1, len(chosen), nx, nx)
@@ -222,7 +223,7 @@ def speakers_by_rank(parts: Diagonals, patterns: Patterns, gamma: NDArray[Any], 
 
     order = np.argsort(patterns.recordings, kind="stable")
     edges = [0, *(np.flatnonzero(np.diff(patterns.recordings[order])) + 1).tolist(), len(patterns)]
-    most = 64  # inverted at a time: of more, not all stay in the caches
+    most = 64  # inverted at a time: more do not stay in the caches
     groups = [order[i : min(i + most, b)] for a, b in itertools.pairwise(edges) for i in range(a, b, most)]
     covariance = np.zeros((n_sums, ny, ny))
     for total in ar.in_order(work, groups, len(patterns) * nx**3 + 4.0 * gamma.size * nx, ar.SpdInverse):

@@ -1,9 +1,9 @@
 """A bounded sample of recordings, kept beside the statistics of each fold of speakers, for held-out trials.
 
 Which recordings are kept depends on hashes of their labels and of their vectors alone, so that shards, a cluster and
-files in any order keep the same ones: the speakers whose ids hash lowest, as many as fit; of each of them a few
-sessions, those that hash lowest; of each of these a few recordings, those whose vectors hash lowest. A part of the data
-that keeps its own lowest has all that the whole will keep.
+files in any order keep the same ones: as many speakers as fit, those whose ids hash lowest; a few sessions of each of
+them, and a few recordings of each of these, again those that hash lowest. What the whole data keep of a part is among
+what the part by itself keeps, so that parts can be sampled apart and joined.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Hashes = NDArray[np.uint64]
 
 
 class SampleLimits(NamedTuple):
-    """How much is kept. Trials enrol by three sessions at most, and test by as many again, so few of each suffice."""
+    """How much is kept: a few recordings suffice, as trials enrol three sessions at most and test as many others."""
 
-    n_bytes: int = 1 << 26  # of all folds together, at 8 bytes a number
+    n_bytes: int = 1 << 26  # of the samples of all folds together, with 8 bytes for each number
     per_speaker: int = 16  # sessions of a speaker
     per_session: int = 5  # recordings of a session
 
 
-FOLD_SAMPLE = SampleLimits()  # beside statistics
-SESSIONS_WITH_OCCASIONS = 64  # of a speaker: what sessions of one occasion have in common shows in large sets of them
+FOLD_SAMPLE = SampleLimits()  # of the samples beside statistics
+SESSIONS_WITH_OCCASIONS = 64  # of a speaker: only large sets of sessions show what those of one occasion share
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +46,16 @@ class Sample:
     speaker: Hashes  # (n,)
     session: Hashes  # (n,)
     recording: Hashes  # (n,)
-    max_recordings: int  # that may be kept
+    max_recordings: int  # the most that may be kept
     limits: SampleLimits = FOLD_SAMPLE
     end: int = 1 << 64  # speakers whose ids hash to this or more are left out, as they did not fit
-    occasion: Hashes | None = None  # (n,) of the day, the call or the file; None: nobody labelled them
+    occasion: Hashes | None = None  # (n,) of the day, the call or the file; None where these have no labels
 
     def __len__(self) -> int:
         return len(self.X)
 
     def columns(self) -> dict[str, Any]:
-        """What there is of each recording, by name."""
+        """The arrays with an entry for each recording, by name."""
         columns: dict[str, Any] = {"X": self.X, "kind": self.kind, "speaker": self.speaker, "session": self.session}
         columns["recording"] = self.recording
         return columns if self.occasion is None else columns | {"occasion": self.occasion}
@@ -65,7 +65,7 @@ class Sample:
         return replace(self, **{name: column[index] for name, column in self.columns().items()})
 
     def trimmed(self, limits: SampleLimits) -> Sample:
-        """What is kept without occasions, of which more sessions are kept."""
+        """The sample that would have been kept without labels of occasions, with which more sessions are kept."""
         if self.occasion is None:
             return self
         return Sample.join([replace(self, limits=limits, occasion=None)])
@@ -76,14 +76,14 @@ class Sample:
 
     @staticmethod
     def of(recordings: Recordings, limits: SampleLimits) -> Sample:
-        """One pass for a sample alone, without folds."""
+        """Take one sample in a pass over recordings, without folds and statistics."""
         return recordings.reduce(partial(_gather, limits=limits), Sample.join, list)[0]
 
     @staticmethod
     def join(parts: Sequence[Sample]) -> Sample:
-        """What is kept of the whole of which these are parts, in order."""
+        """The sample of data that consist of the data of some samples."""
         columns = [part.columns() for part in parts]
-        common = [name for name in columns[0] if all(name in part for part in columns)]  # without the occasion, perhaps
+        common = [name for name in columns[0] if all(name in part for part in columns)]  # parts may lack the occasion
         joined: dict[str, Any] = {name: np.concatenate([part[name] for part in columns]) for name in common}
         joined["end"] = min(part.end for part in parts)
         whole = replace(parts[0], **{"occasion": None, **joined})
@@ -92,7 +92,7 @@ class Sample:
         keep = order[_rank(whole.speaker[order], whole.session[order]) < whole.limits.per_session]
         speaker = whole.speaker[keep]
         first = _starts(speaker, whole.session[keep])
-        session = np.cumsum(first) - 1  # of each recording, counted from 0
+        session = np.cumsum(first) - 1  # of each recording, as a number from 0
         keep = keep[_rank(speaker[first])[session] < whole.limits.per_speaker]
         speaker = whole.speaker[keep]
         edges = np.append(np.flatnonzero(_starts(speaker)), len(speaker))  # between speakers
@@ -144,7 +144,7 @@ def _rank(*columns: Hashes) -> Ints:
 
 
 class Sampler:
-    """Takes what belongs into the samples of n folds from chunks of recordings, of which it knows all labels."""
+    """Takes samples of n folds from chunks of recordings, whose labels are all known before."""
 
     def __init__(self, labels: Labels, d: int, n_folds: int, seed: int, limits: SampleLimits = FOLD_SAMPLE):
         if labels.occasion is not None:
@@ -156,7 +156,7 @@ class Sampler:
         self.speaker_hash = lab.keys(labels.speaker_ids)
         self.fold = lab.folds(labels.speaker_ids, n_folds, seed)
         session_speaker = to_numpy(labels.session_speaker)
-        # The speakers who may be kept: each will bring at least a recording of each of its first sessions.
+        # Speakers who may be kept: all that fit if each brings only one recording of each of its first sessions.
         n_speakers = len(self.speaker_hash)
         n = np.minimum(np.bincount(session_speaker, minlength=n_speakers), limits.per_speaker)
         wanted = np.zeros(n_speakers, bool)
@@ -183,7 +183,7 @@ class Sampler:
             self.parts.append([Sample(*empty, self.max_recordings, limits, end, occasion)])
 
     def _hash_sessions(self, index: Ints, session_speaker: Ints) -> Hashes:
-        """Hashes of the sessions at `index`, 0 of others; their names may stand alone or after the speaker's."""
+        """(H,) hashes of the sessions at `index`, 0 elsewhere; their names may begin with the speaker's or not."""
         hashes = np.zeros(len(session_speaker), np.uint64)
         speaker = session_speaker[index]
         names = np.asarray(self.labels.session_ids)[index]
@@ -195,7 +195,7 @@ class Sampler:
         return hashes
 
     def add(self, X: Array, index: slice | Ints) -> None:
-        """Take what is wanted from rows X, whose places among the labels are in `index`."""
+        """Add those of the rows X that belong into the samples; their labels are at `index`."""
         place = places_of(index)
         rows = np.flatnonzero(self.wanted[place])
         if not len(rows):
@@ -216,7 +216,7 @@ class Sampler:
         for fold in np.unique(self.fold[speaker]).tolist():
             parts = self.parts[fold]
             parts.append(chunk.rows(np.flatnonzero(self.fold[speaker] == fold)))
-            # Trimming sorts: it waits until as much again has come, so that it takes little of the time.
+            # Joining sorts: it waits until as many rows again have come, so that it takes little of the time.
             if sum(map(len, parts)) > 2 * self.max_recordings + 4096:
                 self.parts[fold] = [Sample.join(parts)]
 
@@ -226,6 +226,7 @@ class Sampler:
 
 
 def _gather(part: Recordings, limits: SampleLimits) -> tuple[list[Sample], list[Any]]:
+    """The sample of a part of the recordings, as `Recordings.reduce` takes it."""
     sampler = None
     labels = part.labels().filled
     for chunk in part.chunks():

@@ -34,7 +34,7 @@ class Shrinkage(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Factors of VV' and of UU', for ratios only."""
+    """Factors of VV' and UU' in the model of the ratios; all else uses the model as it was trained."""
 
     speaker: float = 1.0
     session: float = 1.0
@@ -42,7 +42,7 @@ class Scales(NamedTuple):
 
 @reproducible()
 def target(stats: Statistics) -> Array:
-    """The total covariance; where it is singular, with a millionth of its mean variance in every direction."""
+    """The total covariance T; if it is singular, a millionth of its mean variance is added in every direction."""
     T = total_covariance(stats)
     xp = namespace(T)
     mean = float(xp.linalg.trace(T)) / stats.d
@@ -54,11 +54,11 @@ def target(stats: Statistics) -> Array:
 
 
 class Shrinker:
-    """A model whose covariances can be moved, again and again: what each move needs is computed once."""
+    """Shrinks the covariances of one model by any amounts; what all of these need is computed once."""
 
     @reproducible()
     def __init__(self, model: Model, T: Array, N: NDArray[np.float64]):
-        """T (d, d) is the target, N (K,) are recordings by kind."""
+        """T (d, d) is the total covariance, and N (K,) are the numbers of recordings by kind."""
         self.model = model
         self.T = T
         self.N = N
@@ -67,7 +67,7 @@ class Shrinker:
 
     @reproducible()
     def __call__(self, amounts: Shrinkage) -> Model:
-        """The model with its covariances moved."""
+        """The model with its covariances shrunk by these amounts."""
         V = self._loadings(self.model.V, amounts.speaker)
         U = self._loadings(self.model.U, amounts.session)
         channel = amounts.channel if self.model.K > 1 else 0.0
@@ -91,12 +91,15 @@ class Shrinker:
 
     def _towards_target(self, covariance: Array, share: float) -> Array:
         size = float(namespace(covariance).sum(self._T_inverse * covariance)) / self.model.d  # tr(T^-1 A) / d
-        return (1 - share) * covariance + share * max(size, 1e-12) * self.T  # more than 0: a covariance of no rank
+        return (1 - share) * covariance + share * max(size, 1e-12) * self.T  # a covariance of rank 0 moves, too
 
 
 @reproducible()
 def truncate(model: Model, ny: int, nx: int) -> Model:
-    """Keep the leading directions of VV' and UU' relative to the mean noise; what is left goes one level down."""
+    """The model with ny and nx factors: the leading directions of VV' and UU' relative to the mean noise stay.
+
+    What is cut off VV' is added to UU', and what is cut off that to the noise.
+    """
     xp = namespace(model.V)
     C = cholesky(xp.mean(model.W, axis=0))  # W = CC'
 

@@ -17,20 +17,20 @@ MODELS = ("kinds", "two-source", "plain")  # from the richest on
 
 
 def possible(stats: Statistics) -> list[str]:
-    """The models that the labels tell apart."""
+    """The names of the models for which there are labels, from the richest on."""
     several = any(block.size > 1 for block in stats.blocks)
     return [name for name, can_be in zip(MODELS, (stats.K > 1, several, True), strict=True) if can_be]
 
 
 def of(model: str | None, stats: Statistics) -> Statistics:
-    """The statistics as a model of this name takes them; None: as they are."""
+    """The statistics for a model of this name; None: as they are."""
     if model == "two-source":
         return without_kinds(stats)
     return without_sessions(without_kinds(stats)) if model == "plain" else stats
 
 
 def without_kinds(stats: Statistics) -> Statistics:
-    """The statistics as they are if all recordings are of one kind."""
+    """The statistics of the same recordings, all of one kind of channel."""
     if stats.K == 1:
         return stats
     if stats.folds:
@@ -50,7 +50,7 @@ def without_kinds(stats: Statistics) -> Statistics:
 
 
 def without_sessions(stats: Statistics) -> Statistics:
-    """The statistics as they are if each recording is a session of its own."""
+    """The statistics of the same recordings, each a session of its own."""
     if stats.folds:
         return Statistics.from_folds([without_sessions(fold) for fold in stats.folds], stats.seed)
     blocks = []

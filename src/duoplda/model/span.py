@@ -1,10 +1,13 @@
 """Fewer recordings than dimensions: EM in the span of the recordings.
 
-With an orthonormal basis B of the space in which recordings lie about the offset, and a floor under the noise, each
-step of EM leaves V = B V_s, U = B U_s, mu = offset + B mu_s and W^-1 = B W_s^-1 B' + floor (I - BB'): C and S of
-`duoplda.model.em` lie in the span, and noise of which data say nothing is raised to the floor. So the steps are those
-of the statistics of B'(phi - offset), which are smaller, and the likelihoods differ by a constant. No more factors than
-dimensions of the span are needed: the others would have no loadings.
+Let B (d, r) be an orthonormal basis of the span of the recordings about the offset. With a floor under the noise, each
+step of EM keeps the form
+
+    V = B V_s,   U = B U_s,   mu = offset + B mu_s,   W^-1 = B W_s^-1 B' + floor (I - BB')
+
+since C and S of `duoplda.model.em` lie in the span, and noise outside of it is raised to the floor. So EM runs on the
+statistics of B'(phi - offset) in r dimensions, and the likelihoods differ by a constant. More than r factors are not
+needed: they would have no loadings.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from duoplda.observer import Observer
 
 @dataclass(frozen=True, eq=False)
 class Span:
+    """The span of the recordings of some statistics."""
+
     offset: Array  # (d,)
     basis: Array  # (d, r)
     floor: float
@@ -30,7 +35,7 @@ class Span:
     @classmethod
     @ar.reproducible()
     def of(cls, stats: Statistics, floor: float) -> Span | None:
-        """None where there are as many recordings as dimensions."""
+        """The span, or None where there are at least as many recordings as dimensions."""
         N = int((stats.counts @ stats.types.sum(axis=1)).sum())
         if stats.d <= N:
             return None
@@ -41,21 +46,22 @@ class Span:
 
     @property
     def r(self) -> int:
+        """The number of its dimensions."""
         return self.basis.shape[1]
 
     @ar.reproducible()
     def statistics(self, stats: Statistics) -> Statistics:
-        """Statistics of recordings in the span."""
+        """Statistics of the recordings in coordinates of the span."""
         whole = replace(stats, folds=(), sample=None)
         return whole.mapped(ar.to_numpy(self.offset)[None, :], ar.to_numpy(self.basis))
 
     def ln(self, ln_likelihood: Any) -> Any:
-        """The likelihood of the recordings with all their dimensions: outside of the span they are 0."""
+        """The log-likelihood in all dimensions: outside of the span, recordings are 0, their variance the floor."""
         return ln_likelihood - self.n_recordings * (len(self.offset) - self.r) * math.log(2 * math.pi * self.floor) / 2
 
     @ar.reproducible()
     def model(self, model: Model, ny: int, nx: int) -> Model:
-        """The model of all dimensions; further factors have no loadings."""
+        """The model in all dimensions, with ny and nx factors; those beyond the span's have no loadings."""
         xp = ar.namespace(self.basis)
         B = self.basis
         d = B.shape[0]
@@ -69,7 +75,7 @@ class Span:
 
 
 class SpanObserver(Observer):
-    """Shows models of all dimensions to the following observer; states are those of EM in the span."""
+    """Gives the following observer models in all dimensions; the states of EM are those in the span."""
 
     def __init__(self, following: Observer, span: Span, ranks: tuple[int, int]):
         self.following = following

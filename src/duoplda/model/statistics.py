@@ -11,8 +11,8 @@ only one of its kind in its session adds nothing. The sums of the source (Villal
 
     S_k = within_k + sum_c T_c[k, k] / c_k.
 
-Memory, with K_c the number of kinds present: T_c takes (K_c d)^2 numbers for each type; where a type has fewer than K_c d
-sessions, their rows F are kept instead, so that many rare types take little. A takes K_c d numbers for each pair of a
+Memory, with K_c the number of kinds present: T_c takes (K_c d)^2 numbers for each type; of a type with fewer than K_c d
+sessions, the rows F are kept instead, so that many rare types take little. A takes K_c d numbers for each pair of a
 speaker and a type of its sessions.
 """
 

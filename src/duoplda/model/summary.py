@@ -2,7 +2,7 @@
 
     B = V V',   S = U U',   N = sum_k p_k W_k^-1,   T = B + S + N
 
-p_k is the prior of kind k of channel; with one kind N is its covariance W^-1.
+p_k is the prior of kind k of channels; with one kind, N is W^-1.
 """
 
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ def channel_noise(V: Array, U: Array, W: Array, priors: Array) -> list[list[floa
 
 
 def variance_directions(B: Any, S: ArrayLike | None = None, N: ArrayLike | None = None) -> VarianceShares:
-    """How much of the variance is the speaker's, the session's and the channel's, direction by direction.
+    """The shares of speaker, session and channel in the variance, direction by direction.
 
     Give the covariances B, S, N, each (d, d), or a fitted PLDA. The directions v solve B v = lambda T v with v'Tv = 1.
     Along v the speaker's share is v'Bv = lambda, the session's v'Sv and the channel's v'Nv. Directions are ordered by

@@ -1,4 +1,4 @@
-"""Training of a model by EM when everything is told: the numbers of factors, the floor under the noise, the start."""
+"""Training of one model by EM, with given numbers of factors: the floor under the noise, the start, the iterations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from duoplda.model.span import Span, SpanObserver
 from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT, Observer
 
-# Of the mean variance: the floor under noise that the data leave singular, before it is shrunk. It is far below what
-# shrinking adds, and far above rounding.
+# The floor, as a share of the mean variance, under noise that the data leave singular and that will be shrunk. It is
+# far below what shrinking adds, and far above rounding.
 SINGULAR_NOISE_FLOOR = 1e-4
 
 
@@ -49,8 +49,8 @@ def train(
 ) -> em.Fit:
     """Maximum likelihood for given numbers of speaker and session factors; with `state`, EM goes on from there.
 
-    Noise that the data leave singular gets a floor if the model will be shrunk, which makes it regular; without that,
-    EM fails on such data. With a floor, and with fewer recordings than dimensions, EM runs in their span.
+    Noise that the data leave singular gets a floor if the model will be shrunk, which raises it far above that floor;
+    otherwise EM fails on such data. With a floor and fewer recordings than dimensions, EM runs in their span.
     """
     rare = some_kind_is_rare(stats)
     floor = float(options.noise_floor)

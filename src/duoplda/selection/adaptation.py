@@ -1,7 +1,8 @@
-"""What is chosen by speakers who are left out of an adaptation: levels that move, a calibration, a partition.
+"""What speakers who are left out of an adaptation choose: the levels that move, and the calibration.
 
 Speakers of the target (or clusters of its sessions that stand for speakers) are divided into folds. Each fold in turn
-is left out: the model that is adapted to the others says how likely the fold is, or scores trials between its speakers.
+is left out: under the model that is adapted to the others, its likelihood is computed, or trials between its speakers
+are scored.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from duoplda.selection.cost import cost as decision_cost
 from duoplda.selection.decision import HeldOutTrials, TrialOptions, learn_kappa
 
 Floats = NDArray[np.float64]
-Way = Callable[[Statistics], Model]  # to adapt: it gives a model that is adapted to some of the target's statistics
+Way = Callable[[Statistics], Model]  # a way to adapt: the adapted model, given some of the target's statistics
 
-# Limits of a calibration: a dozen speakers of the target may well have few errors among their trials, and ratios must
-# not become larger, or be shifted by more than 4 nats, on their word alone.
+# Limits of a calibration. The trials of a dozen speakers may have few errors by chance, which is no reason to make
+# ratios larger than they are, or to shift them by more than 4 nats.
 SCALE_LIMITS = (0.1, 1.0)
 OFFSET_LIMIT = 4.0
 
 
 def have_folds(stats: Statistics) -> bool:
-    """Whether there are speakers to leave out, and others to adapt to."""
+    """Whether there are at least two folds with speakers: one to leave out, and one to adapt to."""
     return sum(len(fold.speaker_ids) > 0 for fold in stats.folds) > 1
 
 
 def _left_out(stats: Statistics, turn: int = 0) -> Iterator[tuple[Statistics, Statistics]]:
-    """Each fold of three speakers or more, at most five of them, and the others together, without their samples.
+    """Each of two to five folds of about three speakers or more, and the sum of the others, without their samples.
 
-    Another `turn` puts the speakers into folds in another way.
+    Another `turn` joins the folds of the statistics in another way.
     """
     folds = stats.regrouped(int(np.clip(len(stats.speaker_ids) // 3, 2, 5)), turn).folds
     bare = [replace(fold, sample=None) for fold in folds]
@@ -57,7 +58,7 @@ def _left_out(stats: Statistics, turn: int = 0) -> Iterator[tuple[Statistics, St
 
 
 class Gain(NamedTuple):
-    """A move of levels, and by how much it makes speakers who were left out more likely than the source does."""
+    """A move of levels, and what it gains over the source in the log-likelihood of speakers who were left out."""
 
     move: Move
     mean: float  # nats a speaker
@@ -65,7 +66,7 @@ class Gain(NamedTuple):
 
 
 def moves(target: Target) -> list[Move]:
-    """What can be moved; levels that the target does not tell apart move together. The first is the source.
+    """All moves of levels, where those that the target does not tell apart move together. The first moves nothing.
 
     >>> one_level = Target(np.zeros((1, 1)), np.ones(1), np.eye(1), noise=None)
     >>> [tuple(map(int, move[:3])) for move in moves(one_level)]
@@ -73,27 +74,28 @@ def moves(target: Target) -> list[Move]:
     """
     speaker_apart = target.speaker is not None
     noise_apart = target.noise is not None and (not speaker_apart or target.session is not None)
-    found = []
+    possible = []
     for speaker, session, noise in product((False, True), repeat=3):
         together = (speaker_apart or speaker == session) and (noise_apart or session == noise)
         if together:
-            found.append(Move(speaker, session, noise))
-    return found
+            possible.append(Move(speaker, session, noise))
+    return possible
 
 
 def choose_levels(
     levels: Levels, stats: Statistics, candidates: Sequence[Move], adapted: Callable[[Target, Statistics, Move], Model]
 ) -> Gain:
-    """The levels whose move makes speakers (or clusters) who are left out more likely than the source does.
+    """The move under which speakers (or clusters) who are left out are likeliest, if it gains more than chance.
 
     Parameters
     ----------
     stats : with folds
     candidates : the first of them moves nothing
-    adapted : gives a model that is adapted to a target, of which statistics are at hand, by moving some levels
+    adapted : gives the model that is adapted to a target, with its statistics, by a move
 
-    All candidates are adapted to four fifths of the speakers. That with the highest mean gain over the source is taken
-    if this gain exceeds its standard error over speakers; otherwise the source stays.
+    Each candidate adapts to four fifths of the speakers, and is judged by the likelihood of the others. That with the
+    highest mean gain over the source is chosen if the gain exceeds its standard error over speakers, otherwise the
+    source.
     """
     folds = [replace(fold, sample=None) for fold in stats.folds if len(fold.speaker_ids)]
     sizes = np.array([len(fold.speaker_ids) for fold in folds])
@@ -114,7 +116,7 @@ def choose_levels(
 
 
 def _mean_by_speaker(values: Floats, sizes: NDArray[Any]) -> tuple[float, float]:
-    """The mean over speakers of what sums over folds (F,) of so many speakers tell, and its standard error."""
+    """The mean over speakers, and its standard error, of values that are sums (F,) over folds of these sizes."""
     mean = values.sum() / sizes.sum()
     deviation = values - mean * sizes
     F = len(sizes)
@@ -125,9 +127,9 @@ def _mean_by_speaker(values: Floats, sizes: NDArray[Any]) -> tuple[float, float]
 
 
 class HeldOutCalibration(NamedTuple):
-    """Scale and offset of the ratios, from trials of speakers that were left out, and what these trials then cost.
+    """A scale and an offset of ratios, learned from trials of speakers who were left out, and the cost of these trials.
 
-    Where the source's calibration knows the structure of trials, they are of the ratios that it has calibrated.
+    Where the source's calibration depends on the structure of trials, the two apply to the ratios that it gives.
     """
 
     scale: float
@@ -137,9 +139,9 @@ class HeldOutCalibration(NamedTuple):
 
 
 def saves_enough(calibration: HeldOutCalibration, n_speakers: int) -> bool:
-    """Whether a calibration saves what chance would not: a third of a bit over all speakers together.
+    """Whether a calibration saves more than chance would: a third of a bit in cost, summed over the speakers.
 
-    Two numbers that are fitted to trials of a few speakers save something always, and may cost more on others.
+    Two numbers that are fitted to the trials of a few speakers always lower their cost, and may raise that of others.
 
     >>> calibration = HeldOutCalibration(0.8, 0.0, cost=0.38, cost_before=0.4)
     >>> saves_enough(calibration, 5), saves_enough(calibration, 50)
@@ -149,35 +151,34 @@ def saves_enough(calibration: HeldOutCalibration, n_speakers: int) -> bool:
 
 
 def best_way(tried: Sequence[HeldOutCalibration]) -> int:
-    """The place of the way to adapt whose trials cost least; the first is the source, which keeps its calibration.
+    """The index of the way to adapt whose trials cost least; the first is the source, which keeps its calibration.
 
     >>> source = HeldOutCalibration(0.5, 0.0, cost=0.5, cost_before=0.6)
     >>> near = HeldOutCalibration(0.8, 0.0, cost=0.4, cost_before=0.45)
     >>> best_way([source, near, near._replace(cost=0.38)]), best_way([source, near._replace(cost=0.61)])
     (2, 0)
     """
-    # Going twice as far must be worth 1 % of the cost: of ways that are equally good, that nearer the source.
+    # Each further way moves farther, and must save 1 % more: of equally good ways, the one nearest to the source.
     costs = [tried[0].cost_before, *(way.cost * 1.01**i for i, way in enumerate(tried[1:]))]
     return int(np.argmin(costs))
 
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Speakers who are left out of an adaptation in turn, and what trials between them are made of."""
+    """All that is needed to leave out speakers of an adaptation in turn, and to score trials between them."""
 
     levels: Levels
     stats: Statistics  # with folds, and samples of these
     ways: Sequence[Way]
-    transform: Callable[
-        [NDArray[Any], NDArray[Any] | None], Array
-    ]  # of recordings and their kinds, to the PLDA's space
-    scales: Scales  # of the ratios
-    options: TrialOptions  # how trials are made, and what they cost
+    # of recordings and their kinds, to vectors as the PLDA takes them
+    transform: Callable[[NDArray[Any], NDArray[Any] | None], Array]
+    scales: Scales  # of the model of the ratios
+    options: TrialOptions  # how trials are made, and the priors of their cost
 
     def turns(self, across: bool = False) -> Iterator[tuple[HeldOutTrials, list[list[Model]]]]:
-        """The trials of each division into folds, and for each way the models that have not seen these.
+        """For each of four divisions into folds: its trials, and by way to adapt the models without each fold.
 
-        Speakers are divided in four ways: with one, what a dozen speakers tell hangs on who is in which fold.
+        With a single division, what is learned from a dozen speakers depends on who is in which fold.
         """
         infer = self.levels.model.K > 1 and self.levels.fitting(self.stats).K == 1
         options = replace(self.options, infer_kinds=infer)
@@ -199,18 +200,18 @@ class LeftOut:
 
 
 def calibrate(left_out: LeftOut, before: Any, of_clusters: bool = False) -> list[HeldOutCalibration]:
-    """The calibration of each way to adapt, from the pooled trials of all turns; none where no trials can be made.
+    """The calibration of each way to adapt, from the pooled trials of all turns; empty if no trials can be made.
 
     Parameters
     ----------
-    before : the calibration of the source, or None. Where it knows the structure of trials, what it makes of structures
-        stays: learned are a scale and an offset of the ratios that it has calibrated.
+    before : the calibration of the source, or None. If it depends on the structure of trials, it stays, and a scale and
+        an offset of the ratios that it gives are learned.
     of_clusters : whether speakers are clusters, which may be wrong; see `bounded`
     """
     priors = left_out.options.priors
     pooled: list[list[tuple[Floats, Floats, Floats]]] = [[] for _ in left_out.ways]
     by_structure = isinstance(before, StructureCalibration)
-    # Limits are of the scale of raw ratios.
+    # The limits are those of the scale of uncalibrated ratios.
     limits = tuple(np.array(SCALE_LIMITS) / (np.exp(before.log_scales_[0]) if by_structure else 1.0))
     reference = np.asarray if before is None or by_structure else before.apply
     for held_out, models in left_out.turns():
@@ -218,7 +219,8 @@ def calibrate(left_out: LeftOut, before: Any, of_clusters: bool = False) -> list
         for part, way, (tar, non) in zip(pooled, models, scores, strict=True):
             if by_structure:
                 of_tar, of_non = held_out.structure(way.__getitem__)
-                tar, non = before.transform(tar, *of_tar), before.transform(non, *of_non)
+                tar = before.transform(tar, *of_tar)
+                non = before.transform(non, *of_non)
             part.append((tar, non, held_out.weight))
     if not pooled[0]:
         return []
@@ -231,7 +233,7 @@ def calibrate(left_out: LeftOut, before: Any, of_clusters: bool = False) -> list
 
 
 def kappa_of_occasions(left_out: LeftOut) -> float | None:
-    """What sessions of one occasion have in common, by trials across occasions of those left out of the first way."""
+    """The kappa of sessions of one occasion that trials across occasions choose, with the first way to adapt."""
     turns = left_out.turns(across=True)
     return learn_kappa(((trials, models[0].__getitem__) for trials, models in turns), left_out.options.priors)
 
@@ -244,14 +246,14 @@ def bounded(
     limits: tuple[float, float] = SCALE_LIMITS,
     of_clusters: bool = False,
 ) -> tuple[float, float, float]:
-    """Scale and offset of the calibration of lowest cost among those that are within limits, and that cost.
+    """Scale, offset and cost of the calibration that costs least within limits.
 
-    Two clusters of one speaker make non-targets that score high, which lower the offset and hardly the scale. Ratios
-    that are too sure of themselves lower both. So clusters lower the offset by no more than they lower the scale: in 20
-    drawn targets whose offset they lowered, that made ratios worse by .015 bits, and where they raised it, better by
-    .09.
+    With clusters, the offset may fall by no more than the scale does. If two clusters are one speaker, there are
+    non-targets that score high, which lower the offset and hardly the scale; over-confident ratios lower both. In 20
+    drawn targets, a lower offset by clusters made ratios worse by .015 bits, and a higher one better by .09.
 
-    The cost is convex: where the best scale is beyond a limit, the best one within is that limit, and so is the offset.
+    The cost is convex. So where the best scale is beyond a limit, the best one within is that limit; the same holds for
+    the offset.
     """
     _, (scale, offset) = lowest_cost(tar, non, priors, weight)
     if not limits[0] <= scale <= limits[1]:

@@ -2,8 +2,8 @@
 
     C_pi(s) = pi mean_tar log2(1 + e^-(s + logit pi)) + (1 - pi) mean_non log2(1 + e^(s + logit pi))
 
-is what the scores s of targets and non-targets cost at a prior pi, and H(pi) is the entropy of that prior. C_pi / H(pi)
-is 1 for a system without information. The mean of it over the priors is the cost that everything here is about.
+is the cost in bits of the scores s of targets and non-targets at a prior pi, and H(pi) is the entropy of that prior.
+C_pi / H(pi) is 1 for a system without information. Its mean over some priors is what is called the cost here.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from scipy.special import entr, logit
 
 Floats = NDArray[np.float64]
 Expansion = tuple[float, Floats, Floats]  # a value, its gradient and its second derivatives
-DEFAULT_PRIORS = (0.5, 0.01)  # an even one, and one at which targets are rare, as in a search among many speakers
+DEFAULT_PRIORS = (0.5, 0.01)  # even odds, and rare targets as in a search among many speakers
 
 
 def cost(
@@ -26,17 +26,17 @@ def cost(
     priors: Sequence[float] = DEFAULT_PRIORS,
     weight: Floats | None = None,
 ) -> float:
-    """The mean over priors of C_pi / H(pi) of the scores scale * s + offset; `weight` is of the non-targets."""
+    """The mean over priors of C_pi / H(pi) for the scores scale * s + offset; non-targets have weights."""
     return cost_expansion(_affine(targets), _affine(nontargets), np.array([scale, offset]), priors, weight)[0]
 
 
 def best_offset(
     targets: Floats, nontargets: Floats, priors: Sequence[float] = DEFAULT_PRIORS, weight: Floats | None = None
 ) -> float:
-    """The offset that makes scores cost least: the cost is convex, and its slope changes its sign there."""
+    """The offset at which scores cost least: the cost is convex in it, so its slope has one zero."""
     features = (_affine(targets), _affine(nontargets))
     scores = np.concatenate([targets, nontargets])
-    beyond = 50 + max(abs(float(logit(p))) for p in priors)  # nats: farther out all trials are decided alike
+    beyond = 50 + max(abs(float(logit(p))) for p in priors)  # nats: beyond it, all trials are decided alike
 
     def slope(offset: float) -> float:
         return float(cost_expansion(*features, np.array([1.0, offset]), priors, weight)[1][1])
@@ -45,6 +45,7 @@ def best_offset(
 
 
 def _affine(scores: Floats) -> Floats:
+    """(2, n) the features of an affine calibration: the scores and 1."""
     return np.stack([scores, np.ones_like(scores)])
 
 
@@ -53,11 +54,11 @@ def cost_expansion(
 ) -> Expansion:
     """The cost of the scores v'F, its gradient and its second derivatives in v.
 
-    `targets` and `nontargets` are features F (k, n) of the trials; `weight` (n,) is of the non-targets.
+    `targets` and `nontargets` are features F (k, n) of the trials; `weight` (n,) are weights of the non-targets.
     """
     linear_from = 300.0  # nats: e^300 does not overflow, and ln(1 + e^z) is z long before
-    free_below = -30.0  # nats: trials so far on the right side add less than 1e-13 to the cost
-    trials_per_block = 1 << 13  # so that what is computed of them stays in the caches
+    free_below = -30.0  # nats: trials that are decided right by so much add less than 1e-13
+    trials_per_block = 1 << 13  # so that their intermediate results stay in the caches
     value = 0.0
     gradient = np.zeros(len(v))
     curvature = np.zeros((len(v), len(v)))
@@ -71,7 +72,7 @@ def cost_expansion(
         for start in range(0, n, trials_per_block):
             F = features[:, start : start + trials_per_block]
             p = share[start : start + trials_per_block]
-            wrong = (sign * v) @ F  # by how much a score errs
+            wrong = (sign * v) @ F  # how far each score is on the wrong side
             worst = float(wrong.max())
             if worst < free_below:
                 continue
@@ -89,19 +90,19 @@ def cost_expansion(
 
 
 def trial_losses(scores: Floats, target: bool, priors: Sequence[float]) -> Floats:
-    """What each trial, a target or a non-target, adds to the cost before trials are averaged."""
+    """The loss of each trial, averaged over priors; the mean of targets plus that of non-targets is the cost."""
     pi = np.asarray(priors)[:, None]
     weight = (pi if target else 1 - pi) / (entr(pi) + entr(1 - pi))
     return (weight * np.logaddexp(0.0, (-1 if target else 1) * (scores + logit(pi)))).mean(axis=0)
 
 
 def gain_in_errors(losses: Floats, others: Floats) -> float:
-    """By how much the others are less than these losses of speakers, in standard errors over the speakers.
+    """The sum by which `others` are below these losses of speakers, in standard errors over the speakers.
 
     >>> gain_in_errors(np.array([1.0, 2.0, 4.0, 5.0]), np.array([0.0, 0.0, 1.0, 2.0]))
     5.4272042023997455
     """
-    alike = losses.shape == others.shape  # else trials chose one, and likelihood the other
+    alike = losses.shape == others.shape  # otherwise, trials chose one model, and the likelihood the other
     gains = losses - others if alike else np.array([losses.sum() - others.sum()])
     error = np.sqrt(len(gains)) * gains.std()
     gain = gains.sum()
@@ -109,11 +110,11 @@ def gain_in_errors(losses: Floats, others: Floats) -> float:
 
 
 def share_kept(errors: float) -> float:
-    """How much is kept of changes that gain so many standard errors: nothing up to one, and all from three on.
+    """The share that is kept of changes that gain so many standard errors: none up to one, and all from three on.
 
-    Between, it grows as what an estimate of James and Stein keeps. `examples/few_speakers.py` with 50 drawn speakers
-    was .004 bits worse than maximum likelihood where all was kept, and with 30 of 48 dimensions a third worse where
-    two errors kept half.
+    In between it grows as in an estimate of James and Stein. When all was kept, `examples/few_speakers.py` was .004
+    bits worse than maximum likelihood with 50 drawn speakers; when half was kept at two errors, it was a third worse
+    with 30 speakers of 48 dimensions.
 
     >>> [share_kept(errors) for errors in (-1.0, 1.0, 2.0, 5.0)]
     [0.0, 0.0, 0.84375, 1.0]
@@ -122,17 +123,17 @@ def share_kept(errors: float) -> float:
 
 
 def gains_more_than_chance(losses: Floats, others: Floats) -> bool:
-    """Whether a richer model loses less than a simpler one with these losses, by more than chance would give it.
+    """Whether the losses `others` of a richer model are lower than those of a simpler one by more than chance.
 
-    That is two standard errors over the held-out speakers: `examples/what_auto_finds.py` then finds the true model in
-    11 of 12 draws, where the lowest cost finds it in 7. Gains of one standard error are common where nothing is gained,
-    and which trials are held out, and so the last digits of the data, decided there.
+    The limit is two standard errors over the held-out speakers: with it, `examples/what_auto_finds.py` finds the true
+    model in 11 of 12 draws, and by the lowest cost in 7. With a lower limit, the choice of held-out trials, and so the
+    last digits of the data, would decide: models that gain nothing often seem to gain one standard error.
     """
     return gain_in_errors(losses, others) > 2
 
 
 def newton(expand: Callable[[Floats], Expansion], v: Floats, max_steps: int = 60) -> tuple[Floats, float]:
-    """The minimum of a convex function: where it is, and its value. Steps are halved until the function falls."""
+    """Where a convex function is smallest, and its value there. Newton steps are halved until the function falls."""
     value, gradient, curvature = expand(v)
     for _ in range(max_steps):
         step = np.linalg.solve(curvature, gradient)
@@ -162,9 +163,10 @@ def calibrate(
 ) -> tuple[float, Floats]:
     """The lowest cost, and the scale and the offset that reach it; `start` is a guess at these.
 
-    Where a threshold separates the trials, no scale is best: 1 / (number of targets) times (scale - 1)^2 / 2 is added.
+    Where a threshold separates the trials, the larger the scale, the lower the cost. So (scale - 1)^2 / 2, divided by
+    the number of targets, is added to what is minimised.
     """
-    least_scale = 1e-3  # relative to the deviation: scores that know nothing, or less than nothing, keep their order
+    least_scale = 1e-3  # over the deviation of scores: those without information, or misleading ones, keep their order
     spread = (targets.var() + nontargets.var()) / 2 + (targets.mean() - nontargets.mean()) ** 2 / 4
     deviation = float(np.sqrt(spread)) or 1.0
     middle = float(targets.mean() + nontargets.mean()) / 2

@@ -1,13 +1,13 @@
-"""What the cost of held-out trials chooses: shrinkage, two scales, a calibration, numbers of factors.
+"""Shrinkage, two scales, a calibration and numbers of factors, chosen by the cost of held-out trials.
 
-Held-out likelihood mostly measures how recordings of one speaker scatter; what a user decides about is trials. They are
-made between the speakers of each fold, and scored by a model that has not seen these. With the cost C_pi and the
+Held-out likelihood mostly measures how recordings of one speaker scatter, while users decide about trials. So trials
+are made between the speakers of each fold, and scored by a model that has not seen these. With the cost C_pi and the
 entropy H(pi) of `duoplda.selection.cost`, the cost of a change `theta` of the models is
 
     J(theta) = min over (a, b) of  mean over pi of C_pi(a LLR_theta + b) / H(pi)
 
-Parameters are the shrinkages (`duoplda.model.shrinkage`), as logits, and the logs of two scales, of VV' and of UU'. The
-scaled model serves ratios only; (a, b) is its calibration.
+theta holds the logits of the shrinkages (`duoplda.model.shrinkage`) and the logs of two scales, of VV' and of UU'. Only
+ratios use the scaled model; (a, b) is its calibration.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from duoplda.selection.trials import DEFAULT_ENROLMENT, Enrolment, FoldTrials, m
 from duoplda.trials.structure import Structure
 from duoplda.trials.sums import ModelRatios, SideSums
 
-KAPPAS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5)  # of which the best is taken: the cost is flat around it
-ENOUGH_SPEAKERS = 5  # of two occasions, to learn kappa from
+KAPPAS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5)  # the best of which is chosen: the cost is flat around it
+ENOUGH_SPEAKERS = 5  # with sessions of two occasions, to learn kappa from
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class TrialOptions:
     enrolment: Enrolment = DEFAULT_ENROLMENT
     priors: tuple[float, ...] = DEFAULT_PRIORS  # of a target
     by_structure: bool = False  # the calibration may depend on the structure of trials, where that pays
-    infer_kinds: bool = False  # kinds of channels are those that the fold's model infers, not those of the labels
+    infer_kinds: bool = False  # kinds of channels are inferred by the model of the fold, whatever the labels say
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredFold:
-    """The trials of a fold, and its recordings summed up for them."""
+    """The trials of a fold, and what their ratios are computed from."""
 
     index: int  # of the fold
     trials: FoldTrials
-    summed: Callable[[float], ModelRatios]  # for a kappa of sessions of one occasion
-    pairs: ModelRatios
+    summed: Callable[[float], ModelRatios]  # the same ratios with another kappa of sessions of one occasion
+    pairs: ModelRatios  # the ratios of the trials, under any model
 
 
 class HeldOutTrials:
@@ -68,15 +68,19 @@ class HeldOutTrials:
 
     Parameters
     ----------
-    samples : recordings of each fold, as its model takes them
-    models : the model of each fold; it tells the kinds of channels, and infers them where that is asked for
-    counts : (K,) recordings of each kind that the model of each fold has seen
-    first : the models under which the highest-scoring non-targets are found; `first_scores` are those under them,
-        `weight` that of the non-targets, and `speakers` who enrols in targets and in non-targets
-    across : trials across occasions, and sets with sessions of one of them, which count by the usual kappa; otherwise
-        occasions are of no account
+    samples : recordings of each fold, as the model takes them that has not seen the fold
+    models : this model for each fold; it names the kinds of channels, and infers them with `options.infer_kinds`
+    counts : (K,) for each fold, the recordings of each kind that its model has seen
+    first : the model of each fold under which the highest-scoring non-targets are chosen; by default that of `models`
+    across : whether trials are across occasions, with sets of sessions of one occasion that count by the usual kappa;
+        otherwise labels of occasions are ignored
 
-    Folds in which no trials can be made are left out; `folds` is empty if that is so for all of them.
+    Attributes
+    ----------
+    first_scores : scores of targets and of non-targets under `first`
+    weight : of the non-targets
+    speakers : the enrolled speaker of each target and of each non-target, as a number
+    folds : those in which trials can be made; empty if there are none
     """
 
     def __init__(
@@ -89,9 +93,10 @@ class HeldOutTrials:
         *,
         across: bool = False,
     ):
-        max_nontargets = 150_000  # of all folds together: more of them change the cost by less than its noise
+        max_nontargets = 150_000  # of all folds together: more change the cost by less than its noise
         kappa = USUAL_KAPPA if across else 0.0
-        self.flops = 1e12 if all(model.d <= 256 for model in models) else 0.0  # 0: threads are not worth it
+        # Each thread that scores holds a changed model, which takes memory if it is large; 0 means one thread.
+        self.flops = 1e12 if all(model.d <= 256 for model in models) else 0.0
         self.folds: list[ScoredFold] = []
         self.n_speakers = 0
         n_enrolled = 0
@@ -101,13 +106,13 @@ class HeldOutTrials:
             if sample is None:
                 continue
             if not across:
-                sample = sample.trimmed(FOLD_SAMPLE)  # as if nobody knew of occasions
+                sample = sample.trimmed(FOLD_SAMPLE)  # as it would be without labels of occasions
             if model.K > 1 and not options.infer_kinds:
                 kind = codes_among(sample.kind, model.kinds, len(sample))
-                # Of a kind that this fold has alone, its model knows nothing.
+                # The model of the fold knows nothing of a kind that only this fold has.
                 sample = sample.rows(np.flatnonzero((kind >= 0) & (N[kind] > 0)))
-            # Trials are made by kinds that are known. Those that are inferred must not shape them, or models with other
-            # kinds would be compared on other trials, and by no fair measure (it cost each further kind about .01).
+            # Which recordings are enrolled depends on kinds that are labelled, but not on inferred ones: models with
+            # different kinds would be compared on different trials (a bias of about .01 against each further kind).
             shaping = sample.without_kinds() if options.infer_kinds else sample
             trials = make_trials(shaping, options.enrolment)
             if trials is None:
@@ -129,7 +134,7 @@ class HeldOutTrials:
         self.weight = np.concatenate([np.zeros(0), *(fold.trials.weight for fold in self.folds)])
 
     def structure(self, model_of: Callable[[int], Model]) -> tuple[Structure, Structure]:
-        """What is known of targets and of non-targets before their vectors are; the function gives a fold's model."""
+        """The structure of targets and of non-targets; the function gives the model of a fold."""
         parts = []
         for fold in self.folds:
             table, side, test = fold.pairs.structure(model_of(fold.index))
@@ -139,7 +144,7 @@ class HeldOutTrials:
         return Structure(expected[0], alike[0]), Structure(expected[1], alike[1])
 
     def structured(self, model_of: Callable[[int], Model]) -> StructuredTrials:
-        """The trials, scored by a model for each fold, with their structure."""
+        """The trials with their scores under a model for each fold, and their structure."""
         (scores,) = self.scores(model_of)
         structure = Structure(*(np.concatenate(values) for values in zip(*self.structure(model_of), strict=True)))
         target = np.repeat([True, False], [len(values) for values in scores])
@@ -159,7 +164,7 @@ class HeldOutTrials:
     def scores(self, *model_of: Callable[[int], Model]) -> list[Scores]:
         """Scores of targets and of non-targets over all folds; each function gives the model of a fold.
 
-        Those of several functions are computed side by side, unless the models are large: all of them take memory.
+        Those of several functions are computed in threads, unless the models are so large that memory would run short.
         """
 
         def score(task: tuple[Callable[[int], Model], ScoredFold]) -> Floats:
@@ -171,7 +176,7 @@ class HeldOutTrials:
         return [self._split(scores[i * n : (i + 1) * n]) for i in range(len(model_of))]
 
     def _split(self, values: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What is known of the trials of each fold, of the targets and of the non-targets of all of them."""
+        """Values of the trials of each fold, as those of all targets and those of all non-targets."""
         parts = [np.split(v, [fold.trials.n_targets]) for v, fold in zip(values, self.folds, strict=True)]
         none = np.zeros(0, bool)  # takes any other type
         return np.concatenate([none, *(p[0] for p in parts)]), np.concatenate([none, *(p[1] for p in parts)])
@@ -180,7 +185,7 @@ class HeldOutTrials:
 def _sums(
     trials: FoldTrials, sample: Sample, place: Ints, model: Model, N: NDArray[np.float64], infer_kinds: bool
 ) -> Callable[[float], ModelRatios]:
-    """A function of kappa that adds up the recordings of both sides; `place` of each row and test is in the sample."""
+    """A function of kappa that sums up both sides of trials; `place` (rows + tests,) are their places in the sample."""
     X = put(sample.X.astype(np.float64, copy=False), model.V)
     kind = np.zeros(len(sample), np.int64)
     if model.K > 1:
@@ -227,7 +232,7 @@ class HeldOutCost(Criterion):
         return self._losses(scores, *calibrate(*scores, self.priors, self.trials.weight)[1])
 
     def _losses(self, scores: Scores, scale: float, offset: float) -> Floats:
-        """The same for scores, with a calibration that is given."""
+        """(speakers,) the same for scores that are given, with a calibration."""
         targets, nontargets = scores
         weight = self.trials.weight
         losses = [
@@ -238,22 +243,24 @@ class HeldOutCost(Criterion):
 
     @reproducible()
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
-        """The best shrinkages, scales and calibration, the first two to three digits."""
+        """The best shrinkages and scales, to three digits, and the calibration."""
         n = len(free)
         n_scales = 1 + ("session" in free)
         start = np.array([*(float(logit(getattr(self.start, name))) for name in free), *[0.0] * n_scales])
-        # Logits beyond 6 are amounts of 0 or 1 to two digits; a factor of e^2.5 = 12 is no longer the trained model.
+        # Logits beyond 6 are amounts of 0 or 1 to two digits. With a scale beyond e^2.5 = 12, little of the trained
+        # model would be left.
         limits = np.array([6.0] * n + [2.5] * n_scales)
-        # What few speakers choose is mostly noise, the scales most of all: a tenth of their penalty left them at 4 and
-        # more for 10 drawn speakers. More than this is worse where each session has one recording.
+        # What few speakers choose is mostly noise, in the scales most of all: with a tenth of this penalty, 10 drawn
+        # speakers chose scales of 4 and more. A larger penalty is worse where each session has one recording.
         penalty = np.array([0.015] * n + [0.15] * n_scales) / self.trials.n_speakers
 
         def snap(theta: Floats) -> Floats:
             return np.concatenate([logit(np.round(expit(theta[:n]), 3)), np.log(np.round(np.exp(theta[n:]), 3))])
 
-        def amounts(theta: Floats, digits: int = 15) -> tuple[Shrinkage, Scales]:
-            a = Shrinkage(**dict(zip(free, np.round(expit(theta[:n]), digits).tolist(), strict=True)))
-            return a, Scales(*np.round(np.exp(theta[n:]), digits).tolist())
+        def amounts(theta: Floats) -> tuple[Shrinkage, Scales]:
+            # Without rounding, the inverse of a logit or a log would miss three digits by its last bits.
+            a = Shrinkage(**dict(zip(free, np.round(expit(theta[:n]), 15).tolist(), strict=True)))
+            return a, Scales(*np.round(np.exp(theta[n:]), 15).tolist())
 
         def change(theta: Floats) -> Change:
             a, scales = amounts(theta)
@@ -264,7 +271,7 @@ class HeldOutCost(Criterion):
 
         search = Search(scores, limits, self.priors, penalty, self.trials.weight, self.observer, snap)
         best, cost, (scale, offset) = search(start, self.trials.first_scores)
-        # What few speakers choose is mostly noise: scales and calibration go back towards no change.
+        # Of scales and calibration, only the share is kept that the gain over none at all supports.
         unscaled = np.append(best[:n], np.zeros(n_scales))
         without = self._losses(scores([unscaled])[0], 1.0, 0.0)
         kept = share_kept(gain_in_errors(without, self._losses(search.best_scores, scale, offset)))
@@ -273,19 +280,19 @@ class HeldOutCost(Criterion):
         calibration: AffineCalibration | StructureCalibration
         calibration = AffineCalibration.of(float(scale) ** kept, float(offset) * kept)
         for theta, value in [*search.tried, (best, cost)]:
-            a, scales = amounts(theta, 3)
-            self.path.pop((*a, *scales), None)  # the last is what was chosen
+            a, scales = amounts(theta)
+            self.path.pop((*a, *scales), None)  # the last entry of the path is the choice
             self.path[(*a, *scales)] = value
         if self.may_depend_on_structure:
             best_change = change(best)
             trials = self.trials.structured(lambda i: best_change(self.shrinkers[i]))
             calibration, cost = by_structure(trials, self.priors) or (calibration, cost)
-        shrunk, scales = amounts(best, 3)
+        shrunk, scales = amounts(best)
         kappa = self._kappa(lambda shrinker: scaled(shrinker(shrunk), scales))
         return Choice(shrunk, scales, calibration, cost, kappa)
 
     def _kappa(self, change: Change) -> float | None:
-        """What sessions of one occasion have in common, by trials across occasions; None where none can be made."""
+        """The kappa of sessions of one occasion, by trials across occasions; None if no such trials can be made."""
         if not know_occasions(self.samples):
             return None
         models = [change(shrinker) for shrinker in self.shrinkers]
@@ -296,7 +303,7 @@ class HeldOutCost(Criterion):
 
 
 def know_occasions(samples: Sequence[Sample | None]) -> bool:
-    """Whether enough speakers of the samples have sessions of two occasions."""
+    """Whether enough speakers of the samples have sessions of several occasions."""
     count = 0
     for sample in samples:
         if sample is not None and sample.occasion is not None and len(sample):
@@ -309,9 +316,9 @@ def know_occasions(samples: Sequence[Sample | None]) -> bool:
 def learn_kappa(
     trials: Iterable[tuple[HeldOutTrials, Callable[[int], Model]]], priors: Sequence[float]
 ) -> float | None:
-    """The kappa at which trials across occasions cost least after calibration; None: there are no trials.
+    """The kappa at which trials across occasions cost least after calibration; None if there are no trials.
 
-    Trials come with the models that score them.
+    Trials are given with the function that gives the model of each fold.
     """
     pooled: list[list[tuple[Floats, ...]]] = [[] for _ in KAPPAS]
     for held_out, model_of in trials:

@@ -1,4 +1,4 @@
-"""Models that have not seen the speakers of a fold, and what the likelihood of these speakers chooses."""
+"""Models that have not seen the speakers of a fold, and choices by the likelihood of these speakers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from duoplda.model.statistics import Statistics
 from duoplda.observer import SILENT, Observer
 
 Ranks = tuple[int, int]  # numbers of speaker and of session factors
-Path = dict[tuple[float, ...], float]  # what was tried (amounts, scales or ranks), and its value
-Change = Callable[[Shrinker], Model]  # what is tried: the model of a fold after a change
+Path = dict[tuple[float, ...], float]  # the value of each choice that was tried (shrinkages and scales, or ranks)
+Change = Callable[[Shrinker], Model]  # a change that is tried: it gives the changed model of a fold
 
 USUAL_SHRINKAGE = Shrinkage(0.5, 0.1, 0.1, 0.1)  # where too few speakers can be held out to choose better
 
 
 class Choice(NamedTuple):
-    """What held-out speakers chose."""
+    """The choice of held-out speakers."""
 
     shrinkage: Shrinkage
     scales: Scales = Scales()
     calibration: AffineCalibration | StructureCalibration | None = None  # of the ratios, where trials chose
     cost: float | None = None  # of held-out trials, where they chose; a system without information costs 1
-    kappa: float | None = None  # what sessions of one occasion have in common, where trials across occasions chose
+    kappa: float | None = None  # of sessions of one occasion, where trials across occasions chose it
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def hold_out(stats: Statistics, train: Callable[[Statistics], Model], observer: 
 
 
 def guess_shrinkage(stats: Statistics) -> Shrinkage:
-    """A guess at the best shrinkage: d / (d + n) for a covariance in d dimensions that n differences tell of."""
+    """A guess at the best shrinkage: d / (d + n) for a covariance of d dimensions estimated from n differences."""
     n = np.array([stats.n_speakers, stats.n_sessions, stats.n_recordings])
     shares = stats.d / (stats.d + np.diff(n, prepend=0.0))
     speaker, session, noise = np.round(np.clip(shares, 0.005, 0.95), 3).tolist()
@@ -74,22 +74,22 @@ def guess_shrinkage(stats: Statistics) -> Shrinkage:
 
 
 class Criterion(ABC):
-    """What held-out speakers go by when they choose."""
+    """What is lowest for the best choice: a cost of held-out speakers."""
 
     path: Path
-    path_sign = 1.0  # of costs in the path
+    path_sign = 1.0  # the factor of costs in the path
 
     @abstractmethod
     def cost(self, change: Change) -> float:
         """The cost of changed models; lower is better."""
 
     def cost_by_speaker(self, change: Change) -> NDArray[np.float64]:
-        """The cost as the share of each speaker, or where it cannot be shared out, as a single number."""
+        """What each speaker adds to the cost; a single number where it cannot be divided by speaker."""
         return np.array([self.cost(change)])
 
     @abstractmethod
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
-        """The best amounts of shrinkage, those in `free`; the others are 0."""
+        """The best amounts of shrinkage of the covariances in `free`; those of the others are 0."""
 
     def kept_cost(self, key: tuple[float, ...], change: Change) -> float:
         """The cost of changed models, computed once and kept in `path`."""
@@ -98,7 +98,7 @@ class Criterion(ABC):
         return self.path_sign * self.path[key]
 
     def ranks(self, ny: int | None, nx: int | None, full: Ranks) -> Ranks:
-        """The best numbers of factors: those that are given stay, None is chosen, up to `full`."""
+        """The best numbers of factors: None is chosen, from a few shares of `full`; numbers that are given stay."""
         shares = (1, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
 
         def grid(given: int | None, n: int) -> list[int]:
@@ -119,7 +119,7 @@ class Criterion(ABC):
 
 
 class HeldOutLikelihood(Criterion):
-    """Minus the log-likelihood per recording of each fold's speakers; `path` has the log-likelihoods themselves."""
+    """Minus the log-likelihood per recording of held-out speakers; `path` has the log-likelihoods themselves."""
 
     path_sign = -1.0
 
@@ -137,7 +137,7 @@ class HeldOutLikelihood(Criterion):
         return -total / self.n_recordings
 
     def shrinkage(self, free: tuple[str, ...]) -> Choice:
-        """The best amounts on a grid, climbed one at a time from near the guess at them."""
+        """The best amounts on a grid, searched one after another from near the guess."""
         grid = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
         by_effect = ("noise", "session", "speaker", "channel")  # most of the likelihood is about the noise
 
@@ -151,7 +151,7 @@ class HeldOutLikelihood(Criterion):
         return Choice(best)
 
     def _descend(self, tried: list[Shrinkage], start: Shrinkage) -> Shrinkage:
-        """The place that is reached from the start by going down, in one direction or in the other."""
+        """The lowest of the amounts that is reached from `start` step by step, in one direction or in the other."""
 
         def cost(i: int) -> float:
             amounts = tried[i]

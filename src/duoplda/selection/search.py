@@ -15,10 +15,10 @@ Scores = tuple[Floats, Floats]  # of targets and of non-targets
 class Search:
     """Gauss-Newton steps down the cost, penalised by the squared distance of each parameter from the start.
 
-    Scores are about linear in the parameters, s + J delta. With eta = a delta the cost of a (s + J delta) + b is that
-    of a logistic regression on (s, 1, J), which is convex. J comes from differences, and each further point corrects
-    it (Broyden), so that a step costs one evaluation. The search is smooth in the data: data that differ by rounding
-    lead to points that hardly differ.
+    Scores are nearly linear in the parameters, s + J delta. With eta = a delta, the cost of a (s + J delta) + b is that
+    of a logistic regression on (s, 1, J), which is convex. J is computed by differences, and corrected at each further
+    point (Broyden), so that a step takes one evaluation. The search is smooth in the data: data that differ by rounding
+    end at points that hardly differ.
     """
 
     scores: Callable[[list[Floats]], list[Scores]]  # at several points
@@ -27,25 +27,26 @@ class Search:
     penalty: Floats  # of each parameter, by the square of its distance from the start
     weight: Floats | None = None  # of the non-targets
     observer: Observer = SILENT
-    snap: Callable[[Floats], Floats] = lambda theta: theta  # to a point near by where the search may end
+    snap: Callable[[Floats], Floats] = lambda theta: theta  # rounds a point to the nearest at which the search may end
 
     def __call__(self, start: Floats, scores: Scores | None = None) -> tuple[Floats, float, Floats]:
         """The lowest point that is reached, its cost and calibration; `scores` are those at the start, if known."""
         self.start = self.best = start
         self.best_scores = self.scores([start])[0] if scores is None else scores
-        cost, affine = calibrate(*self.best_scores, self.priors, self.weight, np.array([1.0, 0.0]))  # they are ratios
+        guess = np.array([1.0, 0.0])  # scores are ratios, which need no calibration if the model is right
+        cost, affine = calibrate(*self.best_scores, self.priors, self.weight, guess)
         self.value = self.cost = cost
         self.affine = affine
         self.tried = [(start, cost)]
         self._descend()
-        # Where the first steps gain much, derivatives have changed on the way, and are taken once more. What counts as
-        # much is 30 times the least penalty of a parameter that moves by 1.
+        # Where the first steps gain much, derivatives have changed on the way, and are computed once more. Much is 30
+        # times the penalty of moving the least penalised parameter by 1.
         if self.tried[0][1] - self.value >= 30.0 * self.penalty.min():
             self._descend()
         return self.best, self.cost, self.affine
 
     def _descend(self, max_steps: int = 5, radius: float = 2.0, tolerance: float = 0.02) -> None:
-        """At most so many steps, none longer than `radius`; one that is shorter than `tolerance` is not worth it."""
+        """Take at most `max_steps` steps, none longer than `radius`, until one is shorter than `tolerance`."""
         slope = self._differences()
         for _ in range(max_steps):
             step = self._step(slope)
@@ -74,7 +75,7 @@ class Search:
     def _differences(self, size: float = 0.05) -> list[Floats]:
         """Derivatives of the scores of targets and of non-targets, a row for each parameter, by differences.
 
-        They are taken towards 0, where limits are far.
+        The differences are taken towards 0, away from the limits.
         """
         sizes = np.where(self.best > 0, -size, size)
         points = [self.best + h for h in np.diag(sizes)]
@@ -82,7 +83,7 @@ class Search:
         return [(np.stack(new) - old) / sizes[:, None] for new, old in zip(moved, self.best_scores, strict=True)]
 
     def _step(self, slope: list[Floats]) -> Floats:
-        """The step to the lowest point, were the scores linear."""
+        """The step to the point where the penalised cost would be lowest if the scores were linear."""
         scale = float(self.affine[0]) or 1.0
         features = [
             np.concatenate([s[None], np.ones_like(s)[None], J]) for s, J in zip(self.best_scores, slope, strict=True)

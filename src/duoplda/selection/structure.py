@@ -1,6 +1,7 @@
-"""Whether a calibration that knows the structure of trials is worth its six numbers.
+"""Whether a calibration by the structure of trials, which has six parameters, is worth them.
 
-One scale and one offset are simpler, and stay unless trials of speakers who were left out say otherwise.
+A single scale and offset are simpler, and are kept unless the calibration by structure lowers the cost of trials
+between speakers who were left out.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from duoplda.trials.structure import Structure
 
 
 class StructuredTrials(NamedTuple):
-    """Trials (n,) between held-out speakers, their structure, and who was left out where they were scored."""
+    """Trials (n,) between held-out speakers, with their structure and the fold of their speakers."""
 
     scores: Floats
     target: NDArray[np.bool_]
-    weight: Floats  # targets count alike
+    weight: Floats  # 1 for targets
     structure: Structure
     fold: Ints
     speaker: Ints  # who enrols
 
     def losses(self, llr: Floats, priors: tuple[float, ...]) -> Floats:
-        """What each trial adds to the cost of some ratios."""
+        """What each trial adds to the cost of the ratios `llr`."""
         share = np.where(self.target, self.weight / self.weight[self.target].sum(), 0.0)
         share = np.where(self.target, share, self.weight / self.weight[~self.target].sum())
         return share * np.where(self.target, *(trial_losses(llr, target, priors) for target in (True, False)))
@@ -36,10 +37,10 @@ class StructuredTrials(NamedTuple):
 
 @reproducible()
 def by_structure(trials: StructuredTrials, priors: tuple[float, ...]) -> tuple[StructureCalibration, float] | None:
-    """The calibration by structure and its cost; None where one scale and one offset do as well.
+    """The calibration by structure and its cost; None where a single scale and offset do as well.
 
-    Each fold is calibrated by what the others teach, with structure and without. What structure saves must exceed its
-    standard error over speakers.
+    Each fold is calibrated by what is learned from the others, with structure and without. What structure saves must
+    exceed its standard error over speakers.
     """
     folds = np.unique(trials.fold)
     if len(folds) < 2 or not trials.structure.expected.min() > 0:
@@ -47,7 +48,7 @@ def by_structure(trials: StructuredTrials, priors: tuple[float, ...]) -> tuple[S
     scores, target, weight, structure, *_ = trials
 
     def learnt(rows: NDArray[np.bool_]) -> tuple[StructureCalibration, Floats]:
-        """The calibration by structure of some trials whose decisions cost least, and what it costs of all."""
+        """The calibration by structure that fits some trials best, and what each of all trials then costs."""
         expected, alike = (values[rows] for values in structure)
         fitted = StructureCalibration(priors).fit(
             scores[rows], target[rows], weight[rows], expected=expected, alike=alike

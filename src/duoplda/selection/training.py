@@ -1,8 +1,8 @@
-"""Training with what has to be chosen on the way.
+"""Training of a model, with choices by held-out speakers.
 
-The model, the numbers of factors and the shrinkage that are "auto" are chosen by held-out speakers: by the cost of
-their trials (`duoplda.selection.decision`) or by their likelihood (`duoplda.selection.held_out`). Then the model is
-trained on all speakers (`duoplda.model.training`), and shrunk.
+Where the model, its numbers of factors or its shrinkage are "auto", held-out speakers choose: by the cost of their
+trials (`duoplda.selection.decision`) or by their likelihood (`duoplda.selection.held_out`). Then the model is trained
+on all speakers (`duoplda.model.training`), and shrunk.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from duoplda.selection.held_out import (
 
 
 class Trained(NamedTuple):
-    """A model, and how it came about."""
+    """A trained model, and the choices that led to it."""
 
     model: Model  # shrunk
     shares: NDArray[np.float64]  # (K,) of the kinds of channels among the recordings
     choice: Choice
-    path: Path  # log-likelihood per recording of held-out speakers, or cost, for each choice that was tried
+    path: Path  # log-likelihood per recording of held-out speakers, or cost, of each choice that was tried
     fit: em.Fit
-    costs: dict[str, float]  # of the models among which one was chosen, that one first; minus likelihood if that chose
+    costs: dict[str, float]  # by name of model, the chosen one first: costs of trials, or minus log-likelihoods
 
 
 class _Candidate(NamedTuple):
-    """A model with what held-out speakers chose for it."""
+    """A model that may be trained, with the choices of held-out speakers for it."""
 
-    statistics: Statistics  # as the model takes them
+    statistics: Statistics  # of its kinds of channels and sessions
     ranks: Ranks
     choice: Choice
     path: Path
-    losses: NDArray[np.float64] = np.zeros(0)  # what models are compared by, where they are: their sum is the cost
+    losses: NDArray[np.float64] = np.zeros(0)  # by which models are compared, if they are: their sum is the cost
 
     @property
     def cost(self) -> float:
@@ -65,18 +65,18 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What to train and what to choose: parameters of `duoplda.PLDA`, checked."""
+    """What to train and what to choose: checked parameters of `duoplda.PLDA`."""
 
     n_speaker_factors: int | str | None = None
     n_session_factors: int | str | None = None
     model: str | None = None
     shrinkage: tuple[float, ...] | str | None = None  # 1, 3 or 4 numbers, or "auto"
-    trials: TrialOptions | None = None  # held-out trials choose; None: the likelihood of held-out speakers
+    trials: TrialOptions | None = None  # of held-out trials; None: the likelihood of held-out speakers chooses
     em_options: EMOptions = field(default_factory=EMOptions)
     observer: Observer = SILENT
 
     def __call__(self, stats: Statistics, state: em.State | None = None) -> Trained:
-        """Train a model; with `state`, EM goes on from there."""
+        """Train a model; with `state`, EM continues from there."""
         if self.model != "auto":
             return self._trained(self._candidate(self.model, stats), state)
         names = simpler.possible(stats)
@@ -91,7 +91,7 @@ class Training:
         return self._trained(candidates[chosen], state)._replace(costs={name: costs[name] for name in order})
 
     def _candidate(self, name: str | None, stats: Statistics, compare: bool = False) -> _Candidate:
-        """One model, its numbers of factors and its shrinkage chosen, and its cost if models are to be compared."""
+        """The candidate of a name, with its numbers of factors and shrinkage, and its losses with `compare`."""
         possible = simpler.possible(stats)
         if name in simpler.MODELS and name not in possible:
             needs = {"kinds": "kinds of channels", "two-source": "sessions with several recordings"}[name]
@@ -130,7 +130,7 @@ class Training:
         return Trained(model, stats.N / stats.N.sum(), choice, path, fit, {})
 
     def _full_ranks(self, stats: Statistics) -> Ranks:
-        """The numbers of factors that are given; where one is not, the largest."""
+        """The given numbers of factors; the largest possible where none is given."""
         largest = {"n_speaker_factors": stats.d, "n_session_factors": anova.session_rank(stats)}
         for name in largest:
             number = getattr(self, name)
@@ -142,7 +142,7 @@ class Training:
         return largest["n_speaker_factors"], largest["n_session_factors"]
 
     def _check(self, stats: Statistics, ranks: Ranks) -> None:
-        """Refuse data that cannot tell the parameters apart, and warn of what is assumed instead."""
+        """Refuse data from which the parameters cannot be estimated, and warn of what is done where a remedy exists."""
         anova.check_identifiable(stats, *ranks)
         if self.n_session_factors is None and (merged := anova.single_sessions(stats)):
             _warn(merged)
@@ -156,7 +156,7 @@ class Training:
         _warn(f"{reason}. Trained all the same, with {floor}")
 
     def _criterion(self, stats: Statistics, ranks: Ranks, what: str, trials: TrialOptions | None) -> Criterion:
-        """What chooses: the cost of trials of held-out speakers, or their likelihood where no trials can be made."""
+        """The criterion of choice: the cost of held-out trials, or the likelihood where no trials can be made."""
         if not stats.folds:
             remedy = "gather them with n_folds=5, or give numbers"
             raise DuopldaError(f"held-out speakers can choose {what} only from statistics with folds: {remedy}")
@@ -178,7 +178,7 @@ class Training:
         return HeldOutLikelihood(folds, start)
 
     def _choice(self, stats: Statistics, ranks: Ranks) -> tuple[Choice, Criterion | None]:
-        """How far to shrink, as given or as held-out speakers choose, and what chose."""
+        """The amounts of shrinkage, given or chosen by held-out speakers, and the criterion if they were chosen."""
         kinds = ("channel",) if stats.K > 1 else ()
         if isinstance(self.shrinkage, tuple):
             speaker, session, noise, *channel = self.shrinkage * 3 if len(self.shrinkage) == 1 else self.shrinkage
@@ -195,14 +195,14 @@ class Training:
             return Choice(usual), None
         criterion = self._criterion(stats, ranks, "the shrinkage", self.trials)
         choice = criterion.shrinkage(free)
-        # A cost so near to 1 says that trials of one speaker look like trials of two.
+        # At a cost so near to 1, scores of targets look like those of non-targets.
         if choice.cost is not None and choice.cost > 0.99:
             remedy = "are the labels of speakers right?"
             _warn(f"trials of held-out speakers cost {choice.cost:.3f}, where 1 is a guess: {remedy}")
         return choice, criterion
 
     def _choice_of_kinds(self, stats: Statistics, ranks: Ranks) -> tuple[Choice, Criterion | None]:
-        """Maximum likelihood was asked for: only the noise of kinds with few recordings moves towards the mean."""
+        """The choice for maximum likelihood: only the noise of kinds with few recordings moves towards the mean."""
         if not some_kind_is_rare(stats):
             return Choice(Shrinkage()), None
         if not can_hold_out(stats):
@@ -214,7 +214,7 @@ class Training:
 
 
 def _simplest(candidates: dict[str, _Candidate]) -> str:
-    """The simplest model, unless a richer one gains more than chance would give it."""
+    """The name of the simplest model than which no richer one is better by more than chance."""
     simplest, *richer = [name for name in reversed(simpler.MODELS) if name in candidates]
     for name in richer:
         if gains_more_than_chance(candidates[simplest].losses, candidates[name].losses):
@@ -223,7 +223,7 @@ def _simplest(candidates: dict[str, _Candidate]) -> str:
 
 
 def _warn(message: str) -> None:
-    """Warn at the line outside of this package that asked for the training."""
+    """Warn, with the line outside of this package from which the training was called."""
     level = 1
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("duoplda"):

@@ -1,4 +1,4 @@
-"""Trials between the speakers of one fold, made from the bounded sample of its recordings."""
+"""Trials between the speakers of a fold, made from the sample of its recordings (`duoplda.model.sample`)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from duoplda.data.labels import Ints, order_of
 from duoplda.model.sample import Sample
 from duoplda.selection.cost import Floats
 
-Enrolment = tuple[tuple[int, int | None], ...]  # sessions and recordings of each; None: all that there are
-EnrolmentSet = tuple[int, list[int]]  # the form of enrolment, and recordings of the sample
+Enrolment = tuple[tuple[int, int | None], ...]  # numbers of sessions, and of recordings of each; None: all
+EnrolmentSet = tuple[int, list[int]]  # the index of its form in the enrolment, and its recordings in the sample
 
-# From one recording to all recordings of three sessions: nobody has said what enrolments will look like.
+# From one recording to all recordings of three sessions, as it is not known what enrolments will look like.
 DEFAULT_ENROLMENT: Enrolment = ((1, 1), (1, None), (3, 1), (3, 3), (3, None))
-# Beside these, where occasions are known: what their sessions have in common shows in large sets.
+# Added where occasions are known: only large sets show what sessions of one occasion share.
 LARGE_ENROLMENT: Enrolment = ((6, None), (12, None))
 
 
@@ -27,14 +27,14 @@ LARGE_ENROLMENT: Enrolment = ((6, None), (12, None))
 class FoldTrials:
     """Pairs of sets of recordings and test recordings of one fold."""
 
-    row: Ints  # (r,) recordings of the sample that enrol,
+    row: Ints  # (r,) recordings of the sample that are enrolled
     side: Ints  # (r,) the set of each,
-    session: Ints  # (r,) and its session
-    test: Ints  # (t,) recordings of the sample that test
+    session: Ints  # (r,) the session of each
+    test: Ints  # (t,) recordings of the sample that are tests
     cells: NDArray[np.int32]  # (n,) set * t + test of each pair, targets first
     n_targets: int
-    weight: Floats  # of the non-targets among them
-    speaker: Ints  # (sets,) whose recordings each set holds, as a number from 0 on
+    weight: Floats  # of the non-targets
+    speaker: Ints  # (sets,) the speaker of each set, as a number from 0
 
     @property
     def pairs(self) -> Ints:
@@ -53,18 +53,18 @@ def make_trials(
 ) -> FoldTrials | None:
     """Trials of the speakers of a sample; None where there are no targets, or no non-targets.
 
-    Half of the sessions of a speaker enrol, and the other half test. Where occasions are known, trials are across
-    these: sets have sessions of one occasion each, and recordings of the others are their targets. All is bounded,
-    whatever the number of speakers, so that scoring takes seconds: with many speakers, each brings some of its sets and
-    tests only, in turn.
+    Half of the sessions of a speaker are enrolled, and the others are tests. Where occasions are known, trials are
+    across occasions: each set has sessions of one occasion, and its targets are recordings of the speaker's other
+    occasions. The numbers of sets, tests and patterns are bounded, so that scoring takes seconds for any number of
+    speakers: of many speakers, each brings only some of its sets and tests, in turn.
 
     Parameters
     ----------
     max_speakers : the most speakers of a fold
     max_sides : the most sets of a fold, and the most tests
-    max_tests : the most tests of a speaker: more of them say little that is new
-    max_patterns : the most patterns of sets (recordings by kind in each session): of each form of enrolment the
-        commonest are kept, as each has to be scored by itself
+    max_tests : the most tests of a speaker; more of them would add little
+    max_patterns : the most patterns of sets (numbers of recordings by kind in each session), as each pattern is scored
+        by itself; of each form of enrolment the commonest are kept
     """
     if sample is None or not len(sample):
         return None
@@ -114,7 +114,7 @@ def make_trials(
 
 
 def _enrolled_and_tested(sample: Sample, rows: Ints, by_session: list[list[int]]) -> tuple[list[list[list[int]]], Ints]:
-    """The sessions of a speaker that enrol, in groups of those that may be in one set, and recordings that test."""
+    """The enrolled sessions of a speaker, in groups of those that may be in one set, and its test recordings."""
     if sample.occasion is None:
         half = len(by_session) // 2
         enrolled = sum(map(len, by_session[:half]))
@@ -127,10 +127,10 @@ def _enrolled_and_tested(sample: Sample, rows: Ints, by_session: list[list[int]]
 
 
 def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[FoldTrials, Floats]:
-    """Some of the non-targets: two thirds are the highest-scoring, where decisions go wrong; others stand for many.
+    """Trials with `n_kept` of the non-targets: two thirds are the highest-scoring, the others a sample of the rest.
 
-    `scores` (n,) are those of all pairs under some model; those of the pairs that stay are returned, too. The weights
-    add up to what they would without the selection.
+    The highest-scoring ones decide the errors; the sample has weights that make up for those left out. `scores` (n,)
+    are those of all pairs under some model; those of the pairs that stay are returned, too.
     """
     n = len(trials.weight)
     if n <= n_kept:
@@ -138,7 +138,8 @@ def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[
     nontargets = scores[trials.n_targets :]
     low = float(nontargets.min())
     high = float(nontargets.max())
-    levels = ((nontargets - low) * (((1 << 48) - 1) / ((high - low) or 1.0))).astype(np.uint64)  # 48 bits of the range
+    # As integers of 48 bits, scores are sorted several times as fast.
+    levels = ((nontargets - low) * (((1 << 48) - 1) / ((high - low) or 1.0))).astype(np.uint64)
     order = order_of(levels)
     n_top = 2 * n_kept // 3
     sparse = order[: n - n_top][_spread(n - n_top, n_kept - n_top)]  # from low and high scores alike
@@ -151,8 +152,8 @@ def select_nontargets(trials: FoldTrials, scores: Floats, n_kept: int) -> tuple[
 def _spread(n: int, n_kept: int) -> Ints:
     """At most `n_kept` numbers below n, spread evenly by the golden section.
 
-    A constant step would fall into step with the order of the pairs where scores are equal: whole tests would be left
-    out.
+    Where scores are equal, their order is that of the pairs, which repeats with each set: with a round step between the
+    numbers, whole tests would be left out.
     """
     if n <= n_kept:
         return np.arange(n)
@@ -165,7 +166,7 @@ def _spread(n: int, n_kept: int) -> Ints:
 def _of_common_patterns(
     sets: Sequence[EnrolmentSet], kinds: Sequence[int], session: Sequence[int], n_patterns: int
 ) -> Ints:
-    """Which sets are of the commonest patterns of their form; a pattern counts recordings by kind in each session."""
+    """Indices of the sets with the commonest patterns of their form: recordings by kind in each session."""
     members: dict[int, dict[tuple[tuple[int, ...], ...], list[int]]] = {}  # sets by form and pattern
     for i, (form, rows) in enumerate(sets):
         by_session: dict[int, list[int]] = {}
@@ -182,8 +183,8 @@ def _enrolment_sets(
 ) -> list[EnrolmentSet]:
     """Sets of recordings of one speaker, of the forms in `enrolment` in turn.
 
-    There are at most `n_sets` of each form, and of single recordings `n_singles` of each kind. Kinds of channels follow
-    a few patterns that all speakers share, so that few patterns of sets have to be scored.
+    There are at most `n_sets` of each form, and at most `n_singles` single recordings of each kind. Kinds of channels
+    are taken in the same few orders for all speakers, so that few patterns of sets have to be scored.
     """
     sets: list[tuple[int, int, list[int]]] = []  # turn, form, recordings
     for form, (n_sessions, n_recordings) in enumerate(enrolment):
