@@ -1,7 +1,10 @@
 """Kinds of channels that nobody labelled: learnt from a bounded sample, on which the model is then trained.
 
-Which recordings of a session are of one kind is told by all of them together (`duoplda.model.kinds`), so they have to
-be at hand. The sample (`duoplda.model.sample`) is the same from arrays, files in any order, and a cluster.
+The kind of a recording follows from all recordings of its session (`duoplda.model.kinds`), so these have to be in
+memory. The sample (`duoplda.model.sample`) is the same from arrays, files in any order, and a cluster.
+
+The number of kinds is chosen by held-out speakers. A larger number is taken where their recordings and the kinds of
+these are together likelier, and where their trials cost less.
 """
 
 import warnings
@@ -11,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from duoplda.arrays import Array, symmetric, to_numpy
 from duoplda.data import Recordings
@@ -19,7 +21,7 @@ from duoplda.data import labels as lab
 from duoplda.data.recordings import ArrayRecordings
 from duoplda.model import kinds
 from duoplda.model.parameters import Model
-from duoplda.model.posteriors import kind_log_joint
+from duoplda.model.posteriors import log_likelihoods
 from duoplda.model.sample import Sample, SampleLimits
 from duoplda.model.shrinkage import Shrinkage
 from duoplda.model.statistics import Statistics
@@ -37,11 +39,11 @@ N_FOLDS = 5  # of speakers, as in `duoplda.PLDA`
 
 
 class Learnt(NamedTuple):
-    """Kinds of the recordings, and what speakers who were held out say of them, each its share."""
+    """Kinds of the recordings, and how well models with these kinds describe each of the held-out speakers."""
 
     kind: lab.Ints
-    surprise: NDArray[np.float64]  # -ln p of their recordings, whatever their kinds are, by recording
-    costs: NDArray[np.float64] = np.zeros(0)  # of trials between them; where none can be made, the surprise
+    surprise: NDArray[np.float64]  # -ln p of the speaker's recordings and of their kinds, divided by all recordings
+    costs: NDArray[np.float64]  # what the speaker adds to the cost of trials; without trials, surprise
 
 
 def learn(
@@ -62,9 +64,9 @@ def learn(
     if not isinstance(n_kinds, str):
         best = learner.learn(n_kinds)
     else:
-        learnt = [learner.judged(K) for K in range(1, LEAST_TRIED + 1)]
+        learnt = [learner.learn(K) for K in range(1, LEAST_TRIED + 1)]
         while (best := _fewest(learnt)) is learnt[-1] and len(learnt) < MAX_KINDS:
-            learnt.append(learner.judged(len(learnt) + 1))
+            learnt.append(learner.learn(len(learnt) + 1))
         costs = {K: float(one.costs.sum()) for K, one in enumerate(learnt, start=1)}
     kind = best.kind
     if not kind.any():
@@ -73,7 +75,7 @@ def learn(
 
 
 class _Learner:
-    """Rough models of the sample."""
+    """Learns kinds from the sample by rough models, and judges them by speakers who are held out."""
 
     def __init__(self, training: Training, rows: NDArray[np.float64], labels: lab.Labels, seed: int):
         ny = training.n_speaker_factors
@@ -93,34 +95,33 @@ class _Learner:
         self.seed = seed
 
     def learn(self, K: int) -> Learnt:
-        """Kinds that are learnt from each start; those with which recordings of held-out speakers are likeliest."""
-        if K == 1:
-            return self._learnt(np.zeros(len(self.rows), np.int64))
-        starts = [kinds.learn(self.rows, self.labels, K, self._model_of, self.seed, start) for start in kinds.STARTS]
-        return min(map(self._learnt, starts), key=lambda learnt: float(learnt.surprise.sum()))
+        """The kinds that are learnt from the start with which trials of held-out speakers cost least.
 
-    def judged(self, K: int) -> Learnt:
-        """The same with the costs of trials of held-out speakers, whose kinds are inferred.
-
-        The model is shrunk as the final one will be, and its shrinkage chosen where that is chosen. With amounts that
-        are the same for all numbers of kinds, a further kind gained by what it changed in the others: of two kinds that
-        differ much in noise, even one with a single recording did.
+        The likelier start was the dearer one on so762.
         """
-        learnt = self.learn(K)
-        stats = self._statistics(learnt.kind, N_FOLDS)
-        if self.rough.trials is None or not can_hold_out(stats):
-            return learnt._replace(costs=learnt.surprise)
+        if K == 1:
+            return self._judged(np.zeros(len(self.rows), np.int64))
+        starts = [kinds.learn(self.rows, self.labels, K, self._model_of, self.seed, start) for start in kinds.STARTS]
+        return min(map(self._judged, starts), key=lambda learnt: float(learnt.costs.sum()))
+
+    def _judged(self, kind: lab.Ints) -> Learnt:
+        """The kinds with what held-out speakers say of them; kinds are inferred in their trials.
+
+        Each number of kinds is judged with the shrinkage that the final model would have. With the same amounts for
+        all numbers, a third kind gained where two differ much in noise, even if it had a single recording: a kind
+        moves towards the others by a share that falls with their number.
+        """
+        stats = self._statistics(kind, N_FOLDS)
+        if not can_hold_out(stats):
+            return Learnt(kind, np.zeros(1), np.zeros(1))
+        folds = hold_out(stats, lambda part: self._train(part, Shrinkage()))
+        surprise = np.concatenate([_surprise(fold, _guess(stats)) for fold in folds]) / len(kind)
+        if self.rough.trials is None:
+            return Learnt(kind, surprise, surprise)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             costs = self.rough.chosen(stats, compare=True).losses
-        return learnt._replace(costs=costs if len(costs) > 1 else learnt.surprise)  # else no trials can be made
-
-    def _learnt(self, kind: lab.Ints) -> Learnt:
-        stats = self._statistics(kind, N_FOLDS)
-        if not can_hold_out(stats):
-            return Learnt(kind, np.zeros(1))
-        folds = hold_out(stats, lambda part: self._train(part, Shrinkage()))
-        return Learnt(kind, np.concatenate([_surprise(fold, _guess(stats)) for fold in folds]) / len(kind))
+        return Learnt(kind, surprise, costs if len(costs) > 1 else surprise)  # one number: no trials can be made
 
     def _model_of(self, kind: lab.Ints) -> Model:
         """A rough model with these kinds, shrunk by the guess."""
@@ -139,15 +140,15 @@ class _Learner:
 
 
 def _guess(stats: Statistics) -> Shrinkage:
-    """The guess; but no kind is moved towards the others.
+    """The guess, except that no kind is moved towards the others.
 
-    Where a kind of little noise is, it would take recordings of a louder one for its own.
+    A kind with little noise that is moved takes recordings of a louder kind for its own, and keeps them.
     """
     return guess_shrinkage(stats)._replace(channel=0.0)
 
 
 def _fewest(learnt: list[Learnt]) -> Learnt:
-    """The fewest kinds from which no larger number gains more than chance."""
+    """The smallest number of kinds over which no larger one gains."""
     for i, fewer in enumerate(learnt):
         if not any(_gains(fewer, more) for more in learnt[i + 1 :]):
             break
@@ -155,20 +156,25 @@ def _fewest(learnt: list[Learnt]) -> Learnt:
 
 
 def _gains(fewer: Learnt, more: Learnt) -> bool:
-    """Whether recordings are likelier with more kinds, by more than chance, and trials cost a standard error less.
+    """Whether held-out recordings are likelier with more kinds, by more than chance, and trials cost less.
 
-    The likelihood says whether there are more kinds, the costs whether these pay. Costs alone often gain two standard
-    errors where there is one kind, as the best of two starts and of several numbers is compared with it.
+    The likelihood says whether there are more kinds, and the one-standard-error rule whether they pay. Costs alone
+    gain two standard errors in some data of one kind, as several numbers are compared with one.
     """
     likelier = gains_more_than_chance(fewer.surprise, more.surprise)
     return likelier and gain_in_errors(fewer.costs, more.costs) > 1
 
 
 def _surprise(fold: HeldOutFold, shrinkage: Shrinkage) -> NDArray[np.float64]:
-    """-ln p of the recordings of each speaker of a fold, under a model that has not seen them, whatever their kinds."""
+    """-ln p of the recordings of each speaker of a fold and of their kinds, of a model that has not seen the speaker.
+
+    The kinds are part of it so that a kind that is split in two, whose halves nobody can tell apart, is less likely.
+    """
     sample = fold.sample
     assert sample is not None
+    model = fold.shrinker(shrinkage)
+    kind = lab.codes_among(sample.kind, model.kinds, len(sample))
     share = np.maximum(fold.shrinker.N / fold.shrinker.N.sum(), 1e-12)  # a kind may be of this fold alone
-    ln = logsumexp(kind_log_joint(fold.shrinker(shrinkage), sample.X, share), axis=1)
-    _, speaker = np.unique(sample.speaker, return_inverse=True)
-    return np.bincount(speaker, -ln).astype(np.float64)
+    labels = replace(lab.encode(sample.speaker, sample.session, None, len(sample)), kinds=model.kinds, kind=kind)
+    ln = to_numpy(log_likelihoods(model, sample.X.astype(np.float64, copy=False), labels))
+    return -ln - np.bincount(labels.speaker, np.log(share)[kind])
