@@ -222,8 +222,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "kinds that are no likelier are kept for what their trials save",
         "selection/channels.py",
-        " and together > 3",
-        "",
+        "return likelier and gain_in_errors",
+        "return gain_in_errors",
         "tests/test_channels.py -k made_up",
     ),
     Mutant(

@@ -451,8 +451,9 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         Learn this number of kinds of channels where they are not labelled. The model is then trained on a bounded
         sample (256 MiB, at most 64 sessions of a speaker and 16 recordings of a session; see `duoplda.model.sample`),
         and the recordings are read once more. Only sessions with several recordings can tell kinds apart. `channels_`
-        are then 0 .. n_channels - 1. "auto": one more as long as that lowers the cost of held-out trials by more than
-        its standard error over speakers, up to 8. Where kinds bring little, fewer are found than there are.
+        are then 0 .. n_channels - 1. "auto": the smallest number, up to 8, over which no larger one gains: recordings
+        of held-out speakers would have to be likelier by two standard errors, and their trials to cost less by one.
+        Where kinds bring little, fewer are found than there are.
     n_folds : the number of folds into which speakers are divided, to be held out in turn
     init : {"moments", "random"}; start from an analysis of variance, or from loadings drawn with `random_state`
     tol : EM stops when an iteration gains less than this, in nats per recording

@@ -98,9 +98,10 @@ class Training:
             has = ", ".join(possible)
             raise DuopldaError(f"model={name!r} needs {needs}, which the labels do not have: {has} can be")
         choosing = replace(self, n_session_factors=0) if name == "plain" else self
-        return choosing._chosen(simpler.of(name, stats), compare)
+        return choosing.chosen(simpler.of(name, stats), compare)
 
-    def _chosen(self, stats: Statistics, compare: bool) -> _Candidate:
+    def chosen(self, stats: Statistics, compare: bool) -> _Candidate:
+        """What held-out speakers choose, and the losses of theirs if models are to be compared."""
         full = self._full_ranks(stats)
         self._check(stats, full)
         path: Path = {}
