@@ -9,7 +9,7 @@ the lengths. With unit(x) = x / |x|, a vector becomes
 
 pyannote's lengths are ours, and a pair is read into them: of VBx's pair, `mean2` is multiplied by sqrt(d), `mu` by
 sqrt(k), and `tr` is divided by sqrt(k). Nothing else changes, and no likelihood ratio does. (d and k are the numbers of
-rows and columns of `lda`; neither tool prescribes them.)
+rows and columns of `lda`; no tool prescribes them.)
 """
 
 import os
@@ -33,7 +33,7 @@ TRANSFORM_ARRAYS = ("mean1", "lda", "mean2")
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """What vectors go through before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 ).
+    """The preprocessing of vectors before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 ).
 
     >>> transform = Transform(np.zeros(3), np.eye(3)[:, :2], np.zeros(2))
     >>> x = np.array([[3.0, 4.0, 0.0]]) - transform.mean1
@@ -63,7 +63,7 @@ def read_vbx(path: PathLike) -> DiagonalModel:
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
     """Write a `plda.npz`, whole or not at all; return how many values of psi were raised.
 
-    Both VBx and pyannote divide by every psi, so that none may be 0: smaller ones are raised to 1e-6 of the largest.
+    VBx and pyannote divide by every psi, so that none may be 0: values below 1e-6 of the largest are raised to that.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
 
 
 def read_transform(path: PathLike) -> tuple[Transform, str]:
-    """Read a `transform.h5` of VBx or a `xvec_transform.npz` of pyannote, into our scale; say which of them it is.
+    """Read a `transform.h5` of VBx or an `xvec_transform.npz` of pyannote, and scale it for vectors of our length.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def write_pair(
     Parameters
     ----------
     folder : xvec_transform.npz and plda.npz, or transform.h5 and plda, are written there
-    transform, model : both in our scale; the PLDA has no psi of 0 in the file, see `write_vbx`
+    transform, model : for vectors of our length; small values of psi are raised, as by `write_vbx`
     force : replace existing files; otherwise they are an error
     inputs : files that are never replaced
 
@@ -202,13 +202,13 @@ def _made_folder(path: PathLike) -> Iterator[None]:
         yield
     except BaseException:
         if made:
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # another process may have put something there
                 os.rmdir(path)
         raise
 
 
 def _check_names(path: PathLike, what: str, wanted: tuple[str, str, str], names: list[str]) -> None:
-    """Check that a file has the three arrays of what it should be."""
+    """Check that a file has the three arrays that it should have."""
     absent = [name for name in wanted if name not in names]
     if absent:
         remedy = f"a {what} has {wanted[0]}, {wanted[1]} and {wanted[2]}; this has {listed(sorted(names))}"
