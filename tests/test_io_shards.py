@@ -331,7 +331,9 @@ def test_files_that_do_and_do_not_go_together(tmp_path: Path) -> None:
     np.savez(tmp_path / "2.npz", X=X)
     cause = "has no ids, and row numbers repeat from file to file; store an array `ids` in each"
     assert refused(tmp_path / "*.npz") == f"{tmp_path}/2.npz: {cause}"
-    assert "is 2 files, and ids= is for a single file; put x.ids beside each x.npy" in refused(tmp_path / "*.npz", "rows")
+    assert "is 2 files, and ids= is for a single file; put x.ids beside each x.npy" in refused(
+        tmp_path / "*.npz", "rows"
+    )
     assert read_embeddings(tmp_path / "2*.npz", "rows").ids().tolist() == [str(i) for i in range(30)]
 
 

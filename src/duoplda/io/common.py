@@ -267,6 +267,16 @@ def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("=")
 
 
+def model_array(path: PathLike, place: str, array: np.ndarray) -> np.ndarray:
+    """Return an array of a model as float64, after checking its type, its size and its values."""
+    check_float(path, place, array.dtype)
+    check_dim(path, place, max(array.shape, default=0), MAX_FEATURES)
+    array = np.asarray(array, np.float64)
+    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
+        raise bad(path, place, "is empty, or has NaN, infinity or values beyond 1e100 in it", "train it again")
+    return array
+
+
 def pick(
     path: PathLike,
     names: Sequence[str],

@@ -179,7 +179,9 @@ def read_embeddings(
         raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
     files = files_of(path)
     if len(files) > 1 and ids is not None:
-        raise bad(path, "", f"is {len(files)} files, and ids= is for a single file", "put x.ids beside each x.npy instead")
+        raise bad(
+            path, "", f"is {len(files)} files, and ids= is for a single file", "put x.ids beside each x.npy instead"
+        )
     sources: list[Source] = []
     for name in files:
         vectors_inside = Path(plain_name(name)).suffix in {*EMBEDDING_SUFFIXES} - {".scp"}
@@ -533,7 +535,9 @@ def embedding_shards(
         list_: PathLike | None = npy.ids_beside(source.path) if source.kind == "npy" and ids is None else ids
         for name in (source.path, list_):
             if name not in (None, "rows") and not os.path.isfile(name):
-                raise bad(name, "", "cannot be read again by other processes, as shards are", "write it to a file first")
+                raise bad(
+                    name, "", "cannot be read again by other processes, as shards are", "write it to a file first"
+                )
         id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
         whole = Shard(
             os.path.abspath(source.path),

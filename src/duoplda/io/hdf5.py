@@ -32,6 +32,7 @@ from duoplda.io.common import (
     check_float,
     guarded,
     listed,
+    model_array,
     need,
     open_binary,
     shown,
@@ -140,12 +141,9 @@ def stored(path: PathLike, name: str, node: h5py.Group | h5py.Dataset | None) ->
 def floats(path: PathLike, group: h5py.Group, name: str) -> np.ndarray:
     """Read an array of a model as float64, after checking its type, its size and its values."""
     d = dataset(path, group, name)
-    check_float(path, name, d.dtype)
+    check_float(path, name, d.dtype)  # before it is read, as it may be strings, or too large for memory
     check_dim(path, name, max(d.shape, default=0), MAX_FEATURES)
-    array = np.asarray(d.read(), np.float64)
-    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
-        raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
-    return array
+    return model_array(path, name, d.read())
 
 
 def check_texts(d: Stored) -> None:

@@ -156,7 +156,6 @@ class Digest(ThreadPoolExecutor):
         return hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
 
 
-@dataclass(eq=False, repr=False)
 class FileRecordings(Recordings):
     """Embeddings in one or more files, read in chunks. If there are labels, only labelled recordings are read.
 
@@ -173,26 +172,32 @@ class FileRecordings(Recordings):
     [['a', 'b']]
     """
 
-    source: Embeddings
-    index: LabelIndex | None = None
-    allow_missing: bool | None = False
-    strict: bool = False
-    note: Note = lambda message: None
-    show: Progress = lambda done, message: None
-    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass, if `hashed`
-    hashed: bool | None = None  # whether the digest is computed; None: it is if there are labels
-    beside: tuple[np.ndarray, Labels] | None = None  # instead of an index: the ids and labels of all vectors, in order
-
-    def __post_init__(self) -> None:
-        self._labels = None if self.index is None else self.index.labels
-        self._rows: np.ndarray | None = None  # of the labels, for each vector of the files
-        self._ids = np.zeros(0, "U1")  # of all vectors, until they are hashed
+    def __init__(
+        self,
+        source: Embeddings,
+        labels: LabelIndex | tuple[np.ndarray, Labels] | None,
+        allow_missing: bool | None,
+        strict: bool,
+        note: Note,
+        show: Progress,
+        hashed: bool | None,
+    ):
+        """Take the arguments of `read_recordings`; `labels` are an index, or the ids and labels of all vectors."""
+        self.source = source
+        self.index = labels if isinstance(labels, LabelIndex) else None  # needed until the first pass is over
+        self.allow_missing = allow_missing
+        self.strict = strict
+        self.note = note
+        self.show = show
+        self.hashed = labels is not None if hashed is None else hashed
+        self.digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a hashed pass
         self._states: list[bytes] | None = None  # of the digest, in the first pass
-        if self.beside is not None:
-            self._ids, self._labels = self.beside
+        self._labels = None if self.index is None else self.index.labels
+        self._rows: np.ndarray | None = None  # the row of the labels for each vector of the files
+        self._ids = np.zeros(0, "U1")  # the ids of all vectors, until they are hashed
+        if isinstance(labels, tuple):
+            self._ids, self._labels = labels
             self._rows = np.arange(len(self._ids), dtype=np.int32)
-            self.beside = None
-        self.hashed = self._labels is not None if self.hashed is None else self.hashed
 
     def labels(self) -> Labels:
         if self._labels is None:
@@ -352,12 +357,13 @@ def read_recordings(
     ['a' 'b'] [1 0] (2, 3)
     """
     source = read_embeddings(path, ids, columns=columns)
-    beside = None
-    index = None if labels is None or own_labels else LabelIndex.of(labels, note)
+    known: LabelIndex | tuple[np.ndarray, Labels] | None = None
     if own_labels:
         table = _own_labels(source, columns)
-        beside = source.check_ids(table.ids), encoded_labels(table, note)
-    return FileRecordings(source, index, allow_missing, strict, note, show, hashed=hashed, beside=beside)
+        known = source.check_ids(table.ids), encoded_labels(table, note)
+    elif labels is not None:
+        known = LabelIndex.of(labels, note)
+    return FileRecordings(source, known, allow_missing, strict, note, show, hashed)
 
 
 def _own_labels(source: Embeddings, columns: Mapping[str, str] | None) -> LabelColumns:

@@ -22,7 +22,7 @@ import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path, atomic_paths, check_output, writing
-from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
+from duoplda.io.common import PathLike, bad, content, listed, model_array, need, system_error
 from duoplda.io.hdf5 import created, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
@@ -54,10 +54,7 @@ def read_vbx(path: PathLike) -> DiagonalModel:
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
     _check_names(path, "plda.npz", VBX_ARRAYS, names)
-    arrays = {name: load_array(path, name) for name in VBX_ARRAYS}
-    for name, array in arrays.items():
-        check_float(path, name, array.dtype)
-    return checked(path, *arrays.values())
+    return checked(path, *(model_array(path, name, load_array(path, name)) for name in VBX_ARRAYS))
 
 
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
@@ -103,18 +100,14 @@ def read_transform(path: PathLike) -> tuple[Transform, str]:
             remedy = "give the file with mean1, lda, mean2"
             raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", remedy)
         _check_names(path, "transform", TRANSFORM_ARRAYS, names)
-        arrays = [load_array(path, name) if f is None else floats(path, f, name) for name in TRANSFORM_ARRAYS]
-    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
-        check_float(path, name, array.dtype)
-        check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
-    arrays = [array.astype(np.float64) for array in arrays]
+        arrays = [
+            model_array(path, name, load_array(path, name)) if f is None else floats(path, f, name)
+            for name in TRANSFORM_ARRAYS
+        ]
     mean1, lda, mean2 = arrays
     if lda.ndim != 2 or mean1.size != lda.shape[0] or mean2.size != lda.shape[1]:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(TRANSFORM_ARRAYS, arrays, strict=True))
         raise bad(path, "lda", f"the shapes do not fit: {shapes}", "mean1 has lda's rows, mean2 its columns")
-    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
-        if not np.isfinite(array).all() or np.abs(array).max() > 1e100:
-            raise bad(path, name, "has NaN, infinity or huge values in it", "train the transform again")
     if not lda.any(axis=0).all():
         raise bad(path, "lda", "has columns of zeros", "train the transform again")
     mean2 = mean2.reshape(-1) * (np.sqrt(len(lda)) if tool == "vbx" else 1.0)
