@@ -317,7 +317,7 @@ class ClusterRecordings(Recordings):
 
     @cached_property
     def survey(self) -> list[Survey] | None:
-        """A first pass over the labels of all parts; None where they are known, or there are none."""
+        """What a first pass over the labels of all parts finds; None if none is needed, or there are no labels."""
         if not self.cut:
             return None
         task = delayed(_survey, pure=False)
@@ -330,7 +330,7 @@ class ClusterRecordings(Recordings):
 
     @cached_property
     def split(self) -> list[SessionKeys]:
-        """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
+        """For each part, the keys of its sessions that other parts have too; None if no survey was needed."""
         if self.survey is None:
             return [None] * len(self.parts)
         keys = [np.zeros(0, np.uint64) if part.sessions is None else part.sessions for part in self.survey]
@@ -346,7 +346,7 @@ class ClusterRecordings(Recordings):
             return max(1, -(-size // self.joined_bytes))
         if self.index is None:
             return 1
-        # How many sessions of a table are cut is not known beforehand, and most are not: 16 buckets are enough.
+        # How many sessions of a table are cut is not known beforehand. As most are not cut, 16 buckets are enough.
         size = 8 * (self.dim or 0) * self.index.labels.n_sessions
         return min(16, max(1, -(-size // self.joined_bytes)))
 

@@ -147,7 +147,7 @@ def read_embeddings(
     columns: Mapping[str, str] | None = None,
     chunk_size: int = ROWS_PER_READ,
 ) -> Embeddings:
-    """Open a file of embeddings, or several; the content of a file decides what it is, then its suffix.
+    """Open one or more files of embeddings, whose format is found by their content, and else by their suffix.
 
     These are read: Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset
     per recording) and Parquet. Nothing is unpickled and no command is run.
@@ -199,7 +199,7 @@ def read_embeddings(
 
 
 def files_of(path: PathLike) -> list[PathLike]:
-    """Return the files that a name means: what is there under it, or else what matches it as a pattern."""
+    """Return the files for a name: the file, or those in the folder, of that name, or else those that match it."""
     name = os.fspath(path)
     if os.path.isdir(name):
         try:
@@ -444,7 +444,7 @@ class Shard:
     npz 2 2
     """
 
-    path: str  # the file, from the root
+    path: str  # the absolute path of the file
     kind: str  # ark, scp, npy, npz, hdf5 or parquet
     dim: int  # the dimension of the vectors
     dtype: str  # their float type

@@ -78,7 +78,7 @@ def write_hyperion(path: PathLike, model: DiagonalModel, *, force: bool = False)
     """
     mu, V, _, W = model.parameters()
     config = {"class_name": "SPLDA", "name": "SPLDA", "x_dim": len(mu), "y_dim": V.shape[1], "fullcov_W": True}
-    config |= {"update_mu": True, "update_V": True, "update_W": True}  # what training hyperion's model on would change
+    config |= {"update_mu": True, "update_V": True, "update_W": True}  # what hyperion would update in further training
     with atomic_path(path, force=force) as temporary, created(temporary) as f:
         f.create_dataset("config", data=np.array(json.dumps(config), dtype="S"))
         for name, array in (("mu", mu), ("V", V.T), ("W", W)):

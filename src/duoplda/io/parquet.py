@@ -39,7 +39,7 @@ def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile
     open_binary(path).close()
     # With these options, pyarrow reads one piece of one row group at a time, and not the whole file ahead.
     streamed = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-    streamed["page_checksum_verification"] = True  # of pages that have one, as ours have
+    streamed["page_checksum_verification"] = True  # for pages that have a checksum, as those that we write have
     with damaged(path):
         f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **streamed)
     with f:
@@ -149,7 +149,7 @@ def _shape(path: PathLike, column: str, kind: pa.DataType) -> tuple[int, np.dtyp
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not lists or not types.is_floating(kind.value_type):
         raise bad(path, place, f"holds {kind}, not lists of floats", "write a column of float lists")
-    dtype = np.dtype(f"f{kind.value_type.bit_width // 8}")  # `to_pandas_dtype` needs pandas
+    dtype = np.dtype(f"f{kind.value_type.bit_width // 8}")  # without `to_pandas_dtype`, which needs pandas
     if types.is_fixed_size_list(kind):
         return check_dim(path, f"{place}, row 0", kind.list_size), dtype
     _, batch = next(batches(path, [column], 1))

@@ -224,15 +224,15 @@ def _no_column(
 
 
 def list_layout(path: PathLike) -> tuple[int, str]:
-    """Return how many fields the first line of a list has, and what stands between them.
+    """Return the number of fields in the first line of a list, and the delimiter between them.
 
-    That is tabs, if they part the line into fields, which may then have blanks in them; or else blanks.
+    The delimiter is a tab if that divides the line into fields, which may then have blanks in them; or else a blank.
     """
     line = first_line(path)
     fields = line.split("\t")
     if len(fields) > 1 and all(field and field == field.strip() for field in fields):
         return len(fields), "\t"
-    return len(line.encode().split()), " "  # of bytes, as other lines are split: a text would part at other spaces too
+    return len(line.encode().split()), " "  # as bytes, like the other lines: a str is also split at other spaces
 
 
 def has_groups(path: PathLike) -> bool:

@@ -64,7 +64,7 @@ class Trials:
 
     enroll: Coded  # ids of models
     test: Coded  # ids of recordings
-    target: np.ndarray | None = None  # (n,) bool, or None where the list has no key
+    target: np.ndarray | None = None  # (n,) bool, or None if the list does not say which trials are targets
     conditions: Mapping[str, Coded] = field(default_factory=dict)  # further columns of the list, by name
 
     def __len__(self) -> int:

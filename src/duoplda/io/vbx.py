@@ -1,4 +1,4 @@
-"""The model files of VBx, pyannote 4 and DiariZen: a PLDA, and the transform of vectors before it, in two files.
+"""The model files of VBx, pyannote 4 and DiariZen: one of a PLDA, and one of the transform of vectors before it.
 
 The PLDA has `mu` (k,), `tr` (k, k) and `psi` (k,), which mean what they mean in Kaldi. The transform has `mean1` (d,),
 `lda` (d, k) and `mean2` (k,): two centrings and length normalisations with an LDA between them. The tools differ in
