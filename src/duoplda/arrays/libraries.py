@@ -77,7 +77,7 @@ def to_float(array: Array, xp: Any) -> Array:
 
 
 def put(host: Array, like: Array) -> Array:
-    """Return a host array as doubles or 64-bit integers where `like` is; arrays of its library are not changed."""
+    """Return a host array as doubles or 64-bit integers where `like` is; tensors of its library are not changed."""
     xp = namespace(like)
     if xp is not np and namespace(host) is xp:
         return host
@@ -92,7 +92,7 @@ def put(host: Array, like: Array) -> Array:
 
 
 def on_device(X: Array, device: Device) -> Array:
-    """Return rows as a tensor on a device of torch; tensors, and all rows if it is None or "cpu", are not changed."""
+    """Return rows as a tensor on a device of torch; as they are, if it is None or "cpu", or if they are a tensor."""
     if device is None or str(device) == "cpu" or namespace(X) is not np:
         return X
     try:

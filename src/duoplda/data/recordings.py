@@ -86,7 +86,7 @@ class Recordings(ABC):
         return
 
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """Yield the same chunks for a caller who needs no ids and changes no vector: files can be read faster so."""
+        """Yield the same chunks for a caller who needs no ids and changes no vector, as this can be faster."""
         return self.chunks(rows)
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
