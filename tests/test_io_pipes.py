@@ -213,7 +213,9 @@ def test_shards_of_packed_lists(tmp_path: Path, given_as: Callable) -> None:
         assert len(shards) == 3
         assert np.concatenate([shard.ids() for shard in shards]).tolist() == ids
         np.testing.assert_array_equal(np.concatenate([shard.load()[1] for shard in shards]), X)
-    with pytest.raises(DuopldaError, match="cannot be read again by others, as shards are; write it to a file first"):
+    with pytest.raises(
+        DuopldaError, match="cannot be read again by other processes, as shards are; write it to a file first"
+    ):
         embedding_shards(given_as("pipe", "x.scp", (tmp_path / "x.scp").read_bytes()))
 
 

@@ -163,7 +163,7 @@ def test_ids_of_npy_from_a_list_or_by_number(tmp_path: Path, order: str) -> None
         assert len(shards) == 8
         same(together(shards), read_embeddings(tmp_path / "x.npy", ids).load())
     text = message(embedding_shards, tmp_path / "x.npy", ["a"] * 50)
-    assert text.endswith("x.npy: ids= in memory do not go with shards; write them to a file, one id per line")
+    assert text.endswith("x.npy: shards cannot have ids= in memory; write them to a file, one id per line")
     assert "has no list of ids" in refused(tmp_path / "x.npy")
 
 
@@ -331,7 +331,9 @@ def test_files_that_do_and_do_not_go_together(tmp_path: Path) -> None:
     np.savez(tmp_path / "2.npz", X=X)
     cause = "has no ids, and row numbers repeat from file to file; store an array `ids` in each"
     assert refused(tmp_path / "*.npz") == f"{tmp_path}/2.npz: {cause}"
-    assert "is 2 files, and ids= goes with one; put x.ids beside each x.npy" in refused(tmp_path / "*.npz", "rows")
+    assert "is 2 files, and ids= is for a single file; put x.ids beside each x.npy" in refused(
+        tmp_path / "*.npz", "rows"
+    )
     assert read_embeddings(tmp_path / "2*.npz", "rows").ids().tolist() == [str(i) for i in range(30)]
 
 

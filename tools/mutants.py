@@ -337,7 +337,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "files are written in place",
         "io/_atomic.py",
-        'temporary = final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"',
+        'temporary = final.parent / f".{final.name[:50]}.{secrets.token_hex(6)}.tmp"',
         "temporary = final",
         "tests/test_io_atomic.py -k at_the_end",
     ),

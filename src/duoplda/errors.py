@@ -1,10 +1,11 @@
-"""The errors that a user's mistake raises, a warning, and how their messages show what came from the user."""
+"""Errors that report a user's mistake, a warning, and functions that make text from the user safe for messages."""
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-# Control characters (C0, DEL, C1), marks that turn the direction of writing, line separators, lone surrogates.
+# Control characters (C0, DEL, C1), marks that turn the direction of writing, line separators and lone surrogates: in
+# a message, they could hide or reorder text on a terminal, break the line, or not be written at all.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -30,7 +31,8 @@ class MissingIds(DuopldaError):
 class OptionsError(DuopldaError):
     """Options that do not go together: exit code 2 of the command line.
 
-    The message puts names of options into backticks. The command line shows them as it takes them: `top` as --top.
+    The message puts the names of options in backticks. The command line shows them as they are typed there: `top`
+    becomes --top.
     """
 
 
@@ -45,12 +47,12 @@ class DomainWarning(UserWarning):
 
 
 def printable(text: object, keep: str = "") -> str:
-    r"""Return a text that cannot steer a terminal: characters that do not print are written as escapes.
+    r"""Return a text whose unprintable characters are written as escapes, so that it cannot control a terminal.
 
     Parameters
     ----------
-    text : anything; `str` of it is shown
-    keep : characters that stay as they are, such as "\n" where several lines are wanted
+    text : an object of any type, which is converted by `str`
+    keep : characters that are not escaped, such as "\n" where several lines are wanted
 
     Example
     -------
@@ -61,16 +63,16 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def some(items: Iterable[object], most: int = 10) -> str:
-    """Return the first few of many items as one line for a message."""
+    """Return the first items as one line for a message, with the number of all of them if some are left out."""
     items = list(items)
-    # Numbers of NumPy are shown as those of Python: 3, not np.int64(3).
+    # Scalars of NumPy are shown as those of Python: 3, not np.int64(3).
     text = ", ".join(printable(repr(i.item() if hasattr(i, "item") else i)) for i in items[:most])
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
 
 
 @contextmanager
 def error_prefix(name: str) -> Iterator[None]:
-    """Put a name, such as that of a file or a system, in front of the errors of the block.
+    """Put a name, such as that of a file, in front of the message of any DuopldaError that the block raises.
 
     >>> with error_prefix("file a"):
     ...     raise DuopldaError("is empty")

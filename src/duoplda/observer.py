@@ -1,4 +1,4 @@
-"""One typed way to be told what a long job is doing: progress, the end of an iteration, what a checkpoint keeps.
+"""The observer, to which training and adaptation report progress, iterations of EM and what a checkpoint keeps.
 
 An observer is given to the estimator and passed down, so that no lower room has to know who is watching.
 """
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from duoplda.model.em import State
     from duoplda.model.parameters import Model
 
-Arrays = Mapping[str, "NDArray[Any]"]  # the results of a stage by name
+Arrays = Mapping[str, "NDArray[Any]"]  # the results of a stage, by name
 
 
 class Observer:
-    """What training and adaptation report. A subclass overrides what it wants to know.
+    """Receives what training and adaptation report. A subclass overrides the methods that it needs.
 
-    What it does not override goes to the observer in `following`, if there is one, and to nobody otherwise.
+    A method that is not overridden passes the report on to the observer in `following`, if there is one.
 
     >>> class Progress(Observer):
     ...     def iteration(self, iteration, log_likelihood, model):
@@ -37,43 +37,46 @@ class Observer:
     following: Observer | None = None
 
     def training_begins(self) -> State | None:
-        """No recording will be read again. Gives the state of EM to go on from; None: EM starts from the beginning."""
+        """Called before EM, when no recording will be read again.
+
+        Returns the state from which EM continues, or None if it starts from the beginning.
+        """
         return None if self.following is None else self.following.training_begins()
 
     def fold(self, done: int, folds: int) -> None:
-        """The model without the speakers of one more fold has been trained."""
+        """Called when the model without the speakers of one more fold has been trained."""
         if self.following is not None:
             self.following.fold(done, folds)
 
     def search(self, step: int, cost: float) -> None:
-        """The search has scored the held-out trials at one more point."""
+        """Called when the search has scored the held-out trials at one more point."""
         if self.following is not None:
             self.following.search(step, cost)
 
     def state(self, state: State) -> None:
-        """EM has finished an iteration: with this state as its start it goes on to the very same bits."""
+        """Called after each iteration of EM. EM that continues from this state gives bit-identical results."""
         if self.following is not None:
             self.following.state(state)
 
     def iteration(self, iteration: int, log_likelihood: float, model: Model) -> bool:
-        """EM has finished an iteration; True ends the training."""
+        """Called after each iteration of EM. Returning True ends the training."""
         return self.following is not None and self.following.iteration(iteration, log_likelihood, model)
 
     def stage(self, name: str) -> Arrays | None:
-        """A stage of an adaptation begins. Gives its results if an earlier run has finished it, otherwise None."""
+        """Called when a stage of an adaptation begins. Returns its results if an earlier run finished it, else None."""
         return None if self.following is None else self.following.stage(name)
 
     def stage_done(self, name: str, results: Arrays) -> None:
-        """A stage of an adaptation has been computed."""
+        """Called when a stage of an adaptation has been computed."""
         if self.following is not None:
             self.following.stage_done(name, results)
 
 
-SILENT = Observer()  # tells nobody
+SILENT = Observer()  # ignores every report
 
 
 class WithCallback(Observer):
-    """Also calls a function of the user after each iteration of EM; what is true of its answer ends the training."""
+    """Also calls the user's function after each iteration of EM, and ends the training if it returns a true value."""
 
     def __init__(self, callback: Callable[[int, float, Model], object], following: Observer = SILENT):
         self.callback = callback

@@ -1,4 +1,4 @@
-"""What the array API standard lacks: libraries and devices, rows, inverses, threads; one file for each."""
+"""What the array API standard lacks, one file for each: libraries and devices, rows, inverses, streams, threads."""
 
 from duoplda.arrays.inverses import (
     NotPositiveDefinite,

@@ -11,45 +11,45 @@ from duoplda.arrays.libraries import Array, is_torch, namespace, zeros
 
 
 def symmetric(matrix: Array) -> Array:
-    """The symmetric part, to remove the last digit's asymmetry."""
+    """Return the symmetric part of matrices, which removes an asymmetry that comes from rounding."""
     return (matrix + matrix.mT) / 2
 
 
 def logdet_cholesky(factor: Array) -> Array:
-    """ln|CC'| of triangular factors C (..., n, n)."""
+    """Return ln|CC'| for triangular factors C (..., n, n)."""
     xp = namespace(factor)
     return 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)), axis=-1)
 
 
 class NotPositiveDefinite(ArithmeticError):
-    """A matrix that should be symmetric and positive definite is not, or not as far as its digits show."""
+    """Raised where a matrix should be positive definite and, in double precision, is not."""
 
 
 def _checked(function: Callable[..., Array], *matrices: Array) -> Array:
-    """What a function of linear algebra gives; NotPositiveDefinite where it fails, whatever the library does then."""
+    """Call a function of linear algebra, and raise NotPositiveDefinite where it fails in the way of its library."""
     xp = namespace(*matrices)
     library = sys.modules["torch"] if is_torch(xp) else np
     try:
         result = function(*matrices)
     except library.linalg.LinAlgError as error:
         raise NotPositiveDefinite(str(error)) from None
-    if not bool(xp.all(xp.isfinite(result))):  # other libraries return NaN
+    if not bool(xp.all(xp.isfinite(result))):  # libraries that raise no error return NaN
         raise NotPositiveDefinite("the result is not finite")
     return result
 
 
 def cholesky(matrices: Array) -> Array:
-    """Lower triangular C with CC' = A, of symmetric positive definite matrices A (..., n, n)."""
+    """Return lower triangular C with CC' = A for symmetric positive definite matrices A (..., n, n)."""
     return _checked(namespace(matrices).linalg.cholesky, matrices)
 
 
 def solve(matrices: Array, rhs: Array) -> Array:
-    """A^-1 B for regular matrices A (..., n, n) and B (..., n, m)."""
+    """Return A^-1 B for regular matrices A (..., n, n) and B (..., n, m)."""
     return _checked(namespace(matrices, rhs).linalg.solve, matrices, rhs)
 
 
 def spd_inverse(matrices: Array) -> tuple[Array, Array]:
-    """Inverses and ln-determinants of symmetric positive definite matrices (..., n, n)."""
+    """Return the inverses and ln-determinants of symmetric positive definite matrices (..., n, n)."""
     xp = namespace(matrices)
     n = matrices.shape[-1]
     if n == 0:
@@ -64,24 +64,27 @@ def spd_inverse(matrices: Array) -> tuple[Array, Array]:
 
 
 class SpdInverse:
-    """Inverts stacks (m, n, n) of symmetric positive definite matrices in place; returns their ln-determinants.
+    """Inverts stacks (m, n, n) of symmetric positive definite matrices in place, and returns their ln-determinants.
 
-    By block elimination: with M = [A B'; B C], X = B A^-1 and S = C - X B',
+    It works by block elimination: with M = [A B'; B C], X = B A^-1 and S = C - X B',
 
         M^-1 = [A^-1 + X'S^-1 X, -X'S^-1; -S^-1 X, S^-1],   ln|M| = ln|A| + ln|S|,
 
-    down to blocks of 32 or fewer rows, which are inverted by Cholesky factors. Most of the work is then products of
-    stacks, during which Python's other threads run. SciPy's potrf and potri would need fewer operations, but they
-    belong to another BLAS than NumPy's products, and the threads of the two wait for each other (an iteration was five
-    times slower). Buffers are kept between calls: half of the time would go into getting new pages from the system. One
-    object serves one thread.
+    down to blocks of 32 or fewer rows, which are inverted by Cholesky factors (other sizes were no faster). Most of the
+    work is then products of stacks, during which Python's other threads run. SciPy's potrf and potri would need fewer
+    operations, but they belong to another BLAS than NumPy's products, and the threads of the two wait for each other
+    (an iteration of EM was five times slower). Buffers are kept between calls, because half of the time would otherwise
+    go into new pages from the operating system. An object must not be used by two threads at once.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, ...], NDArray[Any]] = {}
 
     def buffer(self, use: int, m: int, rows: int, columns: int) -> NDArray[Any]:
-        """A stack (m, rows, columns), at first 0, that is the same memory for each use; callers have negative uses."""
+        """Return a stack (m, rows, columns), which is 0 at first, and the same memory whenever `use` is the same.
+
+        This class uses numbers from 0 on; callers use negative ones.
+        """
         kept = self._buffers.get((use, rows, columns))
         if kept is None or len(kept) < m:
             kept = self._buffers[use, rows, columns] = np.zeros((m, rows, columns))
@@ -93,14 +96,15 @@ class SpdInverse:
         return ln
 
     def _invert(self, M: NDArray[Any], diagonal: NDArray[Any]) -> NDArray[Any]:
-        """Also writes the diagonals (m, n) of Cholesky factors, and returns them."""
+        """Invert the stack in place; write the diagonals (m, n) of its Cholesky factors, and return them."""
         m, n = M.shape[:2]
         h = n // 2
         if n <= 32:
             factor = np.linalg.cholesky(M)
             diagonal[...] = np.diagonal(factor, axis1=1, axis2=2)
             inverse = self._lower(factor) if m >= 8 and n else np.linalg.inv(factor)
-            # Half of it is 0. As a single product it would go to syrk, which is slow for small matrices.
+            # Half of the factor is 0, so half of the product can be left out. A single product L'L would be done by
+            # BLAS's syrk, which is slow for small matrices.
             np.matmul(inverse.mT, inverse[:, :, :h], out=M[:, :, :h])
             np.matmul(inverse[:, h:].mT, inverse[:, h:, h:], out=M[:, :, h:])
             return diagonal
@@ -118,10 +122,10 @@ class SpdInverse:
         return diagonal
 
     def _lower(self, L: NDArray[Any]) -> NDArray[Any]:
-        """L^-1 of lower triangular L (m, n, n): first all blocks of 5 on the diagonal, then the rows of blocks in turn.
+        """Return L^-1 for lower triangular L (m, n, n): its blocks of 5 on the diagonal, then row after row of blocks.
 
-        The numbers at one place of all these blocks lie side by side, so that a few calls invert them all. If the last
-        block is smaller, it goes on as an identity. Above the diagonal the buffers stay 0.
+        The entries at one place of all diagonal blocks are contiguous in memory, so that a few calls of NumPy invert
+        all blocks. A smaller last block is filled up with the identity. Above the diagonal the buffers stay 0.
         """
         m, n = L.shape[:2]
         b = 5

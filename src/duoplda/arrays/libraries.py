@@ -18,7 +18,7 @@ Device = Any  # a device of torch, or its name ("cuda:1"); None: arrays stay whe
 
 
 def namespace(*arrays: object) -> Any:
-    """The array library of the first argument that is an array but not NumPy's; NumPy otherwise."""
+    """Return the library of the first argument that is an array of another library than NumPy; else NumPy."""
     for array in arrays:
         if isinstance(array, np.ndarray):
             continue
@@ -31,7 +31,7 @@ def namespace(*arrays: object) -> Any:
 
 @cache
 def _torch() -> Any:
-    """torch as a library of the standard. It is imported when the first tensor comes, never before: it is large."""
+    """Return torch with the names of the standard. It is large, so it is imported when the first tensor comes."""
     try:
         return importlib.import_module("array_api_compat.torch")  # torch with the names of the standard
     except ImportError:
@@ -39,12 +39,12 @@ def _torch() -> Any:
 
 
 def is_torch(xp: Any) -> bool:
-    """Whether a library is torch: it can do some things in place, or at once, that the standard cannot say."""
+    """Say whether a library is torch, which has operations that the standard lacks, such as additions in place."""
     return "torch" in xp.__name__
 
 
 def to_numpy(array: Array) -> NDArray[Any]:
-    """A host copy (or view) of any array; a masked array must have no masked entry."""
+    """Return any array as one of NumPy on the host, without a copy if possible; no entry may be masked."""
     if isinstance(array, np.ma.MaskedArray):
         mask = np.atleast_1d(np.ma.getmaskarray(array))
         masked = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
@@ -66,24 +66,24 @@ def to_numpy(array: Array) -> NDArray[Any]:
 
 
 def to_float(array: Array, xp: Any) -> Array:
-    """The array in double precision, in its own library and on its own device; a list or NumPy's array in `xp`."""
+    """Return an array in double precision, in its library and on its device; lists and NumPy's arrays become `xp`'s."""
     if xp is np:
         return np.asarray(array, dtype=np.float64)
     if namespace(array) is np:
         return xp.asarray(np.asarray(array, dtype=np.float64))
     if is_torch(xp):
-        array = array.detach()  # no gradient is traced: EM would drag the whole history along
+        array = array.detach()  # with gradients, torch would keep the intermediate results of all iterations of EM
     return xp.astype(array, xp.float64, copy=False)
 
 
 def put(host: Array, like: Array) -> Array:
-    """A host array as doubles (or 64-bit integers) where `like` is; arrays of its library are returned as they are."""
+    """Return a host array as doubles or 64-bit integers where `like` is; tensors of its library are not changed."""
     xp = namespace(like)
     if xp is not np and namespace(host) is xp:
         return host
     host = to_numpy(host)
     host = host.astype(np.int64 if host.dtype.kind in "biu" else np.float64, copy=False)
-    if getattr(like, "is_cuda", False):  # from pinned memory, so that nobody waits for what the GPU is doing
+    if getattr(like, "is_cuda", False):  # from other than pinned memory, a copy would wait for the GPU's queued work
         dtype = xp.int64 if host.dtype == np.int64 else xp.float64
         pinned = xp.empty(host.shape, dtype=dtype, pin_memory=True)
         pinned.numpy()[...] = host
@@ -92,7 +92,7 @@ def put(host: Array, like: Array) -> Array:
 
 
 def on_device(X: Array, device: Device) -> Array:
-    """Rows of the host as a tensor on a device of torch; where that is None or "cpu", or for tensors, as they are."""
+    """Return rows as a tensor on a device of torch; as they are, if it is None or "cpu", or if they are a tensor."""
     if device is None or str(device) == "cpu" or namespace(X) is not np:
         return X
     try:
@@ -108,18 +108,18 @@ def on_device(X: Array, device: Device) -> Array:
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:
-    """Zeros in double precision where `like` is."""
+    """Return zeros in double precision, in the library and on the device of `like`."""
     xp = namespace(like)
     return np.zeros(shape) if xp is np else xp.zeros(shape, dtype=xp.float64, device=like.device)
 
 
 def arange(n: int, like: Array) -> Array:
-    """0 .. n-1 where `like` is."""
+    """Return 0 .. n-1, in the library and on the device of `like`."""
     xp = namespace(like)
     return np.arange(n) if xp is np else xp.arange(n, dtype=xp.int64, device=like.device)
 
 
 def eye(n: int, like: Array) -> Array:
-    """The identity (n, n) where `like` is."""
+    """Return the identity (n, n), in the library and on the device of `like`."""
     xp = namespace(like)
     return np.eye(n) if xp is np else xp.eye(n, dtype=xp.float64, device=like.device)

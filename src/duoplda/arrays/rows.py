@@ -1,4 +1,4 @@
-"""Rows of arrays: what is checked of those that users hand in; taking, setting and adding rows by their indices."""
+"""Rows of arrays: checks of those that users give, and taking, setting and adding rows by their indices."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from duoplda.errors import DuopldaError, some
 
 
 def check_rows(X: Array) -> tuple[Array, Any]:
-    """A two-dimensional array of real numbers, and its library; a DuopldaError says why it is none."""
+    """Return a matrix of real numbers and its array library; a DuopldaError says why `X` is none."""
     xp = namespace(X)
     X = to_numpy(X) if xp is np else X
     if xp.isdtype(X.dtype, "complex floating"):
@@ -33,7 +33,7 @@ def check_finite(X: Array, ids: NDArray[Any] | None = None) -> None:
     bad = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(X), axis=1)))
     if len(bad):
         where = f"{len(bad)} of {X.shape[0]} rows: {some(bad)}"
-        if ids is not None:  # X may be a chunk of them
+        if ids is not None:  # X may be a chunk, in which row numbers would mislead
             where = f"{len(bad)} recordings: {some(ids[bad])}"
         remedy = "Remove these recordings, or look at what the extractor did with them (empty or silent audio?)"
         raise DuopldaError(f"Input X contains NaN or infinity in {where}. {remedy}")
@@ -42,7 +42,7 @@ def check_finite(X: Array, ids: NDArray[Any] | None = None) -> None:
 def check_index(**columns: Any) -> None:
     """Raise a DuopldaError where the rows of data frames or Series have different names, or the same in another order.
 
-    What has no index (lists, arrays, polars) goes by its order alone. Different lengths are for others to refuse.
+    Lists, arrays and polars have no index and are taken in their order. Different lengths are refused elsewhere.
     """
     named = {name: rows.index for name, rows in columns.items() if hasattr(getattr(rows, "index", None), "equals")}
     for name in list(named)[1:]:
@@ -61,13 +61,13 @@ def check_index(**columns: Any) -> None:
 
 
 def take(array: Array, index: NDArray[Any]) -> Array:
-    """Rows of an array by host indices."""
+    """Return the rows of an array that have these indices, which are on the host."""
     xp = namespace(array)
     return np.take(array, index, axis=0) if xp is np else xp.take(array, put(index, array), axis=0)
 
 
 def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
-    """`array[index] = rows` in place."""
+    """Set `array[index] = rows` in place."""
     if isinstance(array, np.ndarray):
         array[index] = rows
     elif is_torch(namespace(array)):
@@ -78,7 +78,7 @@ def set_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
-    """`array[index] += rows` in place, where no index repeats."""
+    """Add `array[index] += rows` in place; no index may repeat."""
     xp = namespace(array)
     if xp is np:
         array[index] += rows
@@ -89,7 +89,7 @@ def add_rows(array: Array, index: NDArray[Any], rows: Array) -> None:
 
 
 def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
-    """Sums of consecutive rows; segment s begins at row `starts[s]`, and none is empty. Not always a copy."""
+    """Return sums of consecutive rows. Segment s begins at row `starts[s]`; none is empty. The result may be `rows`."""
     xp = namespace(rows)
     if len(starts) == rows.shape[0]:  # every segment is one row
         return rows
@@ -109,31 +109,31 @@ def segment_sums(rows: Array, starts: NDArray[Any]) -> Array:
 
 
 def add_segments(array: Array, index: Array, rows: Array) -> None:
-    """`array[index] += rows` in place, for an increasing index that may repeat."""
+    """Add `array[index] += rows` in place, for an increasing index that may repeat."""
     xp = namespace(array)
     index = to_numpy(index)
     starts = np.flatnonzero(np.diff(index, prepend=-1))
     ends = np.append(starts[1:], len(index))
     if not is_torch(xp):
         add_rows(array, index[starts], segment_sums(rows, starts))
-    elif len(starts) <= 8 and 64 * len(starts) < len(index):  # long runs, each column of which one thread would add up
+    elif len(starts) <= 8 and 64 * len(starts) < len(index):  # few long runs: segment_reduce has one thread per column
         for i, a, b in zip(index[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):
             array[i] += rows[a:b].sum(0)
-    else:  # sums of runs first: faster than adding rows one by one, and always the same
+    else:  # sums of runs first, which is faster than adding row by row, and gives the same bits every time
         sums = xp.segment_reduce(rows, "sum", lengths=put(ends - starts, array), axis=0, unsafe=True)
         array.index_add_(0, put(index[starts], array), sums)
 
 
 def bincount(index: Array, n: int) -> Array:
-    """How often each of the integers 0 .. n - 1 occurs in an array."""
+    """Count how often each of the integers 0 .. n - 1 occurs in an array."""
     if isinstance(index, np.ndarray):
         return np.bincount(index, minlength=n)
-    table = index.new_zeros(n)  # torch's own would look for the largest first, and wait for it
+    table = index.new_zeros(n)  # torch.bincount would first find the largest entry, and wait until the host has it
     return table.scatter_add_(0, index, index.new_ones(1).expand_as(index))
 
 
 def ranked(values: Array) -> tuple[Array, Array, Array]:
-    """The distinct integers (>= 0) in increasing order, the rank of each entry among them, and how often they occur."""
+    """Return the distinct integers (>= 0) in increasing order, the rank of each entry, and how often each occurs."""
     xp = namespace(values)
     high = int(xp.max(values)) + 1 if values.shape[0] else 0
     if high > 4 * values.shape[0] + 1024:  # too many for a table, which is several times faster than sorting

@@ -1,4 +1,4 @@
-"""Rows of the host on their way to a GPU, while it works on those that are already there."""
+"""Copies of rows from the host to a GPU, which overlap with its work on the rows that have arrived."""
 
 import warnings
 from collections import deque
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from duoplda.arrays.libraries import Array
 
 Part = slice | NDArray[np.int64]  # rows of an array
-Event = Any  # of a stream of torch; None where the device is the host, which has no streams
+Event = Any  # an event of a torch stream; None where the device is the host, which has no streams
 
 
 class _Sender:
     """Copies rows of a host array to a device, in a stream of its own.
 
-    A GPU reads pinned memory only. Rows that lie elsewhere are first copied into pinned buffers by all cores, which
-    takes longer than the way over the bus; three buffers keep both busy.
+    A GPU reads pinned memory only. Other rows are first copied into pinned buffers by all cores, which takes longer
+    than the transfer to the GPU. With three buffers, both go on at the same time.
     """
 
     def __init__(self, X: NDArray[Any], rows: int, device: Any):
@@ -35,7 +35,7 @@ class _Sender:
         self.tensor: Array = None  # shares the memory of X, where torch can do that
         if X.dtype == self.dtype:
             with warnings.catch_warnings(), suppress(ValueError):  # torch refuses negative strides
-                warnings.simplefilter("ignore")  # that the array may be read-only: it is only read
+                warnings.simplefilter("ignore")  # torch warns of read-only arrays, and this one is only read
                 self.tensor = torch.from_numpy(X)
         self.pinned = cuda and self.tensor is not None and self.tensor.is_pinned()
         self.buffers: list[Array] = []
@@ -46,13 +46,13 @@ class _Sender:
             self.side.wait_stream(torch.cuda.current_stream(device))  # which may still use memory that we were given
 
     def room(self, rows: int) -> dict[str, Any]:
-        """The arguments of `torch.empty` for a block of so many rows."""
+        """Return the arguments of `torch.empty` for a block of this number of rows."""
         import torch
 
         return {"size": (rows, self.X.shape[1]), "dtype": torch.from_numpy(np.empty(0, self.dtype)).dtype}
 
     def __call__(self, part: Part, out: Array, after: Event = None) -> Event:
-        """Copy rows to `out` once the device has reached the event `after`; gives the event of their arrival."""
+        """Copy rows to `out` once the device has reached the event `after`; return the event of their arrival."""
         import torch
 
         if self.side is None:
@@ -64,8 +64,8 @@ class _Sender:
         direct = self.pinned and isinstance(part, slice)
         i = self.sent % 3
         self.sent = self.sent + 1
-        # Before a buffer is overwritten it must have been read. Without buffers, one copy is made at a time, so that
-        # other copies, of labels and small numbers, get their turn.
+        # A buffer must have been read before it is overwritten. Without buffers, one copy is made at a time, so that
+        # other copies, such as those of labels, need not wait for all of them.
         before = self.copied[i - direct]
         if before is not None:
             before.synchronize()
@@ -95,27 +95,27 @@ class _Sender:
             torch.index_select(self.tensor, 0, torch.from_numpy(part), out=out)
 
     def wait(self, event: Event) -> None:
-        """Let all that is asked of the device from now on wait for an event."""
+        """Make all work that is queued on the device from now on wait for an event."""
         import torch
 
         if event is not None:
             torch.cuda.current_stream(self.device).wait_event(event)
 
     def done(self) -> Event:
-        """An event that comes when the device has done all that it has been asked until now."""
+        """Return an event that occurs when the device has finished all work queued until now."""
         import torch
 
         return None if self.side is None else torch.cuda.current_stream(self.device).record_event()
 
     def end(self) -> None:
-        """Keep the memory that is written to from being used again before the last copy has arrived."""
+        """Keep the memory that is written to from being reused before the last copy has arrived."""
         self.wait(None if self.side is None else self.side.record_event())
 
 
 def streamed(X: NDArray[Any], parts: Sequence[Part], like: Array) -> Iterator[Array]:
-    """Blocks of rows of a host array (slices or indices) on the device of `like`; while one is used, two others come.
+    """Yield blocks of rows of a host array (slices or indices) on the device of `like`.
 
-    A block is overwritten when others are asked for.
+    While the caller uses one block, the next two are copied. A block may be overwritten once the next is asked for.
     """
     import torch
 
@@ -144,7 +144,7 @@ def streamed(X: NDArray[Any], parts: Sequence[Part], like: Array) -> Iterator[Ar
 
 
 class Arriving:
-    """A host array on its way to a device that has room for it, in the order of its rows, while other work is done."""
+    """A host array that is copied in the background, row by row, to a device that has room for all of it."""
 
     def __init__(self, X: NDArray[Any], like: Array, size: int):
         """`size` bytes of rows are copied at a time."""
@@ -162,19 +162,19 @@ class Arriving:
 
     @staticmethod
     def fits(X: NDArray[Any], like: Array) -> bool:
-        """Whether the array, in double precision, takes at most a quarter of the memory of a GPU that is free."""
+        """Say whether the array, in double precision, takes at most a quarter of the free memory of the GPU."""
         import torch
 
         return like.device.type != "cuda" or 4 * 8 * X.size <= torch.cuda.mem_get_info(like.device)[0]
 
     def rows(self, part: slice) -> Array:
-        """Some of the rows, as soon as they are there."""
+        """Return some of the rows, as soon as they have arrived."""
         for event in self.events[part.start // self.step : -(-part.stop // self.step)]:
             self.send.wait(event.result())
         return self.array[part]
 
     def end(self) -> None:
-        """Stop the copies that have not begun: no further rows are wanted."""
+        """Cancel the copies that have not begun, when no further rows are needed."""
         for event in self.events:
             event.cancel()
         deque((event.exception() for event in self.events if not event.cancelled()), maxlen=0)

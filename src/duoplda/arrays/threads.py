@@ -1,7 +1,7 @@
-"""Threads that do not show in the results: the cores share the work, and no bit of what comes out changes.
+"""Threads whose number does not change the results: the cores share the work, and every bit stays the same.
 
-The last digits of a product of matrices depend on the number of threads of BLAS. So BLAS is held to one thread, and
-our own threads take whole items of work, whose results are put together in the order of the items.
+The last digits of a product of matrices depend on the number of threads of BLAS. BLAS is therefore held to one thread,
+and our own threads take whole items of work, whose results are put together in the order of the items.
 """
 
 import sys
@@ -24,9 +24,9 @@ Libraries = tuple[list[LibController], list[LibController]]
 
 @cache
 def _blas_libraries(with_scipy: bool) -> Libraries:
-    """BLAS libraries with one number of threads for the process, and those with one for each of its threads.
+    """Return BLAS libraries whose number of threads holds for the process, and those where each thread has its own.
 
-    They are looked up again once SciPy, which brings a BLAS of its own, has been imported.
+    `with_scipy` is only the key of the cache: once SciPy has been imported, there is a second BLAS to be found.
     """
     libraries = [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
     per_thread = [c for c in libraries if getattr(c, "threading_layer", None) == "openmp"]
@@ -34,11 +34,11 @@ def _blas_libraries(with_scipy: bool) -> Libraries:
 
 
 class BlasThreads:
-    """How many threads BLAS may use: held to one while any caller is inside `held`, restored by the last to leave."""
+    """Sets how many threads BLAS may use: one while any caller is inside `held`, else the number from before."""
 
     def __init__(self, libraries: Callable[[], Libraries]):
         self.libraries = libraries
-        self.allowed = 1  # the largest number from before
+        self.allowed = 1  # the number of threads that BLAS might use before, the largest over the libraries
         self._lock = RLock()
         self._callers = 0
         self._before: list[tuple[LibController, int]] = []
@@ -47,7 +47,7 @@ class BlasThreads:
     def held(self) -> Iterator[None]:
         """Hold BLAS to one thread while any caller is inside; the last one to leave restores the number from before.
 
-        The same data then always give the same bits; `in_order` brings the other cores to work.
+        The same data then always give the same bits. `in_order` makes use of the other cores.
         """
         of_process, of_thread = self.libraries()
         mine = [(library, library.num_threads) for library in of_thread]
@@ -69,7 +69,8 @@ class BlasThreads:
 
     @staticmethod
     def _set(numbers: list[tuple[LibController, int]]) -> None:
-        # threadpoolctl lets only one thread of the process change a shared number, and says nothing to the others.
+        # threadpoolctl lets one thread of the process change a shared number, and silently ignores all others until
+        # that thread is cleared. The method that clears it is not in all versions.
         release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
         for library, n in numbers:
             release(force=True)
@@ -80,12 +81,12 @@ class BlasThreads:
 # The only instance: the number of threads of BLAS is itself one setting of the process, which all callers share.
 blas = BlasThreads(lambda: _blas_libraries("scipy.linalg" in sys.modules))
 reproducible = blas.held
-_cores_in_use: ContextVar[bool] = ContextVar("cores_in_use", default=False)  # then we start no threads of our own
+_cores_in_use: ContextVar[bool] = ContextVar("cores_in_use", default=False)  # if True, we start no threads
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """As `reproducible`, and `in_order` starts no threads: for tasks of an engine that has given out the cores."""
+    """Hold BLAS to one thread, and `in_order` too, for a task of an engine that has given a core to each task."""
     before = _cores_in_use.set(True)
     try:
         with reproducible():
@@ -139,14 +140,14 @@ def in_order(
 
 
 def row_blocks(n: int, like: Array) -> list[slice]:
-    """Slices of n rows, for one thread at a time; a single one where `like` is not NumPy's."""
+    """Cut n rows into slices, each of which is the work of one thread; one slice where `like` is not NumPy's."""
     # A product of 1,024 rows runs at the full speed of BLAS, and a few thousand rows already give every core a block.
     step = 1024 if namespace(like) is np else max(n, 1)
     return [slice(a, min(a + step, n)) for a in range(0, n, step)]
 
 
 def tall_product(X: Array, M: Array) -> Array:
-    """X M for a tall matrix X, in blocks of rows that the threads share; the same bits for any number of them."""
+    """Return X M for a tall matrix X. Threads share its rows, and the bits do not depend on their number."""
     if namespace(X) is not np:
         return X @ M
     out = np.empty((len(X), M.shape[1]))
@@ -156,7 +157,7 @@ def tall_product(X: Array, M: Array) -> Array:
 
 
 def gram(X: Array) -> Array:
-    """X'X, likewise. NumPy sees that both factors are one array and calls syrk, which is half the work."""
+    """Return X'X in the same way. As both factors are one array, NumPy calls BLAS's syrk, which does half the work."""
     if namespace(X) is not np:
         return X.T @ X
     blocks = row_blocks(max(len(X), 1), X)

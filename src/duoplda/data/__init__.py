@@ -1,4 +1,4 @@
-"""The one door for recordings: their labels as integers, their vectors in chunks."""
+"""Recordings as the rest of the package reads them: labels as integers, and vectors in chunks."""
 
 from duoplda.data.labels import Labels
 from duoplda.data.recordings import ROWS, Chunk, Recordings, as_recordings

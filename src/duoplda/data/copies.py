@@ -1,7 +1,7 @@
-"""Do the names of recordings say that some are copies of one another, or which sessions they are of?
+"""What names of recordings suggest: which recordings are copies of one another, and which sessions they are of.
 
 Tools that augment data, and arrays of microphones, mark copies by a word before or after the name of the original:
-`utt1-noise`, `utt1-reverb`, `utt1_ch2`, `sp0.9-utt1`, `rev1_utt1`. What is left without the mark is the stem.
+`utt1-noise`, `utt1-reverb`, `utt1_ch2`, `sp0.9-utt1`, `rev1_utt1`. The name without the mark is called the stem.
 """
 
 import re
@@ -23,11 +23,11 @@ _VOXCELEB = re.compile(r"((?:.+/)?[^/]+/[\w-]{11})/\d{5}[^/]*|(id\d{5}-[\w-]{11}
 
 
 def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
-    """Return a few ids that seem to name copies of one recording; None where the ids do not suggest that there are any.
+    """Return a few ids that seem to name copies of one recording; None where the ids suggest no copies.
 
-    They do where marked ids are the rule and not the exception: of the stems that occur with a mark, at least two
-    occur more than once, and so does at least every second one, and different marks are few. Marks with the numbers of
-    microphones or channels count if four out of five stems have the same of them.
+    Ids suggest copies where marks are the rule and not the exception: at least two of the stems that occur with a mark
+    occur more than once, and at least half of them do, and there are few different marks. Marks that number microphones
+    or channels count only if four out of five of these stems have the same ones.
 
     Example
     -------
@@ -44,13 +44,13 @@ def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
         if mark:
             marked.setdefault(stem, set()).add(mark)
             marks.add(mark)
-            # Copies are of few kinds; chapters or utterances that are numbered after such a word are many.
+            # There are few kinds of copies. Many marks are chapters or utterances that are numbered after such a word.
             if len(marks) > 24:
                 return None
     several = [stem for stem in marked if len(stems[stem]) > 1]
     if len(several) < 2 or 2 * len(several) < len(marked):
         return None
-    numbered = re.compile(r"(?:ch|chan(?:nel)?|mic|array)\d+")  # microphones, or else chapters
+    numbered = re.compile(r"(?:ch|chan(?:nel)?|mic|array)\d+")  # marks of microphones, or of chapters of a book
     sets = Counter(frozenset(filter(numbered.fullmatch, marked[stem])) for stem in several)
     if any(sets) and 5 * sets.most_common(1)[0][1] < 4 * len(several):
         return None
@@ -58,10 +58,11 @@ def suggests_copies(ids: Iterable[object]) -> tuple[str, ...] | None:
 
 
 def sessions_in_names(ids: Sequence[str], speaker: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return how the ids seem to name sessions, in words, and the session of each; None where they name none.
+    """Return how the ids seem to name sessions, in words, and the session of each id; None where they name none.
 
-    They do where all of them are VoxCeleb's, or of three parts and the first is the speaker, and the speakers have more
-    than one session each; or where they suggest copies.
+    Ids name sessions where all of them have VoxCeleb's form, or have three parts of which the first is the speaker;
+    there must then be more sessions than speakers, fewer than ids, and none of two speakers. If there are no such
+    sessions and the ids suggest copies, a session is an original with its copies.
 
     Example
     -------
@@ -87,7 +88,7 @@ def sessions_in_names(ids: Sequence[str], speaker: Sequence[str]) -> tuple[str, 
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The stem of a name, and the marks before and after it, which may be empty."""
+    """Return the stem of a name, and the marks before and after it as one text, which may be empty."""
     before = after = ""
     if match := _MARK_AFTER.fullmatch(name):
         name = match[1]

@@ -1,6 +1,7 @@
-"""Ids of speakers, sessions, occasions and kinds of channels as integers.
+"""Labels of recordings as integers: speakers, sessions, occasions and kinds of channels; and hashes of ids.
 
-A session belongs to one speaker and to one occasion, such as a day, a call or a file.
+A session belongs to one speaker and to one occasion, such as a day, a call or a file. Lists and tables of labels are
+read in `duoplda.io.labels`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from duoplda.errors import DuopldaError, some
 Ints = NDArray[np.int64]
 
 KNOWN = ("speakers", "sessions", "nothing")  # what labels may say of recordings, from the most to the least
-NO_KIND = np.array([""])
+NO_KIND = np.array([""])  # the only kind of channel where nobody labelled channels
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
     """What is known of N recordings: who speaks, in which session and on which occasion, through which kind of channel.
 
-    A level that nobody labelled is None, as in `speaker` and `speaker_ids` or in `session` and `session_ids`; where the
-    mathematics needs it nevertheless, `filled` has it. The ids are sorted as by `numpy.unique`. The integers index into
-    them; they may be on a device, like recordings.
+    A level that nobody labelled is None, as in `speaker` and `speaker_ids` or in `session` and `session_ids`; `filled`
+    has values for it, where the mathematics needs them. The ids are sorted as by `numpy.unique`. The integers index
+    into them, and may be on a device, as the vectors may.
 
     >>> labels = encode(["b", "a", "b"], ["s1", "s2", "s1"])
     >>> labels.speaker_ids.tolist(), labels.speaker.tolist(), labels.session.tolist()
@@ -44,7 +45,7 @@ class Labels:
     speaker: Array  # (N,), or None
     session: Array  # (N,), or None
     kind: Array  # (N,)
-    open: NDArray[np.bool_] | None = None  # (H,) which sessions have further recordings elsewhere; None: none has
+    open: NDArray[np.bool_] | None = None  # (H,) whether a session has further recordings elsewhere; None: none has
     occasion_ids: NDArray[Any] | None = None  # (O,)
     occasion: Array | None = None  # (N,)
 
@@ -58,9 +59,10 @@ class Labels:
         """The same labels with a speaker and a session for every recording, as statistics and posteriors need them.
 
         Where nobody named the sessions, each recording is a session of its own, without a name. Where nobody named the
-        speakers, each session is a speaker of its own. No other code makes up a level.
+        speakers, each session is a speaker of its own. No other code fills in a level.
         """
-        # Labels that kept themselves would stay in memory until the next search for cycles: chunk after chunk of them.
+        # A cached property that returned self would be a cycle of references, and the labels of many chunks would stay
+        # in memory until Python's next search for cycles.
         return self if self.speaker is not None and self.session is not None else self._filled
 
     @cached_property
@@ -96,7 +98,7 @@ class Labels:
 
     @cached_property
     def session_speaker(self) -> Array:
-        """The speaker of each session, (H,)."""
+        """The speaker of each session, (H,), where speakers are known."""
         if self.session_ids is None:
             return self.speaker
         out = arange(self.n_sessions, self.speaker)
@@ -105,14 +107,14 @@ class Labels:
 
     @cached_property
     def counts(self) -> Array:
-        """Recordings of each session by kind: its type, (H, K)."""
+        """The number of recordings of each session by kind of channel, (H, K): the type of the session."""
         K = len(self.kinds)
         cell = self.session if K == 1 else self.session * K + self.kind
         return bincount(cell, self.n_sessions * K).reshape(-1, K)
 
     @cached_property
     def types(self) -> tuple[Ints, Array, Ints]:
-        """The types of sessions (C, K) in lexicographic order, that of each session (H,), and sessions of each (C,)."""
+        """The types of sessions (C, K), sorted; the type of each session (H,); the number of sessions of each (C,)."""
         counts = self.counts
         K = len(self.kinds)
         code = counts[:, 0]
@@ -125,7 +127,7 @@ class Labels:
 
 
 def least_known(known: Sequence[str]) -> str:
-    """What is known of all parts of some recordings, of each of which `known` says it.
+    """Return what is known of recordings as a whole, given what is `known` of each of their parts.
 
     >>> least_known(["speakers", "sessions"])
     'sessions'
@@ -145,10 +147,10 @@ def encode(
 ) -> Labels:
     """Check labels (n of each, if n is given) and turn them into integers, on the device of `like` if that is a tensor.
 
-    None says that nobody labelled this level; of recordings without any label, `n` says how many there are. A session
-    is one conversation of one speaker. In arrays its name must therefore not occur with two speakers. In lists and
-    tables names are often counted anew for each speaker: with `by_speaker` a session is "speaker name". All recordings
-    of a session are of one occasion, whose name may occur with several speakers.
+    None says that nobody labelled this level; if there are no labels at all, `n` says how many recordings there are. A
+    session is one conversation of one speaker, so its name must not occur with two speakers in arrays. In lists and
+    tables, sessions are often numbered anew for each speaker: with `by_speaker` a session is called "speaker name". All
+    recordings of a session are of one occasion, whose name may occur with several speakers.
     """
     given = {"speaker": speaker, "session": session, "channel": channel, "occasion": occasion}
     check_index(**given)
@@ -195,7 +197,7 @@ def encode(
 
 
 def _torn(labels: Labels, expected: Array, level: Array) -> tuple[Ints, Ints]:
-    """The sessions whose recordings are not all as `expected` (H,) of them, and the rows of the first of these."""
+    """Return the sessions with a recording whose `level` is not the `expected` (H,), and the rows of the first one."""
     wrong = expected[labels.session] != level
     if not bool(wrong.any()):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -205,7 +207,7 @@ def _torn(labels: Labels, expected: Array, level: Array) -> tuple[Ints, Ints]:
 
 
 def torn_occasion(name: Any, occasions: Sequence[Any], others: int, where: str = "") -> DuopldaError:
-    """The error for a session that is of several occasions, None being one that is not known, as are `others`."""
+    """Return the error for a session with several occasions (None: an unknown one), as `others` sessions have too."""
     more = f", and so are {others} other session{'s' * (others > 1)}" if others else ""
     names = [name for name in occasions if name is not None]
     which = "with and without an occasion" if len(names) < len(occasions) else f"of {len(names)} occasions"
@@ -214,7 +216,7 @@ def torn_occasion(name: Any, occasions: Sequence[Any], others: int, where: str =
 
 
 def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> DuopldaError:
-    """The error for a session that occurs with several speakers, as do `others`."""
+    """Return the error for a session that occurs with several speakers, as `others` sessions do too."""
     more = f", and so do {others} other session{'s' * (others > 1)}" if others else ""
     cause = f"session {name!s} belongs to {len(speakers)} speakers ({some(speakers, 4)}{where}){more}"
     remedy = "names repeat from speaker to speaker, make them unique first, for example speaker + '-' + session"
@@ -222,12 +224,12 @@ def torn_session(name: Any, speakers: NDArray[Any], others: int, where: str) -> 
 
 
 def codes(values: Any, name: str, n: int | None = None, like: Array = None) -> tuple[NDArray[Any], Array]:
-    """Sorted distinct ids, and the index of each value among them; on the device of `like` if that is a tensor."""
+    """Return sorted distinct ids and the index of each value in them, on the device of `like` if that is a tensor."""
     torch = is_torch(namespace(like))
     on_device = torch and getattr(values, "device", None) == like.device and values.ndim == 1 and len(values) == n
     on_device = on_device and "int" in str(values.dtype)
     array = values.long() if on_device else as_ids(values, name, n)
-    # Differences of integers that are further apart would overflow.
+    # Integers that are further apart than this are sorted below, since their differences would overflow.
     if on_device or (array.dtype.kind == "i" and len(array) and int(array.max()) - int(array.min()) < 1 << 62):
         whole = array if on_device else put(array, like) if torch else array.astype(np.int64)
         low = whole.min()
@@ -236,9 +238,10 @@ def codes(values: Any, name: str, n: int | None = None, like: Array = None) -> t
     if array.dtype.kind in "biuf":
         ids, index = np.unique(array, return_inverse=True)
         index = index.reshape(-1).astype(np.int64)
-    else:  # a dictionary is several times faster than sorting a million strings
+    else:  # strings: a dictionary is several times as fast as sorting a million of them
         numbers: dict[Any, int] = {}
-        first = np.flatnonzero(np.append(True, array[1:] != array[:-1])[: len(array)])  # of runs of equal ones
+        # Equal strings often stand in runs: only the first of each run is looked up.
+        first = np.flatnonzero(np.append(True, array[1:] != array[:-1])[: len(array)])
         runs = np.fromiter((numbers.setdefault(v, len(numbers)) for v in array[first].tolist()), np.int64, len(first))
         index = np.repeat(runs, np.diff(np.append(first, len(array))))
         ids = np.array(list(numbers), dtype=array.dtype)
@@ -249,7 +252,7 @@ def codes(values: Any, name: str, n: int | None = None, like: Array = None) -> t
 
 
 def places(values: NDArray[Any], among: NDArray[Any]) -> Ints:
-    """The place of each value among sorted ones, -1 where it is not one of them."""
+    """Return the place of each value among sorted ones, and -1 where it is not one of them."""
     if not len(among):
         return np.full(len(values), -1)
     place = np.minimum(np.searchsorted(among, values), len(among) - 1)
@@ -257,9 +260,9 @@ def places(values: NDArray[Any], among: NDArray[Any]) -> Ints:
 
 
 def order_of(whole: NDArray[Any]) -> Ints:
-    """The order in which whole numbers (n,) from 0 on increase, equal ones as they come; int32 where that will do.
+    """Return the stable order that sorts whole numbers (n,) from 0 on, as int32 if n allows.
 
-    16 bits at a time: NumPy sorts those without comparisons, several times as fast as larger ones.
+    It sorts by 16 bits at a time: NumPy sorts those by radix, several times as fast as larger numbers.
 
     >>> order_of(np.array([70_000, 3, 70_000, 0])).tolist()
     [3, 1, 0, 2]
@@ -274,7 +277,7 @@ def order_of(whole: NDArray[Any]) -> Ints:
 
 
 def codes_among(values: ArrayLike, ids: NDArray[Any], n: int) -> Ints:
-    """The index of each of n values among given ids; -1 where it is not one of them, or missing (None, NaN)."""
+    """Return the index of each of n values in `ids`, and -1 where it is not one of them or is missing (None, NaN)."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != n:
         raise DuopldaError(f"{array.size} channel labels for {n} recordings: give one label for each recording")
@@ -283,7 +286,7 @@ def codes_among(values: ArrayLike, ids: NDArray[Any], n: int) -> Ints:
 
 
 def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
-    """Labels as an array (n,) of one type; refused are missing ones, those of mixed types, and more than one column."""
+    """Return labels as an array (n,) of one type; missing labels, mixed types and several columns are refused."""
     try:
         array = to_numpy(values)
     except DuopldaError:
@@ -291,7 +294,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
     except ValueError as error:  # NumPy's, of lists of unequal lengths
         raise DuopldaError(f"{name} labels must be one-dimensional, one label for each recording: {error}") from None
     if isinstance(values, (list, tuple)) and array.ndim == 1 and array.dtype.kind in "US":
-        array = np.fromiter(values, object, len(values))  # NumPy made text of whatever was among it, NaN too
+        array = np.fromiter(values, object, len(values))  # among texts, NumPy makes text of everything, even of NaN
     if array.ndim == 2 and array.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning
 
@@ -325,7 +328,7 @@ def as_ids(values: Any, name: str, n: int | None = None) -> NDArray[Any]:
 
 
 def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
-    """A fold of each speaker, from a hash of its id: shards agree on it without talking. With n = 0 all are in one."""
+    """Return the fold of each speaker by a hash of its id, so that all shards agree on it; all 0 if n is 0."""
     if not n:
         return np.zeros(len(speaker_ids), np.int64)
     if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 64:
@@ -335,7 +338,7 @@ def folds(speaker_ids: NDArray[Any], n: int, seed: int = 0) -> Ints:
 
 
 def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each id, the same on every machine; 5, 5.0, np.uint64(5) and "5" are one id and hash alike."""
+    """Return a 64-bit hash of each id, the same on every machine. 5, 5.0, np.uint64(5) and "5" have the same hash."""
     if not len(ids):
         return np.zeros(0, np.uint64)
     if ids.dtype.kind == "f":
@@ -347,8 +350,9 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
     letters = np.ascontiguousarray(ids.astype(str)).view(np.uint32).reshape(len(ids), -1)
     factors = _mix(np.arange(1, letters.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
     h = np.einsum("ij,j->i", letters.astype(np.uint64), factors)  # texts are padded with zeros, which add nothing
-    # Texts of whole numbers as Python writes them, of at most 18 digits, hash as these numbers do.
-    rows = np.flatnonzero(letters[:, 0] <= ord("9"))  # others begin with a letter
+    # Whole numbers that are written as Python writes them hash as the numbers do, if they have at most 18 digits: more
+    # might not fit into 64 bits.
+    rows = np.flatnonzero(letters[:, 0] <= ord("9"))  # others do not begin with a digit or a minus
     letters = letters[rows]
     minus = letters[:, 0] == ord("-")
     digits = (letters >= ord("0")) & (letters <= ord("9"))
@@ -364,7 +368,7 @@ def keys(ids: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of several columns of hashes or bits, row by row."""
+    """Return a hash of each row of several columns of hashes or bits."""
     h = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         h = _mix((h ^ column) + np.uint64(0x9E3779B97F4A7C15))
@@ -372,6 +376,7 @@ def mixed(*columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread the differences of 64-bit numbers over all their bits (the finaliser of SplitMix64)."""
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return h ^ (h >> np.uint64(31))

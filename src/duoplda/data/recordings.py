@@ -1,7 +1,8 @@
-"""The one door: whatever holds recordings gives their labels, and their vectors in chunks.
+"""Recordings, the one interface through which everything downstream reads labels and vectors, chunk by chunk.
 
-Arrays and chunks are below; files are in `duoplda.io`, shards on a cluster in `duoplda.engines`. Everything that reads
-recordings does so by `map` or `reduce`, which run a function on this machine, or wherever the parts lie.
+Recordings in arrays and in chunks are here, those in files in `duoplda.io.recordings`, and shards on a cluster in
+`duoplda.engines.dask`. A job that works on recordings anywhere uses `map` or `reduce`, which run a function on this
+machine or on the workers that have the parts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from duoplda.arrays import Array, check_index, check_rows, to_numpy
 from duoplda.data.labels import Ints, Labels, as_ids, encode
 from duoplda.errors import DuopldaError, some
 
-# Rows of a chunk. All sources have the same number, since sums of other chunks would differ in the last bits; 4,096
-# vectors of 192 numbers are 6 MB, which stay in the caches of most processors.
+# Rows of a chunk, the same for all sources: sums over other chunks would differ in the last bits. 4,096 vectors of 192
+# numbers take 6 MB, which stay in the caches of most processors.
 ROWS = 4096
 
-# Functions of `Recordings.reduce`: what they give and take is their own affair.
+# The functions that `Recordings.reduce` calls. It hands on what they return without looking at it.
 Make = Callable[["Recordings"], tuple[Sequence[Any], Sequence[Any]]]
 Join = Callable[[list[Any]], Any]
 Tie = Callable[[Any], Sequence[Any]]
@@ -31,7 +32,7 @@ Tie = Callable[[Any], Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some recordings on their way.
+    """Some of the recordings: their vectors, and which of all recordings they are.
 
     >>> chunk = next(Recordings.from_arrays(np.eye(3), ids=["a", "b", "c"]).chunks(rows=2))
     >>> chunk.X.shape, chunk.names.tolist()
@@ -40,21 +41,21 @@ class Chunk:
 
     X: Array  # (k, d)
     index: slice | Ints  # their places among the labels of all recordings
-    ids: NDArray[Any] | None = None  # (k,) their names, where they have any
+    ids: NDArray[Any] | None = None  # (k,) their names, or None where they have none or these were not asked for
 
     @property
     def names(self) -> NDArray[Any]:
-        """(k,) their ids, or their places where they have none."""
+        """The ids (k,), or the places of the recordings where there are none."""
         return places_of(self.index) if self.ids is None else self.ids
 
 
 def places_of(index: slice | Ints) -> Ints:
-    """The places of a chunk's recordings, one by one."""
+    """Return the places of a chunk's recordings as an array, also where they are a slice."""
     return np.arange(index.start, index.stop) if isinstance(index, slice) else index
 
 
 class Recordings(ABC):
-    """N recordings: who speaks in them, and their vectors, read as often as one likes, one chunk at a time.
+    """N recordings: who speaks in them, and their vectors, which can be read any number of times, chunk by chunk.
 
     Examples
     --------
@@ -64,12 +65,12 @@ class Recordings(ABC):
     (['a', 'b'], [(2, 3), (1, 3)])
     """
 
-    buckets = 1  # into which open sessions are divided, where they are many
+    buckets = 1  # the number of groups in which `reduce` joins loose ends, so that no task holds all of them
     may_have_kinds = True  # whether the labels may name several kinds of channels, as far as is known before a pass
 
     @abstractmethod
     def labels(self) -> Labels:
-        """The labels of all recordings; chunks say which of them they bring."""
+        """Return the labels of all recordings; `Chunk.index` says which of them a chunk has."""
 
     @property
     def known(self) -> str:
@@ -78,29 +79,30 @@ class Recordings(ABC):
 
     @abstractmethod
     def chunks(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """The recordings, in chunks of `rows` (the last one is shorter)."""
+        """Yield the recordings in chunks of `rows`; the last chunk may be shorter."""
 
     def forget(self) -> None:
-        """Give back what only the reading of recordings needs, once they will not be read again."""
+        """Free the memory that only reading needs, when the recordings will not be read again."""
         return
 
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """The same chunks for those who need no ids and change no vector: ids may lack where they take time to read."""
+        """Yield the same chunks for a caller who needs no ids and changes no vector, as this can be faster."""
         return self.chunks(rows)
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
-        """What `function(part)` yields for each part of the recordings, in order; here all of them are one part."""
+        """Yield what `function(part)` yields for each part of the recordings, in order. Here there is one part."""
         yield from function(self)
 
     def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """What `function(item)` gives for each of some items, in order, computed where the recordings lie."""
+        """Yield `function(item)` for each of the items, in order, computed on the machines that read the recordings."""
         return map(function, items)
 
     def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
-        """Add something up over all parts of the recordings: n results.
+        """Add something up over all parts of the recordings, and return n results.
 
-        `make(part)` gives n results that can be joined at once, and loose ends (as many for each part, or none) that
-        must first be joined over all parts; `tie` then makes n further results of each.
+        `make(part)` returns n results, which `join` adds to those of other parts, and loose ends, such as sessions that
+        may go on in other parts. There are as many loose ends for each part, or none. They are joined over all parts
+        first; then `tie` makes n further results of each.
         """
         results, loose = make(self)
         tied = [tie(end) for end in loose]
@@ -116,11 +118,11 @@ class Recordings(ABC):
         *,
         occasion: ArrayLike | None = None,
     ) -> ArrayRecordings:
-        """Recordings `X` (N, d) in memory with their labels (N,), as far as these are known.
+        """Return recordings `X` (N, d) in memory with their labels (N,), as far as these are known.
 
-        None says that nobody labelled them: `speaker=None` with sessions is "sessions of unknown speakers". To be taken
-        for recordings of different speakers, they need different names of speakers. The `occasion` is the day, the call
-        or the file that sessions are of.
+        None says that nobody labelled this level: `speaker=None` with sessions means sessions of unknown speakers.
+        Recordings that are known to be of different speakers need different names of speakers. The `occasion` is the
+        day, the call or the file that a session is of.
         """
         return ArrayRecordings(X, speaker, session, channel, ids, occasion=occasion)
 
@@ -133,9 +135,10 @@ class Recordings(ABC):
         *,
         occasion: ArrayLike | None = None,
     ) -> ChunkRecordings:
-        """Recordings that `chunks()` brings anew at each call as matrices of rows, with labels in their order.
+        """Return recordings whose vectors `chunks()` yields anew at each call, as matrices of rows.
 
-        Labels are given as far as they are known; without any, the recordings may be of any number.
+        Labels are in the order of the rows, and given as far as they are known. Without labels, the number of rows need
+        not be known.
         """
         unlabelled = all(label is None for label in (speaker, session, channel, occasion))
         labels = None if unlabelled else encode(speaker, session, channel, occasion=occasion)
@@ -151,9 +154,9 @@ class Recordings(ABC):
         *,
         occasion: str | None = None,
     ) -> ArrayRecordings:
-        """Rows of a pandas data frame; `vectors` is a column of lists, or several columns of numbers.
+        """Return the rows of a pandas data frame; `vectors` names a column of lists, or several columns of numbers.
 
-        The other arguments name columns of labels; None: there is no such column.
+        The other arguments name columns of labels, and are None where there is no such column.
         """
         names = {"speaker": speaker, "session": session, "channel": channel, "occasion": occasion}
         columns_of(frame, *names.values(), vectors)
@@ -171,7 +174,7 @@ class Recordings(ABC):
 
 
 class ArrayRecordings(Recordings):
-    """A matrix in memory, of NumPy or of another array library; its labels as they are, or as integers already."""
+    """A matrix in memory, of NumPy or of another array library, with labels as the user gave them or as `Labels`."""
 
     def __init__(
         self,
@@ -193,11 +196,11 @@ class ArrayRecordings(Recordings):
 
     @property
     def may_have_kinds(self) -> bool:  # type: ignore[override]
-        """Whether the labels name several kinds of channels."""
+        """Says whether the labels name several kinds of channels."""
         return (self._labels is not None or self._given[2] is not None) and len(self.labels(self.X).kinds) > 1
 
     def labels(self, like: Array = None) -> Labels:
-        """The labels; made when first asked for, on the device of `like`."""
+        """Return the labels; the first call encodes them, on the device of `like`."""
         if self._labels is None:
             self._labels = encode(*self._given, self.X.shape[0], like, occasion=self._occasion)
         return self._labels
@@ -209,7 +212,7 @@ class ArrayRecordings(Recordings):
 
 
 class ChunkRecordings(Recordings):
-    """Matrices of rows that come one after another."""
+    """Recordings whose vectors a function of the user yields as matrices of rows."""
 
     def __init__(self, chunks: Callable[[], Iterable[ArrayLike]], labels: Labels | None):
         if not callable(chunks):
@@ -245,10 +248,10 @@ class ChunkRecordings(Recordings):
 
 
 class Relabelled(Recordings):
-    """Recordings whose named sessions are said to be of other speakers."""
+    """Recordings whose sessions are given other speakers, such as the clusters that they were put into."""
 
     def __init__(self, recordings: Recordings, sessions: NDArray[Any], speakers: NDArray[Any]):
-        """The sorted names of all `sessions` (H,), and their `speakers` (H,)."""
+        """Take the sorted names of all `sessions` (H,) and the new speaker of each of them (H,)."""
         self.recordings = recordings
         self.sessions = sessions
         self.speakers = speakers
@@ -269,7 +272,7 @@ class Relabelled(Recordings):
                 raise DuopldaError(
                     "the sessions have no names, by which they are put into clusters: label the sessions"
                 )
-            # A session of which no recording has come has no cluster, and adds nothing to whichever it is put into.
+            # A session without any recording has no new speaker. It gets that of a neighbour, to which it adds nothing.
             place = np.searchsorted(self.sessions, labels.session_ids).clip(max=len(self.sessions) - 1)
             speakers = self.speakers[place]
             speaker_ids, speaker = np.unique(speakers, return_inverse=True)  # of sessions, which are fewer
@@ -284,15 +287,15 @@ class Relabelled(Recordings):
         return self.recordings.vectors(rows)
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
-        """As for the recordings themselves, wherever they lie."""
+        """Do what `map` of the recordings themselves does."""
         return self.recordings.map(partial(self._part, function))
 
     def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
-        """As for the recordings themselves, wherever they lie."""
+        """Do what `reduce` of the recordings themselves does."""
         return self.recordings.reduce(partial(self._part, make), join, tie, n)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker has a part of the recordings of its own.
+        # A worker opens its part of the recordings itself.
         return {"recordings": None, "sessions": self.sessions, "speakers": self.speakers, "_labels": None}
 
     def _part(self, function: Callable[[Recordings], Any], part: Recordings) -> Any:
@@ -300,7 +303,7 @@ class Relabelled(Recordings):
 
 
 def columns_of(frame: Any, *wanted: str | Sequence[str] | None) -> list[str]:
-    """The names of the columns that are wanted; a data frame must have them all."""
+    """Return the names of the wanted columns as one list; a data frame must have them all."""
     names = [n for w in wanted if w is not None for n in ([w] if isinstance(w, str) else w)]
     absent = [name for name in names if name not in frame.columns]
     if absent:
@@ -315,7 +318,7 @@ def as_recordings(
     channel: ArrayLike | None = None,
     occasion: ArrayLike | None = None,
 ) -> Recordings:
-    """Recordings as they are, or the arrays that stand for them.
+    """Return recordings as they are, and make recordings of arrays.
 
     >>> recordings = as_recordings(np.eye(2), ["a", "b"])
     >>> as_recordings(recordings) is recordings

@@ -1,12 +1,12 @@
-"""Recordings on a cluster of Dask: shards are read where they lie; only sums and scores travel.
+"""Recordings on a cluster of Dask: workers read the shards, and only sums and scores travel to the client.
 
-`recordings(...)` gives a `Recordings` like any other. `Statistics.of`, `Backend.fit` and `duoplda.score` run on it the
-very functions that they run on one machine, one task for each shard, and statistics are added up in a tree.
+`recordings(...)` returns a `Recordings` like any other. `Statistics.of`, `Backend.fit` and `duoplda.score` run the same
+functions on it as on one machine, in one task for each shard, and statistics are added up in a tree.
 
-Sessions may be cut between shards. With a table of labels a shard sees which of its sessions are not complete; with
-labels inside the shards, a first pass over these (not over the vectors) finds the sessions that several shards have.
+Sessions may be cut between shards. With a table of labels, a worker can tell which sessions of a shard are not
+complete; with labels inside the shards, a first pass over the labels finds the sessions that are in several shards.
 
-Tasks are pure functions of shards on shared storage: what a lost worker had done, another does again.
+Tasks are pure functions of shards on shared storage, so that another worker can repeat the tasks of a lost one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ except ImportError:
 
 __all__ = ["ClusterRecordings", "connect", "recordings"]
 
-SessionKeys = NDArray[np.uint64] | None  # of a part, such as those that go on in other parts; None: without names
-# What a pass over the vectors of a part tells: the digest of ids and vectors and, in the first pass, which rows of a
-# table of labels it has, if there is one.
+SessionKeys = NDArray[np.uint64] | None  # hashes of names of sessions of a part; None: the sessions have no names
+# What a pass over the vectors of a part reports: the digest of ids and vectors and, in the first pass and if there is a
+# table of labels, the rows of that table that the part has.
 Report = tuple[str, NDArray[np.int32] | None]
-Opener = Callable[[Any], ArrayRecordings | None]  # on a worker: what there is to read -> a part, if it has any
+Opener = Callable[[Any], ArrayRecordings | None]  # reads a shard or a chunk on a worker; None: it has no recordings
 
 
 def recordings(
@@ -68,14 +68,14 @@ def recordings(
     note: Note = lambda message: None,
     show: Progress = lambda done, message: None,
 ) -> ClusterRecordings:
-    """Recordings whose parts are read by the workers of a cluster.
+    """Return recordings whose parts are read by the workers of a cluster.
 
     Parameters
     ----------
     data : a file, folder or pattern of embeddings, or shards of `duoplda.io.embedding_shards`; or a dask DataFrame; or
         delayed chunks, each `(X, speaker, session)`, `(X, speaker, session, channel)` or a mapping of those names, or
         (for tests of trials) `{"X": X, "ids": ids}`. Frames and chunks are made twice unless they are persisted.
-    labels : of shards: `duoplda.io.read_labels(...)`; True: they are columns of the shards; None: there are none
+    labels : for shards, the result of `duoplda.io.read_labels`; True: they are columns of the shards; None: none
     speaker, session, channel, occasion, vectors : columns of a data frame, as for `Recordings.from_frame`
     allow_missing : go on without labelled recordings that no shard has; None: `labels` may be those of more recordings
     strict : refuse recordings that a table gives no label, after a pass over all ids; otherwise they are left out
@@ -127,7 +127,7 @@ def recordings(
 
 
 def _of_table(source: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
-    """A shard whose labels are in a table; a session of which recordings are missing here is open."""
+    """Read a shard whose labels are in a table; a session that has further recordings elsewhere is open."""
     shard, index = source
     ids, X = shard.load()
     rows = index.find(ids)
@@ -148,14 +148,14 @@ def _of_table(source: tuple[Shard, LabelIndex]) -> ArrayRecordings | None:
 
 
 def _unlabelled(source: tuple[Shard, LabelIndex]) -> list[str]:
-    """The ids of a shard that a table of labels does not have."""
+    """Return the ids of a shard that a table of labels does not have."""
     shard, index = source
     ids = shard.ids()
     return ids[index.find(ids) < 0].tolist()
 
 
 def _of_shard(shard: Shard, labelled: bool) -> ArrayRecordings:
-    """A shard whose labels are columns of its own, or of which nothing is known but the ids of its recordings."""
+    """Read a shard whose labels are columns of its own or, if not `labelled`, are not known."""
     ids, X = shard.load()
     return ArrayRecordings(X, ids=ids, labels=_own_labels(shard) if labelled else None)
 
@@ -166,7 +166,7 @@ def _own_labels(shard: Shard) -> Labels:
 
 
 def _of_chunk(chunk: Any) -> ArrayRecordings:
-    """A tuple of arrays or a mapping, as a user's delayed function gives it."""
+    """Return the recordings of a tuple of arrays, or of a mapping, that a user's delayed function returned."""
     names = ("X", "speaker", "session", "channel")
     try:
         arrays = dict(chunk) if hasattr(chunk, "keys") else dict(zip(names, chunk, strict=False))
@@ -178,7 +178,7 @@ def _of_chunk(chunk: Any) -> ArrayRecordings:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """An error about the data says which shard it is about; BLAS keeps to the thread that Dask has given."""
+    """Make errors of the block name the shard, and hold BLAS to the one thread that Dask has given to the task."""
     try:
         with one_blas_thread():
             yield
@@ -209,7 +209,7 @@ def _survey(name: str, source: Any, opener: Opener) -> Survey:
 
 
 def _checked_digest(part: ArrayRecordings | None, earlier: str | None) -> str:
-    """The digest of the content of a part, which must be that of an earlier pass if there was one."""
+    """Return the digest of a part; an error is raised if an earlier pass over it had another one."""
     with Digest() as digest:
         if part is not None:
             digest.add(np.zeros(0) if part.ids is None else part.ids, to_numpy(part.X))
@@ -223,7 +223,7 @@ def _checked_digest(part: ArrayRecordings | None, earlier: str | None) -> str:
 def _make(
     name: str, opener: Opener, source: Any, split: SessionKeys, make: Make, n: int, buckets: int, earlier: str | None
 ) -> tuple[Any, ...]:
-    """n results, loose ends (None where there are none), and a report, of one part; sessions in `split` are open."""
+    """Return n results, loose ends (or None for each), and the report of one part; sessions in `split` are open."""
     with _named(name):
         part = opener(source)
         digest = _checked_digest(part, earlier)
@@ -259,7 +259,7 @@ def _map(
             _checked_digest(part, earlier)
         if part is None:
             return []
-        part.labels()  # labels that make no sense are an error, even where the function does not need them
+        part.labels()  # wrong labels are an error, even if the function does not need them
         return list(function(part))
 
 
@@ -268,7 +268,7 @@ def _map(
 
 @dataclass(eq=False, repr=False)
 class ClusterRecordings(Recordings):
-    """Parts of recordings that workers of a cluster open; see `recordings`.
+    """Recordings whose parts workers of a cluster open; `recordings` returns them.
 
     >>> import numpy as np
     >>> from dask import delayed
@@ -287,9 +287,9 @@ class ClusterRecordings(Recordings):
     index: LabelIndex | None = None
     allow_missing: bool | None = False
     dim: int | None = None
-    cut: bool = True  # sessions may be cut, and only a first pass over the labels can tell
-    joined_bytes: int = 1 << 28  # of open sessions that one task joins, about: any worker has these to spare
-    digest: str | None = None  # SHA-256 over those of the parts' ids and vectors; known after one pass
+    cut: bool = True  # whether sessions may be cut, and only a first pass over the labels can tell which
+    joined_bytes: int = 1 << 28  # about how many bytes of open sessions one task joins, few enough for any worker
+    digest: str | None = None  # SHA-256 of the digests of all parts; known after one pass
 
     def __post_init__(self) -> None:
         self.digests: Sequence[str | None] = [None] * len(self.parts)  # of the parts, after the first pass
@@ -306,7 +306,7 @@ class ClusterRecordings(Recordings):
 
     @property
     def known(self) -> str:
-        """What the labels say; where they lie on the cluster, a pass over them finds it."""
+        """What the labels say of the recordings; labels on the cluster are read for this."""
         if self.index is not None:
             return self.index.labels.known
         known = [part.known for part in self.survey or () if part.n_recordings]
@@ -317,7 +317,7 @@ class ClusterRecordings(Recordings):
 
     @cached_property
     def survey(self) -> list[Survey] | None:
-        """A first pass over the labels of all parts; None where they are known, or there are none."""
+        """What a first pass over the labels of all parts finds; None if none is needed, or there are no labels."""
         if not self.cut:
             return None
         task = delayed(_survey, pure=False)
@@ -330,7 +330,7 @@ class ClusterRecordings(Recordings):
 
     @cached_property
     def split(self) -> list[SessionKeys]:
-        """For each part the keys of its sessions that other parts have too, if only the labels can tell."""
+        """For each part, the keys of its sessions that other parts have too; None if no survey was needed."""
         if self.survey is None:
             return [None] * len(self.parts)
         keys = [np.zeros(0, np.uint64) if part.sessions is None else part.sessions for part in self.survey]
@@ -346,12 +346,12 @@ class ClusterRecordings(Recordings):
             return max(1, -(-size // self.joined_bytes))
         if self.index is None:
             return 1
-        # How many sessions of a table are cut is not known beforehand, and most are not: 16 buckets are enough.
+        # How many sessions of a table are cut is not known beforehand. As most are not cut, 16 buckets are enough.
         size = 8 * (self.dim or 0) * self.index.labels.n_sessions
         return min(16, max(1, -(-size // self.joined_bytes)))
 
     def map(self, function: Callable[[Recordings], Iterable[Any]]) -> Iterator[Any]:
-        """As for all recordings; about twice as many parts as the cluster has threads are under way."""
+        """Run the function on all parts, about twice as many at a time as the cluster has threads."""
         sent = _send(self.client, function)
         task = delayed(_map, pure=False)
         parts = zip(self.names, self.parts, self.digests, strict=True)
@@ -359,14 +359,14 @@ class ClusterRecordings(Recordings):
         return chain.from_iterable(self._under_way(tasks, f"{len(self.parts)} shards"))
 
     def spread(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """As for all recordings, by the workers."""
+        """Yield `function(item)` for each of the items, in order, computed by the workers."""
         sent = _send(self.client, function)
         task = delayed(apply, pure=False)
         tasks = ((task(sent, (item,)), f"part {i + 1} of {len(items)}") for i, item in enumerate(items))
         return self._under_way(tasks, f"{len(items)} parts")
 
     def _under_way(self, tasks: Iterator[tuple[Delayed, str]], all_of_them: str) -> Iterator[Any]:
-        """Results of named tasks, in order; some of them are computed ahead."""
+        """Yield the results of named tasks in order, while some of the next tasks are computed."""
         most = 2 * max(1, sum(self.client.nthreads().values()))
         waiting = deque[tuple[Future, str]]()
         try:
@@ -384,7 +384,7 @@ class ClusterRecordings(Recordings):
                 future.release()
 
     def reduce(self, make: Make, join: Join, tie: Tie, n: int = 1) -> list[Any]:
-        """As for all recordings: each of the n results is joined in a tree of its own, so that no worker holds all."""
+        """Add up as `Recordings.reduce` does. Each result is joined in a tree of its own, so that no worker has all."""
         buckets = self.buckets
         sent = _send(self.client, make)
         task = delayed(_make, pure=False, nout=n + buckets + 1)
@@ -401,14 +401,14 @@ class ClusterRecordings(Recordings):
         return results
 
     def _tree(self, level: list[Delayed], join: Join, fan: int = 8) -> Delayed:
-        """All pieces of a level joined; one task joins `fan` of them, and so holds no more than these in memory."""
+        """Join all pieces of a level; each task joins `fan` of them, and has no more than these in memory."""
         while len(level) > 1:
             level = [delayed(_join, pure=False)(join, level[i : i + fan]) for i in range(0, len(level), fan)]
         return level[0]
 
     @contextmanager
     def _computing(self, tasks: list[Delayed]) -> Iterator[list[Future]]:
-        """Futures of tasks; in the end, what is not done yet is not wanted any more."""
+        """Start tasks, and give the block their futures; after the block, tasks that are not done are cancelled."""
         futures = self.client.compute(tasks)
         try:
             yield futures
@@ -417,7 +417,7 @@ class ClusterRecordings(Recordings):
                 future.release()
 
     def _watch(self, futures: list[Future], what: str) -> list[Any]:
-        """Results of futures, one for each part; while they come, progress is shown and failures of parts are named."""
+        """Return the results of futures, one for each part; show progress, and name a part whose task fails."""
         names = dict(zip(futures, self.names, strict=True))
         with self.client.as_current():
             for done, future in enumerate(as_completed(futures), 1):
@@ -427,7 +427,7 @@ class ClusterRecordings(Recordings):
         return self.client.gather(futures)
 
     def _check(self, reports: list[Report]) -> None:
-        """After the first pass: with a table, all labelled recordings have come, each once."""
+        """Check after the first pass, if there is a table, that each labelled recording has come, and only once."""
         if self.digest is not None:
             return
         self.digests = [digest for digest, _ in reports]
@@ -446,14 +446,14 @@ class ClusterRecordings(Recordings):
 
 
 def _send(client: Client, value: Any) -> Future:
-    """A value for the workers, as the result of a task: unlike scattered data, it survives the worker that has it."""
+    """Send a value to the workers as the result of a task, which unlike scattered data survives a lost worker."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is large
+        warnings.simplefilter("ignore")  # Dask warns of large values
         return client.submit(lambda same: same, value, pure=False)
 
 
 def _result(future: Future, name: str) -> Any:
-    """The result of a task, or its error with the worker's traceback."""
+    """Return the result of a task, or raise its error with the worker's traceback."""
     try:
         return future.result()
     except KilledWorker as error:
@@ -469,7 +469,7 @@ def _result(future: Future, name: str) -> Any:
 
 @contextmanager
 def connect(where: str) -> Iterator[Client]:
-    """A client of the scheduler at an address, or of a cluster of processes on this machine (`local`).
+    """Give the block a client of the scheduler at an address, or of a new cluster on this machine (`local`).
 
     >>> with Client(processes=False, dashboard_address=":0") as own, connect(own.scheduler.address) as client:
     ...     client.submit(sum, [1, 2]).result()
@@ -478,7 +478,7 @@ def connect(where: str) -> Iterator[Client]:
     if where == "local":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         options = {"n_workers": cores, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
-        # Its processes inherit that they ignore Ctrl-C: it is for the command, which ends them.
+        # The processes of the cluster inherit this and ignore Ctrl-C, which is for the command; that then ends them.
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:

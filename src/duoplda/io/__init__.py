@@ -1,8 +1,8 @@
-"""Files in and out: embeddings, labels, trials, enrolment maps and scores, one module per format.
+"""Reading and writing files: embeddings, labels, trials, enrolment maps, scores and models, one module per format.
 
-Nothing here computes anything, and nothing that a file holds is run: no pickle, no shell. Whatever is wrong with a file
-is a `DuopldaError` of one line that names the file, the place, the cause and the remedy. h5py and pyarrow are imported
-when a format needs them (`pip install duoplda[files]`).
+Nothing here computes anything, and nothing that a file holds is executed: no pickle, no shell. A file that cannot be
+read raises a `DuopldaError` of one line, which names the file, the place, the cause and the remedy. h5py and pyarrow
+are imported when a format needs them (`pip install duoplda[files]`).
 """
 
 from duoplda.io._atomic import atomic_path, atomic_paths, check_output

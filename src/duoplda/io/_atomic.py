@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: they are written under another name in the same folder, and then renamed."""
+"""Atomic writing: a file is written under another name in the same folder, and renamed when it is complete."""
 
 import os
 import secrets
@@ -15,11 +15,11 @@ from duoplda.io.common import PathLike, bad, system_error
 
 @contextmanager
 def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
-    """Give the block a temporary file beside `path`, which becomes `path` when the block ends well.
+    """Give the block a temporary file beside `path`, which becomes `path` if the block ends without an exception.
 
     At the end of the block the file is flushed to disk and renamed. On any exception it is removed, and an existing
-    file `path` stays as it was. The same happens on Ctrl-C and, in the main thread, when the process is asked to end
-    (SIGTERM); it then exits with status 143.
+    file `path` stays as it was. The same happens on Ctrl-C and, in the main thread, on SIGTERM, after which the process
+    exits with status 143.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
             _create(path, temporary)
             yield temporary
             _flush(temporary)
-            _target(path, force)  # which somebody else may have made meanwhile
+            _target(path, force)  # checked again, as another process may have made the file meanwhile
             os.replace(temporary, final)
         except OSError as e:
             raise system_error(path, e) from e
@@ -50,18 +50,19 @@ def atomic_path(path: PathLike, *, force: bool = False) -> Iterator[Path]:
                 raise
             raise DuopldaError(str(e).replace(str(temporary), os.fspath(path))) from e  # the name the user knows
         finally:
-            with suppress(OSError):  # where all went well it has been renamed
+            with suppress(OSError):  # after a success there is no temporary file: it has been renamed
                 os.unlink(temporary)
-    with suppress(OSError):  # not every file system lets a folder be flushed
+    with suppress(OSError):  # some file systems cannot flush a folder
         _flush(final.parent)
 
 
 @contextmanager
 def atomic_paths(*paths: PathLike, force: bool = False) -> Iterator[tuple[Path, ...]]:
-    """Give the block temporary files for several that belong together.
+    """Give the block temporary files for several files that belong together.
 
-    They are renamed after all of them have been written, the last one first: a reader of the first finds the others.
-    The system does not say which file it could not write: unless the block does (`writing`), the error names them all.
+    They are renamed after all of them have been written, the last one first, so that a reader who finds the first also
+    finds the others. The operating system does not say which file it could not write; the error names all of them,
+    unless the block says by `writing` which one it is writing.
 
     Example
     -------
@@ -80,7 +81,7 @@ def atomic_paths(*paths: PathLike, force: bool = False) -> Iterator[tuple[Path, 
 
 @contextmanager
 def writing(path: PathLike) -> Iterator[None]:
-    """Make what the operating system refuses in the block, such as a write to a full disk, an error of this file."""
+    """Turn an OSError of the block, such as that of a full disk, into a DuopldaError that names this file."""
     try:
         yield
     except OSError as e:
@@ -113,7 +114,8 @@ def check_output(path: PathLike | None, force: bool = False, inputs: Iterable[Pa
 def _ending_cleanly() -> Iterator[None]:
     """Let SIGTERM raise SystemExit(143) inside the block, so that temporary files are removed.
 
-    A handler that the program has set itself is called instead.
+    143 is 128 + 15, with which shells report a process that SIGTERM has ended. A handler that the program has set is
+    called instead.
     """
     previous = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or previous in (None, signal.SIG_IGN):
@@ -135,7 +137,7 @@ def _ending_cleanly() -> Iterator[None]:
 
 
 def _target(path: PathLike, force: bool, inputs: Iterable[PathLike | None] = ()) -> tuple[Path, Path]:
-    """Return the file that `path` leads to, which may be written, and a new name in the same folder."""
+    """Return the file that `path` leads to, after checking that it may be written, and a temporary name beside it."""
     try:
         final = Path(os.path.realpath(path))
         mode = os.stat(final).st_mode
@@ -145,7 +147,8 @@ def _target(path: PathLike, force: bool, inputs: Iterable[PathLike | None] = ())
         raise system_error(path, e) from e
     if final.name.lower().endswith(".gz"):
         raise bad(path, "", "ends in .gz, and nothing is packed here", "leave .gz out, and pack the file afterwards")
-    temporary = final.parent / f".{final.name[:100]}.{secrets.token_hex(6)}.tmp"
+    # File systems allow names of up to 255 bytes: 50 characters take at most 200, and 18 are added.
+    temporary = final.parent / f".{final.name[:50]}.{secrets.token_hex(6)}.tmp"
     if mode is None:
         return final, temporary
     for other in inputs:

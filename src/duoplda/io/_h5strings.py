@@ -1,12 +1,12 @@
-"""Read strings of variable length from an HDF5 file, in a process of its own.
+"""A script that reads strings of variable length from an HDF5 file, in a process of its own.
 
-The library may loop for ever or crash where the heap of such strings is damaged. `duoplda.io.hdf5` therefore runs this
-file as a script that imports nothing of duoplda, reads its answer with a time limit, and ends it. The script itself
-limits the time of the processor and the memory that it may take.
+Where the heap of such strings is damaged, the HDF5 library may loop for ever or crash. `duoplda.io.hdf5` therefore runs
+this file as a script, which imports nothing of duoplda, reads its output with a time limit, and ends it. The script
+limits its own processor time and memory.
 
-Arguments: the file, the dataset, its first row, the row to stop before, the rows of a block, the longest string in
-bytes. Each block goes to standard output as the lengths of its strings (uint32 each) and the strings; a string that is
-too long is cut one byte behind the longest.
+Arguments: the file, the dataset, its first row, the row to stop before, the rows of a block, and the longest string
+that is allowed, in bytes. Each block is written to standard output as the lengths of its strings (uint32 each) followed
+by the strings. A string that is too long is cut one byte after the allowed length, by which the reader sees it.
 """
 
 import sys
@@ -15,17 +15,17 @@ from contextlib import suppress
 
 
 def main(path: str, name: str, first: int, stop: int, rows: int, longest: int) -> None:
-    """Write the strings of a dataset, which is a list in any number of dimensions, to standard output."""
+    """Write the strings of a dataset to standard output; all but one of its axes have length 1."""
     import h5py
     import numpy as np
 
-    with suppress(ImportError, OSError, ValueError):  # where the system has limits
+    with suppress(ImportError, OSError, ValueError):  # not every operating system can limit a process
         import resource
 
-        # Two seconds, and one for every 10,000 strings: 100 times what they take, unless the library loops for ever.
+        # Two seconds, and one for every 10,000 strings, which is 100 times as long as an intact file takes.
         seconds = int(time.process_time()) + 3 + (stop - first) // 10_000
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        # A gigabyte beyond what the libraries take: strings that share one long text would fill the memory.
+        # A gigabyte beyond what the libraries take: many strings that point to one long text would fill the memory.
         with open("/proc/self/statm") as statm:
             memory = int(statm.read().split()[0]) * resource.getpagesize() + (1 << 30)
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -1,4 +1,4 @@
-"""What a format gives to the reader: a source of chunks, and the parts that a file can be cut into."""
+"""What each format's module gives to `duoplda.io.embeddings`: an open source of chunks, and parts to cut it into."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,11 +11,11 @@ import numpy as np
 from duoplda.io.common import PathLike, bad, check_dim, check_float, open_lines
 
 IdsAndVectors = tuple[np.ndarray, np.ndarray]  # ids (k,) of str and vectors (k, d), as files bring them
-# Called with the rows of a chunk and with "ids" or "vectors" where the other is not wanted, else with "": a format that
-# saves time without them leaves them out, and gives None. Vectors that are read alone may be read-only.
+# It is called with the number of rows of a chunk, and with "ids" or "vectors" if the other is not wanted, else with "".
+# What is not wanted may be None, if it saves the format time to leave it out. Vectors read alone may be read-only.
 Reader = Callable[[int, str], Iterator[tuple[Any, Any]]]
 
-ROWS_PER_READ = 16384  # vectors of a chunk unless the caller says otherwise: 16 MB of 256 floats each
+ROWS_PER_READ = 16384  # vectors of a chunk, unless the caller asks for others: 16 MB for 256 floats each
 VECTOR_NAMES: tuple[str, ...] = ("embeddings", "embedding", "emb", "embs", "vectors", "vector", "xvectors", "xvector")
 VECTOR_NAMES += ("x_vector", "ivectors", "ivector", "dvectors", "dvector", "X", "x", "data", "features")
 
@@ -25,7 +25,8 @@ class FilePart:
     """A run of a file's vectors that can be read by itself.
 
     `first` and `stop` count rows (npy, npz, HDF5), row groups (Parquet) or lines (scp). `offset` says where the run
-    starts, so that nothing before it need be read: the first row of the row groups, or a byte of the list with the ids.
+    starts, so that nothing before it need be read: the number of its first row (Parquet), or a byte of the scp or of
+    the list of ids.
     """
 
     first: int
@@ -47,7 +48,7 @@ class Source:
     read: Reader
     ids_are_rows: bool = False  # the file has no ids: they are row numbers
     cuts: Callable[[int], list[FilePart]] | None = None  # bytes of vectors -> parts of about that size
-    format: str = ""  # for people, where the kind does not say all
+    format: str = ""  # the format in words, where `kind` is not enough
 
 
 def whole(n: int) -> FilePart:
@@ -61,7 +62,7 @@ def row_parts(n: int, row_bytes: int, size: int, ids: object = None) -> list[Fil
     firsts = range(0, n, run)
     offsets = [0] * len(firsts)
     if isinstance(ids, str | os.PathLike) and ids != "rows":
-        with open_lines(ids) as f:  # every `run`-th of the bytes at which lines start
+        with open_lines(ids) as f:  # of the bytes at which lines start, those of every `run`-th line
             offsets = list(islice(accumulate(map(len, f), initial=f.tell()), 0, n, run))
     parts = []
     for first, offset in zip(firsts, offsets, strict=True):

@@ -5,9 +5,10 @@ An archive is a sequence of entries `key value`; a binary value is `\0B`, then
     FV |DV   \4 int32 dim                  dim numbers
     FM |DM   \4 int32 rows  \4 int32 cols  rows * cols numbers       (rows must be 1 here)
 
-and a text value is `[ 1.5 2 ... ]`. Compressed matrices (CM) are refused: embeddings are not stored so.
+and a text value is `[ 1.5 2 ... ]`. Compressed matrices (CM) are refused, as embeddings are not stored in them.
 The archive is read in blocks. Entries whose keys are equally long lie at equal distances, so that a
-block of them is one strided array; the others are found with one `find` each.
+block of them is one strided array; any other entry is found by searching for its header.
+Lists that point into archives are read in `duoplda.io.scp`.
 """
 
 import os
@@ -24,12 +25,12 @@ from duoplda.io.common import PathLike, bad, check_dim, open_binary, shown
 from duoplda.io.ids import MAX_ID
 
 ARK_BLOCK = 1 << 20  # bytes of an archive that are read at once
-# No entry of the dimensions that `check_dim` allows is longer: 2 MiB binary, and text of up to 31 characters a number.
+# No entry that `check_dim` allows is longer: it has up to 2 MiB in binary, and as text up to 31 characters a number.
 LONGEST_ENTRY = 8 << 20
 
 
 class Value(NamedTuple):
-    """Where one value lies in a buffer."""
+    """What one value holds, and where it lies in a buffer."""
 
     dtype: np.dtype
     dim: int
@@ -39,9 +40,9 @@ class Value(NamedTuple):
 
 
 def parse_value(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value | None:
-    """Parse the header of the value that starts at `buf[pos]`, before anything is allocated for it.
+    """Parse the header of the value that starts at `buf[pos]`, before any memory is allocated for the value.
 
-    None: the buffer ends before the header does or, of a text, before the value does.
+    Returns None if the buffer ends before the header does or, for a text, before the value does.
     """
     if end - pos < 2:
         return None
@@ -62,7 +63,7 @@ def binary_header(
 ) -> tuple[np.dtype, tuple[int, ...], int] | None:
     """Read the header of a binary vector or matrix at `buf[pos]`: type, shape, and the place of the first number.
 
-    None: the buffer ends before the header does.
+    Returns None if the buffer ends before the header does.
     """
     token = bytes(buf[pos : min(pos + 3, end)])
     if len(token) < 3:
@@ -82,7 +83,7 @@ def binary_header(
 
 
 def _parse_text(path: PathLike, buf: bytearray, pos: int, end: int, place: str) -> Value | None:
-    """Parse a value `[ 1.5 2 ... ]` as far as counting its numbers; None: the buffer ends before it does."""
+    """Find the end of a value `[ 1.5 2 ... ]` and count its numbers; None if the buffer ends before the value does."""
     start = skip_blanks(buf, pos, end, b" \t")
     if start == end:
         return None
@@ -153,7 +154,7 @@ def skip_blanks(buf: bytearray, pos: int, end: int, blanks: bytes = b" \t\r\n") 
 def _entry(path: PathLike, buf: bytearray, pos: int, end: int, base: int, size: int) -> tuple[str, Value] | None:
     """Find key and value of the entry at `buf[pos]`, which is byte `base + pos` of a file of `size` bytes.
 
-    None: the buffer ends before the entry does, and the file goes on.
+    Returns None if the buffer ends before the entry does and the file goes on, so that more must be read.
     """
     place = f"byte {base + pos}"
     space = buf.find(b" ", pos, min(end, pos + MAX_ID + 1))
@@ -189,7 +190,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
         n = 0
         buf = bytearray(min(ARK_BLOCK, size))
         ids = list[np.ndarray]()
-        runs = True  # are keys equally long, so that a run is worth looking for?
+        runs = True  # whether keys have been equally long, so that `_equal` is tried first
         while offset < size:
             f.seek(offset)
             end = f.readinto(buf)
@@ -208,7 +209,7 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
                     head = bytes(buf[pos + len(key.encode()) : value.data])
                     part, keys, stop = (_equal if runs else _unequal)(buf, pos, end, head, X[n:])
                     runs = part > 3 if runs else part < 256
-                if not part:  # a text, or an odd key: one at a time
+                if not part:  # a value in text, or a key that the fast readers leave out: one entry at a time
                     X[n] = numbers(path, buf, value, place)
                     part = 1
                     keys = np.array([key])
@@ -220,12 +221,12 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
                     yield np.concatenate(ids), X
                     ids = []
                     n = 0
-            if not pos and offset + end < size:  # not one entry in the whole block
+            if not pos and offset + end < size:  # the first entry is longer than the block
                 if len(buf) == LONGEST_ENTRY:
                     raise bad(path, f"byte {offset}", "an entry is cut short or too long", "the file may be damaged")
                 buf = bytearray(LONGEST_ENTRY)
             elif not pos:
-                _entry(path, buf, 0, end, offset, size)  # says what is missing
+                _entry(path, buf, 0, end, offset, size)  # raises an error that says what is missing
                 raise bad(path, f"byte {offset}", "the last entry is cut short", "copy or write the file again")
             offset += pos
         if n:
@@ -233,7 +234,10 @@ def _chunks(path: PathLike, dim: int, dtype: np.dtype, limit: int) -> Iterator[I
 
 
 def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
-    """Read the entries from `pos` on whose keys are as long as the first and whose headers are `head`."""
+    """Read the entries from `pos` on, as long as their keys have the length of the first and their headers are `head`.
+
+    Returns how many there are, their keys, and where the last one ends; the vectors are written to X.
+    """
     k = buf.find(head, pos, pos + MAX_ID + len(head)) - pos
     nbytes = X.shape[1] * X.itemsize
     stride = k + len(head) + nbytes
@@ -248,7 +252,10 @@ def _equal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tu
 
 
 def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> tuple[int, np.ndarray, int]:
-    """Read at most 512 entries from `pos` on with header `head` and keys of any length."""
+    """Read at most 512 entries from `pos` on whose header is `head`, with keys of any length.
+
+    Returns what `_equal` returns; no entry is read if any of their keys needs a closer look.
+    """
     keys: list[bytes] = []
     parts: list[memoryview] = []
     view = memoryview(buf)
@@ -264,7 +271,7 @@ def _unequal(buf: bytearray, pos: int, end: int, head: bytes, X: np.ndarray) -> 
         pos = data + nbytes
         parts.append(view[data:pos])
     joined = b"\n".join(keys)
-    names = joined.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 do not print
+    names = joined.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 become unprintable characters
     # An id that is not one clean word is left to `_entry`, which says what is wrong with it.
     if len(joined.split()) != len(keys) or not keys or UNPRINTABLE.search(names.replace("\n", "")):
         return 0, np.empty(0, str), pos

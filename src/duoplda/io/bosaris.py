@@ -40,7 +40,7 @@ def _axes(path: PathLike, f: h5py.File) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(path: PathLike, f: h5py.File, name: str, shape: tuple[int, int]) -> Stored:
-    """Return a matrix of the file that has the shape the ids ask for."""
+    """Return a matrix of the file, which must have a row and a column for each id."""
     d = dataset(path, f, name)
     if d.shape != shape:
         raise bad(path, name, f"has shape {d.shape}, the ids ask for {shape}", "write the file again")
@@ -74,7 +74,7 @@ def read_bosaris_trials(path: PathLike) -> tuple[Coded, Coded, np.ndarray | None
 
 
 def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarray | None) -> None:
-    """Write trials as a Key, or as an Ndx where they have no labels."""
+    """Write trials as a Key, or as an Ndx if it is not known which are targets."""
     mask = dense(out, enroll, test, np.uint8 if target is None else np.int8)
     mask[enroll.codes, test.codes] = 1 if target is None else np.where(target, 1, -1)
     version = {} if target is None else {"file_format": np.array([b"2.0"])}
@@ -82,9 +82,10 @@ def write_bosaris_trials(out: Path, enroll: Coded, test: Coded, target: np.ndarr
 
 
 def dense(path: PathLike, enroll: Coded, test: Coded, dtype: DTypeLike) -> np.ndarray:
-    """Make an empty matrix for a list of pairs, each of which must occur once."""
+    """Return a matrix of zeros with a cell for each pair of a list, in which no pair may occur twice."""
     cells = len(enroll.names) * len(test.names)
-    # Two gigabytes of a mask; and a large matrix that is almost empty is a list that was never meant to be a matrix.
+    # A mask of more cells would take more than two gigabytes. A large matrix with less than a cell in 64 filled is a
+    # list that was not meant to be a matrix.
     if cells > 1 << 31 or (cells > 1 << 26 and cells > 64 * len(enroll)):
         cause = f"a matrix of {len(enroll.names)} x {len(test.names)} for {len(enroll)} pairs is too large"
         raise bad(path, "", cause, "write a list (.txt, .tsv, .parquet) instead")
@@ -106,7 +107,7 @@ def write_matrices(out: Path, rows: np.ndarray, columns: np.ndarray, data: dict[
 
 
 def read_bosaris_scores(path: PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Read the ids of rows and columns, scores (m, s), and where there is one (m, s)."""
+    """Read the ids of rows and of columns, the scores (m, s), and which cells have a score (m, s)."""
     with opened(path) as f:
         rows, columns = _axes(path, f)
         shape = (len(rows), len(columns))

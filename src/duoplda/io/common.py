@@ -1,4 +1,7 @@
-"""What all formats share: errors that name a place, opening files safely, and checks of what a header declares."""
+"""What all formats share: errors that name a place, opening files safely, and checks of what a header declares.
+
+What an id may be is in `duoplda.io.ids`; writing is in `duoplda.io._atomic`.
+"""
 
 import gzip
 import hashlib
@@ -26,7 +29,7 @@ from duoplda.errors import DuopldaError, printable
 PathLike = str | os.PathLike[str]
 
 MAX_FEATURES = 1 << 13  # a model of more dimensions, whose matrices would be half a gigabyte, is taken for damage
-GZIP = b"\x1f\x8b"  # the bytes that gzip starts with
+GZIP = b"\x1f\x8b"  # the first bytes of a file that gzip has packed
 MAX_UNPACKED = 1 << 28  # bytes that a file may make us unpack at once; one page or chunk of real data has far fewer
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -35,24 +38,24 @@ TABLE_SUFFIXES = (".tsv", ".csv", *PARQUET_SUFFIXES)
 
 
 def bad(path: PathLike, place: str, cause: str, remedy: str = "") -> DuopldaError:
-    """Make the error of this package: one line with file, place, cause and remedy."""
+    """Return an error whose message is one line: the file, the place in it, the cause and the remedy."""
     line = f"{os.fspath(path)}: " + (f"{place}: " if place else "") + cause + (f"; {remedy}" if remedy else "")
     return DuopldaError(printable(" ".join(line.split())))
 
 
 def shown(value: object) -> str:
-    """Show a value of the user's file in at most 60 characters."""
+    """Return a value of the user's file as it is shown in messages, in at most 60 characters."""
     text = printable(repr(value[:64] if isinstance(value, str | bytes) else value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """List the first names in a message."""
+    """Return the first names, between commas, as they are shown in messages."""
     return ", ".join(shown(n)[1:-1] for n in names[:most]) + (", ..." if len(names) > most else "") or "nothing"
 
 
 def system_error(path: PathLike, e: OSError | ValueError) -> DuopldaError:
-    """Make the error for a file that the operating system refuses (ValueError: its name has a zero byte in it)."""
+    """Return the error for a file that the operating system refuses; a ValueError means a zero byte in its name."""
     remedy = "check the name" if isinstance(e, FileNotFoundError) else ""
     return bad(path, "", (getattr(e, "strerror", None) or str(e)).lower(), remedy)
 
@@ -68,7 +71,7 @@ def need(module: str) -> ModuleType:
 
 
 def installed(module: str) -> bool:
-    """Can an optional library be imported?"""
+    """Say whether an optional library can be imported."""
     try:
         return importlib.import_module(module) is not None
     except ImportError:
@@ -79,10 +82,10 @@ def installed(module: str) -> bool:
 def guarded(path: PathLike, what: str, *more: type[Exception]) -> Iterator[None]:
     """Turn what another library raises on a damaged file into our error.
 
-    The block holds calls of that library and nothing else, so that our own mistakes come out as what they are.
+    The block should hold calls of that library only: exceptions from mistakes in our own code must not be hidden.
     """
-    # This is what zipfile, NumPy, h5py and pyarrow were seen to raise for damaged files. A lack of memory is not
-    # among them: it says nothing of the file.
+    # These are what zipfile, NumPy, h5py and pyarrow were seen to raise for damaged files. MemoryError is not among
+    # them, as it says nothing about the file.
     errors: tuple[type[Exception], ...] = (
         *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError),
         *(SyntaxError, struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError),
@@ -101,11 +104,11 @@ def guarded(path: PathLike, what: str, *more: type[Exception]) -> Iterator[None]
 
 @dataclass(frozen=True, repr=False)
 class HeldText(os.PathLike[str]):
-    """A text that came through a pipe or from gzip, in memory: lists are read more than once, and a pipe is not."""
+    """A list in memory that came through a pipe or from gzip: lists are read more than once, and a pipe cannot be."""
 
-    name: str  # as the user knows it
-    data: bytes  # unpacked
-    sha256: str  # of the bytes as they came
+    name: str  # what the user calls it
+    data: bytes  # the unpacked text
+    sha256: str  # the hash of the bytes that were read, before they were unpacked
 
     def __fspath__(self) -> str:
         return self.name
@@ -114,10 +117,11 @@ class HeldText(os.PathLike[str]):
 
 
 def held(path: PathLike) -> PathLike:
-    """Return a list that can be opened any number of times: a plain file as it is, any other source in memory.
+    """Return a list in a form that can be opened any number of times.
 
-    "-" is standard input. A pipe, such as `<(zcat list.gz)`, is read to its end; what is packed with gzip is unpacked,
-    whatever its name. A path that cannot be opened comes back as it is: whoever opens it says what is wrong.
+    The path of a plain file is returned as it is. "-", which is standard input, and a pipe, such as `<(zcat list.gz)`,
+    are read to their ends into memory; what is packed with gzip is unpacked, whatever its name. A path that cannot be
+    opened is returned as it is, too: the error will come from the function that opens it.
     """
     if isinstance(path, HeldText):
         return path
@@ -136,8 +140,8 @@ def held(path: PathLike) -> PathLike:
 def _hold(name: str, f: IO[bytes]) -> HeldText:
     """Read a source to its end, and unpack it, in bounded memory."""
     most = 1 << 30  # bytes of a list, 20 million trials: it must fit into memory beside what is made of it
-    # Lists that were tried, with ids of up to 160 characters, are packed to a hundredth at best; what is packed to a
-    # thousandth, gzip's limit, holds no information, and is meant to fill the memory.
+    # The lists that were tried, with ids of up to 160 characters, shrink by at most a factor of 100. What shrinks by
+    # 1,000, gzip's limit, holds no information, and may have been made to fill the memory.
     least = 1 << 26
     densest = 250
     try:
@@ -153,7 +157,7 @@ def _hold(name: str, f: IO[bytes]) -> HeldText:
 
 
 def _whole(name: str, f: IO[bytes] | gzip.GzipFile, most: int, remedy: str) -> bytes:
-    """Read what is left of a file, at most so many bytes."""
+    """Read what is left of a file; more than `most` bytes are an error."""
     store = io.BytesIO()
     while block := f.read(1 << 20):
         if store.tell() + len(block) > most:
@@ -163,7 +167,7 @@ def _whole(name: str, f: IO[bytes] | gzip.GzipFile, most: int, remedy: str) -> b
 
 
 def plain_name(path: PathLike) -> str:
-    """Return the name of a file in lower case, without the `.gz` of one that is packed."""
+    """Return the name of a file in lower case, without the folder and without `.gz`."""
     return Path(path).name.lower().removesuffix(".gz")
 
 
@@ -185,7 +189,7 @@ def open_binary(path: PathLike) -> io.BufferedReader | io.BytesIO:
 
 
 def open_lines(path: PathLike) -> io.BufferedReader | io.BytesIO:
-    """Open a text file for reading line by line, after its byte-order mark."""
+    """Open a text file for reading line by line, and skip its byte-order mark if it has one."""
     f = open_binary(path)
     if f.read(3) != b"\xef\xbb\xbf":  # the byte-order mark that Windows programs write
         f.seek(0)
@@ -221,7 +225,7 @@ def first_bytes(path: PathLike) -> bytes:
 
 
 def content(path: PathLike) -> str:
-    """Say by its bytes whether a file is "npy", "zip", "parquet" or "hdf5"; "" where it is something else."""
+    """Say by its bytes whether a file is "npy", "zip", "parquet" or "hdf5"; return "" for anything else."""
     start = first_bytes(path)
     signatures = {b"\x93NUMPY": "npy", b"PK\3\4": "zip", b"PK\5\6": "zip", b"PAR1": "parquet"}
     kind = next((kind for signature, kind in signatures.items() if start.startswith(signature)), "")
@@ -232,7 +236,7 @@ def content(path: PathLike) -> str:
                 if f.read(8) == b"\x89HDF\r\n\x1a\n":
                     kind = "hdf5"
     if kind and isinstance(path, HeldText):
-        cause = f"is {kind}, which is read here and there and cannot come through gzip or a pipe"
+        cause = f"is {kind}, which is not read from start to end, and cannot come through gzip or a pipe"
         raise bad(path, "", cause, "give a plain file")
     return kind
 
@@ -248,19 +252,29 @@ def refuse_audio(path: PathLike, place: str, name: str, start: bytes = b"") -> N
 
 
 def check_dim(path: PathLike, place: str, dim: int, most: int = 1 << 18) -> int:
-    """Check that a dimension is plausible: embeddings have hundreds, so that a quarter of a million is damage."""
+    """Check that a dimension is plausible. Embeddings have hundreds, so more than a quarter of a million is damage."""
     if not 0 < dim <= most:
         raise bad(path, place, f"dimension {dim} is not in 1..{most}", "the file may be damaged")
     return int(dim)
 
 
 def check_float(path: PathLike, place: str, dtype: np.dtype) -> np.dtype:
-    """Return a float type in native byte order; objects (pickles) and integers are refused."""
+    """Return a float type in native byte order; any other type, such as integers or pickled objects, is refused."""
     if dtype.hasobject:
         raise bad(path, place, "holds pickled objects, which are never loaded", "save a float array")
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise bad(path, place, f"holds {dtype}, not 16-, 32- or 64-bit floats", "save a float array")
     return dtype.newbyteorder("=")
+
+
+def model_array(path: PathLike, place: str, array: np.ndarray) -> np.ndarray:
+    """Return an array of a model as float64, after checking its type, its size and its values."""
+    check_float(path, place, array.dtype)
+    check_dim(path, place, max(array.shape, default=0), MAX_FEATURES)
+    array = np.asarray(array, np.float64)
+    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
+        raise bad(path, place, "is empty, or has NaN, infinity or values beyond 1e100 in it", "train it again")
+    return array
 
 
 def pick(
@@ -272,9 +286,10 @@ def pick(
     *,
     rather: bool = False,
 ) -> str | None:
-    """Choose an array or column by name: the one the caller wants, or else the first known one; None where none is.
+    """Choose an array or column: the one that is `wanted`, else the first of the `known` names; None if there is none.
 
-    With `rather`, a known one does where the wanted one is not there: one command may read several files.
+    A wanted name that is not there is an error. With `rather`, a known name is taken instead: one command may read
+    several files, and not all of them have the wanted name.
     """
     usual = next((name for name in known if name in names), None)
     if wanted is None or (rather and usual is not None and wanted not in names):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from duoplda.io._atomic import atomic_path
 from duoplda.io.common import PathLike, bad, open_binary
 
-# Kind of file: the version of its layout that is written and read, and what it is called in messages.
+# The kinds of files: the version of the layout that is written and read, and what messages call such a file.
 CONTAINER_KINDS = {
     "duoplda-backend": (2, "model"),
     "duoplda-calibration": (1, "calibration"),
@@ -101,7 +101,7 @@ def read_container(path: PathLike, kinds: Collection[str]) -> tuple[dict[str, ND
 
 
 def is_container(path: PathLike) -> bool:
-    """Does a file start as a safetensors file does, which is what this module writes?
+    """Say whether a file starts as a safetensors file does, which is what this module writes.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -1,4 +1,8 @@
-"""Embeddings in all formats that are supported: one reader and one writer, both in chunks, and shards of files."""
+"""Embeddings in all supported formats: one reader and one writer, both in chunks, and shards of files.
+
+The modules of the formats open one file each; here the format is found, several files are read as one, and ids are
+checked. Labels are joined with embeddings in `duoplda.io.recordings`.
+"""
 
 import glob
 import os
@@ -42,7 +46,7 @@ EMBEDDING_SUFFIXES = (".ark", ".scp", ".npz", ".npy", *HDF5_SUFFIXES, *PARQUET_S
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Embeddings in one or more files, read in chunks, as often as you like; one chunk is in memory at a time.
+    """Embeddings in one or more files, which can be read any number of times; one chunk is in memory at a time.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,18 +57,18 @@ class Embeddings:
     """
 
     path: Path  # the file; the folder or pattern where there are several
-    format: str  # what it turned out to be
+    format: str  # the format that was found
     dim: int  # d, the dimension of the vectors
     dtype: np.dtype  # their float type, as in the file
     n: int | None  # the number of vectors, or None where only reading the file would tell
     ids_are_rows: bool  # the file has no ids, and row numbers "0", "1", ... stand in for them
-    rows: int  # the number of rows of a chunk, unless `chunks` is told another
+    rows: int  # the number of rows of a chunk, unless `chunks` is given another
     sources: Sequence[Source] = field(repr=False)  # the open files, of one dimension and precision
-    _starts: list[int] = field(repr=False, default_factory=list)  # the number of the first vector of each, once read
+    _starts: list[int] = field(repr=False, default_factory=list)  # the number of each file's first vector, once read
 
     @staticmethod
     def of(path: PathLike, sources: Sequence[Source], rows: int = ROWS_PER_READ) -> "Embeddings":
-        """Make the user's view of open files."""
+        """Make one object of open files."""
         names = " and ".join(dict.fromkeys(source.format or source.kind for source in sources))
         counts = [source.n for source in sources]
         return Embeddings(
@@ -102,7 +106,7 @@ class Embeddings:
             for ids, X in source.read(most, only):
                 done += len(X if ids is None else ids)
                 yield ids, X
-            path = self.path if len(self.sources) == 1 else source.path  # of one, the name says which part is read
+            path = self.path if len(self.sources) == 1 else source.path  # a shard's `path` says which part is read
             check_count(path, source.n, done - self._starts[i])
 
     def _ids(self) -> Iterator[np.ndarray]:
@@ -110,7 +114,7 @@ class Embeddings:
         return (ids for ids, _ in self._read(ROWS_PER_READ, "ids"))
 
     def entry(self, number: int) -> str:
-        """Name a vector for messages, by its number."""
+        """Return how messages name the vector of this number."""
         if len(self.sources) == 1:
             return f"entry {number}"
         i = bisect_right(self._starts, number) - 1
@@ -143,7 +147,7 @@ def read_embeddings(
     columns: Mapping[str, str] | None = None,
     chunk_size: int = ROWS_PER_READ,
 ) -> Embeddings:
-    """Open a file of embeddings, or several; the content of a file decides what it is, then its suffix.
+    """Open one or more files of embeddings, whose format is found by their content, and else by their suffix.
 
     These are read: Kaldi ark and scp, `.npy` with a list of ids, `.npz`, HDF5 (a matrix with ids, or a dataset
     per recording) and Parquet. Nothing is unpickled and no command is run.
@@ -175,7 +179,9 @@ def read_embeddings(
         raise DuopldaError(f"chunk_size must be at least 1, got {chunk_size}")
     files = files_of(path)
     if len(files) > 1 and ids is not None:
-        raise bad(path, "", f"is {len(files)} files, and ids= goes with one", "put x.ids beside each x.npy instead")
+        raise bad(
+            path, "", f"is {len(files)} files, and ids= is for a single file", "put x.ids beside each x.npy instead"
+        )
     sources: list[Source] = []
     for name in files:
         vectors_inside = Path(plain_name(name)).suffix in {*EMBEDDING_SUFFIXES} - {".scp"}
@@ -193,7 +199,7 @@ def read_embeddings(
 
 
 def files_of(path: PathLike) -> list[PathLike]:
-    """Return the files that a name means: what is there under it, or else what matches it as a pattern."""
+    """Return the files for a name: the file, or those in the folder, of that name, or else those that match it."""
     name = os.fspath(path)
     if os.path.isdir(name):
         try:
@@ -208,7 +214,7 @@ def files_of(path: PathLike) -> list[PathLike]:
             raise bad(path, "", "is a folder", remedy)
         return _readable([os.path.join(name, n) for n in names])
     if os.path.lexists(name) or not glob.has_magic(name) or "\0" in name:
-        return [path]  # whatever is wrong with it is said when it is opened
+        return [path]  # if it cannot be opened, the error comes from the function that opens it
     files = _readable(glob.glob(name, recursive=True))
     if not files:
         raise bad(path, "", "no file matches this pattern", "check it, and the folder it starts from")
@@ -216,7 +222,7 @@ def files_of(path: PathLike) -> list[PathLike]:
 
 
 def _readable(names: list[str]) -> list[PathLike]:
-    """Sort names in natural order, and leave out archives where there are lists, which point to them."""
+    """Sort names in natural order; if there are scp lists, leave out archives, since the lists point to them."""
     if any(n.lower().endswith(".scp") for n in names):
         names = [n for n in names if not n.lower().endswith(".ark")]
 
@@ -232,7 +238,7 @@ def _kind_of(path: PathLike) -> str:
     start = first_bytes(path)
     kind = content(path)
     suffix = Path(plain_name(path)).suffix
-    if suffix in (".ark", ".scp") and kind in ("", "parquet"):  # the key of an archive may start with PAR1
+    if suffix in (".ark", ".scp") and kind in ("", "parquet"):  # the first key of an archive may start with PAR1
         return suffix[1:]
     if kind:
         return "npz" if kind == "zip" else kind
@@ -242,7 +248,7 @@ def _kind_of(path: PathLike) -> str:
         cause = f"is named {suffix} but does not start as {named[suffix]} files do"
         raise bad(path, "byte 0", cause, "it is damaged or misnamed")
     refuse_audio(path, "", os.path.basename(path), start)
-    value = start.partition(b" ")[2].lstrip(b" ")  # of an archive, which starts with a key and a space
+    value = start.partition(b" ")[2].lstrip(b" ")  # in an archive, it follows a key and a space
     if value.startswith((b"\0B", b"[")):
         return "ark"
     if b"\0" not in start and len(start.split(b"\n")[0].split()) >= 2:
@@ -357,7 +363,7 @@ def _write_kaldi(final: Path, chunks: Iterable[IdsAndVectors], text: bool, force
 
 
 def _checked(path: Path, chunks: Iterable[IdsAndVectors], *, token: bool) -> Iterator[IdsAndVectors]:
-    """Check chunks before they are written: they have vectors of one dimension, and ids that the format can hold."""
+    """Check that chunks have vectors of one dimension and ids that the format can hold, and cut them for writing."""
     hashes = []
     seen = []
     dim = 0
@@ -401,9 +407,9 @@ def _refuse_repeated(
     Parameters
     ----------
     path : the file, for messages
-    hashes : the hashes (`keys`) of all ids, in blocks, so that ids need not be kept
-    again : goes through the ids once more; it is called only where two hashes agree
-    entry : names the place of an id in messages, by its number
+    hashes : the hashes (`keys`) of all ids, in blocks, so that ids need not be kept in memory
+    again : yields the ids once more; it is called only if two hashes are equal
+    entry : returns how messages name the entry of a number
     """
     ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *hashes]))
     suspects = ordered[1:][ordered[1:] == ordered[:-1]]  # two different ids share a hash with probability 2^-64
@@ -438,12 +444,12 @@ class Shard:
     npz 2 2
     """
 
-    path: str  # the file, from the root
+    path: str  # the absolute path of the file
     kind: str  # ark, scp, npy, npz, hdf5 or parquet
     dim: int  # the dimension of the vectors
     dtype: str  # their float type
     n: int | None  # the number of vectors, or None where only reading the file would tell
-    size: int  # bytes of the file when it was cut
+    size: int  # bytes of the file when it was cut, by which a later change is noticed
     part: FilePart | None = None  # which vectors; None: all
     id_list: str | None = None  # the ids of npy and npz: a text file, or "rows"
     columns: Mapping[str, str] | None = None  # names inside the file, as for `read_embeddings`, and of its labels
@@ -467,7 +473,7 @@ class Shard:
         return self._open().ids()
 
     def labels(self) -> LabelColumns:
-        """Read the labels that are columns of the file itself: speaker and, if they are there, further ones."""
+        """Read the labels that are columns of the file itself: the speaker, and others that it has."""
         self._check_unchanged(file_size(self.path) == self.size)
         return read_own_labels(self.path, self.kind, self.columns, self.part)
 
@@ -523,13 +529,15 @@ def embedding_shards(
     if bytes_each < 1:
         raise DuopldaError(f"bytes_each must be at least 1, got {bytes_each}")
     if ids is not None and not isinstance(ids, str | os.PathLike):
-        raise bad(path, "", "ids= in memory do not go with shards", "write them to a file, one id per line")
+        raise bad(path, "", "shards cannot have ids= in memory", "write them to a file, one id per line")
     shards = []
     for source in read_embeddings(path, ids, columns=columns).sources:
         list_: PathLike | None = npy.ids_beside(source.path) if source.kind == "npy" and ids is None else ids
         for name in (source.path, list_):
             if name not in (None, "rows") and not os.path.isfile(name):
-                raise bad(name, "", "cannot be read again by others, as shards are", "write it to a file first")
+                raise bad(
+                    name, "", "cannot be read again by other processes, as shards are", "write it to a file first"
+                )
         id_list = None if list_ is None else "rows" if list_ == "rows" else os.path.abspath(list_)
         whole = Shard(
             os.path.abspath(source.path),

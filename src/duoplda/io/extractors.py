@@ -1,6 +1,6 @@
-"""Which extractor made embeddings: its name and the hash of its file, in formats that have room for them.
+"""Which extractor made embeddings: its name and the hash of its file, in the formats that have room for them.
 
-`.npz` has them as an array `extractor`, HDF5 as an attribute, Parquet among its metadata, each time as one JSON text.
+They are one JSON text called `extractor`: an array of `.npz`, an attribute of HDF5, or metadata of Parquet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duoplda.io.common import PathLike, content, guarded, installed
 from duoplda.io.npz import load_text, names_in
 
 KEY = "extractor"
-LONGEST_EXTRACTOR = 4096  # characters of the text
+LONGEST_EXTRACTOR = 4096  # characters of the JSON text that are read; a name of 255 characters and a hash need fewer
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class ExtractorName:
     sha256: str
 
     def text(self) -> str:
-        """Both as JSON."""
+        """Return both as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parsed(cls, text: object) -> ExtractorName | None:
-        """Read that JSON; None where the text is something else, as other tools may use the same word."""
+        """Read that JSON; None if it is something else, as other tools may use the name `extractor` too."""
         with suppress(ValueError, TypeError, KeyError):
             value = json.loads(str(text)[:LONGEST_EXTRACTOR])
             if re.fullmatch("[0-9a-f]{64}", value["sha256"]):
@@ -45,7 +45,7 @@ class ExtractorName:
 
 
 def read_extractor(path: PathLike) -> ExtractorName | None:
-    """Return which extractor a file of embeddings was made with; None where it does not say.
+    """Return the extractor that made a file of embeddings; None if the file does not name one.
 
     Example
     -------
@@ -60,7 +60,7 @@ def read_extractor(path: PathLike) -> ExtractorName | None:
     """
     try:
         kind = content(path)
-    except DuopldaError:  # a folder, a pattern, a list in a pipe
+    except DuopldaError:  # a folder, a pattern, or a list from a pipe, which name no extractor
         return None
     if kind == "zip" and KEY in names_in(path):
         return ExtractorName.parsed(load_text(path, KEY, LONGEST_EXTRACTOR))

@@ -1,7 +1,7 @@
 """HDF5: one matrix `embeddings` (n, d) with `ids` (n,), or hyperion's one dataset per recording.
 
-Only datasets that lie in the file itself are read: links to other files, external storage and virtual
-datasets are refused. The matrix and its ids may lie in a group.
+Only datasets in the file itself are read: links, external storage and virtual datasets are refused. The
+matrix and its ids may be in a group. Models and scores in HDF5 are opened and created here, too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from duoplda.io.common import (
     check_float,
     guarded,
     listed,
+    model_array,
     need,
     open_binary,
     shown,
@@ -44,22 +45,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A dataset that lies in the file itself, and whose size can be believed."""
+    """A dataset that is in the file itself, and whose declared size is plausible; `stored` checks both."""
 
     path: PathLike
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    cache: int  # bytes to keep unpacked, so that reading on does not unpack the same data again
+    cache: int  # bytes of unpacked data to keep, so that reading the next rows does not unpack the same data again
     handle: h5py.Dataset
 
     def read(self, index: slice | tuple[slice | int, ...] = ()) -> np.ndarray:
-        """Read what NumPy would give for the same index."""
+        """Read the part of the dataset that this index selects, as it would from an array of NumPy."""
         with guarded(self.path, "HDF5"):
             return np.asarray(self.handle[index])
 
     def texts(self, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Yield the ids of a list, in blocks; a list may be written as (n,), (n, 1) or (1, n)."""
+        """Yield the ids from row `first` to `stop` in blocks; their shape may be (n,), (n, 1) or (1, n)."""
         if self.dtype.kind == "O":
             blocks = _strings(self, first, stop, rows)
         else:
@@ -90,7 +91,7 @@ def members(path: PathLike, group: h5py.Group, most: int | None = None) -> list[
 
 
 def member(path: PathLike, group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
-    """Follow a name, or a path of names, from a group to a group or dataset; None where it leads nowhere."""
+    """Return the group or dataset of this name, which may be a path, in a group; None if there is none."""
     h5py = need("h5py")
     node = group
     for part in name.strip("/").split("/"):
@@ -126,7 +127,7 @@ def stored(path: PathLike, name: str, node: h5py.Group | h5py.Dataset | None) ->
     if shape is None:
         raise bad(path, name, "is empty")
     declared = dtype.itemsize * int(np.prod(shape, dtype=object))
-    # No filter that we know packs 2000 bytes into one: more is a header that declares what is not in the file.
+    # No filter that we know packs more than 2000 bytes into one, so a header that declares more is damaged.
     if declared > held * (2000 if chunks else 1) + 4096:
         raise bad(path, name, f"declares {declared} bytes and stores {held}", "the file is damaged or unfinished")
     piece = dtype.itemsize * int(np.prod(chunks, dtype=object)) if chunks and packed else 0
@@ -138,14 +139,11 @@ def stored(path: PathLike, name: str, node: h5py.Group | h5py.Dataset | None) ->
 
 
 def floats(path: PathLike, group: h5py.Group, name: str) -> np.ndarray:
-    """Read an array of a model, as float64."""
+    """Read an array of a model as float64, after checking its type, its size and its values."""
     d = dataset(path, group, name)
-    check_float(path, name, d.dtype)
+    check_float(path, name, d.dtype)  # before it is read, as it may be strings, or too large for memory
     check_dim(path, name, max(d.shape, default=0), MAX_FEATURES)
-    array = np.asarray(d.read(), np.float64)
-    if not np.isfinite(array).all() or not array.size or np.abs(array).max() > 1e100:
-        raise bad(path, name, "is empty, or has NaN, infinity or huge values in it", "train the model again")
-    return array
+    return model_array(path, name, d.read())
 
 
 def check_texts(d: Stored) -> None:
@@ -156,7 +154,7 @@ def check_texts(d: Stored) -> None:
 
 
 def _strings(d: Stored, first: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-    """Yield blocks of strings of variable length, which another process reads: see `_h5strings`."""
+    """Yield blocks of strings of variable length, which another process reads; `_h5strings` says why."""
     script = str(Path(__file__).with_name("_h5strings.py"))
     longest = 4 * MAX_ID
     command = [sys.executable, "-P", script, os.path.abspath(d.path), d.name, *map(str, (first, stop, rows, longest))]
@@ -179,7 +177,7 @@ def _strings(d: Stored, first: int, stop: int, rows: int) -> Iterator[np.ndarray
 
 
 def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> bytes:
-    """Read `n` bytes from the process, which has a minute to send them."""
+    """Read `n` bytes from the process, which is killed if it takes longer than a minute."""
     assert child.stdout is not None
     timer = Timer(60.0, child.kill)
     timer.start()
@@ -195,7 +193,7 @@ def _answer(d: Stored, child: subprocess.Popen[bytes], row: int, n: int) -> byte
 
 
 def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part: FilePart | None) -> Source:
-    """Open an HDF5 file of either layout, or some rows of its matrix, as a source of chunks."""
+    """Open an HDF5 file of either layout as a source of chunks; `part` is some rows of a matrix."""
     with opened(path) as f:
         vectors = vectors or _known(path, f, VECTOR_NAMES, ndim=2) or _only_one(path, f)
         if vectors is not None:
@@ -211,7 +209,7 @@ def open_hdf5(path: PathLike, *, vectors: str | None, ids_name: str | None, part
 
 
 def _known(path: PathLike, group: h5py.Group, names: Iterable[str], ndim: int = 0) -> str | None:
-    """Return the first of these names that is a dataset, and has `ndim` dimensions unless that is 0."""
+    """Return the first of these names that is a dataset with `ndim` axes (0: any number); None if none is."""
     for name in names:
         node = member(path, group, name)
         if isinstance(node, need("h5py").Dataset):
@@ -223,10 +221,10 @@ def _known(path: PathLike, group: h5py.Group, names: Iterable[str], ndim: int = 
 
 
 def _only_one(path: PathLike, f: h5py.File) -> str | None:
-    """Return the one matrix that lies with its ids in a group of the file; None where there is none."""
+    """Return the only matrix with ids beside it in any group of the file; None if there is none."""
     matrices = []
     queue = [("", f)]
-    most = 256  # groups, and members of each, that are looked at: a file of embeddings has a handful
+    most = 256  # groups, and members of each, that are searched; files with a matrix have few
     for prefix, group in queue:
         for name in members(path, group, most) if len(queue) < most else ():
             node = member(path, group, name)
@@ -241,7 +239,7 @@ def _only_one(path: PathLike, f: h5py.File) -> str | None:
 
 
 def _matrix(path: PathLike, f: h5py.File, name: str, ids_name: str | None, part: FilePart | None) -> Source:
-    """Open a matrix; its ids lie in the same group, or else in the file's root."""
+    """Open a matrix; its ids are in the same group, or else in the root of the file."""
     d = dataset(path, f, name)
     group = name.strip("/").rpartition("/")[0]
     known = ARRAY_ID_NAMES if ids_name is None else (ids_name, *ARRAY_ID_NAMES)
@@ -271,7 +269,7 @@ def _matrix(path: PathLike, f: h5py.File, name: str, ids_name: str | None, part:
 def _walk(
     path: PathLike, group: h5py.Group, prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, h5py.Dataset | None]]:
-    """Yield all datasets below a group; a key with `/` in it is a path of groups."""
+    """Yield the path and the node of every dataset below a group, at any depth."""
     for name in members(path, group):
         if depth > 32:
             raise bad(path, f"entry {shown(prefix + name)}", "is nested too deep", "use fewer groups within groups")
@@ -318,7 +316,7 @@ def _each(
 
 
 class Medium(io.FileIO):
-    """A file for HDF5 to write to, which keeps the first error and takes no notice of what cannot be written."""
+    """A file for HDF5 to write to, which keeps the first error and pretends that every write has succeeded."""
 
     error: OSError | None = None
 
@@ -342,10 +340,10 @@ class Medium(io.FileIO):
 
 @contextmanager
 def created(out: Path) -> Iterator[h5py.File]:
-    """Give the block a new HDF5 file; where a write fails (a full disk), its error is raised after the block.
+    """Give the block a new HDF5 file. If a write fails, as on a full disk, the error is raised after the block.
 
-    HDF5 must not see the error: it ends the process (segmentation fault in 1.14) where it cannot write what is left
-    when it closes a file.
+    The HDF5 library must not see that error: when it closes a file and cannot write the rest, it ends the process
+    (version 1.14, by a segmentation fault).
     """
     with Medium(out, "w+") as medium:
         try:

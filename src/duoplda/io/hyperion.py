@@ -78,7 +78,7 @@ def write_hyperion(path: PathLike, model: DiagonalModel, *, force: bool = False)
     """
     mu, V, _, W = model.parameters()
     config = {"class_name": "SPLDA", "name": "SPLDA", "x_dim": len(mu), "y_dim": V.shape[1], "fullcov_W": True}
-    config |= {"update_mu": True, "update_V": True, "update_W": True}  # what training hyperion's model on would change
+    config |= {"update_mu": True, "update_V": True, "update_W": True}  # what hyperion would update in further training
     with atomic_path(path, force=force) as temporary, created(temporary) as f:
         f.create_dataset("config", data=np.array(json.dumps(config), dtype="S"))
         for name, array in (("mu", mu), ("V", V.T), ("W", W)):
@@ -86,16 +86,16 @@ def write_hyperion(path: PathLike, model: DiagonalModel, *, force: bool = False)
 
 
 def _loadings(path: PathLike, name: str, array: Floats, d: int) -> Floats:
-    """Check loadings of hyperion, and return them as ours: a column for each factor."""
+    """Check loadings of hyperion, and return them as ours are, with a column for each factor."""
     if array.ndim != 2 or array.shape[1] != d or array.shape[0] > d:
         raise bad(path, name, f"has shape {array.shape}", f"loadings have up to {d} rows of {d} numbers")
     return np.ascontiguousarray(array.T)
 
 
 def _precision(path: PathLike, name: str, array: Floats, d: int) -> Floats:
-    """Check that a matrix (d, d) is positive definite; hyperion may keep its diagonal only."""
+    """Return a precision matrix (d, d), of which a file may have only the diagonal, if it is positive definite."""
     W = np.diag(array) if array.shape == (d,) else array
-    # hyperion saves floats of 32 bits, so that the halves of a matrix may differ by their rounding.
+    # hyperion saves floats of 32 bits, so that the two halves of a symmetric matrix may differ by rounding.
     if W.shape != (d, d) or np.abs(W - W.T).max() > 1e-4 * np.abs(W).max():
         raise bad(path, name, f"is no symmetric {d} x {d} matrix (shape {array.shape})", "is it a precision?")
     W = (W + W.T) / 2

@@ -1,4 +1,4 @@
-"""Ids of recordings, speakers and models: what they may be, which of them occur twice, and columns of them as codes."""
+"""Ids of recordings, speakers and models: what they may be, which of them occur twice, and columns of coded ids."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 IdList = PathLike | Sequence[str] | np.ndarray | None  # ids= of readers: a text file, "rows", or the ids themselves
 
 MAX_ID = 512  # characters; a longer id is taken for damage
-# What a column or an array of ids may be called, the likeliest first: a table may have an utterance and its recording.
+# Names that a column of ids may have. If a table has several, such as an utterance and its recording, the first counts.
 ID_NAMES: tuple[str, ...] = ("id", "ids", "utt_id", "utt_ids", "utt", "utts", "uttid", "utterance", "utterances")
 ID_NAMES += ("utterance_id", "segmentid", "segment_id", "segment", "recording", "recording_id", "rec_id", "key", "keys")
 ID_NAMES += ("name", "names", "filename", "file_name", "file_id", "fileid", "file", "path", "wav")
-# Arrays beside a matrix are often labels, such as the utterance that several copies are of: fewer names are ids there.
+# The same for arrays. They are fewer, as an array beside a matrix may be a label, such as the original of each copy.
 ARRAY_ID_NAMES = ("ids", "id", "utt_ids", "utt_id", "utts", "utt", "utterances", "keys", "names", "segmentid")
 
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """A column of n strings, few of which differ: it stands for `names[codes]` and takes 4 bytes for each row.
+    """A column of n strings with few different values. It stands for `names[codes]` and takes 4 bytes for each row.
 
     Example
     -------
@@ -74,7 +74,7 @@ class Coded:
 
 
 def texts_of(strings: pa.StringArray) -> np.ndarray:
-    """Return Arrow's strings as an array of NumPy: if all are ASCII, without a Python object for each."""
+    """Return Arrow's strings as an array of NumPy; if all are ASCII, no Python object is made for each."""
     import pyarrow.compute as pc
 
     size = pc.binary_length(strings)
@@ -142,7 +142,7 @@ def odd_ids(ids: np.ndarray) -> np.ndarray:
     padding = points == 0
     odd = padding[:, 0] | ((points < 32) & ~padding).any(1) | (padding[:, :-1] & ~padding[:, 1:]).any(1)
     if points.max() > 126:
-        odd |= (points > 0x10FFFF).any(1)  # no character at all, which Python would refuse to make a text of
+        odd |= (points > 0x10FFFF).any(1)  # not a code point of Unicode: Python cannot make a str of it
         rows = np.flatnonzero((points > 126).any(1) & ~odd)
         odd[rows] = [UNPRINTABLE.search(name) is not None for name in ids[rows].tolist()]
     return odd

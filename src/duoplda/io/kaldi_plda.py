@@ -1,6 +1,6 @@
-r"""Kaldi's `Plda`, binary and text, and what it has in common with VBx's and wespeaker's models.
+r"""Kaldi's `Plda`, binary and text, and `DiagonalModel`, which VBx's and wespeaker's models are read as, too.
 
-All three keep a mean, a transform A and a vector psi, so that for a recording phi of some speaker
+All three have a mean, a transform A and a vector psi, so that for a recording phi of some speaker
 
     A (phi - mean) has within-class covariance I and between-class covariance diag(psi):
     within = A^-1 A'^-1,   between = A^-1 diag(psi) A'^-1
@@ -39,7 +39,7 @@ WRITE_AGAIN = "copy or write the file again"  # the remedy for a file that is cu
 
 @dataclass(frozen=True, eq=False)
 class DiagonalModel:
-    """A model without sessions, as Kaldi keeps it: `mean` (d,), `transform` (d, d), `psi` (d,).
+    """A model without a session level, in Kaldi's parameters: `mean` (d,), `transform` (d, d), `psi` (d,).
 
     >>> mean, V, U, W = DiagonalModel(np.zeros(1), np.array([[2.0]]), np.array([9.0])).parameters()
     >>> V.tolist(), U.shape, W.tolist()  # standard deviations: between speakers 3 / 2, within them 1 / 2
@@ -61,7 +61,7 @@ class DiagonalModel:
 
 
 def checked(path: PathLike, *arrays: ArrayLike) -> DiagonalModel:
-    """Make a model of the mean, the transform and the psi of a file, after checking them."""
+    """Check the mean, the transform and the psi of a file, and return them as a model."""
     mean, transform, psi = (np.array(a, np.float64) for a in arrays)
     mean, psi = (a.reshape(-1) if a.ndim == 2 and 1 in a.shape else a for a in (mean, psi))
     d = check_dim(path, "mean", mean.size, MAX_FEATURES)
@@ -77,12 +77,12 @@ def checked(path: PathLike, *arrays: ArrayLike) -> DiagonalModel:
         raise bad(path, "psi", cause, "between-class variances are not negative, and some are positive")
     scale = float(np.abs(transform).max())
     condition = np.inf
-    # A decomposition of numbers whose squares are infinite, or 0, may never return. The precision, of the squares of
-    # singular values down to scale / 1e7, must be within what a model may have (1e-100 to 1e100).
+    # A decomposition of numbers whose squares overflow or underflow may never return. The precision has the squares of
+    # singular values from `scale` down to scale / 1e7, which must be within what a model may have (1e-100 to 1e100).
     if 1e-40 < scale < 1e40 and high < 1e100 and np.abs(mean).max() < 1e100:
         with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
             condition = float(np.linalg.cond(transform))
-    # The square of the condition is that of W, of which a condition of 1e14 leaves two digits in double precision.
+    # The condition of W is the square of this; at 1e14, double precision leaves two correct digits.
     if not condition < 1e7:
         cause = f"cannot be inverted in double precision (condition {condition:.3g}, largest value {scale:.3g})"
         raise bad(path, "transform", cause, "the model is singular, or the file is damaged")
@@ -90,7 +90,7 @@ def checked(path: PathLike, *arrays: ArrayLike) -> DiagonalModel:
 
 
 def is_kaldi_plda(start: bytes) -> bool:
-    """Do the first bytes of a file say that it is a Kaldi `Plda`?"""
+    """Say whether a file is a Kaldi `Plda`, by its first bytes."""
     return start.removeprefix(b"\0B").lstrip(b" \t\r\n").startswith(b"<Plda>")
 
 
@@ -116,7 +116,7 @@ def read_kaldi_plda(path: PathLike) -> DiagonalModel:
 
 
 def _token(path: PathLike, buf: bytearray, pos: int, token: bytes) -> int:
-    """Skip white space and a word; return where it ends, with the space that follows it."""
+    """Skip white space, a token, which must be there, and the blank after it; return where that ends."""
     pos = skip_blanks(buf, pos, len(buf))
     end = pos + len(token)
     if buf[pos:end] != token or buf[end : end + 1] not in (b"", b" ", b"\n", b"\r", b"\t"):
@@ -163,7 +163,7 @@ def _text(path: PathLike, buf: bytearray, pos: int, place: str, ndim: int) -> tu
 
 
 def write_kaldi_plda(path: PathLike, model: DiagonalModel, *, text: bool = False, force: bool = False) -> None:
-    """Write a Kaldi `Plda` of doubles, whole or not at all; text has as many digits as the doubles need.
+    """Write a Kaldi `Plda` of doubles, whole or not at all; text has the digits that keep the doubles the same.
 
     >>> import tempfile
     >>> from duoplda.io import read_model

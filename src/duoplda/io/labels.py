@@ -1,4 +1,7 @@
-"""Who speaks in which session, on which occasion: Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables."""
+"""Labels of recordings in Kaldi maps (`utt2spk`, `spk2utt`, `utt2sess`) and tables, and partitions into clusters.
+
+They are read as texts; `duoplda.data.labels` turns them into integers.
+"""
 
 import unicodedata
 import warnings
@@ -26,8 +29,8 @@ from duoplda.io.text import (
     write_columns,
 )
 
-# What a column of labels may be called, the likeliest first; the first name is what we write. A recording is a session
-# where the ids are those of utterances or segments of it.
+# Names that a column of labels may have, the likeliest first. The first name is the one we write. The names of
+# recordings are among those of sessions: where ids are those of utterances or segments, a recording is a session.
 LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ID_NAMES,
     "speaker": ("speaker", "spk", "speaker_id", "speakerid", "spk_id", "spkid", "subjectid", "subject", "subject_id"),
@@ -42,10 +45,10 @@ LABEL_COLUMNS["occasion"] = ("occasion", "occasion_id", "occasionid", "sitting",
 
 @dataclass(frozen=True, eq=False)
 class LabelColumns:
-    """Labels of n recordings, all (n,) arrays of str.
+    """Labels of n recordings, as arrays (n,) of str.
 
-    `speaker` or `session` is None where nobody labelled it. Names of sessions are as in the file: two speakers may use
-    the same ones.
+    A level that nobody labelled is None. Names of sessions are as in the file, where two speakers may have the same
+    ones.
 
     >>> labels = LabelColumns(np.array(["a", "a-noise"]), np.array(["ann", "ann"]), np.array(["1", "1"]))
     >>> len(labels), labels.channel is None
@@ -56,7 +59,7 @@ class LabelColumns:
     speaker: np.ndarray | None
     session: np.ndarray | None = None
     channel: np.ndarray | None = None
-    read_as: str = ""  # a sentence on how a table was read, where that is not evident
+    read_as: str = ""  # a sentence on how a table was read, if its columns do not have the usual names
     occasion: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -68,13 +71,13 @@ class LabelColumns:
 
     @staticmethod
     def of(columns: Mapping[str, np.ndarray], read_as: str = "") -> "LabelColumns":
-        """Return the labels whose columns are called as in `by_name`; those that lack are not known."""
+        """Return labels of the columns that `by_name` returns; a column that is not there is not known."""
         known: Any = {name: columns.get(name) for name in LABEL_COLUMNS if name != "id"}
         return LabelColumns(columns["id"], **known, read_as=read_as)
 
     @property
     def by_name(self) -> dict[str, np.ndarray]:
-        """The columns that there are: id, speaker, session, channel, occasion."""
+        """Those of the columns id, speaker, session, channel and occasion that are known."""
         columns = {"id": self.ids, **{name: getattr(self, name) for name in LABEL_COLUMNS if name != "id"}}
         return {name: column for name, column in columns.items() if column is not None}
 
@@ -131,7 +134,7 @@ def read_labels(
 def read_own_labels(
     path: PathLike, kind: str, columns: Mapping[str, str] | None = None, part: FilePart | None = None
 ) -> LabelColumns:
-    """Read the labels that stand in the same rows of a file of embeddings as its vectors, which are not read."""
+    """Read the labels that are columns of a file of embeddings; its vectors are not read."""
     if kind != "parquet":
         remedy = "give a list of labels beside it, or write Parquet with labels= of write_embeddings"
         raise bad(path, "", f"is {kind}, which has no room for labels", remedy)
@@ -143,7 +146,7 @@ def read_own_labels(
 
 
 def warn_of_sessions(header: Header) -> None:
-    """Give a warning if a table has no column of sessions, and columns that are not used: one of them may be that."""
+    """Warn if a table has no column of sessions but columns that are not used: one of them may have the sessions."""
     if "session" not in header.name_of and header.unused:
         usual = ", ".join(LABEL_COLUMNS["session"][:10])
         cause = f"no column is called {usual}, ..., and {listed(header.unused)} are not used"
@@ -181,9 +184,9 @@ def read_map(path: PathLike | None, column: str, columns: Mapping[str, str] | No
 def _read_columns(
     path: PathLike, values: Sequence[str], columns: Mapping[str, str] | None, form: str = "auto"
 ) -> tuple[dict[str, Coded], Header | None]:
-    """Read the columns `id`, in which no id may occur twice, and the first of `values`; of a table the others, too.
+    """Read the column `id`, in which no id may occur twice, and the first of `values`; from a table the others, too.
 
-    The header is that of a table; a list has none.
+    The header is None for a list.
     """
     forms = ("auto", "utt2spk", "spk2utt", "table")
     if form not in forms:
@@ -223,7 +226,7 @@ def _read_columns(
 
 
 def _warn_of_names(path: PathLike, table: Mapping[str, Coded]) -> None:
-    """Warn of labels that may join strangers or part one person: words for a gap, and two codes of one accent."""
+    """Warn of names that seem to be gaps, which would join strangers, and of one name that is coded in two ways."""
     for meaning in ("speaker", "session"):
         if meaning not in table:
             continue
@@ -234,9 +237,8 @@ def _warn_of_names(path: PathLike, table: Mapping[str, Coded]) -> None:
                 n = int(np.count_nonzero(column.codes == code))
                 cause = f"{n} recordings have the {meaning} {shown(name)}, which is taken for a name"
                 warnings.warn(str(bad(path, "", cause, "if it is a gap, fill it or leave them out")), stacklevel=4)
-        # An accent may be a character of its own, as in names of files of macOS: that makes two people of one.
+        # An accent may be a character of its own, as in names of files on macOS. Then one person would count as two.
         accented = [name for name in names if not name.isascii()]
-
         if len({unicodedata.normalize("NFC", name) for name in accented}) < len(accented):
             cause = f"some names of the column {meaning} look alike and differ in how their accents are coded"
             remedy = "if they are one, write all in one form of Unicode, such as NFC"
@@ -292,9 +294,9 @@ def read_partition(path: PathLike, column: str = "cluster", columns: Mapping[str
     """Read the cluster of each recording: a table with the columns `recording` and `cluster`, or Kaldi's `utt2spk`.
 
     A table (TSV, CSV or Parquet) may have further columns. If it has both a `cluster` and a `speaker`, `column` says
-    which is read; if it has one of them, that one is. Lists without a header are those of `read_labels`:
-    `recording cluster`, or `cluster recording recording ...`. `columns` names columns as for `read_labels`, and
-    "cluster".
+    which of them is read; if it has only one of them, that one is read. Lists without a header are those of
+    `read_labels`: `recording cluster`, or `cluster recording recording ...`. `columns` names columns as for
+    `read_labels`, and may also name "cluster".
 
     Example
     -------
@@ -320,8 +322,8 @@ def read_sessions(
 ) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     """Read the session and the kind of channel of each recording from a table (TSV, CSV or Parquet).
 
-    None stands for the column that is not there; one of the two must be. A column `speaker` is not needed. `columns`
-    names columns as for `read_labels`.
+    One of the two columns may be missing, for which None is returned. A column `speaker` is not needed. `columns` names
+    columns as for `read_labels`.
 
     Example
     -------
@@ -345,7 +347,7 @@ def read_sessions(
 
 
 def label_columns(path: PathLike, columns: Mapping[str, str] | None = None) -> set[str]:
-    """Say which of the columns id, speaker, session and channel a table (TSV, CSV or Parquet) has.
+    """Say which of the columns id, speaker, session, channel and occasion a table (TSV, CSV or Parquet) has.
 
     A list without a header has none of them. `columns` names columns as for `read_labels`.
 

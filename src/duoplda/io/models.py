@@ -1,4 +1,7 @@
-"""PLDA models of other tools, found by their content, as plain arrays."""
+"""PLDA models of other tools: their format is found by content, and they are read as plain arrays.
+
+Each format has a module of its own. Our own models are read in `duoplda.estimators.files`.
+"""
 
 from dataclasses import dataclass
 
@@ -30,9 +33,9 @@ class ForeignModel:
     speaker_loadings: Floats  # (d, ny)
     session_loadings: Floats  # (d, 0): none of these tools has a session level
     noise_precision: Floats  # (d, d), a precision and not a covariance
-    format: str  # what the file turned out to be, such as "a Kaldi Plda"
-    notes: tuple[str, ...] = ()  # what else the file says about the vectors that the model is for
-    transform: Transform | None = None  # what vectors go through before the PLDA, where a second file says it
+    format: str  # the format that was found, such as "a Kaldi Plda"
+    notes: tuple[str, ...] = ()  # sentences on the preprocessing of vectors that the file asks for
+    transform: Transform | None = None  # the preprocessing of vectors, if a second file has it
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -94,7 +97,7 @@ def _read_pair(path: PathLike, transform: PathLike) -> ForeignModel:
         cause = f"and {transform} are no pair: they are for vectors of different lengths"
         raise bad(path, "", cause, f"pairs are: {pairs}")
     model = read_kaldi_plda(path) if kaldi else read_vbx(path)
-    if tool == "vbx":  # whose vectors have the length 1, and ours sqrt(k)
+    if tool == "vbx":  # its vectors have the length 1, and ours have the length sqrt(k)
         model = scaled(model, len(model.mean) ** 0.5)
     if len(model.mean) != len(steps.mean2):
         cause = f"has {len(model.mean)} dimensions, and {transform} gives {len(steps.mean2)}"

@@ -21,15 +21,15 @@ def header(path: PathLike, f: IO[bytes], place: str) -> tuple[tuple[int, ...], b
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with guarded(path, "a NumPy array"):
         version = np.lib.format.read_magic(f)
-    if version not in readers:  # version 3 has names of fields beyond ASCII, which a matrix of floats has not
+    if version not in readers:  # version 3 is for names of fields beyond ASCII, and a matrix of floats has no fields
         raise bad(path, place, f"has .npy version {version}", "save a plain float array with numpy.save")
     with guarded(path, "a NumPy array"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of Python's parser, which reads the header
+        warnings.simplefilter("ignore", SyntaxWarning)  # NumPy lets Python's parser read the header, and it may warn
         try:
             shape, fortran, dtype = readers[version](f)
-        except MemoryError:  # of Python's parser: the header is nested too deeply, and has at most 10,000 characters
+        except MemoryError:  # Python's parser raises it where the header, of up to 10,000 characters, is nested deeply
             raise ValueError("its header is no shape and type") from None
-    # NumPy has no array of more elements, even where one axis is empty.
+    # NumPy cannot make an array whose axes have more elements than this, even if one of them is empty.
     if len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape) or prod(n or 1 for n in shape) >= 1 << 59:
         raise bad(path, place, f"has the impossible shape {shown(shape)}", "the file may be damaged")
     return shape, fortran, dtype
@@ -57,7 +57,7 @@ def whole_array(
     dtype: np.dtype,
     most: int | None = None,
 ) -> np.ndarray:
-    """Read the numbers of an array from a stream that stands at the first; OverflowError beyond `most` bytes."""
+    """Read an array from a stream that stands at its first number; more than `most` bytes are an OverflowError."""
     nbytes = dtype.itemsize * prod(shape)
     if most is not None and nbytes > most:
         raise OverflowError(place)
@@ -90,7 +90,7 @@ def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None
             f.seek(start + first * step)
             for names in id_blocks(limit):
                 k = len(names)
-                if fortran:  # a new map for each chunk: the pages of the last one are given back
+                if fortran:  # a new map for each chunk, so that the pages of the last one are freed
                     columns = np.memmap(path, dtype, "r", start, (n, dim), "F")
                     X = np.array(columns[first : first + k], native, order="C")
                 else:
@@ -105,7 +105,7 @@ def open_npy(path: PathLike, ids: IdList = None, *, part: FilePart | None = None
 
 
 def ids_beside(path: PathLike) -> Path:
-    """Find the list of ids of a `.npy` file: the text file of the same name."""
+    """Find the list of ids of a `.npy` file: a file of the same name that ends in .txt or .ids."""
     beside = [Path(path).with_suffix(s) for s in (".txt", ".ids")]
     for list_ in beside:
         if list_.is_file():
@@ -115,20 +115,20 @@ def ids_beside(path: PathLike) -> Path:
 
 
 def are_rows(ids: IdList) -> bool:
-    """Are row numbers to be taken for ids?"""
+    """Say whether row numbers stand in for ids."""
     return isinstance(ids, str) and ids == "rows"
 
 
 def outside_ids(
     path: PathLike, ids: IdList, n: int, part: FilePart | None = None
 ) -> Callable[[int], Iterator[np.ndarray]]:
-    """Return a function that gives ids in blocks: row numbers ("rows"), those of a text file, or of a sequence."""
+    """Return a function that yields ids in blocks: row numbers ("rows"), lines of a text file, or a sequence."""
     run = part or whole(n)
     if are_rows(ids):
         firsts = range(run.first, run.stop)
         return lambda limit: (np.array(firsts[i : i + limit]).astype(str) for i in range(0, run.n, limit))
     if isinstance(ids, str | os.PathLike):
-        if part is None and (lines := _count_lines(ids)) != n:  # for parts, the list was counted when it was cut
+        if part is None and (lines := _count_lines(ids)) != n:  # for a part, the lines were counted when it was cut
             raise bad(ids, "", f"has {lines} ids for the {n} rows of {os.fspath(path)}", "one id per line")
         return partial(_lines, ids, run)
     array = as_ids(path, np.asarray(ids))
@@ -153,7 +153,7 @@ def _lines(path: PathLike, part: FilePart, limit: int) -> Iterator[np.ndarray]:
     done = part.first
     longest = 4 * MAX_ID + 2  # bytes of a line
     with open_lines(path) as f:
-        if part.offset:  # at 0 the file may have a byte-order mark, which `open_lines` has skipped
+        if part.offset:  # otherwise stay where `open_lines` is, which is after the byte-order mark if there is one
             f.seek(part.offset)
         lines = islice(iter(partial(f.readline, longest), b""), part.n)
         while block := list(islice(lines, limit)):
@@ -167,7 +167,7 @@ def _lines(path: PathLike, part: FilePart, limit: int) -> Iterator[np.ndarray]:
 
 
 def write_npy(out: Path, chunks: Iterable[IdsAndVectors]) -> list[np.ndarray]:
-    """Write the vectors of chunks as one `.npy`, whose row count is filled in at the end; return their ids."""
+    """Write the vectors of chunks as one `.npy`, and their number into its header at the end; return their ids."""
     ids: list[np.ndarray] = []
     with open(out, "wb") as f:
         for names, X in chunks:
@@ -180,6 +180,6 @@ def write_npy(out: Path, chunks: Iterable[IdsAndVectors]) -> list[np.ndarray]:
         described["shape"] = (sum(map(len, ids)), X.shape[1])
         f.seek(0)
         np.lib.format.write_array_header_1_0(f, described)
-        if f.tell() != start:  # NumPy keeps room in the header for the first axis to grow
+        if f.tell() != start:  # NumPy leaves room in the header for a larger first axis, but not for any number
             raise bad(out, "header", "has no room for the number of rows", "give the whole array, not chunks")
     return ids

@@ -1,7 +1,7 @@
 """NumPy `.npz`: `embeddings` (n, d) and `ids` (n,), streamed out of the zip file and never unpickled.
 
-The arrays are found by the names in VECTOR_NAMES and ARRAY_ID_NAMES, or by those that the caller gives. The rows of a
-file without ids are named by their numbers, "0", "1", ...
+The arrays are found by the names in VECTOR_NAMES and ARRAY_ID_NAMES, or by those that the caller gives. In a file
+without ids, the numbers of the rows, "0", "1", ..., are the ids. The arrays of models and scores are read here, too.
 """
 
 import struct
@@ -24,7 +24,7 @@ from duoplda.io.npy import are_rows, header, outside_ids, read_exactly, whole_ar
 def _member(
     path: PathLike, name: str, row: int = 0
 ) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype, bool]]:
-    """Open one array: a stream at the first number of a row, shape, Fortran order, type, and whether it is packed."""
+    """Open an array: a stream at the first number of `row`, shape, Fortran order, type, and whether it is packed."""
     with open_binary(path) as raw, ExitStack() as stack:
         with guarded(path, "a NumPy .npz file"):
             z = stack.enter_context(zipfile.ZipFile(raw))
@@ -43,8 +43,8 @@ def _member(
             with guarded(path, "a NumPy .npz file"):
                 if packed:
                     f.seek(offset)
-                else:  # from the file itself, at once: zipfile would read all that lies before
-                    raw.seek(info.header_offset + 26)  # the lengths of name and extra field, after which the data start
+                else:  # in the file itself, as zipfile would read all data before that row
+                    raw.seek(info.header_offset + 26)  # the lengths of the name and the extra field before the data
                     raw.seek(info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4))) + offset)
                     f = raw
         yield f, shape, fortran, dtype, packed
@@ -64,13 +64,13 @@ def names_in(path: PathLike) -> list[str]:
 
 
 def load_array(path: PathLike, name: str, most: int | None = None) -> np.ndarray:
-    """Read one array of the file whole, as is done for models and score matrices; OverflowError beyond `most` bytes."""
+    """Read a whole array of the file, such as that of a model; more than `most` bytes are an OverflowError."""
     with _member(path, name) as (f, shape, fortran, dtype, _):
         return whole_array(path, name, f, shape, fortran, dtype, most)
 
 
 def load_text(path: PathLike, name: str, longest: int) -> str | None:
-    """Read an array that is one text; None where it is something else, or longer than so many characters."""
+    """Read an array that is one text; None if it is something else, or has more than `longest` characters."""
     with _member(path, name) as (f, shape, _, dtype, _):
         if shape != () or dtype.kind != "U" or not 0 < dtype.itemsize <= 4 * longest:
             return None

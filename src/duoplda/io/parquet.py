@@ -1,8 +1,8 @@
 """Parquet: tables in batches of rows, with bounds on memory, and embeddings.
 
-Embeddings are a column of ids and a column of vectors (fixed-size lists, or lists of equal length). Vectors are written
-without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which packs floats better, in row groups that are
-read one after the other. Columns of labels may stand beside them.
+Embeddings are a column of ids and a column of vectors (fixed-size lists, or lists of equal length), perhaps with
+columns of labels. Vectors are written without a dictionary and with their bytes split (BYTE_STREAM_SPLIT), which
+compresses floats better, and in row groups that are read one after the other.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def damaged(path: PathLike) -> AbstractContextManager[None]:
 
 @contextmanager
 def opened(path: PathLike, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; the columns `texts` come as codes, so that a long text stands in memory once."""
+    """Open a Parquet file; the columns `texts` are read as codes, so that a repeated text is in memory only once."""
     open_binary(path).close()
-    # One piece of one row group at a time: without these options pyarrow fetches the whole file ahead.
+    # With these options, pyarrow reads one piece of one row group at a time, and not the whole file ahead.
     streamed = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-    streamed["page_checksum_verification"] = True  # of pages that have one, as ours have
+    streamed["page_checksum_verification"] = True  # for pages that have a checksum, as those that we write have
     with damaged(path):
         f = need("pyarrow.parquet").ParquetFile(path, read_dictionary=list(texts) or None, **streamed)
     with f:
@@ -63,9 +63,9 @@ def batches(
         with damaged(path):
             largest = max((f.metadata.row_group(i).total_byte_size for i in groups), default=0)
         size = os.stat(path).st_size
-        # A row group that unpacks to far more than the file has may do so in one page, which is unpacked as a whole.
-        # No real data unpack to more than 64 MB and a thousand times the file's size, nor to the second pair.
-        # (Sizes of single columns would say more, but pyarrow aborts the process where their metadata are damaged.)
+        # A row group that unpacks to far more than the size of the file may do so in one page, which is unpacked as a
+        # whole. No real data unpack to more than 64 MB and 1,000 times the size, or MAX_UNPACKED and 100 times it.
+        # (Sizes of single columns would tell more, but pyarrow aborts the process where their metadata are damaged.)
         if any(largest > least and largest > ratio * size for least, ratio in ((1 << 26, 1000), (MAX_UNPACKED, 100))):
             cause = f"a row group unpacks to {largest} bytes, from a file of {size} bytes, which no real data do"
             raise bad(path, "", cause, "write the file again, in smaller row groups, and ids as short texts")
@@ -76,13 +76,13 @@ def batches(
                 batch = next(stream, None)
                 if batch is None:
                     return
-                batch.validate(full=True)  # UTF-8, and codes within their dictionaries
+                batch.validate(full=True)  # texts must be UTF-8, and codes must be within their dictionaries
             yield first, batch
             first += len(batch)
 
 
 def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArray, np.ndarray]:
-    """Return the different texts of a column from row `first` on, as Arrow's strings, and the codes of its rows."""
+    """Return the different texts of a column, as Arrow's strings, and the codes of its rows, from row `first` on."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -97,13 +97,13 @@ def codes_of(path: PathLike, column: pa.Array, first: int) -> tuple[pa.StringArr
         raise bad(path, f"row {row}", "a value is missing", "fill the column")
     if longest > 4 * MAX_ID:
         raise bad(path, f"row {first} or after", "an id is too long", f"ids have at most {MAX_ID} characters")
-    if len(names) > len(column):  # those of a whole row group, most of which differ
+    if len(names) > len(column):  # the texts of a whole row group, of which this batch has only some
         return names.take(column.indices), np.arange(len(column), dtype=np.int32)
     return names, np.asarray(column.indices)
 
 
 def write_tables(out: Path, tables: Iterator[pa.Table], **options: object) -> None:
-    """Write Arrow tables, of which there is at least one, as a row group each; a checksum tells of damaged pages."""
+    """Write one or more Arrow tables as a row group each, with checksums by which readers notice damaged pages."""
     first = next(tables)
     options |= {"compression": "zstd", "write_page_checksum": True}
     with need("pyarrow.parquet").ParquetWriter(out, first.schema, **options) as writer:
@@ -135,7 +135,7 @@ def open_parquet(path: PathLike, *, vectors: str | None, ids_name: str | None, p
         for first, batch in batches(path, wanted, limit, part):
             X = None if only == "ids" else _rows(path, batch.column(column), dim, dtype, first)
             ids = None if only == "vectors" else _ids(path, batch, ids_column, first)
-            yield ids, X if only else np.array(X)  # a copy, which the caller may change
+            yield ids, X if only else np.array(X)  # a copy that can be written to, as the caller may change it
 
     n = n if part is None else part.n
     return Source(path, "parquet", dim, dtype, n, read, cuts=partial(_cuts, sizes, dim * dtype.itemsize))
@@ -149,7 +149,7 @@ def _shape(path: PathLike, column: str, kind: pa.DataType) -> tuple[int, np.dtyp
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not lists or not types.is_floating(kind.value_type):
         raise bad(path, place, f"holds {kind}, not lists of floats", "write a column of float lists")
-    dtype = np.dtype(f"f{kind.value_type.bit_width // 8}")  # `to_pandas_dtype` needs pandas
+    dtype = np.dtype(f"f{kind.value_type.bit_width // 8}")  # without `to_pandas_dtype`, which needs pandas
     if types.is_fixed_size_list(kind):
         return check_dim(path, f"{place}, row 0", kind.list_size), dtype
     _, batch = next(batches(path, [column], 1))
@@ -158,10 +158,10 @@ def _shape(path: PathLike, column: str, kind: pa.DataType) -> tuple[int, np.dtyp
 
 
 def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[FilePart]:
-    """Cut a file into runs of row groups of at most `size` bytes, or of one that is larger."""
+    """Cut a file into runs of row groups of at most `size` bytes; a larger row group is a run of its own."""
     parts = []
-    first = 0  # group of the part, and `row` its first row
-    row = 0
+    first = 0  # the first row group of the part
+    row = 0  # the first row of the part
     n = 0
     for i, rows in enumerate([*sizes, 0]):
         if n and ((n + rows) * row_bytes > size or i == len(sizes)):
@@ -174,7 +174,7 @@ def _cuts(sizes: Sequence[int], row_bytes: int, size: int) -> list[FilePart]:
 
 
 def _ids(path: PathLike, batch: pa.RecordBatch, column: str, first: int) -> np.ndarray:
-    """Return a column of ids."""
+    """Return a column of a batch as checked ids."""
     names, codes = codes_of(path, batch.column(column), first)
     texts = texts_of(names)
     if texts.dtype.itemsize <= 4 * MAX_ID and not odd_ids(texts).any():
@@ -204,9 +204,9 @@ def write_parquet(
     labels: Mapping[str, np.ndarray] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write chunks as columns `id` and `embedding`, one row group per chunk; labels beside them, texts as metadata.
+    """Write chunks as columns `id` and `embedding`, one row group per chunk, with labels, and texts as metadata.
 
-    The labels are columns by their names; their `id` must be the ids of the chunks, one after the other.
+    The labels are columns by name. Their `id` must be the ids of all chunks, in the same order.
     """
     arrow = need("pyarrow")
     beside = {name: as_ids(out, values) for name, values in (labels or {}).items()}

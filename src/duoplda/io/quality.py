@@ -1,4 +1,4 @@
-"""Side information: a table with one row for each recording and any number of columns, numbers or words."""
+"""Side information on recordings, such as durations: a table with a row for each, and columns of numbers or words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duoplda.io.text import header_fields, line_of, read_header, read_table
 class QualityTable:
     """What is known of n recordings beside their embeddings: durations, kinds, means over a cohort, ...
 
-    Cells are kept as texts; `numbers` and `words` read a column as one or the other.
+    Cells are kept as texts. `numbers` reads a column as numbers, and `words` as words.
     """
 
     ids: np.ndarray  # (n,) of str, each once
@@ -56,7 +56,7 @@ class QualityTable:
         """Return a column as float64 (n,), NaN where a value is missing; None where a cell is no number."""
         column = self.columns[name]
         words = [_word(text) for text in column.names.tolist()]
-        if any("_" in word for word in words):  # Python reads 1_000 as a number
+        if any("_" in word for word in words):  # Python would read 1_000 as a number
             return None
         try:
             return np.array([float(word or "nan") for word in words], dtype=np.float64)[column.codes]
@@ -87,7 +87,7 @@ def read_quality(path: PathLike, columns: Mapping[str, str] | None = None) -> Qu
     """
     path = held(path)
     n_columns = len(header_fields(path)[0])
-    if n_columns > 256:  # it is taken for something else, such as embeddings
+    if n_columns > 256:  # such a table is taken for something else, such as embeddings
         raise bad(path, "header", f"has {n_columns:,} columns", "give at most 256, and one row for each recording")
     table = read_table(read_header(path, {"id": LABEL_COLUMNS["id"]}, columns), others=True)
     ids: Coded = table.pop("id")

@@ -1,4 +1,4 @@
-"""Arrays in bytes that came over a network, as `.npy` or `.npz`: nothing is unpickled, and memory is bounded."""
+"""Arrays in bytes that were received over a network, as `.npy` or `.npz`, in bounded memory and without pickles."""
 
 import io
 import zipfile
@@ -10,15 +10,15 @@ from duoplda.io.common import HeldText, bad, guarded
 from duoplda.io.npy import header, whole_array
 from duoplda.io.npz import load_array, names_in
 
-ENTRY = b"PK\1\2"  # what each entry of a zip file's table of contents begins with
+ENTRY = b"PK\1\2"  # the first bytes of each entry in the table of contents of a zip file
 
 
 class TooLarge(DuopldaError):
-    """More than the receiver takes: fewer or smaller arrays may do."""
+    """Raised for more data than the receiver accepts; fewer or smaller arrays may be accepted."""
 
 
 def received_arrays(data: bytes, most: int, members: int = 1000) -> dict[str, np.ndarray]:
-    """Read the arrays in the bytes of a `.npz`, by name, or the one in those of a `.npy`, whose name is "".
+    """Read the arrays of a `.npz` by their names, or the array of a `.npy` under the name "".
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def received_arrays(data: bytes, most: int, members: int = 1000) -> dict[str, np
             raise TooLarge(f"the body: has more than {members} arrays; send them in several requests")
         with guarded(body, "a NumPy .npz file"), zipfile.ZipFile(io.BytesIO(data)) as z:
             packing = {info.compress_type for info in z.infolist()}
-        if packing - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may unpack far more, or ask for much memory
+        if packing - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may unpack to far more, or need much memory
             raise bad(body, "", "is packed in an unusual way", "save it with numpy.savez or numpy.savez_compressed")
         left = most
         for name in names_in(body):

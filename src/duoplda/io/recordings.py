@@ -1,4 +1,8 @@
-"""Recordings in files: embeddings in chunks, and the labels that a list or a table gives their ids."""
+"""Recordings in files: embeddings in chunks, joined by their ids with the labels of a list or a table.
+
+The formats are read in `duoplda.io.embeddings` and `duoplda.io.labels`; parts of files on a cluster are in
+`duoplda.engines.dask`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ LabelledBlock = tuple[np.ndarray | None, np.ndarray, np.ndarray]  # ids, if they
 
 @dataclass(frozen=True, eq=False)
 class LabelIndex:
-    """Labels as integers, and the ids by which recordings find theirs."""
+    """Labels as integers, and the sorted ids by which the labels of a recording are found."""
 
     ids: np.ndarray  # (N,) of str, sorted
     order: np.ndarray  # (N,) int32, the row of the labels for each of them
@@ -41,7 +45,7 @@ class LabelIndex:
         return LabelIndex(table.ids[order], order, encoded_labels(table, note))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of the labels for each id, int32, -1 where an id has no label."""
+        """Return the row of the labels for each id, as int32; it is -1 where an id has no label."""
         place = places(ids, self.ids).astype(np.int32)
         place[place >= 0] = self.order[place[place >= 0]]
         return place
@@ -54,10 +58,10 @@ class LabelIndex:
 
 
 def encoded_labels(table: LabelColumns, note: Note = lambda message: None) -> Labels:
-    """Return the labels of a table as integers; `note` is told how it was read, and what is assumed about sessions.
+    """Return the labels of a table as integers; `note` gets messages on how the table was read.
 
-    Two speakers of a table may use the same name for a session: it is then two sessions. Where speakers are not known,
-    a name is one session.
+    If two speakers of a table have a session of the same name, these are two sessions. Where speakers are not known, a
+    name is one session.
     """
     labels = encode(table.speaker, table.session, table.channel, occasion=table.occasion, by_speaker=True)
     if table.read_as:
@@ -85,9 +89,9 @@ def missing(
 
     Parameters
     ----------
-    what : a sentence on them, after their number: "test recordings have no embedding"
-    ids : the ids
-    there : "the embeddings have", and ids that are there instead, of which some are shown
+    what : the rest of the sentence that begins with their number, such as "test recordings have no embedding"
+    ids : the missing ids
+    there : the beginning of a sentence, such as "the embeddings have", and ids that are there, a few of which are shown
     """
     names = [str(name) for name in ids]
     if not names:
@@ -102,7 +106,7 @@ def missing(
 
 
 def unlabelled(what: str, n: int, ids: Iterable[object], strict: bool, note: Note) -> None:
-    """Say how many recordings have no label and are left out; with `strict`, refuse them and show some ids."""
+    """Note how many recordings have no label and are left out; with `strict`, raise an error that shows some ids."""
     if not n:
         return
     if strict:
@@ -112,11 +116,11 @@ def unlabelled(what: str, n: int, ids: Iterable[object], strict: bool, note: Not
 
 
 class Digest(ThreadPoolExecutor):
-    """A hash of ids and vectors, whatever the format and the chunks; a thread of its own computes it.
+    """A hash of ids and vectors that does not depend on the format and the chunks; a thread of its own computes it.
 
-    It is called a fingerprint wherever people see it: `sha256sum` of the file gives another. `states` are hashes of the
-    vectors up to the end of each chunk. With those of an `earlier` pass, `changed` is the number of the first chunk
-    whose vectors are not the same, as far as is known by now.
+    In messages and reports it is called a fingerprint, as it differs from the `sha256sum` of the file. `states` has the
+    hash of all vectors up to the end of each chunk. Given the states of an `earlier` pass, `changed` is the number of
+    the first chunk, of those hashed until now, whose vectors are not the same.
     """
 
     def __init__(self, earlier: list[bytes] | None = None) -> None:
@@ -130,7 +134,7 @@ class Digest(ThreadPoolExecutor):
 
     def add(self, ids: np.ndarray, X: np.ndarray) -> None:
         """Add ids (k,) and vectors (k, d); either may be empty, as they need not come together."""
-        self._last.result()  # one chunk waits at a time, so that memory stays bounded
+        self._last.result()  # only one chunk waits at a time, so that memory stays bounded
         self._last = self.submit(self._update, ids, X)
 
     def _update(self, ids: np.ndarray, X: np.ndarray) -> None:
@@ -152,11 +156,10 @@ class Digest(ThreadPoolExecutor):
         return hashlib.sha256(self._ids.digest() + self._vectors.digest()).hexdigest()
 
 
-@dataclass(eq=False, repr=False)
 class FileRecordings(Recordings):
-    """Embeddings in one or more files, read in chunks. Where there are labels, only labelled recordings are read.
+    """Embeddings in one or more files, read in chunks. If there are labels, only labelled recordings are read.
 
-    `read_recordings` makes them.
+    `read_recordings` returns such recordings.
 
     >>> import tempfile
     >>> import numpy as np
@@ -169,26 +172,32 @@ class FileRecordings(Recordings):
     [['a', 'b']]
     """
 
-    source: Embeddings
-    index: LabelIndex | None = None
-    allow_missing: bool | None = False
-    strict: bool = False
-    note: Note = lambda message: None
-    show: Progress = lambda done, message: None
-    digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a pass, if `hashed`
-    hashed: bool | None = None  # None: hashed if there are labels
-    beside: tuple[np.ndarray, Labels] | None = None  # instead of an index: ids and labels of all vectors, in order
-
-    def __post_init__(self) -> None:
-        self._labels = None if self.index is None else self.index.labels
-        self._rows: np.ndarray | None = None  # of the labels, for each vector of the files
-        self._ids = np.zeros(0, "U1")  # of all vectors, until they are hashed
+    def __init__(
+        self,
+        source: Embeddings,
+        labels: LabelIndex | tuple[np.ndarray, Labels] | None,
+        allow_missing: bool | None,
+        strict: bool,
+        note: Note,
+        show: Progress,
+        hashed: bool | None,
+    ):
+        """Take the arguments of `read_recordings`; `labels` are an index, or the ids and labels of all vectors."""
+        self.source = source
+        self.index = labels if isinstance(labels, LabelIndex) else None  # needed until the first pass is over
+        self.allow_missing = allow_missing
+        self.strict = strict
+        self.note = note
+        self.show = show
+        self.hashed = labels is not None if hashed is None else hashed
+        self.digest: str | None = None  # SHA-256 of ids and vectors, whatever the format; known after a hashed pass
         self._states: list[bytes] | None = None  # of the digest, in the first pass
-        if self.beside is not None:
-            self._ids, self._labels = self.beside
+        self._labels = None if self.index is None else self.index.labels
+        self._rows: np.ndarray | None = None  # the row of the labels for each vector of the files
+        self._ids = np.zeros(0, "U1")  # the ids of all vectors, until they are hashed
+        if isinstance(labels, tuple):
+            self._ids, self._labels = labels
             self._rows = np.arange(len(self._ids), dtype=np.int32)
-            self.beside = None
-        self.hashed = self._labels is not None if self.hashed is None else self.hashed
 
     def labels(self) -> Labels:
         if self._labels is None:
@@ -200,12 +209,12 @@ class FileRecordings(Recordings):
         return "nothing" if self._labels is None else self._labels.known
 
     def forget(self) -> None:
-        """Let go of the labels, tens of megabytes for a million recordings, when these will not be read again."""
+        """Free the labels, tens of megabytes for a million recordings, when these will not be read again."""
         self._labels = self.index = self._rows = None
         self._ids = self._ids[:0].copy()
 
     def vectors(self, rows: int = ROWS) -> Iterator[Chunk]:
-        """Yield the same chunks, perhaps read-only; ids are read in the first pass only, to look up the labels."""
+        """Yield the same chunks, perhaps read-only. Ids are read in the first pass only, to find the labels."""
         return self.chunks(rows, named=self._rows is None)
 
     def chunks(self, rows: int = ROWS, named: bool = True) -> Iterator[Chunk]:
@@ -273,7 +282,7 @@ class FileRecordings(Recordings):
                 self._states = digest.states
                 self._ids = self._ids[:0].copy()  # a million ids are tens of megabytes
         if rows and self.index is not None:
-            # The next pass need not look ids up: it has the rows of the labels that this one has found.
+            # The next pass need not look up any id, as it has the rows of the labels that this one has found.
             self._rows = np.concatenate(rows)
             self._compare_with_labels(self.index, self._rows, examples, without_label)
             self.index = None  # it holds all ids, tens of megabytes for a million
@@ -295,14 +304,14 @@ class FileRecordings(Recordings):
         unlabelled("embeddings have no label", int((~used).sum()), without_label, self.strict, self.note)
 
     def _changed(self, number: int) -> DuopldaError:
-        """The error for vectors, from a number on, that are not those of the first pass: data would be mixed."""
+        """Return the error for vectors, from a number on, that differ from those of the first pass."""
         remedy = "leave the files alone while they are used, and start again"
         place = f"at {self.source.entry(number)} or after it"
         return bad(self.source.path, place, "has changed since the first pass over it", remedy)
 
 
 def _joined(parts: list[LabelledBlock]) -> LabelledBlock:
-    """Join blocks to one."""
+    """Join blocks into one."""
     if len(parts) == 1:
         return parts[0]
     ids, X, index = zip(*parts, strict=True)
@@ -322,18 +331,19 @@ def read_recordings(
     show: Progress = lambda done, message: None,
     hashed: bool | None = None,
 ) -> FileRecordings:
-    """Open recordings in files, as training, scoring and clustering read them.
+    """Open the recordings in files of embeddings, for training, scoring or clustering.
 
     Parameters
     ----------
     path, ids, columns : as for `embedding_shards`
     labels : what `read_labels` returns, or None for recordings without labels, such as the tests of trials
     own_labels : whether the files (Parquet) have the labels in columns of their own
-    allow_missing : go on without labelled recordings that have no embedding, and note them; otherwise they are an
-        error. None: the labels may be those of more recordings
-    strict : refuse embeddings that have no label, where there are labels; otherwise they are left out, and noted
+    allow_missing : whether to go on, with a note, if labelled recordings have no embedding; otherwise they are an
+        error. None: say nothing, as the labels are those of more recordings than these
+    strict : whether embeddings without a label are an error, where there are labels; otherwise they are left out, with
+        a note
     note, show : functions that get messages for people, and (number of vectors, message) as vectors are read
-    hashed : whether the first pass computes the `digest` of the recordings; None does so if they have labels
+    hashed : whether the first pass computes the `digest` of the recordings; None: only if they have labels
 
     Example
     -------
@@ -347,16 +357,17 @@ def read_recordings(
     ['a' 'b'] [1 0] (2, 3)
     """
     source = read_embeddings(path, ids, columns=columns)
-    beside = None
-    index = None if labels is None or own_labels else LabelIndex.of(labels, note)
+    known: LabelIndex | tuple[np.ndarray, Labels] | None = None
     if own_labels:
         table = _own_labels(source, columns)
-        beside = source.check_ids(table.ids), encoded_labels(table, note)
-    return FileRecordings(source, index, allow_missing, strict, note, show, hashed=hashed, beside=beside)
+        known = source.check_ids(table.ids), encoded_labels(table, note)
+    elif labels is not None:
+        known = LabelIndex.of(labels, note)
+    return FileRecordings(source, known, allow_missing, strict, note, show, hashed)
 
 
 def _own_labels(source: Embeddings, columns: Mapping[str, str] | None) -> LabelColumns:
-    """Read labels that are columns of the embeddings themselves; no vector is read for them."""
+    """Read labels that are columns of the files of embeddings; no vector is read."""
     parts = [read_own_labels(file.path, file.kind, columns) for file in source.sources]
     if len(parts) == 1:  # a copy of a million ids would take tens of megabytes
         return parts[0]
@@ -389,4 +400,4 @@ def source_files(path: PathLike) -> list[Path]:
                 archives = {parts[1].strip().rpartition(":")[0] for parts in fields if len(parts) == 2}
             places = [place for name in sorted(archives) if name for place in (Path(name), file.parent / name)]
             out += filter(Path.is_file, places)
-    return list(dict.fromkeys(out))  # an absolute path has come twice
+    return list(dict.fromkeys(out))  # each file once: an absolute path of an scp was found in both places

@@ -1,4 +1,4 @@
-"""Scores in and out: lists of (model, recording, score), and full matrices.
+"""Reading and writing scores: lists of (model, recording, score), and full matrices.
 
 Kaldi text      enrol test score
 .tsv, .csv      a header: modelid, segmentid, LLR (NIST, hyperion)
@@ -25,7 +25,7 @@ from duoplda.io.npz import load_array, names_in, write_arrays
 from duoplda.io.text import is_table, read_header, read_list, read_table, write_columns
 from duoplda.io.trials import TRIAL_COLUMNS
 
-# What a column of a table of scores may be called, in lower case; a table that is written has those of NIST.
+# Names that a column of scores may have, in lower case. Tables are written with those of NIST.
 SCORE_COLUMNS = {"enroll": TRIAL_COLUMNS["enroll"], "test": TRIAL_COLUMNS["test"], "score": ("llr", "score", "scores")}
 WRITTEN_COLUMNS = ("modelid", "segmentid", "LLR")
 
@@ -49,7 +49,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix:
-    """All models against all recordings: `score` (m, s), NaN where a pair was not scored.
+    """Scores of all models against all recordings: `score` (m, s), which is NaN where a pair was not scored.
 
     >>> matrix = ScoreMatrix(np.array(["m", "k"]), np.array(["a"]), np.array([[1.5], [np.nan]]))
     >>> scores = matrix.to_list()
@@ -62,7 +62,7 @@ class ScoreMatrix:
     score: np.ndarray
 
     def to_list(self, scored: np.ndarray | None = None) -> Scores:
-        """Return the pairs that were scored, row by row: those of a mask `scored` (m, s), or those that are not NaN."""
+        """Return the scored pairs as a list, row by row: those where the mask `scored` (m, s) is true, or not NaN."""
         i, j = np.nonzero(~np.isnan(self.score) if scored is None else scored)
         enroll = Coded(self.enroll_ids, i.astype(np.int32))
         test = Coded(self.test_ids, j.astype(np.int32))
@@ -97,7 +97,7 @@ def read_scores(path: PathLike, *, columns: Mapping[str, str] | None = None) -> 
 
 
 def read_score_matrix(path: PathLike) -> ScoreMatrix:
-    """Read scores of any format as a matrix, NaN where the file has none.
+    """Read scores of any format as a matrix, which is NaN where the file has no score.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ def read_score_matrix(path: PathLike) -> ScoreMatrix:
 
 
 def _checked(path: PathLike, matrix: ScoreMatrix) -> ScoreMatrix:
-    """Check that there are a row for each model and a column for each recording, and that ids differ."""
+    """Check that there is a row for each model and a column for each recording, and that no id occurs twice."""
     axes = []
     for values in (np.asarray(matrix.enroll_ids), np.asarray(matrix.test_ids)):
         if values.ndim != 1 or values.dtype.kind not in "USiu":
@@ -159,9 +159,9 @@ def _matrix(path: PathLike, scores: Scores | Iterable[Scores]) -> ScoreMatrix:
 
 
 def scores_frame(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Any:
-    """Scores as a data frame of pandas: `modelid`, `segmentid` and `LLR`, a row for each trial.
+    """Return scores as a data frame of pandas with the columns `modelid`, `segmentid` and `LLR`, a row for each trial.
 
-    `write_scores` takes such a data frame, too. Pairs of a matrix that were not scored (NaN) are left out.
+    `write_scores` accepts such a data frame, too. Pairs of a matrix that were not scored (NaN) are left out.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def scores_frame(scores: Scores | ScoreMatrix | Iterable[Scores]) -> Any:
 
 
 def _of_frame(path: PathLike, frame: Any) -> Scores:
-    """The scores of a data frame, of pandas or of another library whose columns have `to_numpy`."""
+    """Return the scores of a data frame, of pandas or of another library whose columns have `to_numpy`."""
     names = {str(name).lower(): name for name in frame.columns}
     columns = []
     for known in SCORE_COLUMNS.values():
@@ -202,8 +202,8 @@ def _of_frame(path: PathLike, frame: Any) -> Scores:
 def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores] | Any, *, force: bool = False) -> None:
     """Write scores in the format the suffix names, whole or not at all.
 
-    `.tsv`, `.csv`, `.parquet`, `.h5` (BOSARIS), `.npz` (a matrix); anything else is Kaldi text. Text has as
-    many digits as it takes to read the same float64 back.
+    The suffixes are `.tsv`, `.csv`, `.parquet`, `.h5` (BOSARIS) and `.npz` (a matrix); with any other, Kaldi's text is
+    written. Text has the digits that are needed to read the same float64 back.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def write_scores(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores]
 
 
 def _batches(path: PathLike, scores: Scores | ScoreMatrix | Iterable[Scores], *, token: bool) -> Iterator[Scores]:
-    """Yield checked lists of at most a million scores, which take 16 MB and about 50 MB as text."""
+    """Yield checked lists of at most a million scores, which take 16 MB, and about 50 MB as text."""
     most = 1 << 20
     if isinstance(scores, ScoreMatrix):  # some rows at a time
         m = ScoreMatrix(as_ids(path, scores.enroll_ids), as_ids(path, scores.test_ids), scores.score)

@@ -1,8 +1,8 @@
 """Kaldi scp lists: lines `key file:offset` that point into archives.
 
-A relative file name is looked for from the current folder, as Kaldi does, then from the folder of the
-list. Lines that hold a command (`cat a.ark |`) are refused and never run; so are row ranges `[0:3]`.
-Neighbours in one archive are read together.
+A relative file name is looked for in the current folder, as Kaldi does, and then in the folder of the
+list. Lines with a command (`cat a.ark |`), which is never run, and with a range of rows (`[0:3]`) are refused.
+Entries that lie close together in one archive are read together.
 """
 
 import os
@@ -27,7 +27,7 @@ MAX_SCP_LINE = 1 << 16  # bytes; a longer line is taken for damage
 
 
 class Archives:
-    """The archives that a list points to; those used last stay open."""
+    """The archives that a list points to. Those used last stay open, since neighbouring lines often need the same."""
 
     def __init__(self, path: PathLike, here: str) -> None:
         self.path = path
@@ -77,11 +77,11 @@ def _items(path: PathLike, part: FilePart | None = None) -> Iterator[Item]:
 
 
 def _item(path: PathLike, line: bytes, number: int, names: dict[bytes, str]) -> Item:
-    """Split and check one line; `names` are those of the archives (few), decoded once."""
+    """Split and check one line. `names` keeps the decoded names of archives, as many lines have the same few."""
     fields = line.split(None, 1)
     where = fields[1].rstrip() if len(fields) == 2 else b""
     archive, _, offset = where.rpartition(b":")
-    if not offset.isdigit() or len(offset) > 18:  # a file with one value
+    if not offset.isdigit() or len(offset) > 18:  # no offset: the file holds one value
         archive = b""
         offset = b"0"
     try:
@@ -118,7 +118,7 @@ def open_scp(path: PathLike) -> Source:
 
 
 def scp_part(path: PathLike, dim: int, dtype: np.dtype, part: FilePart | None = None, here: str = "") -> Source:
-    """Open a list, or some of its lines, whose vectors are known; relative names are looked for in `here` first."""
+    """Open a list, or a part of it, of vectors of this dimension and type; files are looked for in `here` first."""
     n = None if part is None else part.n
     read = partial(_chunks, path, dim, dtype, part, here)
     cuts = partial(_cuts, path, dim * dtype.itemsize)
@@ -188,14 +188,14 @@ def _run(path: PathLike, archives: Archives, batch: list[Item], n: int, X: np.nd
     check_same(path, place, value, X.shape[1], X.dtype)
     X[n] = numbers(path, buf, value, place)
     offsets = [start]
-    gap = 1 << 16  # entries further apart than these bytes are read one by one
+    gap = 1 << 16  # bytes; entries that are further apart are read one by one, as what lies between is read too
     for _, other, offset, _line in islice(batch, n + 1, None):
         if other != name or not 0 < offset - offsets[-1] <= gap or offset - start > ARK_BLOCK:
             break
         offsets.append(offset)
     if len(offsets) == 1 or value.text:
         return 1
-    head = bytes(buf[: value.data])  # which this entry shares with those of the same dimension and type
+    head = bytes(buf[: value.data])  # the header, which is the same for all vectors of this dimension and type
     length = value.end
     f, _ = archives.get(name, line)
     f.seek(start)

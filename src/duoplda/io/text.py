@@ -1,10 +1,11 @@
-"""Lists and tables: columns of texts, coded into their different values, and columns of numbers.
+"""Lists and tables, read and written as columns: texts as codes of their different values, and numbers.
 
-A list has lines of fields between blanks, as Kaldi writes them, or between tabs; a table has a header and commas,
-semicolons, tabs or blanks, or is Parquet.
+A list has lines of fields that are separated by blanks, as in Kaldi, or by tabs. A table has a header, and fields that
+are separated by commas, semicolons, tabs or blanks, or it is Parquet. What the columns mean is known to the modules of
+labels, trials and scores.
 
-pyarrow parses a block of text where it is installed and the block is plain: it is 10 to 25 times as fast as Python (2
-million lines in 0.4 s). Any other block is parsed by Python, where whatever is wrong is named with its line.
+If pyarrow is installed, it parses the blocks of text without quotes and other oddities, 10 to 25 times as fast as
+Python does (2 million lines in 0.4 s). Python parses all other blocks, and names the line of whatever is wrong.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from duoplda.io.ids import MAX_ID, Coded, as_ids, odd_ids, texts_of, to_arrow
 from duoplda.io.parquet import batches, codes_of, damaged, schema_of, write_tables
 
 ColumnNames = Mapping[str, Sequence[str]]  # meaning -> the names that a column with that meaning may have
-# What columns may mean, in whatever table: a caller may name those of all the tables that a command reads.
+# Everything that a column of some table may mean. One command may read several tables, and names the columns of all.
 MEANINGS: tuple[str, ...] = ("id", "speaker", "session", "channel", "occasion", "cluster", "vector")
 MEANINGS += ("enroll", "test", "target", "score", "model", "recording")
-# A column of a block: its different texts (a list, or Arrow's) and their codes, in one or more pieces, or numbers.
+# A column of a block: numbers; or one or more pieces, each of different texts (a list, or Arrow's) and their codes.
 ColumnBlock = list[tuple[Any, np.ndarray]] | np.ndarray
 
 
@@ -51,7 +52,7 @@ ColumnBlock = list[tuple[Any, np.ndarray]] | np.ndarray
 
 def first_line(path: PathLike) -> str:
     """Return the first line that is not blank."""
-    content(path)  # or an error that says why it is no text
+    content(path)  # raises an error if the file is empty, compressed or a pickle
     with open_lines(path) as f:
         start = f.read(1 << 16)
     lines = start.split(b"\n")
@@ -70,9 +71,10 @@ def first_line(path: PathLike) -> str:
 
 
 def header_fields(path: PathLike) -> tuple[list[str], str]:
-    """Return the column names, were the first line a header, and what stands between them ("" for Parquet).
+    """Return the fields of the first line, taken for a header, and the delimiter between them ("" for Parquet).
 
-    That is tabs; or semicolons, where there are more of them than of commas; or commas; or else blanks.
+    The delimiter is a tab if there is one; or a semicolon, if there are more of them than commas; or a comma if there
+    is one; or else a blank.
     """
     if content(path) == "parquet":
         return schema_of(path)[0], ""
@@ -91,9 +93,10 @@ def header_fields(path: PathLike) -> tuple[list[str], str]:
 def is_table(
     path: PathLike, wanted: ColumnNames, meanings: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> bool:
-    """Is the file Parquet, or CSV by its name, or does it start with a header that names all of `meanings`?
+    """Say whether a file is a table, and not a list.
 
-    It is one, too, if the caller names columns of it, or numbers all of `meanings`.
+    It is a table if it is Parquet, or CSV by its name, or starts with a header that has columns for all of `meanings`;
+    and if the caller names columns that it has, or gives the numbers of the columns for all of `meanings`.
     """
     named = _of_table(wanted, columns)
     fields, delimiter = header_fields(path)
@@ -117,12 +120,12 @@ def is_table(
 
 
 def _plain_column(name: str) -> str:
-    """Return the name of a column as it is looked for: `Session ID` is session_id."""
+    """Return the name of a column in the form in which names are compared: `Session ID` becomes session_id."""
     return "_".join(name.strip().lower().replace("-", " ").split())
 
 
 def _of_table(wanted: ColumnNames, columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Of the columns that a caller names, return those that this kind of table may have."""
+    """Return the columns that the caller names, without those that belong to other kinds of tables."""
     if unknown := set(columns or {}) - set(MEANINGS):
         raise OptionsError(f"`columns` knows {', '.join(MEANINGS)}, not {', '.join(sorted(unknown))}")
     return {meaning: name for meaning, name in (columns or {}).items() if meaning in wanted}
@@ -130,18 +133,18 @@ def _of_table(wanted: ColumnNames, columns: Mapping[str, str] | None) -> dict[st
 
 @dataclass(frozen=True)
 class Header:
-    """The columns of a table: their names, what stands between them, and which of them has which meaning."""
+    """The columns of a table: their names, the delimiter between them, and which of them has which meaning."""
 
     path: PathLike
     names: list[str]
     delimiter: str  # "" for Parquet
-    written: bool  # whether the first line is a header; else columns are named by their numbers, from 1 on
+    written: bool  # whether the first line is a header; if not, columns are called by their numbers, from 1 on
     name_of: dict[str, str]  # meaning -> name
     unused: list[str]  # columns that have none of the meanings, and no vectors
-    usual: ColumnNames  # of the meanings that no column has, the names that it would have
+    usual: ColumnNames  # for each meaning without a column, the names that such a column may have
 
     def read_as(self) -> str:
-        """Return a sentence on how the table is read, where that is not evident; otherwise nothing."""
+        """Return a sentence on how the table is read, or "" if its columns have the names of their meanings."""
         column = "" if self.written else "column "
         parts = [f"{m} is {column}{shown(name)[1:-1]}" for m, name in self.name_of.items() if name.lower() != m]
         parts = ["it has no header"] * (not self.written) + parts
@@ -158,8 +161,8 @@ def read_header(
 ) -> Header:
     """Find the column for each meaning.
 
-    Ids, and both sides of trials, may be called otherwise in each of the tables of one command: a name that `columns`
-    gives them and this table lacks gives way to the usual ones.
+    The columns of ids and of both sides of trials may have other names in each table that a command reads. If `columns`
+    gives a name for one of these that this table lacks, the usual names are looked for.
 
     Parameters
     ----------
@@ -204,7 +207,7 @@ def _no_column(
     wanted: ColumnNames,
     columns: Mapping[str, str],
 ) -> DuopldaError:
-    """Make the error for a table that lacks a column: perhaps it has no header."""
+    """Return the error for a table that lacks a column, or that has no header at all."""
     if meaning in columns:
         return bad(path, "header", f"has no column {shown(columns[meaning])}", f"it has {listed(names)}")
     if delimiter and not columns:
@@ -221,26 +224,26 @@ def _no_column(
 
 
 def list_layout(path: PathLike) -> tuple[int, str]:
-    """Return how many fields the first line of a list has, and what stands between them.
+    """Return the number of fields in the first line of a list, and the delimiter between them.
 
-    That is tabs, if they part the line into fields, which may then have blanks in them; or else blanks.
+    The delimiter is a tab if that divides the line into fields, which may then have blanks in them; or else a blank.
     """
     line = first_line(path)
     fields = line.split("\t")
     if len(fields) > 1 and all(field and field == field.strip() for field in fields):
         return len(fields), "\t"
-    return len(line.encode().split()), " "  # of bytes, as other lines are split: a text would part at other spaces too
+    return len(line.encode().split()), " "  # as bytes, like the other lines: a str is also split at other spaces
 
 
 def has_groups(path: PathLike) -> bool:
-    """Has any line of a list more than two fields?"""
+    """Say whether any line of a list has more than two fields."""
     delimiter = b"\t" if list_layout(path)[1] == "\t" else None
     blocks = line_blocks(path, header=False)
     return any(len(line.split(delimiter)) > 2 for _, block in blocks for line in block.split(b"\n"))
 
 
 def line_of(path: PathLike, row: int, *, header: bool = False) -> str:
-    """Return the place of a row in a list or table, for messages."""
+    """Return the place of a row in messages: the number of its line, if the file has lines."""
     if content(path) != "parquet":
         with open_lines(path) as f:
             filled = (number for number, line in enumerate(f, 1) if line.strip())
@@ -327,7 +330,10 @@ def _joined(
     blank: bool = False,
     part: FilePart | None = None,
 ) -> Coded | np.ndarray:
-    """Join the blocks of a column: numbers to one array, texts to one `Coded`, after checking that they can be ids."""
+    """Join the blocks of a column: numbers into one array, texts into one `Coded` if they can be ids.
+
+    With `blank`, empty texts are allowed. `header` and `part` are for the places in messages.
+    """
     if isinstance(blocks[0], np.ndarray):
         return np.concatenate(blocks)
     pieces = [piece for block in blocks for piece in block]
@@ -383,7 +389,7 @@ def _parquet_blocks(
 
 @dataclass(frozen=True)
 class Layout:
-    """What the lines of a file look like: how many fields, between what, and which of them are wanted."""
+    """How the lines of a file are parsed: the number of fields, their delimiter, and the columns that are wanted."""
 
     width: int
     delimiter: str = " "  # a space stands for any run of blanks
@@ -393,7 +399,7 @@ class Layout:
 
 
 def line_blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, with the number of their first line; not the header, nor blocks of blanks."""
+    """Yield blocks of whole lines with the number of their first line; a header and blocks of blanks are skipped."""
     size = 1 << 23  # bytes that are parsed at once; a longer line is taken for damage
     with open_lines(path) as f:
         number = 1
@@ -411,7 +417,7 @@ def line_blocks(path: PathLike, header: bool) -> Iterator[tuple[int, bytes]]:
 
 
 def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
-    """Parse a block of plain lines; None where pyarrow is not installed or cannot make sense of them."""
+    """Parse a block of lines by pyarrow; None if it is not installed, or if Python might read the block otherwise."""
     quoted = (b'"',)
     odd = {
         " ": (b"\t", b"\v", b"\f"),
@@ -433,7 +439,7 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(block),
-            # No threads of Arrow: one that lets go of our bytes while Python shuts down aborts the process.
+            # Arrow uses no threads of its own: one that frees our bytes while Python shuts down aborts the process.
             arrow_csv.ReadOptions(column_names=list(types), block_size=len(block), use_threads=False),
             arrow_csv.ParseOptions(delimiter=layout.delimiter, quote_char=False, double_quote=False),
             arrow_csv.ConvertOptions(
@@ -451,21 +457,21 @@ def _by_pyarrow(block: bytes, layout: Layout) -> list[ColumnBlock] | None:
         part = [(chunk.dictionary, np.asarray(chunk.indices)) for chunk in column.chunks]
         empty.append(any(pc.index(names, "").as_py() >= 0 for names, _ in part))
         columns.append(part)
-    if layout.delimiter == " " and any(empty):  # two blanks in a row, which count as one
+    if layout.delimiter == " " and any(empty):  # there are two blanks in a row, which count as one
         return None
-    if layout.delimiter == "\t" and empty and all(empty):  # perhaps a line of tabs alone, which is a blank one
+    if layout.delimiter == "\t" and empty and all(empty):  # there may be a line of tabs alone, which counts as blank
         return None
     return columns
 
 
 def _parsed(path: PathLike, layout: Layout, numbered: tuple[int, bytes]) -> list[ColumnBlock]:
-    """Parse a block of lines, which comes with the number of its first line in the file, or say what is wrong."""
+    """Parse a block of lines, given with the number of its first line in the file; what is wrong is an error."""
     number, block = numbered
     by_pyarrow = _by_pyarrow(block, layout)
     if by_pyarrow is not None:
         return by_pyarrow
     rows = split_lines(path, number, block.split(b"\n"), layout.delimiter)
-    if layout.delimiter == "\t" and not layout.header:  # of a list, some lines may have blanks instead, or as well
+    if layout.delimiter == "\t" and not layout.header:  # some lines of a list may have blanks instead of tabs, or both
         rows = [[field.strip() for field in row] if len(row) > 1 else b"".join(row).split() for row in rows]
     if set(map(len, rows)) - {0, layout.width}:
         i = next(i for i, row in enumerate(rows) if len(row) not in (0, layout.width))
@@ -522,9 +528,9 @@ def _number(path: PathLike, line: int, value: bytes) -> float:
 def write_columns(
     out: Path, suffix: str, blocks: Iterable[Sequence[Coded | np.ndarray]], names: Sequence[str] = ()
 ) -> None:
-    """Write columns (`Coded`, or floats), block after block: a table where the suffix names one, or else a list.
+    """Write columns (`Coded`, or floats), block after block, as a table if the suffix names one, and else as a list.
 
-    Floats in text have as few digits as it takes to read the same number again.
+    Floats are written as text with the fewest digits from which the same number can be read again.
     """
     if suffix in PARQUET_SUFFIXES:
         table = need("pyarrow").table
@@ -540,7 +546,7 @@ def write_columns(
 
 
 def _lines(columns: Sequence[Coded | np.ndarray], delimiter: str) -> bytes:
-    """Write rows out as bytes (or a buffer of pyarrow's), with fields in quotes where commas ask for it."""
+    """Return rows as the bytes of lines (or a buffer of pyarrow's); between commas, fields are quoted where needed."""
     names = [name for c in columns if isinstance(c, Coded) and delimiter == "," for name in c.names.tolist()]
     if installed("pyarrow") and not any("," in name or '"' in name for name in names):
         import pyarrow.compute as pc

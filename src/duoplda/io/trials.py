@@ -1,4 +1,4 @@
-"""Trials, which compare a model with a recording, and enrolment, which says what recordings make up a model.
+"""Lists of trials, each of a model and a recording, and enrolment maps, which say what recordings make up a model.
 
 Kaldi       enrol test target|nontarget        (the label may be missing)
 VoxCeleb    1 enrol test                       (1 target, 0 nontarget)
@@ -31,7 +31,7 @@ from duoplda.io.text import (
     write_columns,
 )
 
-# What a column of a list of trials may be called.
+# Names that a column of a list of trials may have, the likeliest first.
 TRIAL_COLUMNS: dict[str, tuple[str, ...]] = {
     "enroll": ("modelid", "model", "model_id", "enroll", "enrol", "enrollment", "enroll_id", "enrolment", "enroll_utt"),
     "test": (
@@ -48,14 +48,14 @@ TRIAL_COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "target": ("targettype", "target", "label", "key", "is_target", "same", "truth"),
 }
-# What the label of a trial may be, and whether it says that the trial is a target.
+# The words that may label a trial, and whether they say that it is a target.
 LABEL_WORDS = dict.fromkeys(("target", "tgt", "tar", "true", "1"), True)
 LABEL_WORDS |= dict.fromkeys(("nontarget", "non-target", "nontgt", "non", "imposter", "impostor", "false", "0"), False)
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """A list of n trials: a model against a recording each.
+    """A list of n trials, each of which compares a model with a recording.
 
     >>> trials = Trials(Coded.of(["m1", "m1"]), Coded.of(["a", "b"]), np.array([True, False]))
     >>> len(trials), trials.test.values[trials.target].tolist()
@@ -64,7 +64,7 @@ class Trials:
 
     enroll: Coded  # ids of models
     test: Coded  # ids of recordings
-    target: np.ndarray | None = None  # (n,) bool, or None where the list has no key
+    target: np.ndarray | None = None  # (n,) bool, or None if the list does not say which trials are targets
     conditions: Mapping[str, Coded] = field(default_factory=dict)  # further columns of the list, by name
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ def read_trials(path: PathLike, *, form: str = "auto", columns: Mapping[str, str
 
 
 def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
-    """Return which of three columns has the labels: the first or the last, whichever holds nothing else."""
+    """Return which of three columns has the labels: of the first and the last, the one with nothing but labels."""
     if form != "auto":
         return 0 if form == "voxceleb" else 2
     labels = set(LABEL_WORDS)
@@ -136,13 +136,13 @@ def _label_column(path: PathLike, parts: list[Coded], form: str) -> int:
         raise bad(path, "line 1", "the label may be the first or the last field", "say form='kaldi' or 'voxceleb'")
     if fit:
         return fit[0]
-    # Neither is all labels: the error will name the word that is not one.
+    # Neither has labels only. The likelier one is returned, and the error will name the word in it that is no label.
     first, _, last = (str(column[:1].values[0]).lower() for column in parts)
     return 0 if first in labels and last not in labels else 2
 
 
 def _labels(path: PathLike, column: Coded, *, header: bool = False) -> np.ndarray:
-    """Turn a column of labels into bool: is the trial a target?"""
+    """Return which trials are targets, (n,) bool, by a column of labels."""
     words = np.char.lower(column.names).tolist()
     for code, word in enumerate(words):
         if word not in LABEL_WORDS:

@@ -1,4 +1,4 @@
-"""The model files of VBx, pyannote 4 and DiariZen: a PLDA, and the transform of vectors before it, in two files.
+"""The model files of VBx, pyannote 4 and DiariZen: one of a PLDA, and one of the transform of vectors before it.
 
 The PLDA has `mu` (k,), `tr` (k, k) and `psi` (k,), which mean what they mean in Kaldi. The transform has `mean1` (d,),
 `lda` (d, k) and `mean2` (k,): two centrings and length normalisations with an LDA between them. The tools differ in
@@ -9,7 +9,7 @@ the lengths. With unit(x) = x / |x|, a vector becomes
 
 pyannote's lengths are ours, and a pair is read into them: of VBx's pair, `mean2` is multiplied by sqrt(d), `mu` by
 sqrt(k), and `tr` is divided by sqrt(k). Nothing else changes, and no likelihood ratio does. (d and k are the numbers of
-rows and columns of `lda`; neither tool prescribes them.)
+rows and columns of `lda`; no tool prescribes them.)
 """
 
 import os
@@ -22,7 +22,7 @@ import numpy as np
 
 from duoplda.errors import DuopldaError
 from duoplda.io._atomic import atomic_path, atomic_paths, check_output, writing
-from duoplda.io.common import MAX_FEATURES, PathLike, bad, check_dim, check_float, content, listed, need, system_error
+from duoplda.io.common import PathLike, bad, content, listed, model_array, need, system_error
 from duoplda.io.hdf5 import created, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, Floats, checked, write_kaldi_plda
 from duoplda.io.npz import load_array, names_in, write_arrays
@@ -33,7 +33,7 @@ TRANSFORM_ARRAYS = ("mean1", "lda", "mean2")
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """What vectors go through before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 ).
+    """The preprocessing of vectors before the PLDA: x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 ).
 
     >>> transform = Transform(np.zeros(3), np.eye(3)[:, :2], np.zeros(2))
     >>> x = np.array([[3.0, 4.0, 0.0]]) - transform.mean1
@@ -54,16 +54,13 @@ def read_vbx(path: PathLike) -> DiagonalModel:
         cause = "is the preprocessing (mean1, lda, mean2) and not the PLDA"
         raise bad(path, "", cause, "give the plda.npz beside it, and this file as --transform (transform=)")
     _check_names(path, "plda.npz", VBX_ARRAYS, names)
-    arrays = {name: load_array(path, name) for name in VBX_ARRAYS}
-    for name, array in arrays.items():
-        check_float(path, name, array.dtype)
-    return checked(path, *arrays.values())
+    return checked(path, *(model_array(path, name, load_array(path, name)) for name in VBX_ARRAYS))
 
 
 def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> int:
     """Write a `plda.npz`, whole or not at all; return how many values of psi were raised.
 
-    Both VBx and pyannote divide by every psi, so that none may be 0: smaller ones are raised to 1e-6 of the largest.
+    VBx and pyannote divide by every psi, so that none may be 0: values below 1e-6 of the largest are raised to that.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +74,7 @@ def write_vbx(path: PathLike, model: DiagonalModel, *, force: bool = False) -> i
 
 
 def read_transform(path: PathLike) -> tuple[Transform, str]:
-    """Read a `transform.h5` of VBx or a `xvec_transform.npz` of pyannote, into our scale; say which of them it is.
+    """Read a `transform.h5` of VBx or an `xvec_transform.npz` of pyannote, and scale it for vectors of our length.
 
     Returns
     -------
@@ -103,18 +100,14 @@ def read_transform(path: PathLike) -> tuple[Transform, str]:
             remedy = "give the file with mean1, lda, mean2"
             raise bad(path, "", "is the PLDA (mu, tr, psi) and not the transform", remedy)
         _check_names(path, "transform", TRANSFORM_ARRAYS, names)
-        arrays = [load_array(path, name) if f is None else floats(path, f, name) for name in TRANSFORM_ARRAYS]
-    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
-        check_float(path, name, array.dtype)
-        check_dim(path, name, max(array.shape, default=0), MAX_FEATURES)
-    arrays = [array.astype(np.float64) for array in arrays]
+        arrays = [
+            model_array(path, name, load_array(path, name)) if f is None else floats(path, f, name)
+            for name in TRANSFORM_ARRAYS
+        ]
     mean1, lda, mean2 = arrays
     if lda.ndim != 2 or mean1.size != lda.shape[0] or mean2.size != lda.shape[1]:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in zip(TRANSFORM_ARRAYS, arrays, strict=True))
         raise bad(path, "lda", f"the shapes do not fit: {shapes}", "mean1 has lda's rows, mean2 its columns")
-    for name, array in zip(TRANSFORM_ARRAYS, arrays, strict=True):
-        if not np.isfinite(array).all() or np.abs(array).max() > 1e100:
-            raise bad(path, name, "has NaN, infinity or huge values in it", "train the transform again")
     if not lda.any(axis=0).all():
         raise bad(path, "lda", "has columns of zeros", "train the transform again")
     mean2 = mean2.reshape(-1) * (np.sqrt(len(lda)) if tool == "vbx" else 1.0)
@@ -135,7 +128,7 @@ def write_pair(
     Parameters
     ----------
     folder : xvec_transform.npz and plda.npz, or transform.h5 and plda, are written there
-    transform, model : both in our scale; the PLDA has no psi of 0 in the file, see `write_vbx`
+    transform, model : for vectors of our length; small values of psi are raised, as by `write_vbx`
     force : replace existing files; otherwise they are an error
     inputs : files that are never replaced
 
@@ -202,13 +195,13 @@ def _made_folder(path: PathLike) -> Iterator[None]:
         yield
     except BaseException:
         if made:
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # another process may have put something there
                 os.rmdir(path)
         raise
 
 
 def _check_names(path: PathLike, what: str, wanted: tuple[str, str, str], names: list[str]) -> None:
-    """Check that a file has the three arrays of what it should be."""
+    """Check that a file has the three arrays that it should have."""
     absent = [name for name in wanted if name not in names]
     if absent:
         remedy = f"a {what} has {wanted[0]}, {wanted[1]} and {wanted[2]}; this has {listed(sorted(names))}"

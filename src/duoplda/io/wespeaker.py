@@ -1,7 +1,7 @@
 """wespeaker's two-covariance PLDA: HDF5 with `mu` (d,), `transform` (d, d), `psi` (d,) and `offset` = -transform mu.
 
-They mean what they mean in Kaldi. Newer files say in `normalize_length` and `subtract_train_set_mean` what wespeaker
-does with a vector before; that is no part of the PLDA and is handed on as notes. wespeaker reads Kaldi's format too.
+They mean what they mean in Kaldi. Newer files say in `normalize_length` and `subtract_train_set_mean` how wespeaker
+preprocesses vectors, which is no part of the PLDA and is returned as notes. wespeaker reads Kaldi's format, too.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from duoplda.io.hdf5 import dataset, floats, members, opened
 from duoplda.io.kaldi_plda import DiagonalModel, checked
 
 WESPEAKER_ARRAYS = ("mu", "transform", "psi")
-WESPEAKER_STEPS = {  # what wespeaker does with vectors before the PLDA, and what to tell the user of it
+WESPEAKER_STEPS = {  # the steps of wespeaker's preprocessing, and what users are told if a file asks for them
     "normalize_length": "wespeaker normalises the length of vectors before and again inside the PLDA; normalise yours",
     "subtract_train_set_mean": "wespeaker subtracts the mean of the training vectors before; subtract it from yours",
 }
 
 
 def read_wespeaker(path: PathLike) -> tuple[DiagonalModel, list[str]]:
-    """Read a model of wespeaker, and notes on what its vectors went through before."""
+    """Read a model of wespeaker, and notes on the preprocessing of its vectors."""
     notes = []
     with opened(path) as f:
         names = members(path, f)
