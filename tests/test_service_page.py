@@ -125,7 +125,7 @@ def test_who_is_it_and_the_prior(running, page):
 
 def test_a_stranger_in_an_npy(running, page):
     page.choose(running.at / "test20.npy")
-    assert "nobody who is known" in page.text(".verdict")
+    assert "none of the known voices" in page.text(".verdict")
     assert page.one("#answer").get_attribute("aria-live") == "polite"
 
 
@@ -271,7 +271,7 @@ def test_a_token_is_asked_for_and_what_it_does_not_allow_is_said(running, page):
     page.show("person 1")
     page.one("#remove").click()
     page.confirm("Remove")
-    page.until(lambda: "may read, and not change" in page.text("#message"))
+    page.until(lambda: "may read, but not change" in page.text("#message"))
     assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     page.open(running.guarded)  # the token is gone
     page.one("#token").send_keys(WRITE)
