@@ -113,7 +113,7 @@ class Registry:
             with registry._store.reading() as connection:
                 row = connection.execute(sa.select(REGISTRY)).one_or_none()
                 if row is None or row.format != REGISTRY_FORMAT:
-                    what = "no registry" if row is None else f"a registry of format {row.format}"
+                    what = "not a registry" if row is None else f"a registry of format {row.format}"
                     ours = f"this duoplda reads format {REGISTRY_FORMAT}"
                     raise DuopldaError(f"{registry._store.name}: it is {what}, and {ours}")
                 registry._check_model(row)
