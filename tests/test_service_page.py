@@ -136,7 +136,7 @@ def test_enrol_rename_and_remove(running, page):
     page.one("#enrol-button").click()
     page.confirm("Enrol")
     page.settled(lambda: "This is Zoë <b>" in page.text(".verdict"))
-    assert page.text("#done") == "Zoë <b> has 1 session of 3 recordings now."
+    assert page.text("#done") == "Zoë <b> has 1 session with 3 recordings now."
     assert page.text("#sessions tbody th").startswith("first\nadded ")
     assert page.text("#count") == "21 voices"
     page.one("#enrol-button").click()  # the name is still there: recordings of further sessions

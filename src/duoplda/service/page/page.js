@@ -144,7 +144,7 @@ async function showVoice(name, focus) {
   state.voice = voice.name;
   by("voice-title").replaceChildren(named(voice.name));
   by("voice-facts").textContent =
-    `${many(voice.n_sessions, "session")} of ${many(voice.n_recordings, "recording")}, known since ${day(voice.created)}`;
+    `${many(voice.n_sessions, "session")} with ${many(voice.n_recordings, "recording")}, known since ${day(voice.created)}`;
   by("sessions").tBodies[0].replaceChildren(...voice.sessions.map((session) => {
     const note = element("div", { class: "note" }, `added ${day(session.added)}`);
     if (session.by !== null) note.append(" by ", named(session.by));
@@ -361,7 +361,7 @@ by("enrol").addEventListener("submit", guarded(async () => {
   await showVoices();
   await showVoice(voice.name, false);
   by("done").replaceChildren(
-    named(voice.name), ` has ${many(voice.n_sessions, "session")} of ${many(voice.n_recordings, "recording")} now.`,
+    named(voice.name), ` has ${many(voice.n_sessions, "session")} with ${many(voice.n_recordings, "recording")} now.`,
   );
   await identify();
 }));
