@@ -114,7 +114,7 @@ def test_who_is_it_and_the_prior(running, page):
     sizes = [abs(c.llr) for c in found.candidates]
     assert np.allclose(np.array(widths) / max(widths), np.array(sizes) / max(sizes), atol=0.02)
 
-    for key, verdict, prior in ((Keys.HOME, "nobody", "0.091 %"), (Keys.END, "This is person 0", "99.91 %")):
+    for key, verdict, prior in ((Keys.HOME, "none of the known", "0.091 %"), (Keys.END, "This is person 0", "99.91 %")):
         page.one("#prior").send_keys(key)
         page.until(lambda verdict=verdict: verdict in page.text(".verdict"))
         assert page.text("#prior-value") == page.one("#prior").get_attribute("aria-valuetext") == prior

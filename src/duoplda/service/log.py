@@ -61,7 +61,7 @@ class Audit:
                 raise system_error(path, error) from error
 
     def write(self, fields: Fields) -> None:
-        """Write one whole line; an OSError says that the disk refuses it, and the change is then not made."""
+        """Write one whole line; an OSError says that the disk refuses it."""
         if self.file is None:
             self.log.info("audit", extra={"fields": fields})
             return

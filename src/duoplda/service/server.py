@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from duoplda.errors import DuopldaError
 from duoplda.service.gate import Gate
 
-HEADER_SECONDS = 10  # in which a connection must send its next request's headers
+HEADER_SECONDS = 10  # for the headers of a request, from their first byte, and for a new connection to begin a request
 MOST_HEADERS = 1 << 15  # bytes
 MOST_CONNECTIONS = 512
 
