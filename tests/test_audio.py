@@ -207,7 +207,7 @@ def test_lists_of_audio(folder, tmp_path):
     for text, message in (
         ("a sox x.wav -t wav - |\n", "line 1: holds a command, and commands are never run"),
         ("a\n", "line 1: is not an id and a file"),
-        ("a x\nb y\na z\n", "has the id 'a', as x has"),
+        ("a x\nb y\na z\n", "has the same id as x: 'a'"),
         ("", "is empty"),
         ("a \xff\n", "not UTF-8"),
     ):
@@ -215,7 +215,7 @@ def test_lists_of_audio(folder, tmp_path):
         with pytest.raises(DuopldaError, match=message):
             list_audio(tmp_path / "wav.scp")
     (tmp_path / "none").mkdir()
-    with pytest.raises(DuopldaError, match="has no audio in it"):
+    with pytest.raises(DuopldaError, match="has no audio files"):
         list_audio(tmp_path / "none")
 
 
@@ -260,12 +260,12 @@ def test_what_is_no_extractor(tmp_path):
     broken = whole.replace(b"ReduceMean", b"ReduceMoon")
     for content, message in (
         (b"", "is empty"),
-        (b"garbage", "is no ONNX file"),
-        (whole[:-9], "is no ONNX file, or is cut short"),
-        (b"\xff" * 90, "is no ONNX file"),
+        (b"garbage", "is not an ONNX file"),
+        (whole[:-9], "is not an ONNX file, or is cut short"),
+        (b"\xff" * 90, "is not an ONNX file"),
         (broken, "sherpa-onnx cannot load it"),
         (broken.replace(b"Moon", b"M\xd0on"), "sherpa-onnx cannot load it"),  # its message is no UTF-8
-        (field(14, field(1, "a" * 9)[:-2]), "is no ONNX file"),
+        (field(14, field(1, "a" * 9)[:-2]), "is not an ONNX file"),
     ):
         (tmp_path / "x.onnx").write_bytes(content)
         with pytest.raises(DuopldaError, match=message):

@@ -18,7 +18,7 @@ from duoplda.case.calibration import PopulationPairs
 from duoplda.case.material import Material
 from duoplda.case.models import Models, sides_of
 from duoplda.case.reference import Reference
-from duoplda.case.structure import Pool, Shape, expected_ratio, nearest
+from duoplda.case.structure import Pool, Shape, expected_ratio, lacking, nearest
 from duoplda.case.validation import expanded
 from duoplda.data import Recordings
 from duoplda.datasets import draw, make_recordings
@@ -177,16 +177,18 @@ def test_what_is_drawn_of_a_speaker_does_not_depend_on_others(labelled):
 def test_what_the_population_lacks_is_named(labelled, model):
     kind = (("radio", 1),)
     many = Shape((kind,) * 9, (kind,))
-    found = nearest(Pool(labelled, 0), many, model.ratio_model_)
-    text = " ".join(found.lacking)
+    pool = Pool(labelled, 0)
+    drawn = nearest(pool, many, model.ratio_model_)
+    text = " ".join(lacking(pool, many, drawn))
     assert "The population has no recordings of the kind radio." in text
     assert "Only 0 of the 12 speakers have recordings for both sides as in the case." in text
     assert re.search(
         r"The known sides that were drawn have \d sessions of (clean|phone) instead of 9 sessions of radio", text
     )
-    assert len(found.shape.known) == 5  # of six sessions one is the questioned one
+    assert len(drawn.known) == 5  # of six sessions one is the questioned one
     exact = Shape(((("clean", 1),),), ((("phone", 1),),))
-    assert nearest(Pool(labelled, 0), exact, model.ratio_model_) == (exact, ())
+    assert nearest(pool, exact, model.ratio_model_) == exact
+    assert lacking(pool, exact, exact) == ()
 
 
 def test_the_expected_ratio_is_the_mean_of_one_speaker(truth, model):

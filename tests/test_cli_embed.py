@@ -130,7 +130,7 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_written(folder, tmp
     ("options", "code", "message"),
     [
         (["--metadata", "framework"], 2, "must be names and texts"),
-        (["--metadata", "framework=nemo"], 1, "says itself that its framework is 'wespeaker', not 'nemo'"),
+        (["--metadata", "framework=nemo"], 1, "its framework is 'wespeaker', not 'nemo'"),
         (["--hop", 1], 2, "--hop is for --windows"),
         (["--segments-out", "s"], 2, "--segments-out is for --windows"),
         (["--noises", "noises"], 2, "--noises is for --copies"),

@@ -114,7 +114,7 @@ def test_who_is_it_and_the_prior(running, page):
     sizes = [abs(c.llr) for c in found.candidates]
     assert np.allclose(np.array(widths) / max(widths), np.array(sizes) / max(sizes), atol=0.02)
 
-    for key, verdict, prior in ((Keys.HOME, "nobody", "0.091 %"), (Keys.END, "This is person 0", "99.91 %")):
+    for key, verdict, prior in ((Keys.HOME, "none of the known", "0.091 %"), (Keys.END, "This is person 0", "99.91 %")):
         page.one("#prior").send_keys(key)
         page.until(lambda verdict=verdict: verdict in page.text(".verdict"))
         assert page.text("#prior-value") == page.one("#prior").get_attribute("aria-valuetext") == prior
@@ -125,7 +125,7 @@ def test_who_is_it_and_the_prior(running, page):
 
 def test_a_stranger_in_an_npy(running, page):
     page.choose(running.at / "test20.npy")
-    assert "nobody who is known" in page.text(".verdict")
+    assert "none of the known voices" in page.text(".verdict")
     assert page.one("#answer").get_attribute("aria-live") == "polite"
 
 
@@ -136,7 +136,7 @@ def test_enrol_rename_and_remove(running, page):
     page.one("#enrol-button").click()
     page.confirm("Enrol")
     page.settled(lambda: "This is Zoë <b>" in page.text(".verdict"))
-    assert page.text("#done") == "Zoë <b> has 1 session of 3 recordings now."
+    assert page.text("#done") == "Zoë <b> has 1 session with 3 recordings now."
     assert page.text("#sessions tbody th").startswith("first\nadded ")
     assert page.text("#count") == "21 voices"
     page.one("#enrol-button").click()  # the name is still there: recordings of further sessions
@@ -271,7 +271,7 @@ def test_a_token_is_asked_for_and_what_it_does_not_allow_is_said(running, page):
     page.show("person 1")
     page.one("#remove").click()
     page.confirm("Remove")
-    page.until(lambda: "may read, and not change" in page.text("#message"))
+    page.until(lambda: "may read, but not change" in page.text("#message"))
     assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     page.open(running.guarded)  # the token is gone
     page.one("#token").send_keys(WRITE)

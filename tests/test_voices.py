@@ -348,8 +348,8 @@ def test_damaged_rows_are_named(tmp_path, registry, people, chain):
     [
         (lambda path: None, "no such registry"),
         (lambda path: path.write_text("not a database, whatever its name is"), "not a database"),
-        (lambda path: sqlite3.connect(path).execute("CREATE TABLE a (b)").connection.close(), "no registry"),
-        (lambda path: path.write_bytes(b""), "no registry"),
+        (lambda path: sqlite3.connect(path).execute("CREATE TABLE a (b)").connection.close(), "not a registry"),
+        (lambda path: path.write_bytes(b""), "not a registry"),
     ],
 )
 def test_what_is_no_registry(tmp_path, make, words, chain):
@@ -363,7 +363,7 @@ def test_creating_twice(tmp_path, registry, chain):
         Registry.create(tmp_path / "voices.db", chain)
     with pytest.raises(DuopldaError, match="folder that exists"):
         Registry.create(tmp_path / "nowhere" / "voices.db", chain)
-    for address, words in (("mysql://host/x", "not in 'mysql'"), ("://", "no URL")):
+    for address, words in (("mysql://host/x", "not in 'mysql'"), ("://", "not a URL")):
         with pytest.raises(DuopldaError, match=words):
             Registry.create(address, chain)
     with pytest.raises(DuopldaError, match="keep='audio'"):
@@ -518,9 +518,9 @@ def snapshot_blocks(path):
 
 def test_a_start_from_a_snapshot_is_as_from_sessions(tmp_path, registry, people, chain, monkeypatch):
     """Whatever has changed since it was made; and blocks with what was removed go with it."""
-    from duoplda.voices import registry as module
+    from duoplda.voices import rows as module
 
-    monkeypatch.setattr(module, "ROWS_OF_A_QUERY", 2)  # voices of a block
+    monkeypatch.setattr(module, "VOICES_OF_A_QUERY", 2)  # voices of a block
     X = people[0]
     path = tmp_path / "voices.db"
     left = enrol(registry, people)

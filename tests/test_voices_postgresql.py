@@ -116,7 +116,7 @@ def test_an_export_goes_from_a_file_to_a_server(url, tmp_path, chain):
 
 
 def test_errors(url, chain):
-    with pytest.raises(DuopldaError, match="no registry"):
+    with pytest.raises(DuopldaError, match="not a registry"):
         Registry.open(url, chain)
     with Registry.create(url, chain), pytest.raises(DuopldaError, match="already"):
         Registry.create(url, chain)

@@ -1,6 +1,6 @@
 """The import graph of the package, lazy imports included, and the sizes of its rooms.
 
-`python tools/import_graph.py` writes both into docs/architecture.md; tests/test_layers.py fails where the page is old.
+`python tools/import_graph.py` writes both into docs/architecture.md; tests/test_layers.py fails if they have changed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def room(module: str) -> str:
 
 
 def imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
-    """What a module imports of the package, wherever in the file, but for what only type checkers see."""
+    """Yield what a module imports from the package, anywhere in the file, except imports for type checkers only."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     hidden = {
         id(inner)

@@ -28,7 +28,7 @@ from duoplda.metrics import cllr  # noqa: E402
 from duoplda.report import write_case_report, write_report  # noqa: E402
 
 COPIES = range(1, 11)
-# Of each system: what it is called in the picture, its colour on white and on black (those of the report), its mark.
+# For each system: its name in the picture, its colours on white and on black (as in the report), and its mark.
 SYSTEMS = {
     "by the book": ("copies counted as sessions", "#d55e00", "#ff8a3d", "M-5-5H5V5H-5Z"),
     "averaged": ("copies averaged", "#00805d", "#2cc79b", "M0-6L6 5H-6Z"),

@@ -1,7 +1,7 @@
 """Known voices to try the service with: `python tools/serve_demo.py FOLDER` (`make serve-demo`).
 
-A model, a registry of 24 voices, and recordings of a day that is not enrolled: files of people who are known and of
-strangers, to be dropped on the page. What is in the folder already stays.
+It makes a model, a registry of 24 voices, and recordings of a day that is not enrolled: files of known people and of
+strangers, to be dropped on the page. A folder that has a registry already is left as it is.
 """
 
 import sys

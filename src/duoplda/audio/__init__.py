@@ -1,4 +1,4 @@
-"""From audio to embeddings: extractors as ONNX, speech, copies through simulated channels, and quality.
+"""From audio to embeddings: extractors in ONNX files, speech detection, copies through simulated channels, and quality.
 
 It needs the libraries of the extra `audio`: `pip install duoplda[audio]`. The other rooms do not need this one.
 """

@@ -1,11 +1,8 @@
 """Simulated channels: one recording as it would sound in noise, on the telephone, in a room, or through a codec.
 
-Each copy is of the same session as its original, which is what a model with two levels learns from. What is drawn for
-a copy (levels, rooms, codecs) depends on its id alone: any order and any number of processes give the same copies.
-
-audiomentations 0.43 was compared: beside NumPy, SciPy and scikit-learn it installs some 220 MB (numba and its compiler,
-for librosa) and asks for soxr below 1.0; it draws from random states of the whole process; it has no telephone coding,
-no GSM and no Opus, and its rooms are an extra of its own. What is left of it here is short: libsndfile has the codecs.
+Each copy is of the same session as its original, so that a model with two levels can learn what channels do. The random
+properties of a copy (levels, rooms, codecs) depend on its id and the seed alone: any order and any number of processes
+give the same copies. libsndfile, which reads the audio anyway, has the codecs.
 """
 
 from __future__ import annotations
@@ -31,25 +28,26 @@ KINDS = ("clean", "noise", "telephone", "reverb", "codec")
 SNR = (5.0, 15.0)  # dB, of copies in noise
 REVERBERATION = (0.2, 0.9)  # seconds until an echo has fallen by 60 dB
 DIRECT = (0.0, 12.0)  # dB between the direct sound and all echoes together
-LEVEL = (-15.0, 0.0)  # dB of a copy beside its recording: callers are near and far from their telephones
-BABBLE_VOICES = 6  # that babble is made of
+LEVEL = (-15.0, 0.0)  # dB of a copy relative to its recording: callers are near and far from their telephones
+BABBLE_VOICES = 6  # voices in babble
 
 
 class Channels:
     """Makes copies of recordings through simulated channels.
 
-    - `clean`: as it is.
-    - `noise`: with noise 5 to 15 dB below the speech: a piece of a recording from the folder of noises, or else pink
-      noise or babble (six voices' rhythm and spectrum, without words), by turns.
-    - `telephone`: some 300 to 3,400 Hz at 8 kHz, through mu-law, A-law or GSM.
-    - `reverb`: in a room: echoes that decay by 60 dB in 0.2 to 0.9 s, as noise with an exponential envelope.
-    - `codec`: Opus or MP3 at 8 to some 24 kbit/s.
+    - `clean`: the recording as it is.
+    - `noise`: with noise 5 to 15 dB below the speech. The noise is a piece of a recording from the folder of noises;
+      without a folder it is pink noise or babble (the rhythm and spectrum of six voices, without words) at random.
+    - `telephone`: about 300 to 3,400 Hz at 8 kHz, through mu-law, A-law or GSM.
+    - `reverb`: in a room with echoes that decay by 60 dB in 0.2 to 0.9 s, as noise with an exponential envelope.
+    - `codec`: Opus or MP3 at 8 to about 24 kbit/s.
 
-    A copy has as many samples as the recording, and is up to 15 dB quieter.
+    A copy has as many samples as the recording, and is up to 15 dB quieter. Copies help a model that will meet such
+    channels; they do not replace recordings through the real channel where these exist.
 
     Parameters
     ----------
-    noises : a folder with recordings of noise, or a list of them, as `list_audio` takes
+    noises : a folder with recordings of noise, or a list of them, as `list_audio` takes them
     seed : another seed gives other copies
 
     Example
@@ -66,7 +64,7 @@ class Channels:
         self.seed = seed
 
     def copy(self, name: str, samples: Samples, rate: int, kind: str) -> Samples:
-        """Return a copy of a recording with this id through a channel of this kind."""
+        """Return a copy of the recording with this id through a channel of this kind."""
         if kind not in KINDS:
             raise DuopldaError(f"copies are of the kinds {', '.join(KINDS)}, not {kind!r}")
         if kind == "clean" or not samples.any():
@@ -87,7 +85,7 @@ class Channels:
         return (out * min(gain, 1 / max(np.abs(out).max(), 1e-20))).astype(np.float32)
 
     def _noise(self, samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]:
-        """Add noise."""
+        """The recording with noise added."""
         if self.noises:
             noise = self._piece(len(samples), rate, rng)
         else:
@@ -96,18 +94,18 @@ class Channels:
         return samples + noise * np.sqrt(loud / max(np.mean(noise**2), 1e-20))
 
     def _piece(self, n: int, rate: int, rng: Generator) -> NDArray[np.floating]:
-        """A piece of one of the user's noises, repeated where it is too short."""
+        """A piece of one of the user's noises, which is repeated if it is too short."""
         noise, _ = read_audio(self.noises[rng.integers(len(self.noises))].path, rate)
         return np.take(noise.astype(float), np.arange(n) + rng.integers(len(noise)), mode="wrap")
 
 
 def _pink(n: int, rate: int, rng: Generator) -> NDArray[np.floating]:
-    """Noise with as much power in each octave."""
+    """Noise with the same power in each octave."""
     return _shaped(n, rate, rng, lambda frequency: 1 / np.sqrt(np.maximum(frequency, 50)))
 
 
 def _shaped(n: int, rate: int, rng: Generator, gain: Callable[[NDArray], NDArray]) -> NDArray[np.floating]:
-    """Noise of variance 1 with a spectrum."""
+    """Noise of variance 1 with the spectrum `gain`."""
     size = next_fast_len(n, real=True)
     spectrum = rfft(rng.normal(size=size)) * gain(np.fft.rfftfreq(size, 1 / rate))
     noise = irfft(spectrum, size)[:n]
@@ -115,15 +113,15 @@ def _shaped(n: int, rate: int, rng: Generator, gain: Callable[[NDArray], NDArray
 
 
 def _babble(n: int, rate: int, rng: Generator) -> NDArray[np.floating]:
-    """Several voices at once: noise with the long-term spectrum of speech, which rises and falls as syllables do."""
+    """Several voices at once: noise with the long-term spectrum of speech, and a level that varies as syllables do."""
 
     def spectrum(frequency: NDArray) -> NDArray:
-        """Flat to 500 Hz, then falling by 9 dB an octave, as averages over many talkers do; nothing below 100 Hz."""
+        """Flat up to 500 Hz, then falling by 9 dB an octave, like averages over many talkers; nothing below 100 Hz."""
         return (frequency > 100) / np.maximum(frequency / 500, 1) ** 1.5
 
     voices = []
     for _ in range(BABBLE_VOICES):
-        # Syllables come about four times a second; their levels spread by some 6 dB.
+        # About four syllables come in a second; their levels have a standard deviation of about 6 dB.
         syllables = rng.normal(scale=0.7, size=int(n / rate * 2 * rng.uniform(3, 5)) + 4)
         envelope = np.exp(np.interp(np.linspace(0, len(syllables) - 1, n), np.arange(len(syllables)), syllables))
         voices.append(envelope * _shaped(n, rate, rng, spectrum))
@@ -131,7 +129,7 @@ def _babble(n: int, rate: int, rng: Generator) -> NDArray[np.floating]:
 
 
 def _reverb(samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]:
-    """Add echoes: noise that decays exponentially (Polack's model of a room's late response)."""
+    """The recording with echoes: noise that decays exponentially (Polack's model of a room's late response)."""
     decay = rng.uniform(*REVERBERATION)
     n = round(decay * rate)
     echoes = rng.normal(size=n) * 10 ** (-3 * np.arange(n) / n)
@@ -142,7 +140,7 @@ def _reverb(samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]
 
 
 def _telephone(samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]:
-    """A telephone call: band, rate and coding."""
+    """The recording as a telephone call: band, rate and coding."""
     edges = [rng.uniform(200, 400), rng.uniform(3000, 3600)]
     narrow = sosfilt(butter(4, edges, "bandpass", fs=8000, output="sos"), _resampled(samples, rate, 8000))
     coding = ("ULAW", "ALAW", "GSM610")[rng.integers(3)]
@@ -150,19 +148,19 @@ def _telephone(samples: Samples, rate: int, rng: Generator) -> NDArray[np.floati
 
 
 def _codec(samples: Samples, rate: int, rng: Generator) -> NDArray[np.floating]:
-    """A codec at a low rate: Opus from 8 to some 20 kbit/s, or MP3 from 16 to some 24."""
+    """The recording through a codec at a low rate: Opus at 8 to about 20 kbit/s, or MP3 at 16 to about 24."""
     format_, coding, low, high = (("OGG", "OPUS", 0.95, 1.0), ("MP3", "MPEG_LAYER_III", 0.85, 0.99))[rng.integers(2)]
     coded = _coded(_resampled(samples, rate, 16_000), 16_000, format_, coding, compression_level=rng.uniform(low, high))
     return _resampled(coded, 16_000, rate)
 
 
 def _resampled(samples: NDArray[np.floating], old: int, new: int) -> NDArray[np.floating]:
-    """Samples at another rate."""
+    """The samples at another rate."""
     return samples if old == new else need("soxr").resample(samples, old, new)
 
 
 def _coded(samples: NDArray, rate: int, format_: str, coding: str, **options: float) -> NDArray[np.floating]:
-    """Write samples in a format of libsndfile, and read them again."""
+    """The samples after they were written in a format of libsndfile and read again."""
     soundfile = need("soundfile")
     store = io.BytesIO()
     loudest = max(1.0, float(np.abs(samples).max()))

@@ -1,4 +1,4 @@
-"""From files of audio to embeddings: of recordings, of segments, of windows inside speech, and of copies of them."""
+"""Embeddings of audio files: of whole recordings, segments, windows inside speech, and copies of these."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from duoplda.diarization import Segments
 from duoplda.errors import DuopldaError, error_prefix
 
 LEAST_SPEECH = 0.1  # seconds: a segment with less has no embedding
-SHORTEST_WINDOW = 0.5  # seconds: shorter regions of speech are left out where windows are taken
+SHORTEST_WINDOW = 0.5  # seconds: shorter regions of speech have no windows
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What embeddings are taken of, and how.
+    """The parts of recordings that are embedded.
 
     Parameters
     ----------
-    windows : the length of windows in seconds, which are taken inside speech; None: whole recordings
-    hop : seconds from the start of a window to that of the next
-    segments : embeddings are of these, by the id of their file; with `windows`, of windows inside these
-    kinds : kinds of copies, as `Channels` makes them; an embedding of kind `noise` has the id `utt1-noise`
-    longest : seconds of a recording or segment that are embedded at most, which bounds the memory
-    channel : the channel of files with several, from 1 on; None: their mean
-    quality : measure the quality of each copy
+    windows : the length in seconds of windows inside speech; None: whole recordings
+    hop : seconds from the start of one window to the start of the next
+    segments : file id -> the segments that are embedded; with `windows`, windows inside these segments
+    kinds : kinds of copies, as `Channels` makes them; the copy of `utt1` of kind `noise` has the id `utt1-noise`
+    longest : the most seconds of a recording or segment that are embedded, which bounds the memory
+    channel : the channel to read of files with several, from 1 on; None: the mean of all
+    quality : whether the quality of each copy is measured
 
     Example
     -------
@@ -61,7 +61,7 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """What became of one file: n embeddings of its pieces and of their copies.
+    """The result for one file: n embeddings of its pieces and of their copies, or the reason why there are none.
 
     >>> Embedded(AudioFile("a", "a.wav"), problems=("a.wav: is empty",)).ids
     ()
@@ -70,16 +70,16 @@ class Embedded:
     file: AudioFile
     ids: tuple[str, ...] = ()
     X: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # (n, d)
-    pieces: tuple[str, ...] = ()  # the id of the piece that each is a copy of; of a recording, that of its file
+    pieces: tuple[str, ...] = ()  # the id of the piece of which each is a copy; for whole recordings the id of the file
     kinds: tuple[str, ...] = ()  # the kind of each copy
-    spans: tuple[tuple[float, float], ...] = ()  # seconds of the file
-    qualities: Mapping[str, AudioQuality] = field(default_factory=dict)  # by id, also of recordings without speech
+    spans: tuple[tuple[float, float], ...] = ()  # the start and the end of each piece in the file, in seconds
+    qualities: Mapping[str, AudioQuality] = field(default_factory=dict)  # by id; copies without speech have them, too
     speech: Floats = field(default_factory=lambda: np.zeros((0, 2)))  # regions of speech, in seconds
-    notes: tuple[str, ...] = ()  # what was left out, and why
-    problems: tuple[str, ...] = ()  # what could not be read
+    notes: tuple[str, ...] = ()  # the pieces that were left out, and why
+    problems: tuple[str, ...] = ()  # why the file could not be read
 
     def without_vectors(self) -> Embedded:
-        """The same without `X`, which may be on the disk already."""
+        """Return the same without `X`, to save memory where the vectors are on the disk already."""
         return replace(self, X=np.zeros((0, 0), np.float32))
 
 
@@ -91,18 +91,19 @@ def embed_audio(
     detector: SpeechDetector | None = None,
     channels: Channels | None = None,
 ) -> Iterator[Embedded]:
-    """Yield what became of each file, in their order. A file that cannot be read says so in `problems`.
+    """Yield the embeddings of each file, in the order of the files.
 
-    Files are shared among as many threads as BLAS may use (OMP_NUM_THREADS); their number does not change a bit. Pieces
-    without speech get no embedding, and are named in `notes`.
+    A file that cannot be read has `problems` and no embeddings. Pieces without speech get no embedding, and are named
+    in `notes`. Files are shared among as many threads as BLAS may use (OMP_NUM_THREADS); their number does not change
+    the result.
 
     Parameters
     ----------
     extractor : the network
-    files : as `list_audio` gives them
-    pieces : what embeddings are taken of; None: whole recordings
-    detector : finds speech; None: by energy
-    channels : makes the copies
+    files : files of audio, as `list_audio` lists them
+    pieces : the parts of the recordings that are embedded; None: whole recordings
+    detector : finds speech; None: an `EnergyDetector`
+    channels : makes the copies; None: `Channels()`, with noises of its own
 
     Example
     -------
@@ -111,7 +112,7 @@ def embed_audio(
     ...         yield from zip(embedded.ids, embedded.X)
     """
     job = _Job(extractor, pieces or Pieces(), detector or EnergyDetector(), channels or Channels())
-    return in_order(job, files, flops=1e12)  # so many that threads are worth it
+    return in_order(job, files, flops=1e12)  # `in_order` uses threads for enough work only; a file is always enough
 
 
 class _Piece(NamedTuple):
@@ -124,7 +125,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is done to each file."""
+    """The work on each file."""
 
     extractor: Extractor
     pieces: Pieces
@@ -138,8 +139,6 @@ class _Job:
         copied: list[tuple[_Piece, str]] = []
         qualities: dict[str, AudioQuality] = {}
         notes: list[str] = []
-        problems: list[str] = []
-        speech = np.zeros((0, 2))
         try:
             speech, seconds, kept = self._speech(file)
             pieces = self._pieces(file, speech, seconds, notes)
@@ -159,16 +158,16 @@ class _Job:
                             ids.append(name)
                             copied.append((piece, kind))
         except DuopldaError as error:
-            # A file counts as a whole or not at all: half of the windows of one that breaks off are of no use.
+            # A file is embedded as a whole or not at all: half of the windows of a damaged file are of no use.
             return Embedded(file, problems=(str(error),))
         X = np.stack(vectors) if vectors else np.zeros((0, self.extractor.dim), np.float32)
         kinds = tuple(kind for _, kind in copied)
         spans = tuple((piece.start, min(piece.end, seconds)) for piece, _ in copied)
         pieces_of = tuple(piece.id for piece, _ in copied)
-        return Embedded(file, tuple(ids), X, pieces_of, kinds, spans, qualities, speech, tuple(notes), tuple(problems))
+        return Embedded(file, tuple(ids), X, pieces_of, kinds, spans, qualities, speech, tuple(notes))
 
     def _speech(self, file: AudioFile) -> tuple[Floats, float, list[Samples]]:
-        """Regions of speech, the seconds of the file, and its blocks if it is short enough to be kept, else none."""
+        """Regions of speech, the length of the file in seconds, and its blocks if it is short enough to be kept."""
         rate = self.detector.sample_rate or self.extractor.sample_rate
         most = self.pieces.longest * rate if rate == self.extractor.sample_rate else 0
         n = 0
@@ -187,7 +186,7 @@ class _Job:
         return regions, n / rate, kept
 
     def _pieces(self, file: AudioFile, speech: Floats, seconds: float, notes: list[str]) -> list[_Piece]:
-        """What is embedded of a file, in the order of its beginnings."""
+        """The parts of a file that are embedded, in the order of their beginnings."""
         if self.pieces.windows is not None:
             regions = speech if self.pieces.segments is None else _joined(self.pieces.segments[file.id])
             regions = regions[regions[:, 0] < seconds].clip(max=seconds)
@@ -196,7 +195,7 @@ class _Job:
                 notes.append(f"{file.path} has no speech in its {seconds:.1f} s, and no embedding")
             return windows
         if self.pieces.segments is None:
-            late = len(speech) and seconds > self.pieces.longest  # then it begins where speech does
+            late = len(speech) and seconds > self.pieces.longest  # a recording that is cut begins where speech begins
             wanted = [_Piece(file.id, float(speech[0, 0]) if late else 0.0, seconds)]
         else:
             segments = self.pieces.segments[file.id]
@@ -222,7 +221,7 @@ class _Job:
 
 
 def _name(file: AudioFile, piece: _Piece) -> str:
-    """A piece for messages."""
+    """The name of a piece for messages."""
     return file.path if piece.id == file.id else f"{file.path}: {piece.id}"
 
 
@@ -233,7 +232,7 @@ def _overlap(speech: Floats, piece: _Piece) -> float:
 
 
 def _joined(segments: Segments) -> Floats:
-    """Segments as regions (n, 2) in order, those that overlap or touch as one."""
+    """Segments as regions (n, 2) in order; segments that overlap or touch are one region."""
     regions: list[list[float]] = []
     for start, end in sorted(zip(segments.start.tolist(), segments.end.tolist(), strict=True)):
         if regions and start <= regions[-1][1]:
@@ -244,7 +243,7 @@ def _joined(segments: Segments) -> Floats:
 
 
 def _windows(name: str, speech: Floats, length: float, hop: float) -> list[_Piece]:
-    """Windows inside regions of speech; a shorter region is one window, and the last one ends with its region."""
+    """Windows inside regions of speech. A region shorter than a window is one window; the last ends with its region."""
     spans: list[tuple[float, float]] = []
     for start, end in speech.tolist():
         if end - start < SHORTEST_WINDOW:

@@ -1,4 +1,4 @@
-"""Extractors of speaker embeddings: ONNX files with the metadata of sherpa-onnx, which also runs them."""
+"""Extractors of speaker embeddings: ONNX files with the metadata of sherpa-onnx, which runs them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ from duoplda.io.common import PathLike, bad, need, open_binary, shown
 
 Samples = NDArray[np.float32]
 
-# What sherpa-onnx asks of each kind of extractor. Where one is absent or wrong, it ends the whole process.
+# The metadata that sherpa-onnx needs for each kind of extractor. If one is absent or wrong, it ends the whole process.
 _NUMBERS: dict[str, tuple[str, ...]] = {"wespeaker": ("sample_rate", "output_dim", "normalize_samples")}
 _NUMBERS["3d-speaker"] = _NUMBERS["wespeaker"]
 _NUMBERS["nemo"] = ("sample_rate", "output_dim", "feat_dim", "window_size_ms", "window_stride_ms")
-_ENDS = {"wespeaker": (1, 1), "3d-speaker": (1, 1), "nemo": (2, 2)}  # inputs and outputs at least
-_NORMALIZE = {"wespeaker": "global-mean", "3d-speaker": "global-mean", "nemo": "per_feature"}  # or nothing
+_ENDS = {"wespeaker": (1, 1), "3d-speaker": (1, 1), "nemo": (2, 2)}  # the least numbers of inputs and outputs
+_NORMALIZE = {"wespeaker": "global-mean", "3d-speaker": "global-mean", "nemo": "per_feature"}  # or an empty text
 _LARGEST = {"sample_rate": 192_000, "output_dim": 1 << 16, "normalize_samples": 1, "feat_dim": 1 << 12}
 WHERE = "extractors with it are published at github.com/k2-fsa/sherpa-onnx (releases, speaker-recognition models)"
 SAY_IT = f"say it (duoplda embed --metadata NAME=TEXT,...); {WHERE}"
-SHORTEST_SOUND = 0.025  # seconds: less than one frame of features gives no embedding but NaN
+SHORTEST_SOUND = 0.025  # seconds: with less than one frame of features, embeddings are NaN
 
 
 @dataclass(frozen=True, eq=False)
 class Extractor:
     """An extractor of speaker embeddings in an ONNX file, as WeSpeaker, 3D-Speaker, NeMo and sherpa-onnx publish them.
 
-    sherpa-onnx computes features and embeddings; the file's metadata tell it how. It uses one thread for a recording,
-    as the last digits depend on their number: the same samples then always give the same bits.
+    sherpa-onnx computes features and embeddings, as the file's metadata tell it. It uses one thread for a recording,
+    because the last digits depend on the number of threads: so the same samples always give the same bits. Embeddings
+    of different extractors cannot be compared.
 
     Parameters
     ----------
     path : the ONNX file
     lacking : metadata that the file lacks, such as `{"framework": "wespeaker", "sample_rate": "16000", ...}`. They
-        count as part of the file, also in `sha256`: with other metadata it is another extractor
+        count as part of the file, also in `sha256`: a file with other metadata is another extractor
 
     Example
     -------
@@ -61,9 +62,9 @@ class Extractor:
     path: PathLike
     lacking: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(init=False, repr=False)
-    sha256: str = field(init=False)  # of the file, and of what it lacked
-    sample_rate: int = field(init=False)  # of the samples that it takes
-    dim: int = field(init=False)  # of an embedding
+    sha256: str = field(init=False)  # of the file together with the metadata that it lacked
+    sample_rate: int = field(init=False)  # samples a second that it takes
+    dim: int = field(init=False)  # the dimension of its embeddings
     _network: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class Extractor:
             try:
                 config = sherpa.SpeakerEmbeddingExtractorConfig(model=os.fspath(path), num_threads=1)
                 network = sherpa.SpeakerEmbeddingExtractor(config)
-            except (RuntimeError, UnicodeDecodeError) as error:  # the latter where its message quotes the file
+            except (RuntimeError, UnicodeDecodeError) as error:  # the latter if its message quotes bytes of the file
                 cause = f"sherpa-onnx cannot load it ({' '.join(str(error).split())[:160]})"
                 raise bad(self.path, "", cause) from error
             with open_binary(path) as file:
@@ -105,18 +106,18 @@ class Extractor:
 
 
 def _together(path: PathLike, lacking: Mapping[str, str]) -> dict[str, str]:
-    """The metadata of a file, and those that it lacks."""
+    """The metadata of a file together with those that it lacks."""
     metadata = read_metadata(path)
     for name, text in lacking.items():
         if metadata.get(name, text) != text:
-            cause = f"says itself that its {name} is {shown(metadata[name])}, not {shown(text)}"
+            cause = f"has metadata of its own: its {name} is {shown(metadata[name])}, not {shown(text)}"
             raise bad(path, "", cause, "give only the metadata that it lacks")
     return {**metadata, **lacking}
 
 
 @contextmanager
 def _whole(path: PathLike, lacking: Mapping[str, str]) -> Iterator[PathLike]:
-    """The file, or for a while a copy that has the metadata too: sherpa-onnx reads them from the file alone."""
+    """The file, or a temporary copy that has the lacking metadata: sherpa-onnx reads them only from the file."""
     if not lacking:
         yield path
         return

@@ -1,7 +1,7 @@
-"""What has been embedded so far, on the disk, so that an interrupted run can be taken up again.
+"""A journal on the disk of the files that have been embedded, from which an interrupted run can continue.
 
-A text file: one line that says what is embedded and how, and then one line of JSON for each file of audio that is done.
-A line that was being written when the run ended is cut off, and its file is embedded anew.
+It is a text file: the first line describes the run, and then each audio file that is done has one line of JSON. A line
+that was being written when the run ended is cut off, and its file is embedded anew.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from duoplda.audio.listing import AudioFile
 from duoplda.audio.quality import AudioQuality
 from duoplda.io.common import PathLike, bad, system_error
 
-Entries = dict[str, tuple[int, list[Any]]]  # by the id of a file: where its line begins, and what the file was
+Entries = dict[str, tuple[int, list[Any]]]  # id of a file -> where its line begins, and the identity of the file
 
 
 class Journal:
-    """The files that have been embedded so far.
+    """The files that have been embedded so far, on the disk.
 
     Parameters
     ----------
-    path : the file; what is in it is replaced unless `resume` is given
-    job : what is embedded and how; a journal of another job is refused
-    resume : go on from the file, if it is there
+    path : the file of the journal; it is replaced unless `resume` is given
+    job : a description of the run (the extractor and all options); a journal of another run is an error
+    resume : continue from the file, if it exists
 
     Example
     -------
@@ -69,14 +69,14 @@ class Journal:
         return len(self._entries)
 
     def remove(self) -> None:
-        """Remove the file: the run has ended well, or there is nothing in it."""
+        """Remove the file, after a run that has ended well or that has written nothing."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
     def through(
         self, files: Sequence[AudioFile], embed: Callable[[Sequence[AudioFile]], Iterator[Embedded] | list[Embedded]]
     ) -> Iterator[Embedded]:
-        """Yield what became of each file: as it is written here, or else by `embed`, and then it is written."""
+        """Yield the result of each file: from the journal or, if it has none, from `embed`, and it is then written."""
         ready = {file.id for file in files if self._entries.get(file.id, (0, None))[1] == _identity(file)}
         fresh = iter(embed([file for file in files if file.id not in ready]))
         for file in files:
@@ -84,27 +84,27 @@ class Journal:
                 yield self._load(file)
                 continue
             one = next(fresh)
-            if not one.problems:  # what could not be read is tried again
+            if not one.problems:  # a file that could not be read is tried again by the next run
                 self._write(one)
             yield one
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Make what the system refuses, such as a write to a full disk, an error of this file."""
+        """Turn an error of the system, such as a full disk, into an error that names this file."""
         try:
             yield
         except OSError as error:
             raise system_error(self.path, error) from error
 
     def _read(self, header: str) -> Entries:
-        """Find the lines that are there, and cut off what follows the last whole one."""
+        """Find the lines of the file, and cut off what follows the last whole one."""
         first = self._file.readline()
         if not first.endswith(b"\n"):  # a new file, or one that ended in its first line
             self._truncate(0)
             self._append(header)
             return {}
         if first.decode("utf-8", "replace").rstrip("\n") != header:
-            cause = "is of a run with other options, another extractor or other noises, or is no state of a run"
+            cause = "is of a run with other options, another extractor or other noises, or is not a journal of a run"
             raise bad(self.path, "", cause, "repeat the options of that run, or leave out `resume`")
         entries: Entries = {}
         end = self._file.tell()
@@ -148,11 +148,11 @@ class Journal:
         try:
             return _embedded(file, json.loads(self._file.readline()))
         except (ValueError, KeyError, TypeError) as error:
-            raise bad(self.path, "", f"what it says of {file.id} is damaged", "leave out `resume`") from error
+            raise bad(self.path, "", f"its line for {file.id} is damaged", "leave out `resume`") from error
 
 
 def _embedded(file: AudioFile, entry: dict[str, Any]) -> Embedded:
-    """What a line says of a file."""
+    """The result for a file, from its line."""
     ids, pieces, kinds, notes = (tuple(entry[name]) for name in ("ids", "pieces", "kinds", "notes"))
     X = np.frombuffer(base64.b64decode(entry["X"]), np.float32).reshape(entry["shape"])
     spans = tuple((start, end) for start, end in entry["spans"])
@@ -162,7 +162,7 @@ def _embedded(file: AudioFile, entry: dict[str, Any]) -> Embedded:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A whole line; None where it is not one."""
+    """The contents of a line; None if the line is not whole."""
     with suppress(ValueError, KeyError, IndexError, TypeError):
         entry = json.loads(line)
         return entry if line.endswith(b"\n") and isinstance(entry["file"][0], str) else None
@@ -170,7 +170,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _identity(file: AudioFile) -> list[Any]:
-    """What a file is, as far as its embeddings depend on it: a file that has been changed is embedded anew."""
+    """The identity of a file by its name, size and time of change: a file that has changed is embedded anew."""
     try:
         status = os.stat(file.path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which audio is read: files, folders of them, and Kaldi's wav.scp."""
+"""Lists the audio to be read: files, folders of them, and Kaldi's wav.scp."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from duoplda.io.common import PathLike, bad, open_lines, shown
 
-# Of a folder, files with these names are read; a file that is named, or listed, may be called anything.
+# In folders, files with these endings are read; a file that is given by name, or in a list, may have any ending.
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")
-LONGEST_LINE = 1 << 16  # bytes of a list; a longer line is taken for damage
+LONGEST_LINE = 1 << 16  # bytes of a line in a list; a longer line is taken for damage
 
 
 @dataclass(frozen=True)
 class AudioFile:
-    """A file of audio, and what it is called.
+    """A file of audio, and its id.
 
     >>> AudioFile("ann/1", "audio/ann/1.wav").folder
     'ann'
@@ -28,12 +28,12 @@ class AudioFile:
 
     @property
     def folder(self) -> str:
-        """The first part of an id with slashes in it: the folder, of files of a folder."""
+        """The first part of an id with slashes, which is a folder for files of a folder; otherwise an empty text."""
         return self.id.rpartition("/")[0].partition("/")[0]
 
     @property
     def first_word(self) -> str:
-        """The name of the file up to its first `-` or `_`: `ann` of `ann-call1` and of `ann_1`; else nothing."""
+        """The name up to its first `-` or `_`, such as `ann` for `ann-call1` and `ann_1`; otherwise an empty text."""
         match = re.match("([^-_]+)[-_]", self.id.rpartition("/")[2])
         return match[1] if match else ""
 
@@ -43,9 +43,10 @@ def list_audio(sources: PathLike | Sequence[PathLike]) -> list[AudioFile]:
 
     Parameters
     ----------
-    sources : one or more of: a file, whose id is its name without the ending; a folder, of which all files are read
-        that end in .wav, .flac, .mp3 and the like, also in folders below it, by ids such as `ann/call1`; a list as
-        Kaldi's `wav.scp` (its name ends in .scp), lines `id file`. No command is run: a list with pipes is refused.
+    sources : one or several sources. A file has its name without the ending as its id. Of a folder, and of folders in
+        it, all files are read that end in .wav, .flac, .mp3 and the like, with ids such as `ann/call1`. A list like
+        Kaldi's `wav.scp` (its name ends in .scp) has lines `id file`. Commands are never run: a list with pipes is an
+        error.
 
     Example
     -------
@@ -72,7 +73,7 @@ def _files(source: PathLike) -> Iterable[AudioFile]:
 
 
 def _of_folder(folder: Path) -> list[AudioFile]:
-    """The audio of a folder, and of those below it, in the order of their names."""
+    """The audio files of a folder, and of folders in it, in the order of their ids."""
     files = []
     for path, folders, names in os.walk(folder):
         folders.sort()
@@ -81,12 +82,12 @@ def _of_folder(folder: Path) -> list[AudioFile]:
                 whole = Path(path, name)
                 files.append(AudioFile(whole.relative_to(folder).with_suffix("").as_posix(), str(whole)))
     if not files:
-        raise bad(folder, "", "has no audio in it", f"files that end in {' '.join(SUFFIXES)} are read")
+        raise bad(folder, "", "has no audio files", f"files that end in {' '.join(SUFFIXES)} are read")
     return sorted(files, key=lambda file: file.id)
 
 
 def _listed(path: PathLike) -> Iterator[AudioFile]:
-    """The lines of a wav.scp."""
+    """The files in the lines of a wav.scp."""
     n = 0
     with open_lines(path) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE), b""), 1):
@@ -110,16 +111,16 @@ def _listed(path: PathLike) -> Iterator[AudioFile]:
 
 
 def _beside(path: PathLike, file: str) -> str:
-    """A relative name is looked for from the current folder, as Kaldi does, then from that of the list."""
+    """The path of a relative name: from the current folder, as in Kaldi, or from the folder of the list."""
     beside = Path(path).parent / file
     return str(beside) if not os.path.exists(file) and beside.exists() else file
 
 
 def _check_ids(files: Sequence[AudioFile]) -> None:
-    """Refuse two files of one id."""
+    """Refuse two files with one id."""
     first: dict[str, str] = {}
     for file in files:
         if file.id in first:
             remedy = "list them with ids of their own in a wav.scp, or give the folder above them"
-            raise bad(file.path, "", f"has the id {shown(file.id)}, as {first[file.id]} has", remedy)
+            raise bad(file.path, "", f"has the same id as {first[file.id]}: {shown(file.id)}", remedy)
         first[file.id] = file.path

@@ -1,8 +1,8 @@
-"""What an ONNX file says of itself: its metadata, and the names of what goes in and comes out.
+"""Reads the metadata of an ONNX file, and the names of its inputs and outputs.
 
-sherpa-onnx ends the whole process where these are not as it expects, so they are looked at before. ONNX is Protocol
-Buffers: messages of fields, each with a number, a type and a value. All that is not asked for, the weights of the
-network among them, is skipped without being read.
+sherpa-onnx ends the whole process if these are not as it expects, so they are checked first. ONNX is in the format of
+Protocol Buffers: messages of fields, each with a number, a type and a value. Fields that are not needed, such as the
+weights of the network, are skipped without being read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import IO
 from duoplda.errors import DuopldaError
 from duoplda.io.common import PathLike, bad, first_bytes, open_binary
 
-GRAPH = 7  # numbers of fields: of the outermost message
-METADATA_FIELD = 14
-INPUT = 11  # of the graph
-OUTPUT = 12
+GRAPH = 7  # the number of this field in the outermost message
+METADATA_FIELD = 14  # the same
+INPUT = 11  # the number of this field in the message of the graph
+OUTPUT = 12  # the same
 LONGEST_FIELD = 1 << 20  # bytes of an entry of the metadata, or of the description of an input
 
 
 def read_metadata(path: PathLike) -> dict[str, str]:
-    """Read the metadata of an ONNX file, without a library for it.
+    """Read the metadata of an ONNX file. No library for ONNX is needed.
 
     Example
     -------
@@ -56,7 +56,7 @@ def read_ends(path: PathLike) -> tuple[list[str], list[str]]:
 
 
 def metadata_fields(metadata: Mapping[str, str]) -> bytes:
-    """Metadata as bytes that may follow those of an ONNX file: fields of a message may stand in any order.
+    """Return metadata as bytes to append to an ONNX file: fields of a message may be in any order.
 
     >>> metadata_fields({"rate": "16000"})
     b'r\\r\\n\\x04rate\\x12\\x0516000'
@@ -77,13 +77,13 @@ def _bytes(number: int, value: bytes) -> bytes:
 
 
 def _opened(path: PathLike) -> IO[bytes]:
-    """Open a file that is neither empty, nor packed, nor a pickle."""
+    """Open a file that is not empty, compressed or a pickle."""
     first_bytes(path)
     return open_binary(path)
 
 
 def _messages(path: PathLike, file: IO[bytes], end: int, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the number of each field of a message that holds bytes, and where it ends; the file stands at its value."""
+    """Yield the number and the end of each field of a message that holds bytes, with the file at its value."""
     position = start
     while position < end:
         file.seek(position)
@@ -104,7 +104,7 @@ def _texts(path: PathLike, file: IO[bytes], end: int) -> dict[int, str]:
 
 
 def _field(path: PathLike, file: IO[bytes]) -> tuple[int, int, int]:
-    """Read the head of a field: its number, its type, and the number of bytes of its value that follow."""
+    """Read the head of a field: its number, its type, and how many bytes of its value follow."""
     head = _varint(path, file)
     kind = head & 7
     if kind == 0:
@@ -116,7 +116,7 @@ def _field(path: PathLike, file: IO[bytes]) -> tuple[int, int, int]:
 
 
 def _varint(path: PathLike, file: IO[bytes]) -> int:
-    """Read an integer of seven bits a byte, the lowest first."""
+    """Read an integer with seven bits in each byte, the lowest first."""
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)
@@ -129,5 +129,5 @@ def _varint(path: PathLike, file: IO[bytes]) -> int:
 
 
 def _damaged(path: PathLike) -> DuopldaError:
-    """The error for a file that is no ONNX."""
-    return bad(path, "", "is no ONNX file, or is cut short", "download it again")
+    """The error for a file that is not in the ONNX format."""
+    return bad(path, "", "is not an ONNX file, or is cut short", "download it again")

@@ -1,4 +1,4 @@
-"""What is known of a recording's quality from its samples: how much speech, noise, clipping, bandwidth, loudness."""
+"""Measures of a recording's quality from its samples: speech, noise, clipping, bandwidth and loudness."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from duoplda.audio.speech import FRAME, QUIETEST, EnergyDetector, Floats, Samples, frames_of
 from duoplda.io import QualityTable
 
-FULL_SCALE = 0.99  # samples from here on are taken to be clipped: resampling moves them a little
-SNR_RANGE = (-10.0, 60.0)  # dB: beyond it the estimate says nothing
-FAINT = 55.0  # dB below the loudest half kilohertz: what is fainter is no speech, but traces of filters and rounding
+FULL_SCALE = 0.99  # larger samples are taken to be clipped; it is less than 1, as resampling moves them a little
+SNR_RANGE = (-10.0, 60.0)  # dB: the estimate says nothing beyond it
+FAINT = 55.0  # dB below the loudest band: fainter bands have no speech, but traces of filters and rounding
 
 
 @dataclass(frozen=True)
 class AudioQuality:
-    """Measures of a recording; what cannot be measured, as there is no speech, is NaN.
+    """Measures of a recording. Measures of speech are NaN if there is no speech.
 
     >>> quality = measure_quality(np.zeros(16000, np.float32), 16000)
     >>> quality.seconds, quality.speech, quality.silence
@@ -27,23 +27,24 @@ class AudioQuality:
 
     seconds: float  # of audio
     speech: float  # seconds of speech
-    silence: float  # the share of the time that is no speech
-    snr: float  # dB between speech and noise, an estimate; about right from 0 to 30
+    silence: float  # the share of the time without speech
+    snr: float  # dB between speech and noise, an estimate that is about right from 0 to 30
     clipping: float  # the share of samples at full scale
     bandwidth: float  # Hz up to which there is speech: 3,400 or 4,000 for a telephone call in a wide-band file
     loudness: float  # dB of the speech below full scale (root mean square)
 
 
 def measure_quality(samples: Samples, rate: int, speech: Floats | None = None) -> AudioQuality:
-    """Measure a recording.
+    """Measure the quality of a recording.
 
-    The noise is the tenth percentile of the power around each 10 ms: the SNR is what speech has above it. The bandwidth
-    is where the spectrum of the speech ends, in steps of 250 Hz.
+    The noise is the tenth percentile of the power around each 10 ms, and the SNR compares the remaining power of the
+    speech with it. So noise that is only there while somebody speaks is not measured. The bandwidth is the end of the
+    spectrum of the speech, in steps of 250 Hz.
 
     Parameters
     ----------
-    samples, rate : the samples (n,), and how many a second has
-    speech : regions of speech, (k, 2) seconds; None: those that `EnergyDetector` finds
+    samples, rate : the samples (n,), and their number per second
+    speech : regions of speech, (k, 2) in seconds; None: those that `EnergyDetector` finds
 
     Example
     -------
@@ -65,7 +66,7 @@ def measure_quality(samples: Samples, rate: int, speech: Floats | None = None) -
 
 
 def _of_speech(samples: Samples, rate: int, speech: Floats) -> tuple[float, float, float]:
-    """SNR, bandwidth and loudness; NaN where there is no speech."""
+    """SNR, bandwidth and loudness; NaN if there is no speech."""
     size = round(FRAME * rate)
     window = np.hanning(2 * size)
     powers = [np.zeros(0)]
@@ -89,7 +90,7 @@ def _of_speech(samples: Samples, rate: int, speech: Floats) -> tuple[float, floa
 
 
 def _bandwidth(spectrum: Floats, rate: int) -> float:
-    """Where a spectrum (from 0 to half the rate) ends, in steps of 250 Hz."""
+    """The upper end of a spectrum (from 0 to half the rate), in steps of 250 Hz."""
     width = 250.0
     frequency = np.linspace(0, rate / 2, len(spectrum))
     band = np.minimum(frequency // width, rate / 2 // width - 1).astype(int)
@@ -99,13 +100,13 @@ def _bandwidth(spectrum: Floats, rate: int) -> float:
 
 
 def _inside(frames: NDArray[np.int64], regions: Floats) -> NDArray[np.bool_]:
-    """Which frames have their middle in one of the regions, which are in order and apart."""
+    """Whether the middle of each frame is in one of the regions, which are in order and do not overlap."""
     times = (frames + 1) * FRAME
     return np.asarray(np.searchsorted(regions[:, 0], times, "right") > np.searchsorted(regions[:, 1], times, "right"))
 
 
 def quality_table(qualities: Mapping[str, AudioQuality]) -> QualityTable:
-    """Make the table that calibration takes, with a row for each recording.
+    """Make the table of measures that calibration takes, with a row for each recording.
 
     >>> table = quality_table({"a": AudioQuality(2.0, 1.5, 0.25, 20.0, 0.0, 8000.0, -26.0)})
     >>> table.numbers("speech").tolist(), sorted(table.columns)[:3]

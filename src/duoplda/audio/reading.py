@@ -1,6 +1,6 @@
-"""Audio files as samples: any format that libsndfile reads, at the rate that is asked for, in blocks.
+"""Reads audio files in any format of libsndfile as blocks of samples, resampled to a given rate.
 
-soundfile reads and soxr resamples. The samples do not depend on the size of the blocks, to the last bit.
+soundfile reads and soxr resamples. The samples are the same to the last bit whatever the size of the blocks.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from duoplda.io.common import HeldText, PathLike, bad, file_size, guarded, need,
 from duoplda.io.received import TooLarge
 
 Samples = NDArray[np.float32]
-Span = tuple[int, int]  # of samples: from the first to before the second
+Span = tuple[int, int]  # numbers of samples: the first one, and the one after the last
 
-RATES = (4_000, 768_000)  # of files, in Hz; another is taken for damage
-BLOCK = 1 << 18  # samples that are read at once, of all channels together
-UNKNOWN = 1 << 60  # frames: libsndfile says so, or more, where only reading to the end would tell
-UNKNOWN_BYTES = 0x7FFF0000  # of RIFF: programs that write into a pipe declare so much, or more
+RATES = (4_000, 768_000)  # the range of the rates of files, in Hz; another rate is taken for damage
+BLOCK = 1 << 18  # samples that are read at once, in all channels together
+UNKNOWN = 1 << 60  # libsndfile declares at least this number of frames if it would have to read to the end to know
+UNKNOWN_BYTES = 0x7FFF0000  # programs that write RIFF into a pipe declare at least this number of bytes
 
 
 def read_audio(path: PathLike, rate: int | None = None, channel: int | None = None) -> tuple[Samples, int]:
-    """Read a whole file: samples (n,) between -1 and 1, and their rate.
+    """Read a whole file: samples (n,) between -1 and 1, and their rate. For long files, use `audio_blocks`.
 
     Parameters
     ----------
     path : the file, in any format that libsndfile reads: WAV, FLAC, OGG, MP3, NIST SPHERE, ...
-    rate : samples a second; those of a file with another rate are resampled. None: as in the file
-    channel : which channel, from 1 on; None: the mean of all
+    rate : samples per second; a file with another rate is resampled. None: the rate of the file
+    channel : the number of the channel, from 1 on; None: the mean of all
 
     Example
     -------
@@ -52,7 +52,7 @@ def read_audio(path: PathLike, rate: int | None = None, channel: int | None = No
 
 
 def audio_rate(path: PathLike) -> int:
-    """Return how many samples a second a file has.
+    """Return the rate of a file, in samples per second.
 
     >>> import tempfile, soundfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def audio_rate(path: PathLike) -> int:
 
 
 def audio_blocks(path: PathLike, rate: int, channel: int | None = None) -> Iterator[Samples]:
-    """Yield the samples of a file at a rate, in blocks; the parameters are those of `read_audio`.
+    """Yield the samples of a file in blocks, resampled to a rate; the parameters are those of `read_audio`.
 
     >>> import tempfile, soundfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -98,11 +98,13 @@ def audio_blocks(path: PathLike, rate: int, channel: int | None = None) -> Itera
 
 
 def received_audio(data: bytes, rate: int, longest: float) -> Samples:
-    """Read a recording that came over a network as the bytes of a file, at a rate; the mean of its channels.
+    """Read a recording from the bytes of a file that came over a network: the mean of its channels, at a rate.
 
     Parameters
     ----------
-    longest : seconds; a recording is refused as soon as more of it has been unpacked
+    data : the bytes of the file
+    rate : samples per second
+    longest : the most seconds; a longer recording is an error as soon as that much of it has been decoded
 
     Example
     -------
@@ -123,9 +125,9 @@ def received_audio(data: bytes, rate: int, longest: float) -> Samples:
 
 
 def audio_spans(blocks: Iterable[Samples], spans: Iterable[Span]) -> Iterator[Samples]:
-    """Yield the samples of each span, in the order of their first samples; blocks are held only while they are needed.
+    """Yield the samples of each span; spans must be in the order of their first samples.
 
-    Beyond the end of the blocks there is nothing: a span may come out shorter, or empty.
+    Blocks are held only while they are needed. A span that reaches beyond the end of the blocks is shorter, or empty.
 
     >>> [part.tolist() for part in audio_spans([np.arange(3.0), np.arange(3.0, 6)], [(1, 4), (2, 3), (5, 9)])]
     [[1.0, 2.0, 3.0], [2.0], [5.0]]
@@ -140,7 +142,7 @@ def audio_spans(blocks: Iterable[Samples], spans: Iterable[Span]) -> Iterator[Sa
         n = first + len(kept)
         while n < stop and (block := next(coming, None)) is not None:
             n += len(block)
-            if n <= start:  # nothing of it, or of what was kept, is needed
+            if n <= start:  # neither this block nor the samples that were kept are needed
                 parts = [block[:0]]
                 first = n
             else:
@@ -152,14 +154,14 @@ def audio_spans(blocks: Iterable[Samples], spans: Iterable[Span]) -> Iterator[Sa
 
 
 def _one_channel(block: Samples, channel: int | None) -> Samples:
-    """Of samples (n, channels), those of one channel, or their mean."""
+    """The samples of one channel, or the mean of all, from samples (n, channels)."""
     if block.shape[1] == 1:
         return block[:, 0]
     return block.mean(axis=1, dtype=np.float32) if channel is None else np.ascontiguousarray(block[:, channel - 1])
 
 
 def _check_samples(path: PathLike, samples: Samples, n: int, rate: int) -> None:
-    """Refuse samples that are no numbers."""
+    """Refuse samples that are NaN or infinite."""
     wrong = ~np.isfinite(samples)
     if wrong.any():
         seconds = (n + int(wrong.argmax())) / rate
@@ -167,7 +169,7 @@ def _check_samples(path: PathLike, samples: Samples, n: int, rate: int) -> None:
 
 
 def _check_length(path: PathLike, n: int, declared: int, rate: int) -> None:
-    """Refuse a file that has no samples, or fewer than it says."""
+    """Refuse a file that has no samples, or fewer than it declares."""
     if n == 0:
         raise bad(path, "", "holds no samples")
     if declared < UNKNOWN and n < declared:
@@ -177,7 +179,7 @@ def _check_length(path: PathLike, n: int, declared: int, rate: int) -> None:
 
 @contextmanager
 def _opened(path: PathLike) -> Iterator[Any]:
-    """Open a file of audio, after a look at whether it can be one."""
+    """Open a file of audio, after a check of its header and before one of its rate."""
     soundfile = need("soundfile")
     _check_riff(path)
     with _reading(path):
@@ -190,7 +192,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
 
 @contextmanager
 def _reading(path: PathLike) -> Iterator[None]:
-    """Turn what soundfile raises on a damaged file into our error; its message would name the file once more."""
+    """Turn an error of soundfile on a damaged file into ours, without the name of the file in its message."""
     soundfile = need("soundfile")
     with guarded(path, "audio"):
         try:
@@ -201,7 +203,7 @@ def _reading(path: PathLike) -> Iterator[None]:
 
 
 def _check_riff(path: PathLike) -> None:
-    """Refuse a WAV file whose samples are fewer than its header says: libsndfile reads what there is, and is silent."""
+    """Refuse a WAV file with fewer samples than its header declares: libsndfile would read it without an error."""
     size = len(path.data) if isinstance(path, HeldText) else file_size(path)
     if not size:
         raise bad(path, "", "is empty")

@@ -1,4 +1,4 @@
-"""Where speech is in a recording: a detector by energy, and Silero's network where the user has its ONNX file."""
+"""Finds speech in a recording, by its energy or, if the user has its ONNX file, by Silero's network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Samples = NDArray[np.float32]
 FRAME = 0.01  # seconds
 QUIETEST = -120.0  # dB: the level of digital silence
 SILERO = ((["c", "h", "input", "sr"], ["cn", "hn", "output"]), (["input", "sr", "state"], ["output", "stateN"]))
-BANDS = np.geomspace(150.0, 3800.0, 9)  # Hz: eight bands that a telephone passes, too
+BANDS = np.geomspace(150.0, 3800.0, 9)  # Hz: the edges of eight bands, which telephones transmit as well
 
 
 class SpeechDetector(Protocol):
-    """Anything that finds regions of speech in the samples of a recording, which come in blocks.
+    """Anything that finds regions of speech in the samples of a recording, which are given in blocks.
 
     >>> class Everything:
     ...     sample_rate = None
@@ -36,29 +36,32 @@ class SpeechDetector(Protocol):
 
     @property
     def sample_rate(self) -> int | None:
-        """The rate of the samples that it takes; None: any."""
+        """The rate of the samples that it takes; None: any rate."""
 
     def regions(self, blocks: Iterable[Samples], rate: int) -> Floats:
-        """Return where speech starts and ends, (n, 2) seconds, in order and apart from each other."""
+        """Return the starts and ends of speech, (n, 2) in seconds, in order and without overlap."""
 
 
 @dataclass(frozen=True)
 class EnergyDetector:
-    """Finds speech by its level above the noise of the recording: in quiet and in steady noise, not among other sounds.
+    """Finds speech by its level above the noise of the recording.
 
     In each of eight bands from 150 to 3,800 Hz the level of every 10 ms is compared with the noise of that band, a low
-    percentile over the recording. Frames are speech where the bands are `threshold` dB above their noise on average. A
-    recording whose level hardly changes, or that is silent, has no speech. Music, voices in the background, and noise
-    that becomes louder in the middle of a recording are taken for speech.
+    percentile over the recording. A frame is speech if the bands are `threshold` dB above their noise on average. A
+    recording whose level hardly changes, or that is silent, has no speech.
+
+    It is for quiet recordings and steady noise. It takes music, voices in the background, and noise that becomes louder
+    in the middle of a recording for speech.
 
     Parameters
     ----------
-    threshold : dB above the noise from which on a frame is speech; steady noise reaches 2.4
+    threshold : dB above the noise at which a frame is speech; steady noise reaches 2.4
     peak : dB above the noise that a region must reach somewhere; speech reaches 4.8 in noise 5 dB louder than itself
-    depth : dB below the loudest band that noise is taken to lie at most: digital silence is not measured from
-    quietest : dB below full scale; sounds that are quieter are no speech
+    depth : the noise is taken to lie at most this many dB below the loudest band, so that digital silence does not
+        count as noise
+    quietest : dB below full scale; quieter sounds are not speech
     longest_pause : seconds; shorter pauses belong to the speech around them
-    shortest : seconds; shorter sounds are no speech
+    shortest : seconds; shorter sounds are not speech
 
     Example
     -------
@@ -79,7 +82,7 @@ class EnergyDetector:
     sample_rate: ClassVar[int | None] = None
 
     def regions(self, blocks: Iterable[Samples], rate: int) -> Floats:
-        """Return where speech starts and ends, (n, 2) seconds."""
+        """Return the starts and ends of speech, (n, 2) in seconds."""
         levels = band_levels(blocks, rate)
         if not len(levels):
             return np.zeros((0, 2))
@@ -91,13 +94,15 @@ class EnergyDetector:
         return (regions[long & np.array(reached, bool)] + np.array([0, 1])) * FRAME
 
     def _above_noise(self, levels: NDArray[np.float32]) -> Floats:
-        """How far the bands are above their noise on average, in dB, (n,)."""
-        smooth = [_smoothed(band).astype(np.float32) for band in levels.T]  # one after another: there may be hours
+        """(n,) how many dB the bands are above their noise on average."""
+        smooth = [
+            _smoothed(band).astype(np.float32) for band in levels.T
+        ]  # band by band, as there may be hours of audio
         loudest = max(float(np.percentile(band, 98)) for band in smooth)
         above = np.zeros(len(levels))
         for band in smooth:
             noise = max(float(np.percentile(band, 5)), loudest - self.depth, self.quietest)
-            # A band that is far above the others (a whistle) counts 20 dB at most.
+            # One band far above its noise (a whistle) must not decide alone, so a band counts at most 20 dB.
             above += np.clip(band - noise, 0, 20) / len(smooth)
         return above
 
@@ -109,7 +114,7 @@ class SileroDetector:
     Parameters
     ----------
     path : the file silero_vad.onnx
-    threshold : the probability of speech from which on it is taken for that
+    threshold : the probability of speech above which a sound is taken for speech
 
     Example
     -------
@@ -123,7 +128,7 @@ class SileroDetector:
     sample_rate: ClassVar[int] = 16000
 
     def regions(self, blocks: Iterable[Samples], rate: int) -> Floats:
-        """Return where speech starts and ends, (n, 2) seconds."""
+        """Return the starts and ends of speech, (n, 2) in seconds."""
         if rate != self.sample_rate:
             raise DuopldaError(f"Silero's detector takes {self.sample_rate} samples a second, not {rate}")
         inputs, outputs = read_ends(self.path)
@@ -140,7 +145,7 @@ class SileroDetector:
         return np.array(ends, float).reshape(-1, 2) / rate
 
     def _ends(self, detector: object, blocks: Iterable[Samples]) -> Iterator[tuple[int, int]]:
-        """Yield the first sample of each region, and the one after its last."""
+        """Yield the first sample of each region, and the sample after its last one."""
         for block in blocks:
             for i in range(0, len(block), self.sample_rate):  # its buffer holds a minute
                 detector.accept_waveform(block[i : i + self.sample_rate])  # type: ignore[attr-defined]
@@ -158,7 +163,7 @@ def _waiting(detector: object) -> Iterator[tuple[int, int]]:
 
 
 def band_levels(blocks: Iterable[Samples], rate: int) -> NDArray[np.float32]:
-    """Return the level of each of eight bands around each 10 ms in dB below full scale, (n, 8).
+    """Return (n, 8) the level of eight bands around each 10 ms, in dB relative to full scale.
 
     The levels do not depend on how the samples are cut into blocks. An hour takes 12 MB.
 
@@ -181,7 +186,7 @@ def band_levels(blocks: Iterable[Samples], rate: int) -> NDArray[np.float32]:
 
 
 def frames_of(blocks: Iterable[Samples], size: int, most: int = 4096) -> Iterator[NDArray[np.float32]]:
-    """Yield overlapping frames (n, 2 size), one every `size` samples; a last one that is not full is left out."""
+    """Yield overlapping frames (n, 2 size), one every `size` samples, without a last frame that is not full."""
     left = np.zeros(0, np.float32)
     for block in blocks:
         left = np.concatenate([left, block])
@@ -199,7 +204,7 @@ def _smoothed(levels: NDArray[np.float32], width: int = 9) -> Floats:
 
 
 def _filled(speech: NDArray[np.bool_], longest_pause: int) -> NDArray[np.int64]:
-    """Regions of frames that are speech, (n, 2): the first frame, and the one after the last; short pauses belong."""
+    """Regions of speech with short pauses filled, (n, 2): the first frame, and the one after the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], speech, [False]]).astype(np.int8)))
     starts, ends = edges[::2], edges[1::2]
     pause = starts[1:] - ends[:-1] > longest_pause

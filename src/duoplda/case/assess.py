@@ -25,7 +25,7 @@ from duoplda.case.result import (
     SessionShare,
     Support,
 )
-from duoplda.case.structure import FEWEST_SPEAKERS, Pool, Shape, nearest, shape_of
+from duoplda.case.structure import FEWEST_SPEAKERS, Pool, Shape, lacking, nearest, shape_of
 from duoplda.case.validation import expanded, support, validate
 from duoplda.data import Recordings
 from duoplda.errors import DuopldaError, some
@@ -151,7 +151,7 @@ class Case:
         self.pool = Pool(pool, self.seed)
         self._references: dict[tuple[Shape, bool], Reference] = {}
         self.shape = shape_of(known, questioned, self.people.occasion is not None)
-        self.match = nearest(self.pool, self.shape, self.models.whole.ratio_model_)
+        self.drawn = nearest(self.pool, self.shape, self.models.whole.ratio_model_)
 
     def _refuse_few(self, n: int) -> None:
         if n < FEWEST_SPEAKERS:
@@ -176,10 +176,10 @@ class Case:
         unlabelled = [part.kind is None for part in parts]
         if any(unlabelled) and not all(unlabelled):
             names = zip(("the population", "the known side", "the questioned side"), unlabelled, strict=True)
-            lacking = " and ".join(name for name, lacks in names if lacks)
+            unlabelled_parts = " and ".join(name for name, lacks in names if lacks)
             self.notes.append(
-                f"The kinds of channels of {lacking} are not labelled, so the structure of the case counts recordings "
-                "of any kind alike."
+                f"The kinds of channels of {unlabelled_parts} are not labelled, so the structure of the case counts "
+                "recordings of any kind alike."
             )
             return self.people.without_kinds(), self.known.without_kinds(), self.questioned.without_kinds()
         return parts
@@ -197,7 +197,7 @@ class Case:
     @cached_property
     def main(self) -> Reference:
         """Pairs of the population in the structure of the case, or in the nearest one that it can fill."""
-        return self.reference(self.match.shape)
+        return self.reference(self.drawn)
 
     def own(self, model: Backend, known: Material, questioned: Material, calibrated: bool = True) -> float:
         """Return the ratio of two sets of recordings, by the model's own calibration or without any."""
@@ -225,7 +225,7 @@ class Case:
                 n_used=main.M,
                 known=main.shape.side("known"),
                 questioned=main.shape.side("questioned"),
-                lacking=self.match.lacking,
+                lacking=lacking(self.pool, self.shape, self.drawn),
             ),
             validation=validate(main, times, self.confidence),
             ratio=ratio,
@@ -295,7 +295,7 @@ class Case:
         first, second = (part.without_kinds() if unlabelled else part for part in (known, questioned))
         shape = shape_of(first, second, self.people.occasion is not None)
         model = self.models.whole if adapted else self.model
-        reference = self.reference(nearest(self.pool, shape, model.ratio_model_).shape, adapted)
+        reference = self.reference(nearest(self.pool, shape, model.ratio_model_), adapted)
         scale, offset = reference.map
         return scale * self.own(model, known, questioned) + offset, reference
 

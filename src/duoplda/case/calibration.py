@@ -89,7 +89,7 @@ def resampled(trials: PopulationPairs, times: Floats) -> Floats:
     """Return (R, 2) scales and offsets where speaker i is taken times[r, i] times, for `times` (R, M).
 
     The trials are first summed up on a lattice, each shared between its two neighbours. That keeps their number and
-    their mean, and makes the time independent of the number of trials.
+    their mean, and changes a ratio by less than the width of a line in a picture.
     """
     low = float(trials.scores.min())
     width = max(float(trials.scores.max()) - low, 1e-9) / (KNOTS - 1)

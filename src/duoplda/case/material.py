@@ -95,7 +95,7 @@ class Material:
 def same_vectors(first: NDArray[Any], second: NDArray[Any]) -> Iterator[tuple[int, int]]:
     """Yield pairs of rows, one of `first` (n, d) and one of `second` (m, d), that are the very same vector.
 
-    Two recordings never have the same embedding to the last bit, so these are one recording under two ids.
+    Different recordings do not have the same embedding to the last bit, so these are one recording under two ids.
     """
     rows: dict[bytes, int] = {}
     for i, vector in enumerate(np.asarray(first, np.float64)):

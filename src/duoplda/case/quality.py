@@ -104,8 +104,7 @@ def read_case_quality(case: CaseFile, sides: CaseRecordings) -> CaseQuality | No
 def _measure(name: str, values: Floats, table: QualityTable, sides: CaseRecordings) -> Measure:
     """A column of numbers, on both sides and on the population."""
     ranges = {}
-    for which in ("known", "questioned", "population"):
-        ids = getattr(sides, which).ids.tolist()
-        rows = np.array([table.rows[id] for id in ids if id in table.rows], dtype=np.int64)
+    for which, side in sides._asdict().items():
+        rows = np.array([table.rows[id] for id in side.ids.tolist() if id in table.rows], dtype=np.int64)
         ranges[which] = ValueRange.of(values[rows])
     return Measure(name, **ranges)

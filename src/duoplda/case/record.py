@@ -97,8 +97,8 @@ def assess_case(case: CaseFile) -> CaseRecord:
 
     model = Backend.load(case.model)
     recordings = read_case_recordings(case, model)
-    sides = (getattr(recordings, name).recordings for name in ("known", "questioned", "population"))
     quality = read_case_quality(case, recordings)
+    sides = (side.recordings for side in recordings)
     try:
         result = assess(model, *sides, adapt=case.adapt, n_resamples=case.resamples, seed=case.seed)
     except CaseRefused as refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +51,7 @@ class Side:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class CaseRecordings:
+class CaseRecordings(NamedTuple):
     """The recordings of both sides of a case, and of its population."""
 
     known: Side
@@ -70,8 +69,8 @@ def read_case_recordings(case: CaseFile, model: Backend) -> CaseRecordings:
     """
     _refuse_other_extractors(case, model)
     sides = CaseRecordings(_side(case, "known"), _side(case, "questioned"), _population(case))
-    for name in ("known", "questioned", "population"):
-        _refuse_vectors(case, name, getattr(sides, name), int(model.n_features_in_))
+    for name, side in sides._asdict().items():
+        _refuse_vectors(case, name, side, int(model.n_features_in_))
     _refuse_both_sides(case, sides)
     _refuse_in_population(case, sides)
     _refuse_kinds(case, sides, model)
@@ -267,7 +266,7 @@ def _refuse_in_population(case: CaseFile, sides: CaseRecordings) -> None:
 
 def _refuse_kinds(case: CaseFile, sides: CaseRecordings, model: Backend) -> None:
     """Refuse kinds of channels that are unknown, or that only some of the recordings have."""
-    channels = {name: getattr(sides, name).channel for name in ("known", "questioned", "population")}
+    channels = {name: side.channel for name, side in sides._asdict().items()}
     lack = [f"[{name}]" for name, channel in channels.items() if channel is None]
     if lack and len(lack) < len(channels):
         remedy = "say the channel of every recording, of the case and of the population, or of none"

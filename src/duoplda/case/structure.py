@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +49,8 @@ class Shape(NamedTuple):
 
     def side(self, which: str) -> SideStructure:
         """Return one side in the form of the result."""
-        slots, occasions = (
-            (self.known, self.known_occasions) if which == "known" else (self.questioned, self.questioned_occasions)
-        )
-        return SideStructure(tuple(dict(session) for session in slots), occasions or None)
+        occasions = getattr(self, f"{which}_occasions") or None
+        return SideStructure(tuple(dict(session) for session in getattr(self, which)), occasions)
 
 
 def slots_of(material: Material) -> Slots:
@@ -207,20 +205,12 @@ class SpeakerSessions(NamedTuple):
 # -- the nearest structure that enough speakers can fill
 
 
-class Match(NamedTuple):
-    """The structure that is drawn, and sentences on what the population lacks for the structure of the case."""
-
-    shape: Shape
-    lacking: tuple[str, ...]
-
-
-def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
+def nearest(pool: Pool, shape: Shape, model: Model) -> Shape:
     """Return the structure of the case, or the nearest one that enough speakers can fill; else a `CaseRefused`."""
     M = len(pool.material.speakers)
     # Half of the speakers are enough, within the limits above.
     enough = int(np.clip(-(-M // 2), FEWEST_SPEAKERS, MOST_WANTED))
     wanted = expected_ratio(model, shape)
-    able = int((pool.missing(shape) == 0).sum())
     chosen = _with_kinds_of(pool, shape, model)
     missing = pool.missing(chosen)
     while (missing == 0).sum() < enough:
@@ -241,7 +231,23 @@ def nearest(pool: Pool, shape: Shape, model: Model) -> Match:
             f"session being on both: a validation needs at least {FEWEST_SPEAKERS}. Give recordings of more speakers, "
             "or more sessions of each",
         )
-    return Match(chosen, _lacking(pool, shape, chosen, able, M))
+    return chosen
+
+
+def lacking(pool: Pool, wanted: Shape, drawn: Shape) -> tuple[str, ...]:
+    """Return sentences that say what the population lacks for a structure, and what was drawn instead."""
+    kinds = sorted(_kinds(wanted) - set(pool.kinds))
+    sentences = [f"The population has no recordings of the kind {kind}." for kind in kinds]
+    if drawn != wanted:
+        able = int((pool.missing(wanted) == 0).sum())
+        M = len(pool.material.speakers)
+        sentences.append(f"Only {able} of the {M} speakers have recordings for both sides as in the case.")
+    for which in ("known", "questioned"):
+        before = wanted.side(which)
+        after = drawn.side(which)
+        if before != after:
+            sentences.append(f"The {which} sides that were drawn have {after} instead of {before}.")
+    return tuple(sentences)
 
 
 def _size(shape: Shape) -> int:
@@ -287,10 +293,8 @@ def _less(shape: Shape, kinds: list[str]) -> Iterator[Shape]:
 
 def _with_side(shape: Shape, which: str, sessions: list[Session], occasions: int) -> Shape:
     """A structure with another known or questioned side."""
-    slots = _sorted(sessions)
-    if which == "known":
-        return shape._replace(known=slots, known_occasions=occasions)
-    return shape._replace(questioned=slots, questioned_occasions=occasions)
+    changes: dict[str, Any] = {which: _sorted(sessions), f"{which}_occasions": occasions}
+    return shape._replace(**changes)
 
 
 def _renamed(shape: Shape, old: str, new: str) -> Shape:
@@ -305,17 +309,3 @@ def _renamed(shape: Shape, old: str, new: str) -> Shape:
             changed.append(tuple(sorted(counts.items())))
         sides.append(_sorted(changed))
     return shape._replace(known=sides[0], questioned=sides[1])
-
-
-def _lacking(pool: Pool, wanted: Shape, found: Shape, able: int, M: int) -> tuple[str, ...]:
-    """Sentences that say what the population lacks."""
-    kinds = sorted(_kinds(wanted) - set(pool.kinds))
-    sentences = [f"The population has no recordings of the kind {kind}." for kind in kinds]
-    if found != wanted:
-        sentences.append(f"Only {able} of the {M} speakers have recordings for both sides as in the case.")
-    for which in ("known", "questioned"):
-        before = wanted.side(which)
-        after = found.side(which)
-        if before != after:
-            sentences.append(f"The {which} sides that were drawn have {after} instead of {before}.")
-    return tuple(sentences)

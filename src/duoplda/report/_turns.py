@@ -82,7 +82,7 @@ def write_diarization_report(
 
 def _data(turns: Diarization, n_files: int, n_speakers: int) -> str:
     counts: dict[str, Any] = {"files": n_files, "speakers": n_speakers, "turns": len(turns)}
-    counts["of speech"] = _clock(float(turns.duration.sum()))
+    counts["speech"] = _clock(float(turns.duration.sum()))
     words = "A posterior is a probability within the model: it is too large where the model does not fit a recording."
     return facts(counts) + note(words)
 
@@ -103,7 +103,7 @@ def _doubtful(turns: Diarization, rows: Sequence[int]) -> str:
             cells[3:3] = [bdi(turns.voice.values[k]) + f" {number(turns.voice_posterior[k], '{:.2f}')}"]
         body.append((*cells, number(turns.posterior[k], "{:.2f}")))
     voice = ("Known voice",) if turns.voice is not None else ()
-    head = ("File", "Speaker", "Second", *voice, "Time", "Posterior")
+    head = ("File", "Speaker", "Second-best", *voice, "Time", "Posterior")
     words = "The posterior is the probability that the named speaker speaks, as a mean over the windows of the turn."
     return note(words) + table(head, body, 3 + len(voice)) if body else ""
 
@@ -127,7 +127,7 @@ def _timelines(
         shares = [f"{k}: {number(p, '{:.2f}')}" for k, p in numbers.get(name, {}).items() if p >= 0.005]
         likely = f" Probability of each number of speakers: {', '.join(shares)}." if shares else ""
         head = f"<h3>{bdi(name)}</h3>" + note(f"From 0:00 to {_clock(end)}.{likely}")
-        parts.append(head + table(("Speaker", "Turns", "Speaks"), body, 2))
+        parts.append(head + table(("Speaker", "Turns", "Speech"), body, 2))
     if len(order) > most:
         parts.append(note(f"{len(order) - most:,} further files are not shown."))
     return "\n".join(parts)

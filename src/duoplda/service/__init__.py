@@ -3,5 +3,5 @@
     socket -> server (HTTP, slow connections) -> gate (hosts, tokens, limits, log) -> routes -> duoplda.voices
 
 It needs the extra `serve`. There is no logic here beyond that of HTTP: a route reads the request, calls one method of
-the registry, and writes what that gives.
+the registry, and sends its answer.
 """

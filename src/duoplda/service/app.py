@@ -1,4 +1,4 @@
-"""The application: the routes, the files of the page, and the gate before both."""
+"""The application: the routes, the files of the page, and the gate that every request passes first."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ PAGE = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-DESCRIPTION = """Who is this? Known voices, and calibrated answers in nats.
+DESCRIPTION = """Who speaks? The service compares recordings with known voices, and answers with calibrated
+log-likelihood ratios (in nats), probabilities and a decision.
 
-Recordings are sent as vectors of the model's extractor: JSON, `.npy` or `.npz` (no pickle), one row for each recording;
-where `/ready` says so, also as audio, one recording in each request.
-Names of voices are parameters and no part of a path, so that any text can be one. Errors are problem details as in
-RFC 9457."""
+Recordings are sent as vectors of the model's extractor: JSON, `.npy` or `.npz` (no pickle), one row for each recording.
+Where `/ready` says so, audio may be sent as well, with one recording in each request.
+Names of voices are query parameters and not part of a path, so that any text can be a name. Errors are problem details
+as in RFC 9457."""
 
 
 def application(
@@ -45,9 +46,9 @@ def application(
 
     Parameters
     ----------
-    registry : of known voices, open with its model
-    reader : reads the bodies of requests, within its limits, which are those of the gate, too
-    tokens, audit, log : who may ask, and what is written down
+    registry : a registry of known voices, opened with its model
+    reader : reads the bodies of requests; its limits are those of the gate, too
+    tokens, audit, log : the tokens that are accepted, the audit log, and the log of requests
     hosts : the names that Host headers may give; None: any
     """
     metrics = Metrics()
@@ -64,22 +65,22 @@ def application(
 
 
 def hosts_of(host: str, loopback: bool, more: Sequence[str]) -> frozenset[str] | None:
-    """The names under which the service may be asked for; None for any, where it is not this machine's alone."""
+    """Return the names that Host headers may give; None for any, if other machines can reach the service."""
     local = LOCAL_NAMES | {f"[{host}]" if ":" in host else host.lower()} if loopback else frozenset[str]()
     return local | frozenset(map(str.lower, more)) or None
 
 
 def _file(name: str, kind: str) -> Callable[[], Response]:
-    """A route that gives one file of the package."""
+    """A route that sends one file of the package."""
     content = (files("duoplda.service") / "page" / name).read_bytes()
     return lambda: Response(content, media_type=kind, headers={"cache-control": "no-cache"})
 
 
 async def _answer_to(request: Request, error: Exception) -> Response:
-    """Problem details for whatever a route raised, or FastAPI before it."""
+    """Problem details for an error of a route, or of FastAPI before it."""
     status = getattr(error, "status_code", None)
     if status == 404:
-        problem = Problem(404, "there is nothing here; /openapi.json lists what there is")
+        problem = Problem(404, "this path does not exist; /openapi.json lists all paths")
     elif status == 405:
         allowed = dict(getattr(error, "headers", None) or {})
         problem = Problem(405, "this path takes other methods; /openapi.json lists them", allowed)

@@ -1,12 +1,12 @@
-"""Recordings in the body of a request, as the matrix and the labels that the registry takes.
+"""Reads the recordings in the body of a request, as the matrix and the labels that the registry takes.
 
-    JSON      {"embeddings": [[...], ...], "session": "monday"}, or the list of lists alone
+    JSON      {"embeddings": [[...], ...], "session": "monday"}, or only the list of lists
     .npy      the matrix (n, d)
-    .npz      `embeddings` (n, d), and `session` where recordings are of several
-    audio     one recording in any format that libsndfile reads, where the service has an extractor: it is embedded as
-              `duoplda embed` does, and kept nowhere
+    .npz      `embeddings` (n, d), and `session` if the recordings are of several sessions
+    audio     one recording in any format that libsndfile reads, if the service has an extractor; it is embedded as
+              `duoplda embed` does it, and not stored
 
-`session` is one name for all, or one for each recording.
+`session` is one name for all recordings, or one for each.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from duoplda.service.problems import Problem
 
 JSON = "application/json"
 ARRAYS = ("application/x-npy", "application/x-npz", "application/octet-stream")
-AUDIO = "audio/*"  # any of these: what the body is, it says itself
+AUDIO = "audio/*"  # any of these types: the format is recognised by the bytes of the body
 MEDIA_TYPES = (JSON, *ARRAYS)
-LONGEST_AUDIO = 300.0  # seconds: a few megabytes of a format that compresses can hold days of silence
-VECTORS = ("embeddings", "embedding", "xvectors", "X")  # what the matrix may be called
+LONGEST_AUDIO = 300.0  # seconds: a few megabytes of a compressed format can hold days of silence
+VECTORS = ("embeddings", "embedding", "xvectors", "X")  # names that the matrix may have
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Labels = str | list[str] | None
 
 
 class Received(NamedTuple):
-    """What a body holds."""
+    """The recordings of a body, and their labels."""
 
     X: NDArray[np.floating]  # (n, d)
-    session: Labels = None  # of all recordings, or of each
+    session: Labels = None  # one for all recordings, or one for each
     kind: Labels = None
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How bodies are read: what they may hold, the dimension of the model's vectors, and what embeds audio."""
+    """Reads bodies, within the limits of the service."""
 
     limits: Limits
-    dimension: int
-    listen: Callable[[bytes], NDArray[np.floating]] | None = None  # a body of audio as an embedding (1, d)
+    dimension: int  # of the model's vectors
+    listen: Callable[[bytes], NDArray[np.floating]] | None = None  # makes an embedding (1, d) of a body of audio
 
     def recordings(self, media_type: str, body: bytes) -> Received:
         """Read recordings with their sessions and kinds."""
@@ -63,9 +63,8 @@ class Reader:
         fields = self._fields(media_type, body)
         matrices = [name for name in VECTORS if name in fields] or [name for name in fields if name == ""]
         if not matrices:
-            raise Problem(
-                422, f"the body has no array `embeddings`; it has {', '.join(map(repr, fields)) or 'nothing'}"
-            )
+            present = ", ".join(map(repr, fields)) or "nothing"
+            raise Problem(422, f"the body has no array `embeddings`; it has {present}")
         X = self._matrix(matrices[0], fields[matrices[0]])
         if len(X) > self.limits.max_rows:
             raise self._too_many()
@@ -73,7 +72,7 @@ class Reader:
         return Received(X, session, kind)
 
     def speakers(self, media_type: str, body: bytes) -> dict[str, NDArray[np.floating]]:
-        """Read the recordings of several local speakers: one matrix for each, by name."""
+        """Read the recordings of the speakers of one file: one matrix for each, by name."""
         fields = self._fields(media_type, body)
         inner = fields.get("speakers")
         fields = inner if isinstance(inner, dict) else fields
@@ -85,24 +84,25 @@ class Reader:
         return speakers
 
     def _fields(self, media_type: str, body: bytes) -> dict[str, object]:
-        """What the body holds, by name; "" is what has none."""
+        """The values of the body by name; a body without names has one value, whose name is ""."""
         kind = _media_type(media_type)
         if kind in ARRAYS:
-            # Double precision for each, and as much again for labels and headers.
+            # Vectors in double precision take 8 bytes a number, and labels and headers may take as much again.
             return dict(received_arrays(body, 16 * self.limits.max_rows * self.dimension + (1 << 16)))
         if kind != JSON:
-            raise Problem(415, f"the body is {kind or 'of no type'}, not one of {', '.join(MEDIA_TYPES)}")
+            cause = f"the body is of the type {kind}" if kind else "the request does not say of which type its body is"
+            raise Problem(415, f"{cause}; send one of {', '.join(MEDIA_TYPES)}")
         value = self._json(body)
         return dict(value) if isinstance(value, dict) else {"": value}
 
     def _json(self, body: bytes) -> Json:
-        """Parse JSON of as many lists and values as the limits allow."""
+        """Parse JSON, if it has no more lists and values than the limits allow."""
         rows = self.limits.max_rows
         if body.count(b"[") + body.count(b"{") > 2 * rows + 10 or body.count(b",") > rows * (self.dimension + 2):
             raise self._too_many()
         try:
             return json.loads(body, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError, too
+        except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are a ValueError, too
             raise Problem(400, f"the body is not JSON: {error}"[:200]) from None
 
     def _matrix(self, name: str, value: object) -> NDArray[np.floating]:
@@ -122,11 +122,11 @@ class Reader:
         return X.astype(X.dtype.newbyteorder("="))
 
     def _too_many(self) -> TooLarge:
-        return TooLarge(f"more than {self.limits.max_rows} recordings; send fewer at a time")
+        return TooLarge(f"the body has more than {self.limits.max_rows} recordings; send fewer at a time")
 
 
 def embedding_of(extractor: Extractor, body: bytes) -> NDArray[np.float32]:
-    """Return the embedding (1, d) of a body of audio, which has speech in it."""
+    """Return the embedding (1, d) of a body of audio; a recording without speech is an error."""
     samples = received_audio(body, extractor.sample_rate, LONGEST_AUDIO)
     regions = EnergyDetector().regions(iter([samples]), extractor.sample_rate)
     with error_prefix("the body"):
@@ -142,11 +142,11 @@ def _media_type(header: str) -> str:
 
 
 def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def _from_lists(what: str, value: object) -> NDArray[np.float64]:
-    """A vector or a matrix of JSON's lists of numbers."""
+    """A vector or a matrix from lists of numbers."""
     if not isinstance(value, list) or not value:
         raise DuopldaError(f"{what} is not a list of recordings, each a list of numbers")
     rows = value if isinstance(value[0], list) else [value]
@@ -154,7 +154,7 @@ def _from_lists(what: str, value: object) -> NDArray[np.float64]:
         if not isinstance(row, list) or not all(type(x) is float or type(x) is int for x in row):
             raise DuopldaError(f"{what}: recording {number} is not a list of numbers")
         if len(row) != len(rows[0]):
-            raise DuopldaError(f"{what}: recording {number} has {len(row)} numbers, and the first {len(rows[0])}")
+            raise DuopldaError(f"{what}: recording {number} has {len(row)} numbers, and the first has {len(rows[0])}")
     try:
         return np.array(rows, dtype=np.float64)
     except OverflowError:
@@ -165,7 +165,7 @@ def _labels(name: str, value: object, n: int) -> Labels:
     """One label, or one for each of n recordings."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "USiu" or value.shape not in ((), (n,)) or value.dtype.itemsize > 4 * MAX_ID:
-            raise DuopldaError(f"`{name}` holds {value.dtype} of shape {value.shape}: one text for each recording")
+            raise DuopldaError(f"`{name}` holds {value.dtype} of shape {value.shape}: give one text for each recording")
         value = value.tolist()
     if value is None:
         return None

@@ -1,7 +1,7 @@
-"""What every request passes before a route sees it: hosts, origins, tokens, limits; and what is logged of it.
+"""The gate that every request passes before a route: it checks hosts, origins, tokens and limits, and logs the request.
 
-A request that is refused is answered before its body is read. The body of one that is taken is read here, whole, in
-bounded time and memory, so that a route never waits for the net.
+A request that is refused is answered before its body is read. The body of a request that is accepted is read here as a
+whole, in bounded time and memory, so that a route never waits for the network.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
-    # The page loads its own two files and talks to this service; nothing is loaded from elsewhere, or runs inline.
+    # The page loads its own two files and talks to this service. Nothing comes from elsewhere, and no code is inline.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",  # answers are about people
+    "cache-control": "no-store",  # answers are about people, so nothing on the way may keep them
 }
 LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
-DRAINED = 1 << 24  # bytes of a refused body that are read and thrown away, so that the client reads the answer
+DRAINED = 1 << 24  # bytes of a refused body that are read and dropped, so that the client gets to read the answer
 
 
 class Reply:
-    """The answer to one request: it goes out once, with the headers that all answers have."""
+    """The answer to one request. It is sent at most once, and gets the headers of all answers."""
 
     def __init__(self, send: Send, request_id: str, begun: Callable[[int], None]):
         self.send = send
         self.request_id = request_id
-        self.begun = begun  # is told the status before the first byte goes out
-        self.status = 0  # until it has begun
-        self.closed = False  # nothing more of it goes out
+        self.begun = begun  # is called with the status before the first byte is sent
+        self.status = 0  # 0 until the answer has begun
+        self.closed = False  # whether the rest of the answer is dropped
 
     async def __call__(self, message: Message) -> None:
-        """Send a message of the application."""
+        """Send a message of ASGI, with the headers of all answers where it begins one."""
         if self.closed:
             return
         if message["type"] == "http.response.start":
@@ -65,7 +65,7 @@ class Reply:
         await self.send(message)
 
     async def problem(self, problem: Problem, rest: Receive | None = None) -> None:
-        """Send problem details, unless the answer has begun; `rest` gives what comes of a body that nobody wants."""
+        """Send problem details, unless the answer has begun; `rest` receives the body of a refused request."""
         if self.status:
             return
         body = problem.body(self.request_id)
@@ -81,7 +81,7 @@ class Reply:
 
 
 class Gate:
-    """An ASGI application around another."""
+    """An ASGI application around another one, which sees only the requests that pass."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class Gate:
         self.app = app
         self.limits = limits
         self.tokens = tokens
-        self.hosts = hosts  # names in Host headers that are taken; None: all
+        self.hosts = hosts  # names in Host headers that are accepted; None: all
         self.scopes = scopes  # (method, path) -> what a token must allow: "", "read" or "write"
         self.paths = frozenset(path for _, path in scopes)
         self.metrics = metrics
         self.log = log
         self.turns = asyncio.Semaphore(limits.threads)
         self.in_flight = 0
-        self.running = set[asyncio.Task[None]]()  # requests that a route works on
+        self.running = set[asyncio.Task[None]]()  # requests on which a route is working
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -118,7 +118,7 @@ class Gate:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, and log it.
 
-        It is logged before its answer goes out: whoever has an answer finds its line, and finds it counted.
+        The request is counted and logged before its answer is sent, so that a client that has an answer finds both.
         """
         begin = time.perf_counter()
         request_id = str(uuid.uuid4())
@@ -127,7 +127,7 @@ class Gate:
         try:
             await self._pass(scope, receive, reply)
         except _Gone:
-            self._note(scope, 499, time.perf_counter() - begin)  # nginx's number for a client that has hung up
+            self._note(scope, 499, time.perf_counter() - begin)  # the status that nginx logs for a client that hung up
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request and log it."""
@@ -157,13 +157,16 @@ class Gate:
         task.add_done_callback(self.running.discard)
         done, _ = await asyncio.wait({task}, timeout=self.limits.timeout)
         if not done:
-            detail = f"not done after {self.limits.timeout} s; a change may still be made: look before you repeat it"
+            detail = (
+                f"the request was not done after {self.limits.timeout} s; a change may still be made: check whether "
+            )
+            detail += "it was before you repeat it"
             await reply.problem(Problem(503, detail, {"retry-after": "5"}))
-            reply.closed = True  # the thread cannot be stopped; what it answers in the end is thrown away
+            reply.closed = True  # the thread cannot be stopped, so the answer that it gives in the end is dropped
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count a request as one at this moment: while its body comes, and while a route works on it."""
+        """Count a request as in flight, while its body comes and while a route works on it."""
         self.in_flight += 1
         self.metrics.in_flight.set(self.in_flight)
         try:
@@ -173,7 +176,7 @@ class Gate:
             self.metrics.in_flight.set(self.in_flight)
 
     async def _work(self, scope: Scope, body: bytes, receive: Receive, reply: Reply) -> None:
-        """Run the route; an error that it does not answer is ours."""
+        """Run the route, and answer the errors that it raises."""
         parts = [body]
 
         async def whole() -> Message:
@@ -194,14 +197,14 @@ class Gate:
     # -- checks
 
     def _needed(self, scope: Scope) -> str:
-        """What a token must allow: "read", "write", or "" for the page and for whoever asks whether we are alive."""
+        """What a token must allow: "read", "write", or "" for the page and for checks of health."""
         return self.scopes.get((scope["method"], scope["path"]), "read")
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse what must not come in, before its body is read."""
+        """Refuse a request that must not pass, before its body is read."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
-            # A page of another site can have its own name point to 127.0.0.1 (DNS rebinding), but says its name here.
+            # A page of another site can let its own name point to 127.0.0.1 (DNS rebinding), but that name stands here.
             raise Problem(421, "the Host header does not name this service: ask for localhost or 127.0.0.1")
         needed = self._needed(scope)
         if needed and _from_another_site(headers, host):
@@ -217,13 +220,13 @@ class Gate:
                 raise Problem(401, "send a token: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
             scope["state"]["who"] = token.name
             if needed == "write" and token.scope != "write":
-                raise Problem(403, f"the token {token.name} may read, and not change voices")
+                raise Problem(403, f"the token {token.name} may read, but not change voices")
         if needed and self.in_flight >= self.limits.max_requests:
-            detail = f"{self.limits.max_requests} requests are in work; try again later"
+            detail = f"the service is working on {self.limits.max_requests} requests already; try again later"
             raise Problem(429, detail, {"retry-after": "1"})
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """Read the body, in bounded time and memory."""
+        """Read the body in bounded time and memory."""
         most = self.limits.max_body << 20
         large = Problem(413, f"the body has more than {self.limits.max_body} MB; send fewer recordings at a time")
         if int(headers.get(b"content-length", b"0")) > most:
@@ -245,7 +248,7 @@ class Gate:
 
 
 def _from_another_site(headers: dict[bytes, bytes], host: str) -> bool:
-    """Whether a browser says that a page of another site asks, or a page of another port of this machine."""
+    """Whether the browser says that the request is from a page of another site, or of another port of this machine."""
     if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
         return True
     origin = headers.get(b"origin")
@@ -257,7 +260,7 @@ class _Gone(Exception):
 
 
 async def _drain(receive: Receive) -> None:
-    """Read what a client still sends, for a while: it would not see our answer if the connection broke."""
+    """Read and drop what a client still sends, for a while: if the connection broke, it would not see the answer."""
     left = DRAINED
     with suppress(TimeoutError):
         async with asyncio.timeout(2):

@@ -1,4 +1,4 @@
-"""How much the service takes: of one request, and of many at a time."""
+"""The limits of the service, for one request and for many at a time."""
 
 from dataclasses import dataclass, fields
 
@@ -7,7 +7,7 @@ from duoplda.errors import DuopldaError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that no request passes, whatever it says.
+    """Limits that no request can exceed.
 
     >>> Limits(max_rows=0)
     Traceback (most recent call last):
@@ -16,9 +16,9 @@ class Limits:
 
     max_body: int = 8  # megabytes of a body
     max_rows: int = 2000  # recordings of a request
-    max_requests: int = 32  # at a time; what comes on top is answered 429 at once
-    timeout: int = 30  # seconds for a request: to come in, and to be answered
-    threads: int = 4  # requests that are worked on at a time; the others of `max_requests` wait for their turn
+    max_requests: int = 32  # requests at a time; further ones are answered 429 at once
+    timeout: int = 30  # seconds in which a body must come in, and as many in which it must be answered
+    threads: int = 4  # requests that are worked on at a time; the others of `max_requests` wait
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,6 +1,7 @@
-"""What is written down: structured logs on standard error, and the audit log. No vector is in either.
+"""The log of requests on standard error, and the audit log. Neither contains vectors.
 
-A line is a JSON object. The log of requests has no names of voices; the audit log has, as it says who did what to whom.
+Each line is a JSON object. The log of requests has no names of voices. The audit log has them, as it says who did what
+to which voice.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Fields = dict[str, str | int | float | bool | None]
 
 
 class JsonLines(logging.Formatter):
-    """Records as JSON objects: time, level, event, and the fields that the record was given."""
+    """Formats records as JSON objects: time, level, event, and the fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever is in the message."""
+        """Return one line, also for a message of several lines."""
         fields: Fields = {"time": _now(), "level": record.levelname.lower(), "event": record.getMessage()}
         fields |= getattr(record, "fields", {})
         if record.exc_info:
@@ -33,7 +34,7 @@ class JsonLines(logging.Formatter):
 
 
 def open_log() -> logging.Logger:
-    """The log of this process on standard error, and that of the server below it."""
+    """Open the log of this service and of the server below it, on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("duoplda.service", "uvicorn", "py.warnings"):
@@ -46,7 +47,7 @@ def open_log() -> logging.Logger:
 
 
 class Audit:
-    """Who did what to which voice, and when: one line each, in a file that only grows, or else in the log."""
+    """The audit log: who did what to which voice, and when. Its lines go to a file that only grows, or to the log."""
 
     def __init__(self, path: PathLike | None, log: logging.Logger):
         self.path = path
@@ -60,7 +61,7 @@ class Audit:
                 raise system_error(path, error) from error
 
     def write(self, fields: Fields) -> None:
-        """Write one line, whole; OSError where the disk refuses it."""
+        """Write one whole line; an OSError says that the disk refuses it."""
         if self.file is None:
             self.log.info("audit", extra={"fields": fields})
             return
@@ -81,7 +82,7 @@ class Audit:
 
 
 def _line(fields: Fields) -> str:
-    """A JSON object on one line, with nothing that could steer a terminal."""
+    """A JSON object on one line, without characters that could control a terminal."""
     return json.dumps({name: printable(v) if isinstance(v, str) else v for name, v in fields.items()})
 
 

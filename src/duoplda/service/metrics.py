@@ -1,4 +1,4 @@
-"""What Prometheus reads: counts and times of requests, and decisions. No name of a voice is among them."""
+"""The metrics for Prometheus: counts and times of requests, and counts of decisions. No name of a voice is in them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
-    """The counters of one service."""
+    """The metrics of one service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, processor time, open files
         labels = ["method", "route", "status"]
-        self.requests = Counter("duoplda_requests", "Requests that were answered.", labels, registry=self.registry)
+        self.requests = Counter("duoplda_requests", "Answered requests.", labels, registry=self.registry)
         self.seconds = Histogram(
-            "duoplda_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, registry=self.registry
+            "duoplda_request_seconds",
+            "Seconds until a request was answered.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
         )
-        self.in_flight = Gauge("duoplda_requests_in_flight", "Requests at this moment.", registry=self.registry)
-        self.decisions = Counter("duoplda_decisions", "Answers to who is it.", ["decision"], registry=self.registry)
+        self.in_flight = Gauge(
+            "duoplda_requests_in_flight", "Requests that the service is working on.", registry=self.registry
+        )
+        self.decisions = Counter(
+            "duoplda_decisions", "Decisions of identifications and verifications.", ["decision"], registry=self.registry
+        )

@@ -16,17 +16,17 @@ PROBLEM_TYPE = "application/problem+json"
 
 
 class ProblemDetails(BaseModel):
-    """What is wrong, as RFC 9457 has it."""
+    """An error in the form of RFC 9457."""
 
     type: str = "about:blank"
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(description="The cause and the remedy.", examples=["there is no voice 'anne'"])
-    instance: str = Field(description="The id of the request, which is that of the log.")
+    instance: str = Field(description="The id of the request, as in the log.")
 
 
 class Problem(Exception):
-    """An answer other than success: its status, what is wrong, and headers that say what to do."""
+    """An answer other than success: its status, the cause and the remedy, and headers."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
         super().__init__(detail)
@@ -35,7 +35,7 @@ class Problem(Exception):
         self.headers = headers or {}
 
     def body(self, request_id: str) -> bytes:
-        """The answer's body; the request's id is that of the log."""
+        """Return the body of the answer, with the id that the request has in the log."""
         title = HTTPStatus(self.status).phrase
         instance = f"urn:uuid:{request_id}"
         content = ProblemDetails(title=title, status=self.status, detail=self.detail, instance=instance)
@@ -43,7 +43,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Say what an error is to the caller; what is not the caller's mistake is ours, and its words stay in the log."""
+    """Turn an error into an answer. Only a caller's mistake is explained; the message of any other stays in the log."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, TooLarge):
@@ -54,9 +54,9 @@ def problem_of(error: Exception) -> Problem:
         return Problem(404, _words(error))
     if isinstance(error, DuopldaError):
         return Problem(422, _words(error))
-    return Problem(500, "the service failed; its log says why, under the id that is given as instance")
+    return Problem(500, "the service failed; its log has the cause, under the id that `instance` gives")
 
 
 def _words(error: DuopldaError) -> str:
-    """The library's message on one line; names of options lose their backticks."""
+    """The library's message on one line, without the backticks around names."""
     return printable(" ".join(re.sub(r"`(\w+)`", r"\1", str(error)).split()))

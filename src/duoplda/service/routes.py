@@ -1,6 +1,6 @@
-"""The routes: each reads a request, calls one method of the registry, and answers what that gives.
+"""The routes: each reads a request, calls one method of the registry, and sends its answer.
 
-Names are parameters of the query. A path would not do: names of voices may have slashes, or be `..`.
+Names are query parameters. They could not be part of a path, as a name may contain slashes, or be `..`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ RECORDINGS = {"embeddings": [VECTOR, VECTOR], "session": "2026-03-02"}
 SPEAKERS = {"speakers": {"SPEAKER_00": [VECTOR, VECTOR], "SPEAKER_01": [VECTOR]}}
 
 Name = Annotated[str, Query(description="The name of a voice.", examples=["anna"])]
-Session = Annotated[str | None, Query(description="The session of all recordings that are sent.")]
-Kind = Annotated[str | None, Query(description="The kind of channel of all recordings.")]
+Session = Annotated[str | None, Query(description="The session of all recordings of the request.")]
+Kind = Annotated[str | None, Query(description="The kind of channel of all recordings of the request.")]
 Cost = Annotated[float, Query(ge=0, le=1e9)]
-Known = Annotated[float, Query(description="The probability, before listening, that it is one of the voices.")]
+Known = Annotated[float, Query(description="The prior probability that it is one of the voices.")]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the routes work with; `app.state.parts` of the application has it."""
+    """The objects that routes use; the application keeps them as `app.state.parts`."""
 
     registry: Registry
     reader: Reader
     metrics: Metrics
     audit: Audit
-    tokens: bool  # whether one is asked for
+    tokens: bool  # whether requests need a token
 
 
-async def _parts(request: Request) -> Parts:  # async, as is `_costs`: FastAPI takes a thread for what is not
+async def _parts(request: Request) -> Parts:  # async, like `_costs`: FastAPI runs other functions in a thread
     parts: Parts = request.app.state.parts
     return parts
 
@@ -68,7 +68,7 @@ def _recordings(parts: Using, body: Body, session: Session = None, kind: Kind = 
 def _one(query: str | None, body: Labels) -> Labels:
     """A label that may come in the query or in the body."""
     if query is not None and body is not None:
-        raise Problem(422, "say it once: in the query or in the body")
+        raise Problem(422, "session and kind may be given once only: in the query or in the body")
     return body if query is None else query
 
 
@@ -76,7 +76,7 @@ Recordings = Annotated[Received, Depends(_recordings)]
 
 
 async def _costs(cost_wrong_name: Cost = 1, cost_missed: Cost = 1, cost_unsure: Cost = 0.5) -> Costs:
-    """What decisions cost."""
+    """The costs of decisions, from the query."""
     return Costs(cost_wrong_name, cost_missed, cost_unsure)
 
 
@@ -84,7 +84,7 @@ Costing = Annotated[Costs, Depends(_costs)]
 
 
 def _takes(scope: str, example: object = None) -> dict[str, object]:
-    """What the description of a route says beside FastAPI: the scope of its token, and its body."""
+    """What the OpenAPI description of a route has beside that of FastAPI: the scope of its token, and its body."""
     if example is None:
         return {"x-scope": scope}
     binary = {"schema": {"type": "string", "format": "binary"}}
@@ -94,14 +94,14 @@ def _takes(scope: str, example: object = None) -> dict[str, object]:
 
 
 def scopes() -> dict[tuple[str, str], str]:
-    """What a token must allow for each method and path: "read", "write", or "" where none is needed."""
+    """Return the scope that a token needs for each method and path: "read", "write", or "" if no token is needed."""
     routes = [route for route in router.routes if isinstance(route, APIRoute)]
     return {(method, r.path): (r.openapi_extra or {})["x-scope"] for r in routes for method in r.methods or ()}
 
 
 @contextmanager
 def _audited(request: Request, action: str, *, changes: bool = False, **what: str | int) -> Iterator[Fields]:
-    """Write down what is done: a change before it is made and after it, so that none is without a line."""
+    """Write an action to the audit log: a change before and after it is made, so that none is without a line."""
     audit: Audit = request.app.state.parts.audit
     client = request.client.host if request.client else None
     who = {"who": request.state.who, "client": client, "request": request.state.request_id}
@@ -126,7 +126,9 @@ router = APIRouter()
 class Voices(BaseModel):
     """Some of the voices, without their sessions."""
 
-    total: int = Field(description="How many there are, of which `voices` may be a part.", examples=[1])
+    total: int = Field(
+        description="The number of voices that were found; `voices` may be a part of them.", examples=[1]
+    )
     voices: list[Voice]
 
 
@@ -134,7 +136,7 @@ class Voices(BaseModel):
 def list_voices(
     request: Request,
     parts: Using,
-    search: Annotated[str | None, Query(description="Only names with this text in them.")] = None,
+    search: Annotated[str | None, Query(description="List only names that contain this text.")] = None,
     offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Voices:
@@ -162,9 +164,10 @@ def add_recordings(
     received: Recordings,
     join: Annotated[bool, Query(description="Add recordings to sessions that the voice has already.")] = False,
 ) -> Voice:
-    """Add recordings to a voice, which is new if there is none of this name.
+    """Add recordings to a voice; a voice of this name is made if there is none.
 
-    A session that the voice has already is an error without `join`: what is sent twice must not count twice.
+    Without `join`, a session that the voice has already is an error: recordings that are sent twice must not count
+    twice.
     """
     X, session, kind = received
     with _audited(request, "add", changes=True, voice=name, recordings=len(X)):
@@ -190,15 +193,15 @@ def merge_voices(
     name: Name,
     into: Annotated[str, Query(description="The voice that gets the sessions.")],
 ) -> Voice:
-    """Put all sessions of a voice to those of another one, and remove the first."""
+    """Give all sessions of a voice to another one, and remove the first."""
     with _audited(request, "merge", changes=True, voice=name, to=into):
         return parts.registry.merge(name, into, by=request.state.who)
 
 
-# Without `response_model`, FastAPI before 0.116 takes "None" of a late annotation for a body, which a 204 has not.
+# Without `response_model`, FastAPI before 0.116 reads "None" in a postponed annotation as a body; a 204 may have none.
 @router.delete("/voice", status_code=204, response_model=None, openapi_extra=_takes("write"))
 def remove_voice(request: Request, parts: Using, name: Name) -> None:
-    """Remove a voice and all that is known of it."""
+    """Remove a voice and all its sessions."""
     with _audited(request, "remove", changes=True, voice=name):
         parts.registry.remove(name, by=request.state.who)
 
@@ -227,7 +230,7 @@ def identify(
     k: Annotated[int, Query(ge=1, le=1000, description="How many candidates to name.")] = 5,
     known: Known = 0.5,
 ) -> Identification:
-    """Say who speaks in the recordings, which are all of one person."""
+    """Say who speaks in recordings, which must all be of one person."""
     X, session, kind = received
     with _audited(request, "identify", recordings=len(X)) as outcome:
         answer = parts.registry.identify(X, session, k, known, costs=costs, kind=kind)
@@ -243,9 +246,9 @@ def verify(
     name: Name,
     received: Recordings,
     costs: Costing,
-    prior: Annotated[float, Query(description="The probability, before listening, that it is this voice.")] = 0.5,
+    prior: Annotated[float, Query(description="The prior probability that it is this voice.")] = 0.5,
 ) -> Verification:
-    """Say whether one voice speaks in the recordings."""
+    """Say whether one voice speaks in recordings, which must all be of one person."""
     X, session, kind = received
     with _audited(request, "verify", voice=name, recordings=len(X)) as outcome:
         answer = parts.registry.verify(name, X, session, prior, costs, kind=kind)
@@ -261,9 +264,9 @@ def name_speakers(
     body: Body,
     costs: Costing,
     known: Known = 0.5,
-    once: Annotated[bool, Query(description="No voice is two of the speakers.")] = True,
+    once: Annotated[bool, Query(description="Whether the speakers are different people.")] = True,
 ) -> dict[Literal["speakers"], dict[str, Identification]]:
-    """Name the local speakers of one file together."""
+    """Say who the speakers of one file are."""
     speakers = parts.reader.speakers(*body)
     with _audited(request, "name speakers", recordings=sum(map(len, speakers.values()))):
         named = parts.registry.name_speakers(speakers, known=known, costs=costs, once=once)
@@ -276,13 +279,13 @@ def name_speakers(
 
 
 class Ready(BaseModel):
-    """What the page begins with."""
+    """What a client has to know before its first question."""
 
     status: Literal["ready"] = "ready"
-    tokens: bool = Field(description="Whether a token is asked for.")
-    dimension: int = Field(description="Numbers of a vector.", examples=[192])
-    max_rows: int = Field(description="Recordings of a request, at most.", examples=[2000])
-    audio: bool = Field(description="Whether audio may be sent, which the service embeds.")
+    tokens: bool = Field(description="Whether requests need a token.")
+    dimension: int = Field(description="The dimension of the model's vectors.", examples=[192])
+    max_rows: int = Field(description="The largest number of recordings in a request.", examples=[2000])
+    audio: bool = Field(description="Whether audio may be sent, from which the service makes embeddings.")
 
 
 @router.get("/health", openapi_extra=_takes(""))
@@ -293,7 +296,7 @@ async def health() -> dict[Literal["status"], Literal["ok"]]:
 
 @router.get("/ready", openapi_extra=_takes(""))
 def ready(parts: Using) -> Ready:
-    """Say that the registry answers; else the answer is a problem."""
+    """Say that the registry can be read; if it cannot, the answer is a problem."""
     len(parts.registry)
     reader = parts.reader
     audio = reader.listen is not None
@@ -302,5 +305,5 @@ def ready(parts: Using) -> Ready:
 
 @router.get("/metrics", openapi_extra=_takes("read"))
 def show_metrics(parts: Using) -> Response:
-    """Counts and times for Prometheus."""
+    """Give the metrics for Prometheus."""
     return Response(generate_latest(parts.metrics.registry), media_type=PROMETHEUS_TYPE)

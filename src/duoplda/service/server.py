@@ -1,4 +1,4 @@
-"""The server below the service: a socket, HTTP by uvicorn, and an end at which no request is lost."""
+"""The server below the service: a socket, HTTP by uvicorn, and a shutdown in which no request is lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from duoplda.errors import DuopldaError
 from duoplda.service.gate import Gate
 
-HEADER_SECONDS = 10  # for the headers of a request, from its first byte; and for a connection to ask at all
+HEADER_SECONDS = 10  # for the headers of a request, from their first byte, and for a new connection to begin a request
 MOST_HEADERS = 1 << 15  # bytes
 MOST_CONNECTIONS = 512
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 in which a connection that does not ask is closed: uvicorn waits for headers without end."""
+    """HTTP/1.1 that closes a connection which sends no request; uvicorn would wait for its headers forever."""
 
     waiting: asyncio.TimerHandle | None = None
 
@@ -45,21 +45,21 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        """Begin to count, unless it is counted already."""
+        """Start the timer that closes the connection, unless it runs already."""
         if self.waiting is None and not self.transport.is_closing():
             self.waiting = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[tuple[socket.socket, bool]]:
-    """Open the socket on which the service listens, and say whether it is this machine's own."""
+    """Open the socket on which the service listens, and say whether only this machine can reach it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise DuopldaError(f"`host` {host!r} is no address of this machine ({error})") from None
+        raise DuopldaError(f"`host` {host!r} is not an address of this machine ({error})") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -71,13 +71,13 @@ def listening(host: str, port: int) -> Iterator[tuple[socket.socket, bool]]:
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address to put into a browser."""
+    """Return the address to type into a browser."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run(gate: Gate, listener: socket.socket, started: Callable[[], None]) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; requests that have come in by then are answered."""
+    """Answer requests until SIGTERM or Ctrl-C, and then those that have come in already."""
     config = uvicorn.Config(
         gate,
         http=BoundedProtocol,
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
             self.tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and wait for those that are there, also for what was too slow to be answered."""
+        """Take no more requests, and wait for those in work, also for those whose time to be answered is over."""
         await super().shutdown(sockets)
         if self.gate.running:
             await asyncio.wait(self.gate.running, timeout=self.gate.limits.timeout)

@@ -60,7 +60,7 @@ def together(given: Collection[Given]) -> tuple[NDArray[Any], NDArray[Any] | Non
 
 
 def joined(parts: Collection[tuple[NDArray[Any], Any]]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the recordings of several parts and their kinds; None stands for a recording, or for all, without kinds."""
+    """Return the recordings of several parts and their kinds; None stands for one recording, or all, without kinds."""
     if len({X.shape[1] for X, _ in parts}) > 1:
         raise DuopldaError("some recordings have more dimensions than others: give embeddings of one extractor")
     vectors = np.concatenate([X for X, _ in parts])

@@ -35,7 +35,7 @@ from duoplda.voices.exports import read_export, write_export
 from duoplda.voices.gallery import Gallery
 from duoplda.voices.given import Given, Labels, checked_name, joined, numbered, together
 from duoplda.voices.snapshots import drop_blocks, read_snapshot, write_block
-from duoplda.voices.store import EMBEDDINGS, REGISTRY, REGISTRY_FORMAT, REMOVED, SESSIONS, VOICES, Store
+from duoplda.voices.store import REGISTRY, REGISTRY_FORMAT, REMOVED, SESSIONS, VOICES, Store
 from duoplda.voices.sums import StoredSums
 
 KEEP = ("statistics", "embeddings")
@@ -113,7 +113,7 @@ class Registry:
             with registry._store.reading() as connection:
                 row = connection.execute(sa.select(REGISTRY)).one_or_none()
                 if row is None or row.format != REGISTRY_FORMAT:
-                    what = "no registry" if row is None else f"a registry of format {row.format}"
+                    what = "not a registry" if row is None else f"a registry of format {row.format}"
                     ours = f"this duoplda reads format {REGISTRY_FORMAT}"
                     raise DuopldaError(f"{registry._store.name}: it is {what}, and {ours}")
                 registry._check_model(row)
@@ -288,7 +288,10 @@ class Registry:
         return self.voice(new)
 
     def merge(self, name: str, into: str, by: str | None = None) -> Voice:
-        """Give all sessions of one voice to another, and remove the first. Sessions of one name become one session."""
+        """Give all sessions of one voice to another, and remove the first voice.
+
+        Where both voices have a session of the same name, these become one session. This cannot be undone.
+        """
         with self._store.changing() as (connection, registry):
             number = rows.number_of(connection, name)
             target = rows.number_of(connection, into)
@@ -298,13 +301,7 @@ class Registry:
             for label, session_id in rows.sessions_by_name(connection, number).items():
                 if label in sessions:
                     self._check_model(registry)
-                    model = self._model.ratio_model_
-                    first = rows.sums_of(connection, model, sessions[label])
-                    second = rows.sums_of(connection, model, session_id)
-                    rows.replace_sums(connection, sessions[label], first.joined(second, model))
-                    moved = sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session_id)
-                    connection.execute(moved.values(session=sessions[label]))
-                    connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session_id))
+                    rows.join_sessions(connection, self._model.ratio_model_, session_id, sessions[label])
                 else:
                     connection.execute(sa.update(SESSIONS).where(SESSIONS.c.id == session_id).values(voice=target))
             rows.forget(connection, number, registry.version, by or self._by)

@@ -55,6 +55,14 @@ def keep_embeddings(connection: sa.Connection, session: int, X: NDArray[Any], ki
     connection.execute(sa.insert(EMBEDDINGS).values(**row, vectors=vectors, checksum=checksum(vectors)))
 
 
+def join_sessions(connection: sa.Connection, model: Model, session: int, into: int) -> None:
+    """Make one session of two: `into` gets the recordings of `session`, which is removed."""
+    joined = sums_of(connection, model, into).joined(sums_of(connection, model, session), model)
+    replace_sums(connection, into, joined)
+    connection.execute(sa.update(EMBEDDINGS).where(EMBEDDINGS.c.session == session).values(session=into))
+    connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id == session))
+
+
 def drop_sessions(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
     sessions = sa.select(SESSIONS.c.id).where(which)
     connection.execute(sa.delete(EMBEDDINGS).where(EMBEDDINGS.c.session.in_(sessions)))

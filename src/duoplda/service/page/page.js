@@ -1,4 +1,4 @@
-// The page of `duoplda serve`. Whatever comes from the registry is put in as text: `text()` and `textContent`, never HTML.
+// The page of `duoplda serve`. Texts of the registry become text nodes or `textContent`, and never HTML.
 "use strict";
 
 const by = (id) => document.getElementById(id);
@@ -32,7 +32,7 @@ async function ask(method, path, query = {}, body = null) {
   return content;
 }
 
-// What is no array is audio, where the service takes that; the bytes say of which format.
+// Where the service takes audio, a file that is not an array is sent as audio; its bytes tell the format.
 const mediaType = (file) => {
   if (!state.audio || /\.np[yz]$/i.test(file.name)) return "application/octet-stream";
   return file.type.startsWith("audio/") ? file.type : "audio/unknown";
@@ -47,7 +47,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Names stand in <bdi>: one that is written from right to left does not turn what is beside it.
+// Names stand in <bdi>, so that a name that is written from right to left does not turn the text beside it.
 const named = (name) => element("bdi", {}, name);
 
 const percent = (p) => {
@@ -125,7 +125,7 @@ async function showVoices(add = false) {
   by("names").replaceChildren(...[...body.rows].slice(0, 50).map((row) => element("option", { value: row.voice })));
   by("found").textContent = search
     ? `${many(answer.total, "voice")} with "${search}" in the name`
-    : answer.total ? "" : "Nobody is known yet: choose a file above, and enrol the first voice.";
+    : answer.total ? "" : "No voice is known yet. Choose a file above, and enrol the first voice.";
   if (!search) by("count").textContent = many(answer.total, "voice");
   by("more").hidden = state.shown >= state.total;
   mark();
@@ -144,7 +144,7 @@ async function showVoice(name, focus) {
   state.voice = voice.name;
   by("voice-title").replaceChildren(named(voice.name));
   by("voice-facts").textContent =
-    `${many(voice.n_sessions, "session")} of ${many(voice.n_recordings, "recording")}, known since ${day(voice.created)}`;
+    `${many(voice.n_sessions, "session")} with ${many(voice.n_recordings, "recording")}, known since ${day(voice.created)}`;
   by("sessions").tBodies[0].replaceChildren(...voice.sessions.map((session) => {
     const note = element("div", { class: "note" }, `added ${day(session.added)}`);
     if (session.by !== null) note.append(" by ", named(session.by));
@@ -180,7 +180,7 @@ function confirmed(title, words, verb, danger) {
   const dialog = by("confirm");
   dialog.returnValue = "no";
   dialog.showModal();
-  by("confirm-no").focus(); // nothing is removed by pressing Enter once too often
+  by("confirm-no").focus(); // so that pressing Enter once too often removes nothing
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
   });
@@ -248,11 +248,11 @@ by("drop").addEventListener("drop", (event) => {
   by("drop").classList.remove("over");
   take(event.dataTransfer.files[0]);
 });
-// A file that is dropped beside the field would replace the page.
+// Without this, a file that is dropped beside the field would replace the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
 
 const prior = () => 1 / (1 + Math.exp(-Number(by("prior").value)));
-// A decision is made where it is cheaper than leaving the question open, which costs 1.
+// A decision is made if its expected cost is below that of leaving the question open, which is 1.
 const costs = () => {
   const wrong = (1 / (1 - Number(by("sure").value))).toPrecision(6);
   return { cost_wrong_name: wrong, cost_missed: wrong, cost_unsure: 1 };
@@ -264,7 +264,7 @@ function showPrior() {
   by("prior").setAttribute("aria-valuetext", percent(prior()));
 }
 
-// The service computes what the answer is at each stop of the slider; one question is under way at a time.
+// The service computes the answer for each position of the slider; one question is under way at a time.
 let asking = false;
 let changed = false;
 async function identify() {
@@ -297,11 +297,11 @@ function verdict(answer) {
     const first = answer.candidates.find((candidate) => candidate.name === answer.name);
     return ["This is ", named(answer.name), ` (${percent(first.posterior)}).`];
   }
-  if (answer.decision === "nobody") return [`This is nobody who is known (${percent(answer.someone_else)}).`];
+  if (answer.decision === "nobody") return [`This is none of the known voices (${percent(answer.someone_else)}).`];
   const first = answer.candidates[0];
   return first
     ? ["Not sure: it may be ", named(first.name), ` (${percent(first.posterior)}), or somebody else (${percent(answer.someone_else)}).`]
-    : ["Not sure: nobody is known yet."];
+    : ["Not sure: no voice is known yet."];
 }
 
 function bar(llr, largest) {
@@ -335,7 +335,7 @@ function showAnswer(answer) {
     ));
     const caption = element("caption", { class: "unseen" }, "The likeliest voices, with log-likelihood ratios and posterior probabilities");
     parts.push(element("div", { class: "scroll" }, element("table", { class: "bars" }, caption, head, element("tbody", {}, ...rows))));
-    parts.push(element("p", { class: "note" }, "Nats say what the recordings tell, whatever was believed before; the probability takes in both."));
+    parts.push(element("p", { class: "note" }, "The log-likelihood ratio in nats is the evidence of the recordings alone. The probability also depends on the probability before listening."));
   }
   by("answer").replaceChildren(...parts);
 }
@@ -354,14 +354,14 @@ by("enrol").addEventListener("submit", guarded(async () => {
   const name = by("name").value;
   const session = by("session").value;
   const words = ["The recordings of ", named(state.file.name), " will be added to ", named(name)];
-  words.push(...(session ? [" as session ", named(session), "."] : [", each as a session of its own, unless the file says which."]));
+  words.push(...(session ? [" as session ", named(session), "."] : [", each as a session of its own, unless the file names their sessions."]));
   if (!await confirmed("Enrol?", words, "Enrol", false)) return;
   const voice = await ask("POST", "voice", { name, session }, state.file);
   by("session").value = "";
   await showVoices();
   await showVoice(voice.name, false);
   by("done").replaceChildren(
-    named(voice.name), ` has ${many(voice.n_sessions, "session")} of ${many(voice.n_recordings, "recording")} now.`,
+    named(voice.name), ` has ${many(voice.n_sessions, "session")} with ${many(voice.n_recordings, "recording")} now.`,
   );
   await identify();
 }));
