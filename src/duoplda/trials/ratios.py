@@ -36,6 +36,9 @@ from duoplda.trials.tables import empty
 
 KEPT_BYTES = 3 << 29  # of factors and inverses that are kept from block to block
 LISTED_PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
+# Patterns from which on each is the work of one thread. Of fewer, some threads would wait for the last ones: they come
+# one after another, and all threads share the products of each.
+PATTERNS_FOR_THREADS = 16
 
 
 class Ratios(ABC):
@@ -313,7 +316,8 @@ class PatternProducts(Ratios):
 
             self.Lambda_3.each(which, use)
 
-        by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0)
+        each_by_one_thread = xp is np and len(one.present) >= PATTERNS_FOR_THREADS
+        run(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if each_by_one_thread else 0)
         return out
 
     def _right(self, p: int, many: PatternRows, out: Array) -> None:
@@ -393,7 +397,7 @@ class PatternProducts(Ratios):
 
         cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
         fits = xp is np and 8 * len(columns) * width <= 1 << 26  # each thread has such an array of its own
-        by_pattern(work, ours.present, cost if fits else 0, room)
+        run(work, ours.present, cost if fits and len(ours.present) >= PATTERNS_FOR_THREADS else 0, room)
 
     def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
         theirs = PatternRows(tests, self.pb)
@@ -444,18 +448,6 @@ def run(
 ) -> None:
     """Do the work of all items, in threads where these are worth it; with `scratch` as for `in_order`."""
     deque(in_order(work, items, flops, scratch), maxlen=0)
-
-
-def by_pattern(
-    work: Callable[..., None], patterns: list[int], flops: float, scratch: Callable[[], Any] | None = None
-) -> None:
-    """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
-    if flops and len(patterns) >= 16:  # with fewer, some threads would wait for the last ones
-        run(work, patterns, flops, scratch)
-        return
-    room = () if scratch is None else (scratch(),)
-    for p in patterns:
-        work(p, *room)
 
 
 def product(left: Array, right: Array, into: Array | None) -> Array:
