@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.calibration_base import Calibration, OfScores, refuse_infinite, restore
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, real_numbers, resamples
+from duoplda.evaluation.checks import Booleans, Floats, check_trials, real_numbers
+from duoplda.evaluation.resampling import resamples
 from duoplda.evaluation.support import elub, invariance_bounds
 
 BOUNDS = {"elub": elub, "invariance": invariance_bounds}  # by the words that options name

@@ -23,8 +23,9 @@ from duoplda.arrays import Array
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.around import BootstrapCalibration, Bounded
 from duoplda.evaluation.calibration_base import Calibration, load, refuse_infinite, restore, without_nan
+from duoplda.evaluation.checks import Booleans, Floats, check_trials, real_numbers
 from duoplda.evaluation.densities import KDECalibration
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, tally
+from duoplda.evaluation.metrics import pool, tally
 from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, trial_folds
 
 __all__ = ["CALIBRATIONS", "AffineCalibration", "BootstrapCalibration", "Bounded", "Fusion", "HeldOutRatios"]

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError, error_prefix
-from duoplda.evaluation.metrics import Floats, real_numbers, refuse_rows
+from duoplda.evaluation.checks import Floats, real_numbers, refuse_rows
 from duoplda.io import read_container, write_container
 
 FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds

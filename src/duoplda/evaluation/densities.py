@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.calibration_base import Calibration, refuse_infinite, without_nan
-from duoplda.evaluation.metrics import Floats, check_trials, real_numbers
+from duoplda.evaluation.checks import Floats, check_trials, real_numbers
 
 POINTS = 1001  # where a KDECalibration computes its ratios: one for each thousandth of the range of the scores
 AT_ONCE = 1 << 22  # kernels that are held in memory

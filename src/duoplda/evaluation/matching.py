@@ -15,7 +15,7 @@ from duoplda.data.labels import places
 from duoplda.errors import DuopldaError, MissingIds, error_prefix, some
 from duoplda.evaluation.calibration import Bounded, Fusion
 from duoplda.evaluation.calibration_base import OfScores
-from duoplda.evaluation.metrics import Booleans, Floats, Indices
+from duoplda.evaluation.checks import Booleans, Floats, Indices
 from duoplda.evaluation.quality import truth_of
 from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
 

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from duoplda.data.labels import codes
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import BootstrapResult, Floats, Indices, Weights, interval, refuse_rows
+from duoplda.evaluation.checks import Floats, Indices, Weights, refuse_rows
+from duoplda.evaluation.resampling import BootstrapResult, interval
 
 __all__ = ["BCubed", "b_cubed", "coverage", "nmi", "partition_metrics", "purity"]
 

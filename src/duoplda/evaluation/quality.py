@@ -29,7 +29,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.evaluation.metrics import Booleans, Floats, Indices, refuse_rows
+from duoplda.evaluation.checks import Booleans, Floats, Indices, refuse_rows
 from duoplda.io import Coded, Enrollment, QualityTable, Trials
 from duoplda.io.labels import LABEL_COLUMNS
 

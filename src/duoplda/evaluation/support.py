@@ -13,19 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from duoplda.errors import DuopldaError
+from duoplda.evaluation.checks import Floats, Weights, check_trials
 from duoplda.evaluation.densities import log_density, silverman
-from duoplda.evaluation.metrics import (
-    MAX_LOG_ODDS,
-    Floats,
-    Tally,
-    Weights,
-    check_trials,
-    cross_entropy,
-    interval,
-    pool,
-    resamples,
-    tally,
-)
+from duoplda.evaluation.metrics import MAX_LOG_ODDS, Tally, cross_entropy, pool, tally
+from duoplda.evaluation.resampling import interval, resamples
 
 __all__ = ["Bounds", "MisleadingEvidence", "Overestimation", "dev_pav", "ece", "elub", "invariance_bounds"]
 __all__ += ["llr_overestimation", "misleading_evidence"]

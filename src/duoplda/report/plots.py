@@ -24,7 +24,7 @@ from scipy.special import expit, ndtr, ndtri, xlogy
 from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation import metrics, support
 from duoplda.evaluation.calibration import PAVCalibration
-from duoplda.evaluation.metrics import Booleans, Floats, Indices
+from duoplda.evaluation.checks import Booleans, Floats, Indices, check_trials, targets_among
 from duoplda.io import atomic_path
 from duoplda.model.summary import VarianceShares, variance_directions
 from duoplda.report._html import plain
@@ -105,7 +105,7 @@ def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6
     >>> x.tolist(), y.tolist()
     ([0.005, 0.6], [0.05, 0.6])
     """
-    counts = np.max([np.bincount(metrics.targets_among(labels), minlength=2) for _, labels in systems], axis=0)
+    counts = np.max([np.bincount(targets_among(labels), minlength=2) for _, labels in systems], axis=0)
     x, y = (np.array([np.clip(0.5 / n, 1e-7, 0.1), high]) for n in counts)
     return x, y
 
@@ -635,7 +635,7 @@ def _looks(
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
             raise DuopldaError(f"system {name!r} must be scores and labels, of as many trials")
         with error_prefix(f"system {name!r}"):
-            scores, targets, _ = metrics.check_trials(trials[0], trials[1], None)
+            scores, targets, _ = check_trials(trials[0], trials[1], None)
         looks.append((name, scores, targets, color, style))
     return looks
 
