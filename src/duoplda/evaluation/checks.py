@@ -39,7 +39,7 @@ def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tupl
 
 
 def targets_among(labels: ArrayLike) -> Booleans:
-    """Which trials are targets, from booleans, 0 and 1 of any type, or words as in lists of trials, in any case.
+    """Whether each trial is a target trial, from booleans, 0 and 1 of any type, or the words of lists of trials.
 
     >>> targets_among(["target", "nontarget"]).tolist(), targets_among([1.0, 0.0]).tolist()
     ([True, False], [True, False])

@@ -1,4 +1,4 @@
-"""Scores and the trials they belong to: score lists in any order are brought into the order of the trials.
+"""Matching scores with trials: score lists in any order are brought into the order of the trials.
 
 matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_scores("b.txt")})
 measure_systems(matched.systems, matched.target)

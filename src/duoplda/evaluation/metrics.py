@@ -1,4 +1,4 @@
-"""How good scores are: error rates, detection costs, Cllr, and the least that recalibration could make of them.
+"""Metrics of scores: error rates, detection costs, Cllr, and their minima over all calibrations.
 
 Every function takes `scores` (n,), natural-log likelihood ratios s; `labels` (n,), True for a target trial, or 1 and 0,
 or words as in lists of trials ("target", "nontarget"); and `weights` (n,), w >= 0, or None for weights of 1. A trial is
@@ -63,12 +63,12 @@ class BayesError(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Weight of each class in bins of rising score."""
+    """The weight of each class in bins of rising score."""
 
     scores: Floats  # the lowest of each bin
     targets: Floats
     nontargets: Floats
-    llr: Floats  # what each bin is decided by: its score, or the ratio of a block of PAV
+    llr: Floats  # what a threshold is compared with: the score of a bin, or the ratio of a block of PAV
 
 
 def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: Weights = None) -> float:
@@ -300,7 +300,7 @@ def pool(bins: Tally) -> Tally:
 
 
 def cross_entropy(s: Floats, y: Booleans, w: Floats, log_odds: float = 0.0) -> float:
-    """What is left to be known of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
+    """The empirical cross-entropy of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
     cost = np.logaddexp(0.0, np.where(y, -s - log_odds, s + log_odds))
     p = 1 / (1 + np.exp(-log_odds))
     nats = p * np.average(cost[y], weights=w[y]) + (1 - p) * np.average(cost[~y], weights=w[~y])

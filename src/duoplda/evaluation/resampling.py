@@ -87,12 +87,13 @@ def bootstrap(
     (1 -+ confidence) / 2 quantiles of the resampled values. With few speakers (20 or less) it tends to be too short.
 
     `min_cllr` and `calibration_loss` (alone or in `measure`) are fitted to the trials, which lowers the one and raises
-    the other, the more so in a resample, where about 37 % of the speakers are missing: their quantiles err twice to the
-    same side, and may leave out the estimate itself. What resampling does to the estimate e, fitting to these speakers
-    has done to the truth before; so if resampled values lie between q and r, the truth lies between 2 e - r and 2 e - q
-    (the reverse percentile interval), within the limits of the metric. In eight kinds of drawn cases with 10 and 30
-    speakers, intervals of 95 % held the true loss in 0 to 73 % by quantiles and in 70 to 100 % reversed, the true
-    minimum in 62 to 84 % and 83 to 92 % (`python -m benchmarks.intervals`). Every interval reaches the estimate.
+    the other. Resampling does so again, since about 37 % of the speakers are missing from a resample: quantiles err
+    twice to the same side, and may leave out the estimate itself. The estimate e differs from the truth about as much
+    as resampled values differ from e, and to the same side. So if these lie between q and r, the interval is from
+    2 e - r to 2 e - q (the reverse percentile interval), within the limits of the metric. In eight kinds of drawn cases
+    with 10 and 30 speakers, intervals of 95 % held the true loss in 0 to 73 % by quantiles and in 70 to 100 % reversed,
+    the true minimum in 62 to 84 % and 83 to 92 % (`python -m benchmarks.intervals`). Every interval reaches the
+    estimate.
 
     `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial` for its options);
     `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
@@ -129,11 +130,12 @@ def paired_difference(
     seed: int | np.random.Generator = 0,
     progress: bool = False,
 ) -> BootstrapResult:
-    """What one system has of a metric less what another has on the same trials, with an interval over speakers.
+    """The difference of two systems in a metric on the same trials, with an interval over speakers.
 
-    metric(scores) - metric(others), where each resample of the speakers (see `bootstrap`) gives both systems the same
-    weights: what makes some speakers hard for both falls out. If 0 lies outside the interval, the difference is more
-    than these speakers' luck. Intervals of the two systems may overlap all the same, and say nothing about that.
+    It is metric(scores) - metric(others), where each resample of the speakers (see `bootstrap`) gives both systems the
+    same weights, so that what makes a speaker hard for both cancels. If 0 lies outside the interval, the difference is
+    more than the chance of having these speakers. Use this to compare systems, and not whether their two intervals
+    overlap: these may overlap although the difference is clear.
 
     >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
     >>> scores, labels = np.array([2.0, 1.0, 3.0, -2.0, -1.0, 1.0]), [1, 1, 1, 0, 0, 0]
@@ -208,7 +210,10 @@ def resamples(
 
 
 def _drawn_weights(rng: np.random.Generator, labels: Booleans, n: int, sides: tuple[Indices, Indices] | None) -> Floats:
-    """Weights of the trials in one draw, with replacement, of n speakers of their sides, or without these of trials."""
+    """Weights of the trials in one draw, with replacement, of n speakers, or of n trials where `sides` is None.
+
+    `sides` are the speakers of the two sides of each trial, as numbers.
+    """
     for _ in range(1000):  # only where speakers are very few do many draws in a row lack a class
         times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
         if sides is not None:
@@ -221,7 +226,7 @@ def _drawn_weights(rng: np.random.Generator, labels: Booleans, n: int, sides: tu
 
 
 def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
-    """The same steps, with a bar on a terminal's standard error if that is wanted and `rich` is installed."""
+    """The steps, with a progress bar on a terminal's standard error if that is wanted and `rich` is installed."""
     if wanted and sys.stderr is not None and sys.stderr.isatty():  # it is None where it is closed
         with suppress(ImportError):
             from rich.console import Console
