@@ -44,7 +44,7 @@ from duoplda.case.structure import Pool, Shape
 from duoplda.case.validation import expanded, support
 from duoplda.data import Recordings
 from duoplda.datasets import draw, make_recordings
-from duoplda.evaluation.metrics import interval
+from duoplda.evaluation.resampling import interval
 from duoplda.metrics import cllr, min_cllr
 from duoplda.model.parameters import Model
 

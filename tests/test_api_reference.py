@@ -18,6 +18,7 @@ PAGES = sorted((DOCS / "api").glob("*.rst"))
 # Rooms and their files hand these on under the names that users type.
 FLAT = {
     "duoplda.evaluation.metrics": "duoplda.metrics",
+    "duoplda.evaluation.resampling": "duoplda.metrics",
     "duoplda.evaluation.partitions": "duoplda.metrics",
     "duoplda.evaluation.support": "duoplda.metrics",
     "duoplda.evaluation.calibration": "duoplda.calibration",

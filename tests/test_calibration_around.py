@@ -22,6 +22,7 @@ from duoplda.calibration import (
 )
 from duoplda.datasets import make_recordings
 from duoplda.evaluation import metrics
+from duoplda.evaluation.resampling import resamples
 from duoplda.metrics import elub, invariance_bounds, llr_overestimation
 
 LN10 = np.log(10)
@@ -144,7 +145,7 @@ def test_intervals_are_quantiles_of_calibrations_of_resampled_speakers():
     speakers = sides(labels)
     fitted = BootstrapCalibration(AffineCalibration(0.2, 0.01), 19, 0.9, 5).fit(scores, labels, speakers=speakers)
     inner = AffineCalibration(0.2, 0.01)
-    draws = metrics.resamples(labels, *speakers, 19, 0.9, 5)
+    draws = resamples(labels, *speakers, 19, 0.9, 5)
     point = fitted.scores_[::100]
     ratios = [clone(inner).fit(scores, labels, weights).transform(point) for weights in draws]
     low, high = np.quantile(ratios, [0.05, 0.95], axis=0)

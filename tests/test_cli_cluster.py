@@ -128,7 +128,7 @@ def test_pairs_that_are_known(tmp_path, folder):
     for option in ("--must-link", "--cannot-link"):
         failed = duoplda(*clustering(folder, tmp_path / "p", option, tmp_path / "strange"))
         assert failed.exit_code == 3
-        assert f"error: {option} names 1 that are not among those to cluster: 'nobody'; leave" in failed.stderr
+        assert f"error: {option} names 1 ids that are not to be clustered: 'nobody'; leave" in failed.stderr
     assert failed.stderr.count("\n") == 1
     assert not (tmp_path / "p").exists()
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duoplda import PLDA
+from duoplda import PLDA, metrics
 from duoplda.cli import app
 from duoplda.estimators.backend import Backend
-from duoplda.evaluation import metrics, support
+from duoplda.evaluation import support
 from duoplda.evaluation.calibration import AffineCalibration, Bounded, Fusion, KDECalibration, PAVCalibration, load
 from duoplda.io import Coded, Scores, read_scores, write_scores
 

@@ -363,8 +363,8 @@ def test_pairs_of_any_integer_type(dtype):
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([[0, 7]], r"1 pairs name rows that are not there \(side 2 has 7\): 0"),
-        ([[0, 0], [6, 0], [-1, 2]], r"2 pairs name rows that are not there \(side 1 has 6\): 1, 2"),
+        ([[0, 7]], r"1 pairs name rows that do not exist \(side 2 has 7\): 0"),
+        ([[0, 0], [6, 0], [-1, 2]], r"2 pairs name rows that do not exist \(side 1 has 6\): 1, 2"),
         ([[0.0, 1.0]], "integers of shape"),
         ([0, 1], "integers of shape"),
         ([[0, 1, 2]], "integers of shape"),

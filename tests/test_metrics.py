@@ -19,8 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import multivariate_normal, norm
 from sklearn.metrics import roc_curve
 
-from duoplda import DuopldaError
-from duoplda.evaluation import metrics
+from duoplda import DuopldaError, metrics
 
 INF = np.inf
 EER_METHODS = ("rocch", "interpolated", "nearest")

@@ -17,13 +17,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from duoplda import PLDA, DuopldaError
-from duoplda import metrics as metrics_of
+from duoplda import PLDA, DuopldaError, metrics
 from duoplda.data import Recordings
 from duoplda.datasets import make_recordings
 from duoplda.estimators.backend import Backend
 from duoplda.estimators.domain import Domain
-from duoplda.evaluation import metrics
 from duoplda.report import inferred_kinds, write_report
 from duoplda.report._data import Grid
 
@@ -248,9 +246,9 @@ def test_what_the_trials_support_is_told_of_calibrated_systems_alone(report, tmp
     scores = report.systems["duoplda"]
     cells = re.findall(r"<td>(.*?)</td>", section)[:6]
     shown = [[float(v) for v in re.findall(r"-?[\d.]+", cell.replace("\N{MINUS SIGN}", "-"))] for cell in cells]
-    misleading = metrics_of.misleading_evidence(scores, labels)
-    expected = [metrics_of.elub(scores, labels), metrics_of.invariance_bounds(scores, labels)]
-    expected += [[metrics_of.dev_pav(scores, labels)]]
+    misleading = metrics.misleading_evidence(scores, labels)
+    expected = [metrics.elub(scores, labels), metrics.invariance_bounds(scores, labels)]
+    expected += [[metrics.dev_pav(scores, labels)]]
     expected = [np.array(values) / np.log(10) for values in expected]
     expected += [[100 * misleading.of_targets], [100 * misleading.of_nontargets]]
     expected += [np.array([misleading.lowest_target, misleading.highest_nontarget]) / np.log(10)]

@@ -271,7 +271,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "the bootstrap draws the speakers of one side",
-        "evaluation/metrics.py",
+        "evaluation/resampling.py",
         "np.where(labels, times[a], times[a] * times[b])",
         "times[a]",
         "tests/test_metrics.py -k copying_the_speakers",

@@ -30,7 +30,7 @@ from duoplda.case.validation import expanded, support, validate
 from duoplda.data import Recordings
 from duoplda.errors import DuopldaError, some
 from duoplda.estimators.backend import Backend
-from duoplda.evaluation.metrics import interval
+from duoplda.evaluation.resampling import interval
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,8 @@ from scipy.stats import norm, t
 
 from duoplda.case.reference import Reference
 from duoplda.case.result import Estimate, Support, Validation
-from duoplda.evaluation.metrics import calibration_loss, cllr, interval, measure
+from duoplda.evaluation.metrics import calibration_loss, cllr, measure
+from duoplda.evaluation.resampling import interval
 from duoplda.evaluation.support import dev_pav, elub, invariance_bounds, misleading_evidence
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ from duoplda.data.labels import Ints
 from duoplda.errors import DuopldaError
 from duoplda.estimators import checks
 from duoplda.evaluation import metrics
-from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.evaluation.checks import Booleans, Floats
 from duoplda.model.sample import FOLD_SAMPLE, Sample
 from duoplda.selection.trials import make_trials
 

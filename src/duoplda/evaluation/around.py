@@ -1,4 +1,4 @@
-"""Calibrations that stand around another one: they keep its ratios within bounds, or give intervals around them."""
+"""Calibrations that wrap another calibration, to keep its ratios within bounds or to give intervals around them."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.calibration_base import Calibration, OfScores, refuse_infinite, restore
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, real_numbers, resamples
+from duoplda.evaluation.checks import Booleans, Floats, check_trials, real_numbers
+from duoplda.evaluation.resampling import resamples
 from duoplda.evaluation.support import elub, invariance_bounds
 
 BOUNDS = {"elub": elub, "invariance": invariance_bounds}  # by the words that options name
@@ -20,9 +21,9 @@ INTERVAL_POINTS = 1001  # where the intervals are computed
 
 
 class Around(Calibration, ABC):
-    """What calibrations share that stand around another one, `calibration`; once it has learnt, it is `calibration_`.
+    """The base of calibrations that wrap another one, `calibration`, whose fitted copy is `calibration_`.
 
-    The names of the inner state begin with its class: "AffineCalibration.scale_".
+    In the state, the names of what the inner calibration learnt begin with its class: "AffineCalibration.scale_".
     """
 
     calibration: OfScores
@@ -49,11 +50,11 @@ class Around(Calibration, ABC):
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """What is not of the inner calibration."""
+        """The part of the state that is not the inner calibration's."""
 
     @abstractmethod
     def _take_own(self, own: dict[str, Any]) -> None:
-        """Take that back, or refuse it."""
+        """Restore that part of the state, or raise an error where it is damaged."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -71,11 +72,11 @@ class Around(Calibration, ABC):
 class Bounded(Around):
     """A calibration whose ratios are kept within the bounds that its trials support (`duoplda.metrics.elub`).
 
-    `calibration` learns first; then come the bounds of its ratios on the same trials, `lower_` and `upper_`: with
-    `bounds` "elub" or "invariance" those of these two functions. A ratio beyond a bound becomes the bound, and is to be
-    read as "at least" or "at most". The order of trials stays as it is, but for ties at the bounds; Cllr and decisions
-    at usual priors hardly change. Use it where a number is reported as evidence; not before a fusion, nor where the
-    highest of very many trials are looked for.
+    `calibration` learns first. The bounds of its ratios on the same trials, `lower_` and `upper_`, are then computed by
+    `duoplda.metrics.elub` or `invariance_bounds`, as `bounds` ("elub" or "invariance") says. A ratio beyond a bound
+    becomes the bound: report it as "at least" or "at most". The order of trials stays as it is, except for ties at the
+    bounds; Cllr and decisions at usual priors hardly change. Use it where a number is reported as evidence. Do not use
+    it before a fusion, nor to find the highest of very many trials, many of which would be equal.
 
     >>> from duoplda.calibration import AffineCalibration
     >>> scores, labels = [-4.0, -3.0, -2.0, 1.0, -1.0, 2.0, 3.0, 4.0], [False] * 4 + [True] * 4
@@ -103,7 +104,7 @@ class Bounded(Around):
         return np.clip(self.calibration_.transform(scores), self.lower_, self.upper_)
 
     def summary(self) -> dict[str, float | str]:
-        """What the inner calibration tells, and the bounds."""
+        """The summary of the inner calibration, and the bounds."""
         bounds: dict[str, float | str] = {"bounds": self.bounds, "lower": self.lower_, "upper": self.upper_}
         return {**self.calibration_.summary(), **bounds, "title": self.title}
 
@@ -199,7 +200,7 @@ class BootstrapCalibration(Around):
         return ratios + below, ratios + above
 
     def summary(self) -> dict[str, float | str]:
-        """What the inner calibration tells, and how many resamples there were."""
+        """The summary of the inner calibration, and the number of resamples."""
         return {**self.calibration_.summary(), "n_resamples": float(self.n_resamples), "title": self.title}
 
     def _own_state(self) -> dict[str, Any]:

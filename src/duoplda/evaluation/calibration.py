@@ -23,8 +23,9 @@ from duoplda.arrays import Array
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.around import BootstrapCalibration, Bounded
 from duoplda.evaluation.calibration_base import Calibration, load, refuse_infinite, restore, without_nan
+from duoplda.evaluation.checks import Booleans, Floats, check_trials, real_numbers
 from duoplda.evaluation.densities import KDECalibration
-from duoplda.evaluation.metrics import Booleans, Floats, check_trials, pool, real_numbers, tally
+from duoplda.evaluation.metrics import pool, tally
 from duoplda.evaluation.quality import Recipe, TrialQuality, choose, design, trial_folds
 
 __all__ = ["CALIBRATIONS", "AffineCalibration", "BootstrapCalibration", "Bounded", "Fusion", "HeldOutRatios"]
@@ -32,9 +33,9 @@ __all__ += ["KDECalibration", "PAVCalibration", "QualityCalibration", "Structure
 
 
 class _Logistic(Calibration):
-    """What linear calibrations share: the parameters and the minimum of the prior-weighted logistic loss."""
+    """The base of linear calibrations: their parameters, and the minimum of the prior-weighted logistic loss."""
 
-    _n_free: ClassVar[int] = 0  # the number of scales, the first ones, that have no ridge
+    _n_free: ClassVar[int] = 0  # how many of the scales, from the first one on, have no ridge
 
     def __init__(self, p_target: float = 0.5, ridge: float = 0.0) -> None:
         self.p_target = p_target
@@ -217,7 +218,7 @@ class QualityCalibration(_Logistic):
 
     @property
     def recipe(self) -> Recipe:
-        """How the columns are made that belong to the coefficients."""
+        """The recipe of the columns of side information to which the coefficients belong."""
         return Recipe.of(self.terms_, self.kinds_)
 
     def fit(
@@ -299,14 +300,15 @@ class QualityCalibration(_Logistic):
 
 
 class StructureCalibration(Calibration):
-    """A scale and an offset for each structure of trials: what is known of both sides before any vector is.
+    """A scale and an offset for each structure of trials: for what is known of both sides before their vectors are.
 
         llr = exp(a . f) s + b . f,    f = (1, ln(c0 / 20), h)
 
     with a = `log_scales_` and b = `offsets_`. c0 is the ratio in nats that the model expects of a target trial
     (`expected`): little between two noisy recordings, much between sets of many sessions. h is the share of pairs of
     recordings that are of one kind of channels (`alike`). Within a structure the order of the scores stays as it is.
-    Below `least_` and above `most_`, the expected ratios that were learnt from, c0 counts as these.
+    Where c0 is below `least_` or above `most_`, the least and the most that was expected of the trials in `fit`, it
+    counts as that number.
 
     The six numbers minimise the mean over the prior probabilities in `priors` of what decisions cost,
     C_pi(llr) / H(pi) (for pi = .5 this is Cllr), plus `ridge` (a_1^2 + a_2^2 + b_1^2 / 4 + b_2^2 / 4): trials that do
@@ -323,7 +325,7 @@ class StructureCalibration(Calibration):
     scores_suffice = False
     _learnt = ("log_scales_", "offsets_", "least_", "most_")
     _arrays = ("log_scales_", "offsets_")
-    _usual = 20.0  # nats
+    _usual = 20.0  # nats: the c0 at which the scale and the offset do not depend on a_1 and b_1
 
     def __init__(self, priors: tuple[float, ...] = (0.5, 0.01), ridge: float = 0.003) -> None:
         self.priors = priors
@@ -353,7 +355,8 @@ class StructureCalibration(Calibration):
         unit = s / deviation
         sign = np.where(y, -1.0, 1.0)
         share = np.where(y, w / w[y].sum(), w / w[~y].sum())
-        # Where the trials separate, no scale is best: as in `AffineCalibration`, few trials allow for no large one.
+        # Where a threshold separates the classes, a larger scale is always better. As in `AffineCalibration`, a ridge
+        # then keeps the scale to what the number of trials supports.
         pull = np.array([1 / max(1, y.sum()), 2 * self.ridge, 2 * self.ridge, 1e-12, self.ridge / 2, self.ridge / 2])
         usual = np.array([np.log(deviation), 0, 0, 0, 0, 0])
 
@@ -396,18 +399,22 @@ class StructureCalibration(Calibration):
         return np.asarray(scale * x + offset)
 
     def summary(self) -> dict[str, float | str]:
-        """What it does, in numbers: scale and offset where least and where most is expected of recordings of different
-        kinds, and by what the scale is multiplied, and what is added to the offset, where both sides are of one kind.
+        """The map in numbers: scale and offset where least and where most is expected of recordings of different kinds.
+
+        Where both sides are of one kind, the scale is multiplied by `one_kind_scale`, and `one_kind_offset` is added.
         """
         ends = np.array([self.least_, self.most_])
         scale, offset = self.maps(ends, np.zeros(2))
-        told: dict[str, float | str] = {"least": self.least_}
-        told |= {"scale_at_least": float(scale[0]), "offset_at_least": float(offset[0])}
-        told |= {"most": self.most_, "scale_at_most": float(scale[1]), "offset_at_most": float(offset[1])}
-        return told | {"one_kind_scale": float(np.exp(self.log_scales_[2])), "one_kind_offset": float(self.offsets_[2])}
+        numbers: dict[str, float | str] = {"least": self.least_}
+        numbers |= {"scale_at_least": float(scale[0]), "offset_at_least": float(offset[0])}
+        numbers |= {"most": self.most_, "scale_at_most": float(scale[1]), "offset_at_most": float(offset[1])}
+        return numbers | {
+            "one_kind_scale": float(np.exp(self.log_scales_[2])),
+            "one_kind_offset": float(self.offsets_[2]),
+        }
 
     def rescaled(self, scale: float, offset: float) -> Self:
-        """This map and then another scale and offset, which are the same for all structures.
+        """This map followed by another scale and offset, which are the same for all structures.
 
         >>> state = {"log_scales_": [0.0, 0.1, 0.2], "offsets_": [1.0, 0.0, 0.0], "least_": 1.0, "most_": 9.0}
         >>> calibration = StructureCalibration.from_state({**state, "priors": [0.5], "ridge": 0.0})
@@ -526,8 +533,8 @@ def _newton(x: Floats, y: Booleans, c: Floats, p_target: float, ridge: Floats) -
     """Minimiser of sum c log(1 + exp(-+(x theta + logit p))) + ridge . theta[:-1]^2 / 2, or None.
 
     None without a ridge means that the loss falls for ever along some direction, as when a threshold separates the
-    classes or a system is constant but for some targets: Newton's steps then stay about 1 wide in llr where nothing is
-    left to gain, while at a minimum they vanish.
+    classes, or a system is constant except for some targets. Newton's steps then stay about 1 wide in llr where nothing
+    is left to gain, while at a minimum they vanish.
     """
     sign = np.where(y, 1.0, -1.0)
     penalty = np.append(ridge, 0.0)

@@ -1,4 +1,4 @@
-"""What all calibrations share: the class that they derive from, their state in plain numbers, and their file."""
+"""The base class of all calibrations, with their state in plain numbers and their file."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.arrays import Array, to_numpy
 from duoplda.errors import DuopldaError, error_prefix
-from duoplda.evaluation.metrics import Floats, real_numbers, refuse_rows
+from duoplda.evaluation.checks import Floats, real_numbers, refuse_rows
 from duoplda.io import read_container, write_container
 
 FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds
@@ -19,7 +19,7 @@ LARGEST_PARAMETER = 1e100  # of parameters and of what was learnt, as in a model
 
 
 class OfScores(Protocol):
-    """A calibration that needs no more of a trial than its score, and so may stand inside another one."""
+    """A calibration that needs only the scores of trials, so that another calibration can wrap it."""
 
     def fit(self, scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Learn from scores of known truth."""
@@ -31,11 +31,11 @@ class OfScores(Protocol):
         """Parameters and what was learnt."""
 
     def summary(self) -> dict[str, float | str]:
-        """The same in single numbers and words."""
+        """What was learnt, in single numbers and words."""
 
 
 class Calibration(TransformerMixin, BaseEstimator):
-    """What all calibrations share: their state as a dictionary, and their file."""
+    """The base class of all calibrations, with their state as a dictionary and their file."""
 
     scores_suffice: ClassVar[bool] = True  # False where a trial needs more than its score, as side information
     _classes: ClassVar[dict[str, type["Calibration"]]] = {}  # by the names that files hold
@@ -66,7 +66,7 @@ class Calibration(TransformerMixin, BaseEstimator):
         return fitted
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Set attributes to the numbers of a state, or tell which of them are none."""
+        """Set attributes to the numbers of a state, or raise an error that names one that is no finite number."""
         for name, value in state.items():
             a = np.array(value, dtype=np.float64)
             if (a.ndim != 1 or not a.size) if name in self._arrays else a.size != 1:
@@ -130,7 +130,7 @@ def _class_of(name: str) -> type[Calibration]:
 
 
 def without_nan(scores: ArrayLike) -> Floats:
-    """Scores of any shape as float64, or an error that names those that are missing."""
+    """Scores of any shape as float64, or an error that names the rows with NaN."""
     x = real_numbers(scores)
     refuse_rows(np.isnan(x.ravel()), "scores", "NaN", "a calibration cannot replace a missing score")
     return x

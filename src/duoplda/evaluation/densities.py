@@ -1,4 +1,4 @@
-"""Densities of the scores of either class by Gaussian kernels, and what follows from them: a calibration.
+"""Densities of the scores of either class by Gaussian kernels, and the calibration that follows from them.
 
 f(x) = sum over trials of w / (sum of w) N(x; score, h^2), with the bandwidth h of Silverman's rule unless one is given.
 """
@@ -12,20 +12,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from duoplda.errors import DuopldaError
 from duoplda.evaluation.calibration_base import Calibration, refuse_infinite, without_nan
-from duoplda.evaluation.metrics import Floats, check_trials, real_numbers
+from duoplda.evaluation.checks import Floats, check_trials, real_numbers
 
 POINTS = 1001  # where a KDECalibration computes its ratios: one for each thousandth of the range of the scores
-AT_ONCE = 1 << 22  # kernels that are held in memory
+AT_ONCE = 1 << 22  # values of kernels that are in memory at a time
 
 
 class KDECalibration(Calibration):
     """Ratios of two densities by Gaussian kernels: llr(s) = ln f_target(s) - ln f_nontarget(s).
 
     Forensic science has used it where no straight line fits. It assumes nothing but smoothness, and pays for it where
-    trials are few: **the map need not be monotone**, so the order of trials may change; and where trials of one class
-    end, the ratio hangs on the tail of a kernel and grows beyond all that was tested. Put it inside `Bounded`; use
-    `PAVCalibration` where the order must stay. What chooses the highest-scoring models of a test goes by scores before
-    calibration.
+    trials are few: **the map need not be monotone**, so the order of trials may change; and beyond the trials of one
+    class, the ratio depends on the tail of a single kernel and grows beyond what any trial has shown. Put it inside
+    `Bounded`; use `PAVCalibration` where the order must stay. Searches for the highest-scoring models of a test rank
+    them by scores before calibration.
 
     `bandwidth` is that of both classes, in the unit of the scores; with 0 (the default) each class has its own by
     Silverman's rule, h = (4 / (3 n))^(1/5) standard deviations. The ratio is computed at 1,001 points from the lowest

@@ -1,4 +1,4 @@
-"""Scores and the trials they belong to: score lists in any order are brought into the order of the trials.
+"""Matching scores with trials: score lists in any order are brought into the order of the trials.
 
 matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_scores("b.txt")})
 measure_systems(matched.systems, matched.target)
@@ -15,7 +15,7 @@ from duoplda.data.labels import places
 from duoplda.errors import DuopldaError, MissingIds, error_prefix, some
 from duoplda.evaluation.calibration import Bounded, Fusion
 from duoplda.evaluation.calibration_base import OfScores
-from duoplda.evaluation.metrics import Booleans, Floats, Indices
+from duoplda.evaluation.checks import Booleans, Floats, Indices
 from duoplda.evaluation.quality import truth_of
 from duoplda.io import Coded, Enrollment, Scores, Trials, read_scores, read_trials
 

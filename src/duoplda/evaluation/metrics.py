@@ -1,4 +1,4 @@
-"""How good scores are: error rates, detection costs, Cllr, their minima, confidence intervals.
+"""Metrics of scores: error rates, detection costs, Cllr, and their minima over all calibrations.
 
 Every function takes `scores` (n,), natural-log likelihood ratios s; `labels` (n,), True for a target trial, or 1 and 0,
 or words as in lists of trials ("target", "nontarget"); and `weights` (n,), w >= 0, or None for weights of 1. A trial is
@@ -15,29 +15,19 @@ decisions at one prior are good, and the EER only how well two classes can be to
 knows beforehand. A system can have a low EER and ratios that mislead.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 from scipy.special import expit
 
-from duoplda.arrays import check_index
-from duoplda.errors import DuopldaError, error_prefix
-from duoplda.io.trials import LABEL_WORDS
+from duoplda.errors import DuopldaError
+from duoplda.evaluation.checks import Booleans, Floats, Weights, check_trials
 
-__all__ = ["BayesError", "BootstrapResult", "DetCurve", "act_dcf", "bayes_error", "bootstrap"]
-__all__ += ["calibration_loss", "cllr", "det_curve", "eer", "measure", "measure_systems", "metric_names"]
-__all__ += ["min_cllr", "min_dcf", "paired_difference", "pav_llr", "rocch"]
+__all__ = ["BayesError", "DetCurve", "act_dcf", "bayes_error", "calibration_loss", "cllr", "det_curve", "eer"]
+__all__ += ["measure", "metric_names", "min_cllr", "min_dcf", "pav_llr", "rocch"]
 
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
-Indices = NDArray[np.intp]
-Weights = ArrayLike | None
 MAX_LOG_ODDS = 700.0  # exp(700) is still a finite double, exp(710) is not
 
 
@@ -72,32 +62,13 @@ class BayesError(NamedTuple):
     minimum: Any
 
 
-class BootstrapResult(NamedTuple):
-    """A metric on all trials, the ends of its confidence interval, and its value for each resample.
-
-    The interval is about other speakers of the same kind, recorded in the same way. It says nothing about other
-    channels or languages, and two systems must not be compared by whether their intervals overlap.
-
-    >>> scores, labels = [-3.0, 1.0, -1.0, 3.0], [False, False, True, True]
-    >>> speakers = ["a", "a", "a", "b"], ["b", "c", "a", "b"]
-    >>> result = bootstrap(cllr, scores, labels, *speakers, n_resamples=20)
-    >>> bool(result.low <= result.high), result.values.shape
-    (True, (20,))
-    """
-
-    estimate: Any  # a float, or an array where the metric gives one; and so are low and high
-    low: Any  # None where there were no resamples, and so is high
-    high: Any
-    values: Floats  # (n_resamples,), or (n_resamples, ...) for a metric that gives an array
-
-
 class Tally(NamedTuple):
-    """Weight of each class in bins of rising score."""
+    """The weight of each class in bins of rising score."""
 
     scores: Floats  # the lowest of each bin
     targets: Floats
     nontargets: Floats
-    llr: Floats  # what each bin is decided by: its score, or the ratio of a block of PAV
+    llr: Floats  # what a threshold is compared with: the score of a bin, or the ratio of a block of PAV
 
 
 def eer(scores: ArrayLike, labels: ArrayLike, method: str = "rocch", weights: Weights = None) -> float:
@@ -162,7 +133,7 @@ def min_dcf(
     [0.5, 0.5]
     """
     ratio = _cost_ratio(p_target, c_miss, c_fa)
-    return _plain(_normalised_cost(pool(tally(*check_trials(scores, labels, weights))), np.log(ratio), ratio))
+    return plain(_normalised_cost(pool(tally(*check_trials(scores, labels, weights))), np.log(ratio), ratio))
 
 
 def act_dcf(
@@ -186,7 +157,7 @@ def act_dcf(
     [0.5, 1.0]
     """
     ratio = _cost_ratio(p_target, c_miss, c_fa)
-    return _plain(_normalised_cost(tally(*check_trials(scores, labels, weights)), np.log(ratio), ratio))
+    return plain(_normalised_cost(tally(*check_trials(scores, labels, weights)), np.log(ratio), ratio))
 
 
 def bayes_error(
@@ -207,7 +178,7 @@ def bayes_error(
     scale = 1.0 if normalized else expit(-np.abs(log_odds))
     bins = tally(*check_trials(scores, labels, weights))
     costs = (_normalised_cost(b, -log_odds, np.exp(-log_odds)) for b in (bins, pool(bins)))
-    return BayesError(*(_plain(cost * scale) for cost in costs))
+    return BayesError(*(plain(cost * scale) for cost in costs))
 
 
 def cllr(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> float:
@@ -301,237 +272,6 @@ def measure(
     return np.array([_eer(bins, blocks, eer_method), *costs.ravel(), bits, fewest, max(0.0, bits - fewest)])
 
 
-def measure_systems(
-    systems: Mapping[str, ArrayLike],
-    labels: ArrayLike,
-    speakers: tuple[ArrayLike, ArrayLike] | None = None,
-    *,
-    n_resamples: int = 200,
-    seed: int = 0,
-    progress: bool = False,
-    **options: Any,
-) -> dict[str, BootstrapResult]:
-    """Measure several systems on the same trials, with 95 % intervals where the speakers are known.
-
-    `systems` maps names to scores; `speakers` are the two columns (n,) of `bootstrap`, or None for no intervals, like
-    `n_resamples` = 0; `options` are those of `measure`.
-
-    >>> results = measure_systems({"a": [2.0, -2.0, 1.0], "b": [1.0, 0.0, -1.0]}, [True, False, True])
-    >>> [results[name].estimate[0].round(3).tolist() for name in results], results["a"].low
-    ([0.0, 0.333], None)
-    """
-    metric: Callable[..., Any] = partial(measure, **options)
-    results = {}
-    for name, scores in systems.items():
-        with error_prefix(f"system {name!r}"):
-            if speakers is None or not n_resamples:
-                results[name] = BootstrapResult(metric(scores, labels), None, None, np.empty(0))
-            else:
-                results[name] = bootstrap(metric, scores, labels, *speakers, n_resamples, seed=seed, progress=progress)
-    return results
-
-
-def bootstrap(
-    metric: Callable[..., Any],
-    scores: ArrayLike,
-    labels: ArrayLike,
-    speakers_a: ArrayLike,
-    speakers_b: ArrayLike,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int | np.random.Generator = 0,
-    progress: bool = False,
-) -> BootstrapResult:
-    """Confidence interval of a metric over new speakers: speakers are resampled, not trials.
-
-    S speakers are drawn from the S speakers with replacement. If speaker a is drawn m_a times, a non-target trial of
-    speakers a and b weighs m_a m_b and a target trial of speaker a weighs m_a; trials are weighted, never copied, and
-    sorted once. A resample without any target or any non-target is drawn again. The interval runs between the
-    (1 -+ confidence) / 2 quantiles of the resampled values. With few speakers (20 or less) it tends to be too short.
-
-    `min_cllr` and `calibration_loss` (alone or in `measure`) are fitted to the trials, which lowers the one and raises
-    the other, the more so in a resample, where about 37 % of the speakers are missing: their quantiles err twice to the
-    same side, and may leave out the estimate itself. What resampling does to the estimate e, fitting to these speakers
-    has done to the truth before; so if resampled values lie between q and r, the truth lies between 2 e - r and 2 e - q
-    (the reverse percentile interval), within the limits of the metric. In eight kinds of drawn cases with 10 and 30
-    speakers, intervals of 95 % held the true loss in 0 to 73 % by quantiles and in 70 to 100 % reversed, the true
-    minimum in 62 to 84 % and 83 to 92 % (`python -m benchmarks.intervals`). Every interval reaches the estimate.
-
-    `metric(scores, labels, weights=...)` gives a number or an array (use `functools.partial` for its options);
-    `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
-    error of a terminal, if `rich` is installed.
-
-    >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
-    >>> r = bootstrap(cllr, [2.0, 1.0, 3.0, -2.0, -1.0, 1.0], [1, 1, 1, 0, 0, 0], a, b, n_resamples=50)
-    >>> bool(r.low <= r.estimate <= r.high)
-    True
-    """
-    s, y, _ = check_trials(scores, labels, None)
-    draws = resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
-    order = np.argsort(s)
-    s = s[order]
-    y = y[order]
-    values = np.array([np.asarray(metric(s, y, weights=weights[order]), dtype=np.float64) for weights in draws])
-    estimate = np.asarray(metric(s, y, weights=np.ones(len(s))), dtype=np.float64)
-    limits: dict[Callable[..., Any], list[float]] = {min_cllr: [1.0], calibration_loss: [np.inf]}  # highest values
-    limits[measure] = [*[np.nan] * (estimate.size - 2), 1.0, np.inf]
-    limit = limits.get(metric.func if isinstance(metric, partial) else metric, [np.nan] * estimate.size)
-    low, high = interval(estimate, values, confidence, np.reshape(limit, estimate.shape))
-    return BootstrapResult(_plain(estimate), _plain(low), _plain(high), values)
-
-
-def paired_difference(
-    metric: Callable[..., Any],
-    scores: ArrayLike,
-    others: ArrayLike,
-    labels: ArrayLike,
-    speakers_a: ArrayLike,
-    speakers_b: ArrayLike,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int | np.random.Generator = 0,
-    progress: bool = False,
-) -> BootstrapResult:
-    """What one system has of a metric less what another has on the same trials, with an interval over speakers.
-
-    metric(scores) - metric(others), where each resample of the speakers (see `bootstrap`) gives both systems the same
-    weights: what makes some speakers hard for both falls out. If 0 lies outside the interval, the difference is more
-    than these speakers' luck. Intervals of the two systems may overlap all the same, and say nothing about that.
-
-    >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
-    >>> scores, labels = np.array([2.0, 1.0, 3.0, -2.0, -1.0, 1.0]), [1, 1, 1, 0, 0, 0]
-    >>> r = paired_difference(cllr, scores, scores + 1.0, labels, a, b, n_resamples=50)
-    >>> bool(r.low <= r.estimate <= r.high), r.estimate == cllr(scores, labels) - cllr(scores + 1.0, labels)
-    (True, True)
-    """
-    first, y, _ = check_trials(scores, labels, None)
-    second = check_trials(others, labels, None)[0]
-    orders = [np.argsort(s) for s in (first, second)]
-    systems = [(s[order], y[order], order) for s, order in zip((first, second), orders, strict=True)]
-
-    def difference(weights: Floats) -> Floats:
-        one, other = (np.asarray(metric(s, labels, weights=weights[order])) for s, labels, order in systems)
-        return np.asarray(one - other, np.float64)
-
-    draws = resamples(y, speakers_a, speakers_b, n_resamples, confidence, seed, progress)
-    values = np.array([difference(weights) for weights in draws])
-    estimate = difference(np.ones(len(y)))
-    low, high = interval(estimate, values, confidence)
-    return BootstrapResult(_plain(estimate), _plain(low), _plain(high), values)
-
-
-# The functions from here to `pool` are shared with `partitions`, `calibration`, the report and the plots.
-
-
-def interval(estimate: Floats, values: Floats, confidence: float, limit: ArrayLike = np.nan) -> tuple[Floats, Floats]:
-    """The ends of a confidence interval from resampled values (n, ...); see `bootstrap`.
-
-    `limit` is the highest value of a metric that is fitted to its trials, whose interval is reversed; else NaN.
-    """
-    ranked = np.sort(values, axis=0)  # indexed, not interpolated: a value may be infinite
-    cut = int(round((1 - confidence) / 2 * len(values), 9))  # as many values lie below low as above high
-    low = ranked[cut]
-    high = ranked[-1 - cut]
-    reverse = ~np.isnan(limit) & np.isfinite(estimate)
-    with np.errstate(invalid="ignore"):  # infinite values, which are not reversed
-        ends = np.maximum(2 * estimate - high, 0.0), np.minimum(2 * estimate - low, limit)
-    low = np.where(reverse, ends[0], low)
-    high = np.where(reverse, ends[1], high)
-    return np.minimum(low, estimate), np.maximum(high, estimate)
-
-
-def resamples(
-    labels: Booleans,
-    speakers_a: ArrayLike | None,
-    speakers_b: ArrayLike | None,
-    n_resamples: int,
-    confidence: float,
-    seed: int | np.random.Generator,
-    progress: bool = False,
-) -> Iterator[Floats]:
-    """Weights of the trials (n,) in one resample of the speakers after another; options are checked at the first.
-
-    Without speakers, single trials are resampled.
-    """
-    if n_resamples < 1 or not 0 < confidence < 1 or (isinstance(seed, int) and seed < 0):
-        raise DuopldaError("a bootstrap needs n_resamples >= 1, confidence between 0 and 1, and a seed >= 0")
-    rng = np.random.default_rng(seed)
-    rounds = _progress_bar(range(n_resamples), progress)
-    if speakers_a is None or speakers_b is None:
-        yield from (_drawn_weights(rng, labels, len(labels), None) for _ in rounds)
-        return
-    a = np.asarray(speakers_a)
-    b = np.asarray(speakers_b)
-    if not a.shape == b.shape == labels.shape:
-        shapes = f"speakers_a has shape {a.shape}, speakers_b {b.shape}, labels {labels.shape}"
-        raise DuopldaError(f"{shapes}; give the speaker of each side of each trial")
-    names, index = np.unique(np.concatenate((a, b)), return_inverse=True)
-    a, b = index[: len(a)], index[len(a) :]
-    remedy = "a target trial has the same speaker on both sides, a non-target trial has two"
-    refuse_rows((a == b) != labels, "labels", "at odds with the speakers", remedy)
-    for _ in rounds:
-        yield _drawn_weights(rng, labels, len(names), (a, b))
-
-
-def check_trials(scores: ArrayLike, labels: ArrayLike, weights: Weights) -> tuple[Floats, Booleans, Floats]:
-    """Scores, labels and weights as (n,) arrays without NaN, with both classes and no zero weight."""
-    check_index(scores=scores, labels=labels, weights=weights)
-    s = np.asarray(scores)
-    y = np.asarray(labels)
-    w = np.ones(s.shape) if weights is None else np.asarray(weights, dtype=np.float64)
-    if s.size == 0:
-        raise DuopldaError("there are no scores")
-    if s.ndim != 1 or not s.shape == y.shape == w.shape:
-        shapes = f"scores has shape {s.shape}, labels {y.shape}, weights {w.shape}"
-        raise DuopldaError(f"{shapes}; they must be (n,), equally long")
-    s = real_numbers(s)
-    y = targets_among(y)
-    refuse_rows(np.isnan(s), "scores", "NaN", "remove these trials or find out why they have no score")
-    refuse_rows(~(np.isfinite(w) & (w >= 0)), "weights", "negative or not finite", "use weights >= 0")
-    if not w.all():
-        s = s[w > 0]
-        y = y[w > 0]
-        w = w[w > 0]
-    if not y.any() or y.all():
-        missing = "non-target" if y.any() else "target"
-        raise DuopldaError(f"there is no {missing} trial (of positive weight); both classes are needed")
-    return s, y, w
-
-
-def targets_among(labels: ArrayLike) -> Booleans:
-    """Which trials are targets, from booleans, 0 and 1 of any type, or words as in lists of trials, in any case.
-
-    >>> targets_among(["target", "nontarget"]).tolist(), targets_among([1.0, 0.0]).tolist()
-    ([True, False], [True, False])
-    """
-    y = np.asarray(labels)
-    y = np.array(y.tolist()) if y.dtype.kind in "OT" else y  # of pandas, perhaps: NumPy looks what is in it
-    if y.dtype == np.bool_ or (y.dtype.kind in "iuf" and bool(np.all((y == 0) | (y == 1)))):
-        return y.astype(bool, copy=False)
-    words, index = np.unique(y.astype(str), return_inverse=True)
-    known = [LABEL_WORDS.get(word.lower()) for word in words.tolist()]
-    if y.dtype.kind not in "US" or None in known:
-        allowed = "booleans, True for a target trial, or 0 and 1, or words such as target and nontarget"
-        raise DuopldaError(f"labels must be {allowed}; found {words[:3].tolist()}")
-    return np.array(known, bool)[index]
-
-
-def real_numbers(scores: ArrayLike) -> Floats:
-    """Scores of any shape as float64."""
-    s = np.asarray(scores)
-    if s.dtype.kind not in "fiu":
-        raise DuopldaError(f"scores must be real numbers, not {s.dtype}")
-    return s.astype(np.float64, copy=False)
-
-
-def refuse_rows(bad: Booleans, name: str, what: str, remedy: str) -> None:
-    """Raise an error that counts the bad rows and names the first five."""
-    rows = np.flatnonzero(bad)
-    if len(rows):
-        first = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-        raise DuopldaError(f"{name}: {len(rows)} of {len(bad)} are {what} (rows {first}, from 0); {remedy}")
-
-
 def tally(scores: Floats, labels: Booleans, weights: Floats) -> Tally:
     """Weight of each class at each distinct score; sorts only what is not sorted yet."""
     if not np.all(scores[:-1] <= scores[1:]):
@@ -560,7 +300,7 @@ def pool(bins: Tally) -> Tally:
 
 
 def cross_entropy(s: Floats, y: Booleans, w: Floats, log_odds: float = 0.0) -> float:
-    """What is left to be known of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
+    """The empirical cross-entropy of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
     cost = np.logaddexp(0.0, np.where(y, -s - log_odds, s + log_odds))
     p = 1 / (1 + np.exp(-log_odds))
     nats = p * np.average(cost[y], weights=w[y]) + (1 - p) * np.average(cost[~y], weights=w[~y])
@@ -622,30 +362,6 @@ def _min_cllr(blocks: Tally) -> float:
     return cross_entropy(np.concatenate((blocks.llr[t], blocks.llr[n])), np.arange(len(weights)) < t.sum(), weights)
 
 
-def _plain(value: Floats) -> Any:
+def plain(value: Floats) -> Any:
     """A float instead of an array without dimensions."""
     return float(value) if np.ndim(value) == 0 else value
-
-
-def _drawn_weights(rng: np.random.Generator, labels: Booleans, n: int, sides: tuple[Indices, Indices] | None) -> Floats:
-    """Weights of the trials in one draw, with replacement, of n speakers of their sides, or without these of trials."""
-    for _ in range(1000):  # only where speakers are very few do many draws in a row lack a class
-        times = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
-        if sides is not None:
-            a, b = sides
-            times = np.where(labels, times[a], times[a] * times[b])
-        if times[labels].any() and times[~labels].any():
-            return times
-    what = "trials" if sides is None else "speakers"
-    raise DuopldaError(f"{n} {what} are too few to resample: no draw had trials of both classes")
-
-
-def _progress_bar(steps: Iterable[int], wanted: bool) -> Iterable[int]:
-    """The same steps, with a bar on a terminal's standard error if that is wanted and `rich` is installed."""
-    if wanted and sys.stderr is not None and sys.stderr.isatty():  # it is None where it is closed
-        with suppress(ImportError):
-            from rich.console import Console
-            from rich.progress import track
-
-            return track(steps, description="bootstrap", console=Console(stderr=True), transient=True)
-    return steps

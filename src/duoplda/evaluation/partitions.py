@@ -1,4 +1,4 @@
-"""How good a partition is: clusters of recordings against who really speaks in them.
+"""Metrics of partitions: clusters of recordings, compared with the speakers of these recordings.
 
 Every function takes `labels` (n,), the cluster of each item, and `reference` (n,), its speaker, ids of any kind; and
 `weight` (n,), w >= 0 (durations, for instance), or None for weights of 1. All of them follow from the table
@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from duoplda.data.labels import codes
 from duoplda.errors import DuopldaError
-from duoplda.evaluation.metrics import BootstrapResult, Floats, Indices, Weights, interval, refuse_rows
+from duoplda.evaluation.checks import Floats, Indices, Weights, refuse_rows
+from duoplda.evaluation.resampling import BootstrapResult, interval
 
 __all__ = ["BCubed", "b_cubed", "coverage", "nmi", "partition_metrics", "purity"]
 
@@ -95,8 +96,8 @@ def partition_metrics(
     """Measure a partition in every way, with confidence intervals over new speakers: speakers are resampled, not items.
 
     Returns b_cubed_precision, b_cubed_recall, b_cubed_f, purity, coverage, nmi, clusters (their number) and speakers
-    (theirs), each with `estimate`, `low`, `high` and the resampled `values`. Intervals
-    say what other speakers might have given, as far as these speakers show it: where they are few, do not rely on them.
+    (theirs), each with `estimate`, `low`, `high` and the resampled `values`. The intervals are about other speakers of
+    the same kind; where speakers are few, do not rely on them.
 
     All measures but the last are means over items: the precision n_ck / n_c and the recall n_ck / n_k of an item;
     whether its speaker leads its cluster (purity; the lead is shared where several are equally frequent); whether its
@@ -134,7 +135,7 @@ def partition_metrics(
 
 
 def _speaker_sums(labels: ArrayLike, reference: ArrayLike, weight: Weights) -> Floats:
-    """What the items of each speaker add to the measures, (S, 8), summed over c:
+    """Sums over the items of each speaker from which the measures follow, (S, 8). They are sums over clusters c of
 
     n_ck, n_ck^2 / n_c, n_ck^2 / n_k, n_ck of the clusters where k leads, max_c n_ck, n_ck ln(W n_ck / (n_c n_k)),
     -n_ck ln(n_c n_k / W^2), n_ck / n_c; the second less e_k of `partition_metrics` and plus the mean of these

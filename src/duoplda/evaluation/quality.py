@@ -1,4 +1,4 @@
-"""Side information on the two sides of trials: what a table of recordings says of them, as columns of a linear model.
+"""Side information on the two sides of trials: the columns of a table of recordings as those of a linear model.
 
 A side is one recording, or the recordings of an enrolled model. The value of a side is the mean over its recordings of
 
@@ -29,7 +29,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from duoplda.errors import DuopldaError, MissingIds, some
-from duoplda.evaluation.metrics import Booleans, Floats, Indices, refuse_rows
+from duoplda.evaluation.checks import Booleans, Floats, Indices, refuse_rows
 from duoplda.io import Coded, Enrollment, QualityTable, Trials
 from duoplda.io.labels import LABEL_COLUMNS
 
@@ -60,7 +60,7 @@ class Members:
 
 @dataclass(frozen=True, eq=False)
 class TrialQuality:
-    """What a table says of both sides of n trials; `trial_quality` makes it.
+    """The rows of a table that describe the two sides of n trials; `trial_quality` finds them.
 
     >>> trials = Trials(Coded.of(["a", "a"]), Coded.of(["b", "c"]))
     >>> quality = trial_quality(trials, QualityTable.of("abc", {"duration": [1.0, 2.0, 3.0]}))
@@ -171,7 +171,7 @@ def described(trials: Trials, table: QualityTable, enrollment: Enrollment | None
 
 
 def _members(trials: Trials, table: QualityTable, enrollment: Enrollment | None) -> list[tuple[Members, list[str]]]:
-    """Models and test recordings of the trials, each with the recordings that the table does not have."""
+    """The models and the test recordings of the trials, each with the names of recordings that the table lacks."""
     models: dict[str, list[str]] = {}
     if enrollment is not None:
         pairs = (column.values.tolist() for column in (enrollment.model, enrollment.recording))
@@ -290,7 +290,7 @@ def _value(quality: TrialQuality, members: Members, term: Term) -> Floats:
 
 
 def _number_term(name: str) -> Term:
-    """What becomes of a column without words: its number of sessions, its logarithm, or the number itself."""
+    """The term for a column without words: the number of its sessions, its logarithm, or the number itself."""
     plain = name.strip().lower()
     use = "sessions" if plain in LABEL_COLUMNS["session"] else "log" if plain in LOG_COLUMNS else "number"
     return Term(use, name)

@@ -1,4 +1,4 @@
-"""Speakers are dealt to training, development and evaluation, with enrolments and trials between different sessions."""
+"""Splitting speakers into training, development and evaluation, with enrolments and trials across sessions."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _check(
 
 
 def _sizes(n: int, train: float | None, dev: float, eval: float) -> dict[str, int]:
-    """How many of n speakers each part has."""
+    """The number of speakers of each part, out of n."""
     wanted: dict[str, Any] = {"train": 0 if train is None else train, "dev": dev, "eval": eval}
     numbers = []
     for name, share in wanted.items():
@@ -168,7 +168,7 @@ def _unique_sessions(codes: Labels) -> NDArray[np.str_]:
 
 
 def _enrolled_rows(codes: Labels, n: int, rng: np.random.RandomState) -> NDArray[np.bool_]:
-    """Which recordings are of the first n sessions of their speaker, in a random order, (N,)."""
+    """(N,) whether each recording is of the first n sessions of its speaker, in a random order of sessions."""
     who = codes.session_speaker
     order = np.lexsort((rng.permutation(len(who)), who))
     rank = np.empty(len(who), int)
@@ -177,7 +177,7 @@ def _enrolled_rows(codes: Labels, n: int, rng: np.random.RandomState) -> NDArray
 
 
 def _can_be_targets(codes: Labels, enrolled: NDArray[np.bool_], cross_channel: bool) -> NDArray[np.bool_]:
-    """Which speakers have recordings to be enrolled and to be tested, if need be of different kinds, (M,)."""
+    """(M,) whether each speaker has recordings to enrol and to test, of different kinds if `cross_channel`."""
     sides = np.zeros((2, len(codes.speaker_ids), len(codes.kinds)), bool)
     sides[enrolled.astype(int), codes.speaker, codes.kind] = True
     n_kinds = np.count_nonzero(sides.any(0), axis=1)

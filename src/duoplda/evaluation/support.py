@@ -1,4 +1,4 @@
-"""Which ratios a set of trials supports: bounds beyond which nothing was tested, and how ratios look over all priors.
+"""The ratios that a set of trials supports: bounds for what may be reported, and how good ratios are at all priors.
 
 Forensic science asks of a system not only how well it does on average (Cllr), but how large a ratio may be that it
 reports, how often its ratios mislead, and how far they are from those that the trials themselves would give. As in
@@ -13,19 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from duoplda.errors import DuopldaError
+from duoplda.evaluation.checks import Floats, Weights, check_trials
 from duoplda.evaluation.densities import log_density, silverman
-from duoplda.evaluation.metrics import (
-    MAX_LOG_ODDS,
-    Floats,
-    Tally,
-    Weights,
-    check_trials,
-    cross_entropy,
-    interval,
-    pool,
-    resamples,
-    tally,
-)
+from duoplda.evaluation.metrics import MAX_LOG_ODDS, Tally, cross_entropy, pool, tally
+from duoplda.evaluation.resampling import interval, resamples
 
 __all__ = ["Bounds", "MisleadingEvidence", "Overestimation", "dev_pav", "ece", "elub", "invariance_bounds"]
 __all__ += ["llr_overestimation", "misleading_evidence"]
@@ -47,7 +38,7 @@ class Bounds(NamedTuple):
 
 
 class MisleadingEvidence(NamedTuple):
-    """How often ratios point the wrong way, and the strongest that do, as log ratios (0 where none does).
+    """The shares of ratios that point the wrong way, and the strongest of these as log ratios (0 where none does).
 
     >>> misleading_evidence([-1.0, 2.0, 0.5, -3.0], [True, True, False, False])
     MisleadingEvidence(of_targets=0.5, of_nontargets=0.5, lowest_target=-1.0, highest_nontarget=0.5)
@@ -75,7 +66,7 @@ class Overestimation(NamedTuple):
 
 
 def misleading_evidence(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> MisleadingEvidence:
-    """How often the ratios point the wrong way, and how strongly at most.
+    """The shares of ratios that point the wrong way, and the strongest of these.
 
     The strongest misleading ratio among n trials says little about others: with more trials there are stronger ones.
 
@@ -89,7 +80,7 @@ def misleading_evidence(scores: ArrayLike, labels: ArrayLike, weights: Weights =
 
 
 def ece(scores: ArrayLike, labels: ArrayLike, prior_log_odds: ArrayLike, weights: Weights = None) -> Any:
-    """Empirical cross-entropy in bits (Ramos): what is left to be known at these priors by who believes the ratios.
+    """Empirical cross-entropy in bits (Ramos): the uncertainty that is left at these priors if the ratios are believed.
 
     p mean over targets of log2(1 + exp(-s - l)) + (1 - p) mean over non-targets of log2(1 + exp(s + l)),   l = logit p
 
@@ -112,8 +103,8 @@ def dev_pav(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> fl
     """Mean distance, in nats, of the ratios from what PAV makes of them (Vergeer et al., 2021): 0 is calibrated.
 
     The mean is over the range of the scores to which PAV gives a finite ratio, along the line through its points; it
-    does not hang on how many trials lie where. It is infinite where a score is infinite and PAV's ratio is not, and NaN
-    where PAV gives no finite ratio at all, as for scores that separate the classes.
+    does not depend on how many trials have a score in which part of the range. It is infinite where a score is infinite
+    and PAV's ratio is not, and NaN where PAV gives no finite ratio at all, as for scores that separate the classes.
 
     >>> round(dev_pav([-1.0, 0.0, 1.0, 2.0], [False, True, False, True]), 3)
     0.5
@@ -184,7 +175,7 @@ def llr_overestimation(
     excess = excess_of([(values, np.ones(len(values))) for values, _ in kernels])
     if speakers is None:
         return Overestimation(points, excess, None, None)
-    # Resamples differ in weights alone: scores are put together in steps of a 20th of a kernel's width.
+    # Resamples differ only in weights. To save kernels, scores are rounded to steps of a 20th of a kernel's width.
     steps = [np.unique(np.rint(20 * values / width), return_inverse=True) for values, width in kernels]
     drawn = []
     for times in resamples(y, *speakers, n_resamples, confidence, seed):
@@ -197,12 +188,12 @@ def llr_overestimation(
 
 
 def elub(scores: ArrayLike, labels: ArrayLike, weights: Weights = None) -> Bounds:
-    """Empirical lower and upper bounds (Vergeer et al., Science & Justice 56, 2016): where ratios stop to be of use.
+    """Empirical lower and upper bounds (Vergeer et al., Science & Justice 56, 2016): where ratios stop being useful.
 
-    Whoever accepts where the ratio exceeds t, for the costs at which that is right, pays P_miss(t) + t P_fa(t), and
-    without ratios min(1, t). One consequential error is added to either class, so that nothing can be proven by trials
-    that were not made. Going away from t = 1, a bound is where the ratios first cost more than doing without them. With
-    N non-targets the upper bound is at most ln(N + 1).
+    To accept where the ratio exceeds t, for the costs at which that is right, costs P_miss(t) + t P_fa(t); to decide
+    without ratios costs min(1, t). One error is added to either class: that no trial misled beyond some ratio does not
+    prove that none would. Going away from t = 1, a bound is where the ratios first cost more than doing without them.
+    With N non-targets the upper bound is at most ln(N + 1). Report a ratio beyond a bound as the bound.
 
     The bounds are exact; tools that look at a grid of thresholds (lir: .01 in log10) come within one step of them.
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from duoplda.evaluation import metrics, support
-from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.evaluation.checks import Booleans, Floats
 from duoplda.report._html import plain
 from duoplda.report.plots import VarianceShares, det_limits, score_range, thin, tippett_curve
 

@@ -10,7 +10,8 @@ from scipy.special import expit
 
 from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation import metrics, support
-from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.evaluation.checks import Booleans, Floats, check_trials
+from duoplda.evaluation.resampling import BootstrapResult, measure_systems
 from duoplda.report._html import DASH, badge, bdi, facts, log10, note, number, table, template, text
 from duoplda.report.plots import VarianceShares
 
@@ -53,7 +54,7 @@ def checked(
     y = np.empty(0, dtype=bool)
     for name, values in systems.items():
         with error_prefix(f"system {name!r}"):
-            scores[str(name)], y, _ = metrics.check_trials(values, labels, None)
+            scores[str(name)], y, _ = check_trials(values, labels, None)
     metrics.act_dcf([0.0, 1.0], [False, True], **point)  # refuses impossible priors and costs
     ids = _columns(dict(zip(("enrolled", "test"), trials, strict=True)) if trials else {}, len(y))
     sides = _columns(dict(zip(("speaker", "other speaker"), speakers, strict=True)) if speakers else {}, len(y))
@@ -68,11 +69,11 @@ def _columns(columns: Columns, n: int) -> dict[str, Column]:
     return arrays
 
 
-def measure(trials: ScoredTrials, resampling: Mapping[str, Any]) -> dict[str, metrics.BootstrapResult]:
+def measure(trials: ScoredTrials, resampling: Mapping[str, Any]) -> dict[str, BootstrapResult]:
     """Return all metrics of each system, at the chosen prior and at all of PRIORS, with intervals over speakers."""
     point = {**trials.point, "p_target": [trials.point["p_target"], *PRIORS]}
     sides: Any = tuple(trials.speakers.values()) or None
-    return metrics.measure_systems(trials.scores, trials.y, sides, **resampling, **point)
+    return measure_systems(trials.scores, trials.y, sides, **resampling, **point)
 
 
 def calibration_state(estimate: Floats, labels: Booleans) -> str:
@@ -90,7 +91,7 @@ def calibration_state(estimate: Floats, labels: Booleans) -> str:
     return "good" if chance < 0.1 else "open"
 
 
-def calibration_states(measured: Mapping[str, metrics.BootstrapResult], labels: Booleans) -> dict[str, str]:
+def calibration_states(measured: Mapping[str, BootstrapResult], labels: Booleans) -> dict[str, str]:
     """Say of each system whether it is calibrated; scores of a "bad" one are read as ratios nowhere on the page."""
     return {name: calibration_state(row.estimate, labels) for name, row in measured.items()}
 
@@ -102,7 +103,7 @@ def calibration_badge(state: str) -> str:
 
 
 def of_trials(
-    trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult], counts: Mapping[str, Any], worst: int
+    trials: ScoredTrials, measured: Mapping[str, BootstrapResult], counts: Mapping[str, Any], worst: int
 ) -> dict[str, str]:
     """Return the sections on the trials and their scores."""
     states = calibration_states(measured, trials.y)
@@ -124,7 +125,7 @@ def _data(trials: ScoredTrials, more: Mapping[str, Any]) -> str:
     return facts(counts | dict(more))
 
 
-def _metrics(trials: ScoredTrials, measured: Mapping[str, metrics.BootstrapResult], states: Mapping[str, str]) -> str:
+def _metrics(trials: ScoredTrials, measured: Mapping[str, BootstrapResult], states: Mapping[str, str]) -> str:
     """A row for each system, with intervals where the speakers are known."""
     rows = []
     n_resamples = 0

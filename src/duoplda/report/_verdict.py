@@ -6,7 +6,8 @@ import numpy as np
 
 from duoplda.estimators.domain import Domain
 from duoplda.evaluation import metrics
-from duoplda.evaluation.metrics import Booleans, BootstrapResult, Floats
+from duoplda.evaluation.checks import Booleans, Floats
+from duoplda.evaluation.resampling import BootstrapResult
 from duoplda.report._html import badge, bdi, note, number
 from duoplda.report._sections import (
     ACTUAL_COSTS,

@@ -32,12 +32,15 @@ from duoplda.trials.tables import empty
 
 SCORES_PER_BLOCK = 1 << 23  # 64 MiB: large enough for products, small beside what holds the sides
 
-# A calibration by the structure of trials: from what is expected of them, and how alike, the scale and offset of each
+# The map of a calibration by the structure of trials: (expected, alike) -> (scale, offset), each an array of trials
 StructureMap = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 def plan_ratios(a: Sides, b: Sides, whole: bool) -> list[Ratios]:
-    """How ratios of the patterns of two sets of sides are computed; `whole`: in one way, however ragged sides are."""
+    """Choose the way in which the ratios of two sets of sides are computed, for each part of their patterns.
+
+    With `whole`, all are computed by products, however ragged the sides are.
+    """
     out: list[Ratios] = []
     ny = a.gamma.shape[1]
     parts = [[(range(len(s.groups)), False)] if whole else s.groups.parts for s in (a, b)]
@@ -59,12 +62,12 @@ class Scorer:
 
     What depends on the enrolled sides and on the patterns of the tests is computed once, and kept for all sets of tests
     that have the same patterns (up to `kept_bytes`, and always for the last one). When sides are added to the
-    enrolled ones or removed, it is computed anew. With `cosine`, scores are the cosines of gamma instead. With a
+    enrolled ones or removed, it is computed again. With `cosine`, scores are the cosines of gamma instead. With a
     `calibration` that knows the structure of trials, ratios are calibrated here, before the highest are chosen: it may
     change which they are. The scores are the same bits for any number of threads.
 
-    Where nearly each side has counts of its own on both sides, there is no product for them: pairs are computed one by
-    one, some thousands of them in a second. `guesses` may then do.
+    Where nearly every side of both sets has counts of sessions of its own, no product serves many pairs. They are then
+    computed one by one, some thousands of them in a second, and `guesses` may be enough.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -95,7 +98,7 @@ class Scorer:
         return self.enrolled.weighed
 
     def plan(self, b: Sides, whole: bool = False) -> list[Ratios]:
-        """What computes the ratios of tests with the patterns of b, with what has been computed for these before."""
+        """The ways to compute ratios of tests with the patterns of b, with what is kept from earlier such tests."""
         with self.lock:
             if self.version != self.enrolled.version:
                 self.plans.clear()
@@ -114,7 +117,7 @@ class Scorer:
 
     @reproducible()
     def columns(self, tests: Sides, part: slice | None = None) -> Array:
-        """(enrolled, k) scores of some of the tests; of all, unless told."""
+        """(enrolled, k) scores of the tests in a slice, or of all tests."""
         part = part or slice(0, len(tests))
         tests = tests.weighed
         if self.cosine:
@@ -139,7 +142,7 @@ class Scorer:
         like = self.a.gamma
         if cells is None and namespace(like) is np:
             cells = SCORES_PER_BLOCK
-        elif cells is None:  # more on a device, which has no caches to mind: a sixteenth of the memory of a GPU
+        elif cells is None:  # a device gains by larger blocks: up to a sixteenth of the memory of a GPU
             cells = 16 * SCORES_PER_BLOCK
             if getattr(like, "is_cuda", False) and not host:
                 import torch
@@ -155,8 +158,8 @@ class Scorer:
     def top(self, tests: Sides, k: int) -> tuple[Array, Array]:
         """The k highest-scoring rows of the enrolled for each test, highest first, and their scores: (tests, k) twice.
 
-        Where fewer than k are enrolled, all of them come. Of equal scores, that of the lower row comes first. The
-        matrix of all scores is never in memory.
+        Where fewer than k are enrolled, all of them are returned. Of equal scores, that of the lower row comes first.
+        The matrix of all scores is never in memory.
         """
         if not isinstance(k, Integral) or k < 1:
             raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
@@ -180,7 +183,8 @@ class Scorer:
     def pairs(self, tests: Sides, index: ArrayLike, expected: int = 0) -> Array:
         """(n,) scores of listed pairs (n, 2) of rows of the enrolled and of the tests.
 
-        `expected` is how many pairs there will be in all, where others of the same enrolled sides follow.
+        `expected` is the number of pairs in all, where further pairs of the same enrolled sides will follow: for more
+        pairs it is worth computing more of what they share.
         """
         index = listed_pairs(index, (len(self.a), len(tests)))
         tests = tests.weighed
@@ -199,18 +203,20 @@ class Scorer:
         return self._by_structure(out, self.structures.of_pairs(tests, *index.T))
 
     def _by_structure(self, ratios: Array, structure: Structure) -> Array:
-        """Ratios that are calibrated, with the structure of each."""
+        """Calibrate ratios by the structure of each trial."""
         assert self.calibration is not None
         scale, offset = (put(values, ratios) for values in self.calibration(*structure))
         return scale * ratios + offset
 
     def guesses(self, tests: Sides, index: ArrayLike | None = None) -> Array:
-        """Guess at `columns`, or `pairs`, by a few products (`duoplda.trials.ratios.GuessedRatios`).
+        """Approximate `columns`, or `pairs`, by a few products (`duoplda.trials.ratios.GuessedRatios`).
 
-        They may be several nats away. They serve to find the pairs that deserve exact ratios; do not report them.
+        Guesses may be several nats away. Use them to find the pairs that deserve exact ratios; do not report them.
         """
         if len(self.a.session) and len(np.intersect1d(self.a.session, tests.session)):
-            raise DuopldaError("some sides share a session, which only exact ratios can take: leave out approximate")
+            raise DuopldaError(
+                "some sides share a session, which only exact ratios take into account: leave out approximate"
+            )
         tests = tests.weighed
         ratios = GuessedRatios(self.a, tests)
         if index is not None:
@@ -283,7 +289,7 @@ def _on_host(computed: Iterable[tuple[slice, Array]]) -> Iterator[tuple[slice, N
 
 
 def _arrived(part: slice, copy: Array, event: Any) -> tuple[slice, NDArray[Any]]:
-    """The copy, after its last byte has come."""
+    """The copy, as soon as it is complete."""
     event.synchronize()
     return part, copy.numpy()
 
@@ -291,7 +297,7 @@ def _arrived(part: slice, copy: Array, event: Any) -> tuple[slice, NDArray[Any]]
 def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
     """Rows and values of the k largest of each column (of equal ones, the first): (columns, k), on the host.
 
-    The k-th largest maximum of groups of rows is at most the k-th largest value: what is smaller is not looked at.
+    The k-th largest maximum of groups of rows is at most the k-th largest value, so that smaller values are left out.
     """
     xp = namespace(block)
     n, m = block.shape
@@ -311,10 +317,10 @@ def best(block: Array, k: int) -> tuple[Ints, NDArray[Any]]:
 
 
 def _highest_on_device(block: Array, k: int) -> tuple[Array, Array]:
-    """`best` of a tensor, on its device. All of it is read once only, for the maxima of groups of 32 rows.
+    """`best` of a tensor, on its device. The whole tensor is read only once, for the maxima of groups of 32 rows.
 
-    Maxima of groups of these give a bound, which takes few of them. Only groups with a maximum from there on are
-    looked at again, some ten for each column; where many values are equal these are too many, and columns are sorted.
+    The k-th largest of a few maxima is a lower bound of the k-th largest value. Only groups whose maximum reaches it
+    are read again, some ten for each column. Where many values are equal these are too many, and columns are sorted.
     """
     n, m = block.shape
     device = block.device
@@ -351,7 +357,7 @@ def _highest_on_device(block: Array, k: int) -> tuple[Array, Array]:
 
 
 def _sorted_on_device(block: Array, k: int) -> tuple[Array, Array]:
-    """The same by sorting columns, some at a time."""
+    """`best` of a tensor by sorting its columns, some at a time."""
     xp = namespace(block)
     n, m = block.shape
     step = max(1, SCORES_PER_BLOCK // n)
@@ -365,7 +371,7 @@ def _sorted_on_device(block: Array, k: int) -> tuple[Array, Array]:
 
 
 def listed_pairs(index: ArrayLike, sizes: tuple[int, int]) -> Ints:
-    """Pairs (n, 2) of rows as integers, all of which are there."""
+    """Pairs (n, 2) of row numbers as integers, or an error where they name rows that do not exist."""
     try:
         index = to_numpy(index)
     except ValueError:
@@ -377,12 +383,12 @@ def listed_pairs(index: ArrayLike, sizes: tuple[int, int]) -> Ints:
         off = np.flatnonzero((index[:, column] < 0) | (index[:, column] >= n))
         if len(off):
             side = f"side {column + 1} has {n}"
-            raise DuopldaError(f"{len(off)} pairs name rows that are not there ({side}): {some(off)}")
+            raise DuopldaError(f"{len(off)} pairs name rows that do not exist ({side}): {some(off)}")
     return index
 
 
 def _used(side: Sides, rows: Ints) -> tuple[Sides, Ints]:
-    """The sides that occur, unless these are most of them, and the rows among them."""
+    """The sides that occur in `rows`, and the rows renumbered; all sides where at least half of them occur."""
     used = np.zeros(len(side), bool)
     used[rows] = True
     if 2 * used.sum() >= len(side):

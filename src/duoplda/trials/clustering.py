@@ -1,7 +1,8 @@
-"""Who is who: the partition of sessions into speakers with the highest posterior that is found.
+"""Clustering: the partition of sessions into speakers that has the highest posterior of all that the search finds.
 
-`queue.py` merges clusters, `refine.py` moves items, `evidence.py` guesses at ratios, and `rounds.py` does all of it for
-very many items on a GPU. Here constraints become items, and the partition becomes an answer that says how sure it is.
+`queue.py` merges clusters, `refine.py` moves items between them, `evidence.py` has exact and approximate evidence, and
+`rounds.py` does all of this for very many items on a GPU. Here constraints become items, the steps of the search follow
+each other, and the partition becomes an answer that says how sure it is.
 """
 
 from __future__ import annotations
@@ -47,28 +48,30 @@ MOST_FOR_THOROUGH_SEARCH = 4000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clustering:
-    """Speakers that were found, and how sure that is. Gains are nats of the posterior of the partition.
+    """The speakers that clustering found, and how sure it is of them. Gains are nats of the posterior of the partition.
 
-    A small `split`, or a `merge` just below 0, marks clusters that a person should listen to. The numbers hold under
-    the model: on recordings unlike its training data they are too confident.
+    A small `split`, or a `merge` just below 0, marks clusters that a person should listen to: e^gain is the odds of
+    one partition against the other. The numbers hold under the model: on recordings unlike its training data they are
+    too confident.
 
     Attributes
     ----------
     ids : (n,) the recordings (or sides) that were clustered
-    labels : (n,) the cluster of each, an index into what follows
+    labels : (n,) the cluster of each, an index into the following arrays (k,)
     names : (k,) of the clusters, in decreasing order of sessions: "spk1", ..., or the id of a known speaker
     known : (k,) whether a cluster is that of a known speaker
-    sessions : (k,) how many it has (those with which a known speaker was enrolled are not counted)
+    sessions : (k,) the number of its sessions (those with which a known speaker was enrolled are not counted)
     support : (k,) ln likelihood ratio of its sessions being of one speaker, against each being of another
     split : (k,) what it would lose by being split where it is weakest; infinite for one session. It may be negative:
         clusters are merged and sessions moved for a gain, but clusters are not split
     nearest, merge : (k,) the cluster with which a merge would lose least (-1: there is none), and the gain of that
+        merge
     item : (n,) the item of each recording: its session, or several sessions that must be together or are equal
     runner_up, margin : (m,) of items: the second-best cluster (-1: one of its own, or that of a known speaker of whom
         there is nothing else), and by how much it is worse
-    merges : (t, 4) the two that are merged, the gain, and sessions, up to where single items were moved. Items are
-        0 .. m - 1, known speakers follow, up to `leaves`, and row t makes cluster leaves + t.
-    leaves : items, and known speakers
+    merges : (t, 4) the two that are merged, the gain, and the sessions of both, before single items were moved. Items
+        are 0 .. m - 1, known speakers follow, up to `leaves`, and row t makes cluster leaves + t.
+    leaves : the number of items and known speakers
     log_posterior : of the partition, relative to each item being another speaker
     means : (k, ny) posterior means of the speaker factors
     prior : the probability that two random sessions are of one speaker, as it was given or learned
@@ -111,7 +114,7 @@ class Clustering:
     number_posterior: dict[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many speakers were found."""
+        """The number of speakers that were found."""
         return len(self.names)
 
     def __repr__(self) -> str:
@@ -121,9 +124,10 @@ class Clustering:
         return f"<Clustering: {speakers}, {len(self.ids):,} recordings, {single}, {posterior}>"
 
     def linkage(self) -> Floats:
-        """(leaves - 1, 4) the merges as SciPy's `dendrogram` takes them: heights grow, and what is left is joined last.
+        """(leaves - 1, 4) the merges as SciPy's `dendrogram` takes them.
 
-        The height of a merge is minus its gain, from 0 on, but no less than that of a merge before it.
+        The height of a merge is minus its gain, shifted to begin at 0, but no less than the height of a merge before
+        it. The clusters that are left are joined last, 1 above the highest merge.
         """
         Z = self.merges.copy()
         m = self.leaves
@@ -166,7 +170,7 @@ def cluster(
 
     Parameters
     ----------
-    candidates : neighbours of each item to begin with; None: 30, or 10 of many items
+    candidates : the neighbours of each item at the beginning; None: 30, or 10 if there are many items
     rounds_from : tensors of at least this many items are clustered by guesses on their device
         (`duoplda.trials.rounds`). Fewer are clustered on the host, where gains are exact and many items take minutes
     top : top(sides, k) gives the k sides that score highest with each (itself included), and their ratios: (n, k) twice
@@ -175,6 +179,7 @@ def cluster(
     if not len(sides):
         raise DuopldaError("there is nothing to cluster: give at least one recording")
     limits = _speaker_limits(n_speakers, min_speakers, max_speakers)
+    # Where the prior is to be learned, merging goes down to the least concentration.
     objective = Objective(LEAST_LN_ALPHA if prior is None else math.log((1 - prior) / prior), weight, *limits)
     item, cannot = _constraints(sides, must_link, cannot_link)
     everyone, owner, item = _with_known(sides, known, item)
@@ -188,7 +193,7 @@ def cluster(
         return _by_rounds(sides, everyone, evidence, item, objective, prior is None, candidates)
 
     items = Items.of(evidence, everyone, owner, cannot, discount)
-    # Items that gain by being together whatever the prior that is learned later
+    # Equal items are one where they gain by a merge, whatever prior is learned later.
     surest = objective._replace(ln_alpha=most_ln_alpha(n_sessions)) if prior is None else objective
     if limits[0] == 1 and not cannot and (twin := _twins(items, surest)) is not None:
         item = twin[item]
@@ -205,9 +210,9 @@ def cluster(
         neighbours = to_numpy(rows), to_numpy(ratios)
     path = _merged(items, objective, few, candidates, neighbours)
 
-    pulls = np.array([merge.gain + path.objective.ln_alpha for merge in path.merges])
     n_clusters = np.array([n_items, *(merge.n_clusters for merge in path.merges)])
     allowed = (n_clusters >= limits[0]) & (n_clusters <= limits[1])
+    pulls = np.array([merge.gain + path.objective.ln_alpha for merge in path.merges])
     number_posterior: dict[int, float] = {}
     if prior is None and allowed.any():
         number_posterior = posterior_of_number(pulls, len(items.m), n_sessions, n_clusters, allowed)
@@ -215,7 +220,6 @@ def cluster(
         objective = objective._replace(ln_alpha=ln_alpha)
     else:
         n_merges = best_on_path(pulls, objective.ln_alpha, allowed)
-
     tree = path.after(n_merges, objective.ln_alpha).merges
     p, splits, places = _improved(path, n_merges, objective, allowed, refine, few)
     return _answer(sides, known, item[: len(sides)], tree, p, places, splits, number_posterior)
@@ -231,7 +235,7 @@ def _check_numbers(weight: object, discount: object, prior: object) -> None:
 
 
 def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[int, int]:
-    """The fewest and the most speakers."""
+    """The fewest and the most speakers that these options allow."""
     for name, value in (("n_speakers", n), ("min_speakers", low), ("max_speakers", high)):
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
             raise DuopldaError(f"{name}={value!r} must be a whole number from 1 on, or None")
@@ -250,7 +254,7 @@ def _speaker_limits(n: int | None, low: int | None, high: int | None) -> tuple[i
 
 
 def pairs_of(pairs: ArrayLike | None, ids: NDArray[Any], name: str) -> Ints:
-    """(k, 2) rows, of pairs of row numbers or of pairs of ids."""
+    """Pairs of row numbers, or of ids, as pairs (k, 2) of rows."""
     array = np.zeros((0, 2), np.int64) if pairs is None else np.asarray(pairs)
     if array.size == 0:
         return np.zeros((0, 2), np.int64)
@@ -263,16 +267,14 @@ def pairs_of(pairs: ArrayLike | None, ids: NDArray[Any], name: str) -> Ints:
     unknown = list(dict.fromkeys(array.reshape(-1)[place < 0].tolist()))
     if unknown:
         remedy = "leave these pairs out, or give their embeddings"
-        raise MissingIds(
-            f"`{name}` names {len(unknown)} that are not among those to cluster: {some(unknown)}; {remedy}"
-        )
+        raise MissingIds(f"`{name}` names {len(unknown)} ids that are not to be clustered: {some(unknown)}; {remedy}")
     return order[place].reshape(-1, 2)
 
 
 def _constraints(
     sides: Sides, must_link: ArrayLike | None, cannot_link: ArrayLike | None
 ) -> tuple[Ints, dict[int, set[int]]]:
-    """The item of each side, and the items that are to be apart."""
+    """The item of each side, and for each item those that must be in other clusters."""
     n = len(sides)
     together = pairs_of(must_link, sides.ids, "must_link")
     apart = pairs_of(cannot_link, sides.ids, "cannot_link")
@@ -284,7 +286,11 @@ def _constraints(
     both = np.flatnonzero(item[apart[:, 0]] == item[apart[:, 1]])
     if len(both):
         a, b = sides.ids[apart[both[0]]].tolist()
-        why = "is linked with itself" if a == b else f"and {b!r} are also linked by `must_link`, if by way of others"
+        why = (
+            "is linked with itself"
+            if a == b
+            else f"and {b!r} are also linked by `must_link`, directly or through others"
+        )
         what = f"{len(both)} pairs of `cannot_link` contradict `must_link`"
         raise DuopldaError(f"{what}: {a!r} {why}; leave out one of the two")
     cannot: dict[int, set[int]] = {}
@@ -295,11 +301,11 @@ def _constraints(
 
 
 def refuse_shared(session: NDArray[Any], known: Sides) -> None:
-    """Refuse sessions of which known speakers have been enrolled."""
+    """Refuse sessions with which known speakers have been enrolled."""
     common = np.intersect1d(as_text(np.asarray(session)), as_text(known.session))
     if len(common):
         raise DuopldaError(
-            f"{len(common)} sessions are also sessions of known speakers, who would be found by them alone: "
+            f"{len(common)} sessions are also sessions of known speakers, who would be recognised by these alone: "
             f"{some(common.tolist())}; leave them out"
         )
 
@@ -316,7 +322,7 @@ def _with_known(sides: Sides, known: Sides | None, item: Ints) -> tuple[Sides, I
     owner = np.full(len(sides), -1)
     if known is not None:
         if not isinstance(known, Sides):
-            raise DuopldaError(f"known must be speakers of enroll, got {type(known).__name__}")
+            raise DuopldaError(f"known must be speakers from `enroll`, got {type(known).__name__}")
         refuse_shared(sides.session, known)
         everyone = sides.unnamed([f"{i}" for i in range(len(sides))])
         everyone.add(known.unnamed([f"known {i}" for i in range(len(known))]))
@@ -326,15 +332,15 @@ def _with_known(sides: Sides, known: Sides | None, item: Ints) -> tuple[Sides, I
 
 
 def _grouped(sides: Sides, owner: Ints, item: Ints) -> tuple[Sides, Ints]:
-    """Items as sides, and the known speaker that each stands for."""
+    """Items as sides, and the known speaker that each of them stands for (-1: none)."""
     return sides.grouped(item), owner[np.unique(item, return_index=True)[1]]
 
 
 def _twins(items: Items, objective: Objective) -> Ints | None:
-    """One item for all that are equal to the last bit, where two of them gain by being together; None: there are none.
+    """One item for all that are equal to the last bit, where two of these gain by a merge; None: there are no such.
 
-    Thousands of equal items would all be each other's best neighbours. Known speakers are nobody's twins: if two of
-    them were enrolled with the same recordings, they still are two people.
+    Thousands of equal items would all be each other's best neighbours. Known speakers stay apart: two of them who were
+    enrolled with the same recordings are still two people.
     """
     rows = np.ascontiguousarray(np.column_stack([items.gamma, items.counts]))
     whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
@@ -407,12 +413,12 @@ def _by_rounds(
         ln_alpha = ln_alpha_of(len(first["sessions"]), float(everyone.n_sessions.sum()))
         objective = objective._replace(ln_alpha=ln_alpha)
     answer = rounds.find(everyone, evidence, objective, candidates)
-    nobody = np.full(len(answer["sessions"]), -1)
+    owner = np.full(len(answer["sessions"]), -1)  # no cluster is that of a known speaker
     return Clustering(
         ids=np.asarray(sides.ids),
         labels=answer.pop("labels")[item],
-        names=_names(nobody, None),
-        known=nobody >= 0,
+        names=_names(owner, None),
+        known=owner >= 0,
         item=item,
         merges=np.zeros((0, 4)),
         leaves=len(everyone),
@@ -478,7 +484,7 @@ def _answer(
 
 
 def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
-    """The ids of known speakers, and for others spk1, spk2, ..., as far as no known speaker is called so."""
+    """The ids of known speakers, and for others spk1, spk2, ..., without names that a known speaker has."""
     ids = [] if known is None else [str(name) for name in known.ids.tolist()]
     taken = set(ids)
     numbered = (f"spk{n}" for n in itertools.count(1))
@@ -487,7 +493,7 @@ def _names(owner: Ints, known: Sides | None) -> NDArray[Any]:
 
 
 def _margins(p: Partition, places: Places) -> tuple[Ints, Floats]:
-    """For each item the second-best cluster (its slot, -1: alone), and by how much it is worse: exact, where small."""
+    """For each item the second-best cluster (its slot, -1: alone), and how much worse it is: exact if small."""
     small = 3.0  # nats, as the documentation of `Clustering` says
     stay = places.stay.copy()
     other = places.other.copy()

@@ -1,16 +1,17 @@
-"""How many speakers to expect: the concentration of the prior over partitions, learned from what is clustered.
+"""The number of speakers to expect: the concentration of the prior over partitions, learned from what is clustered.
 
 The prior of Ewens expects k = alpha [digamma(alpha + n) - digamma(alpha)] clusters of n sessions, where
 alpha = (1 - p) / p and p is the probability that two random sessions are of one speaker. Which two clusters are merged
 first does not depend on alpha, only where merging stops. So clusters are merged down to where the least alpha would
 stop, and along this path the alpha is found whose best partition has the number of clusters that it expects.
 
-The partitions on the path also say how sure their number of clusters is. With gains that sum up to T_k at an alpha of 1
-where k clusters are left, and every ln alpha between its limits as probable,
+The partitions on the path also say how sure their number of clusters is. Let T_k be the sum of the gains at an alpha of
+1 where k clusters are left, and let every ln alpha between its limits be equally probable. Then
 
     ln P(k) = TEMPER [T_k + ln integral of alpha^k Gamma(alpha) / Gamma(alpha + n) d ln alpha]
 
-Other partitions into as many clusters are left out, and those on the path were searched for: TEMPER makes up for that.
+This leaves out all other partitions into k clusters, and those on the path are the best of many. TEMPER makes up for
+that.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from scipy.special import digamma, gammaln, logsumexp, softmax
 
 from duoplda.trials.evidence import Floats
 
-# One speaker is expected of any number of sessions that fit into memory.
+# Then one speaker is expected, whatever number of sessions fits into memory.
 LEAST_LN_ALPHA = math.log(0.01)
-# At 1 the most probable number of drawn speakers had 69 % and was right in 62 % of cases, at .7 64 %, and at .5 59 %;
-# with seeds that `examples/clustering_drawn.py` does not draw.
+# At 1, the most probable number of drawn speakers had a probability of 69 % and was right in 62 % of cases. At .7 its
+# probability was 64 %, and at .5 59 %. Measured with seeds that `examples/clustering_drawn.py` does not use.
 TEMPER = 0.7
 
 
 def most_ln_alpha(n_sessions: float) -> float:
-    """Where each session is expected to have two others of its speaker.
+    """The largest ln alpha, with which each session is expected to have two others of its speaker.
 
     Without a limit, the partition in which everybody is alone would explain itself: it makes alpha infinite, and an
     infinite alpha makes it certain.
@@ -41,7 +42,7 @@ def most_ln_alpha(n_sessions: float) -> float:
 
 
 def expected_clusters(ln_alpha: float, n_sessions: float) -> float:
-    """How many clusters of so many sessions the prior expects.
+    """The number of clusters that the prior expects of n sessions.
 
     >>> round(expected_clusters(0.0, 4), 3)  # 1 + 1/2 + 1/3 + 1/4
     2.083
@@ -51,7 +52,7 @@ def expected_clusters(ln_alpha: float, n_sessions: float) -> float:
 
 
 def ln_alpha_of(n_clusters: float, n_sessions: float) -> float:
-    """The ln alpha that expects so many clusters, within the limits."""
+    """The ln alpha that expects this number of clusters, within its limits."""
     most = most_ln_alpha(n_sessions)
 
     def excess(ln_alpha: float) -> float:
@@ -63,12 +64,13 @@ def ln_alpha_of(n_clusters: float, n_sessions: float) -> float:
 
 
 def learn(pulls: Floats, n_items: int, n_sessions: float, allowed: NDArray[np.bool_]) -> tuple[float, int]:
-    """The ln alpha that agrees with its own best partition on a path of merges, and how many merges that takes.
+    """The ln alpha whose best partition on a path of merges has the number of clusters that it expects.
 
-    `pulls` (t,) are the gains of the merges of `n_items` items with an alpha of 1. The partition may be one of those
-    that are `allowed` (t + 1,), the first of which is before any merge. The search begins between one
-    cluster and all alone, with the square root of the number of sessions. It ends where a number of clusters comes
-    again: where alpha has more of them, the prior expects more, so that the numbers go up or down and not round.
+    With it, the number of merges to that partition. `pulls` (t,) are the gains of the merges of `n_items` items with an
+    alpha of 1, and `allowed` (t + 1,) says before which merge, or after the last one, the partition may be taken. The
+    search begins at the square root of the number of sessions as the number of clusters, which is between one and all
+    alone. A larger alpha leaves more clusters, and more clusters make alpha larger: so the numbers only rise, or only
+    fall, and the search ends where one of them comes again.
     """
     ln_alpha = ln_alpha_of(max(1.5, math.sqrt(n_sessions)), n_sessions)
     n_merges = -1
@@ -81,7 +83,7 @@ def learn(pulls: Floats, n_items: int, n_sessions: float, allowed: NDArray[np.bo
 
 
 def best_on_path(pulls: Floats, ln_alpha: float, allowed: NDArray[np.bool_]) -> int:
-    """After how many merges of a path the posterior is highest.
+    """The number of merges of a path after which the posterior is highest.
 
     >>> best_on_path(np.array([3.0, 1.0, 2.5, -9.0]), 2.0, np.ones(5, bool))
     1
@@ -93,10 +95,10 @@ def best_on_path(pulls: Floats, ln_alpha: float, allowed: NDArray[np.bool_]) -> 
 def posterior_of_number(
     pulls: Floats, n_items: int, n_sessions: float, number: NDArray[np.int64], allowed: NDArray[np.bool_]
 ) -> dict[int, float]:
-    """The probability of each number of speakers to which a path of merges leads, as far as it is not negligible.
+    """The probability of each number of speakers to which a path of merges leads, without negligible ones.
 
-    `number` (t + 1,) are the speakers before each merge and after the last one; clusters of known speakers without a
-    recording are none of them.
+    `number` (t + 1,) are the numbers of speakers before each merge and after the last one. Known speakers without a
+    recording are not counted.
 
     >>> path = posterior_of_number(np.array([9.0, 5.0, -9.0]), 4, 4, np.array([4, 3, 2, 1]), np.ones(4, bool))
     >>> {k: round(p, 2) for k, p in path.items()}

@@ -1,14 +1,14 @@
-"""How much sets of sessions speak for one speaker: exactly, and guessed at a hundredth of the cost.
+"""The evidence that sets of sessions are of one speaker: exact, and as a guess at a hundredth of the cost.
 
 A set of sessions (a cluster, a side) is (n, gamma): its counts of sessions by type, and the vector of
 `duoplda.trials.sides`. Both add up when sets are joined. `duoplda.trials.exact` has the exact evidence Q(n, gamma).
 
-In the eigenvectors of the mean of the G_c the G_c are nearly diagonal. With lambda = sum_c n_c diag(G_c) there,
+In the eigenvectors of the mean of the G_c, the G_c are nearly diagonal. With lambda = sum_c n_c diag(G_c) there,
 
     Q ~ 1/2 sum_d [gamma_d^2 / (1 + lambda_d) - ln(1 + lambda_d)]
 
-is exact where all sessions are of one type. Otherwise it is a guess, perhaps several nats away, which
-tells the pairs that deserve the exact evidence.
+is exact where all sessions are of one type. Otherwise it is a guess, perhaps several nats away, which finds the pairs
+whose exact evidence is worth computing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DiagonalEvidence:
     @staticmethod
     @reproducible()
     def of(*sides: Sides) -> DiagonalEvidence:
-        """For the types of sessions of some sides, those that occur more often counting more."""
+        """For the types of sessions of some sides; types that occur more often have more weight in the mean."""
         types, first, place = np.unique(
             np.concatenate([s.types for s in sides]), axis=0, return_index=True, return_inverse=True
         )
@@ -71,12 +71,12 @@ class DiagonalEvidence:
 
     @property
     def work_of_a_set(self) -> float:
-        """About how many multiplications the exact evidence of a set takes."""
+        """The approximate number of multiplications that the exact evidence of a set takes."""
         ny = len(self.mean)
         return float(ny if self.is_diagonal else ny**3)
 
     def counts(self, sides: Sides) -> Floats:
-        """(n, C) sessions of sides, by our types."""
+        """(n, C) sessions of sides by the types of this evidence."""
         place = {t: c for c, t in enumerate(map(tuple, self.types.tolist()))}
         counts = np.zeros((len(sides), len(self.types)))
         counts[:, [place[t] for t in map(tuple, sides.types.tolist())]] = sides.counts
@@ -178,9 +178,8 @@ def _left_factor(a: BinnedSets, j: int, rows: slice, nodes_of_b: list[list[float
     gamma = a.gamma[rows, ...]
     lam = a.lam[rows, ...]
     g = a.session_lam
-    informative = g > 1e-9 * (
-        xp.max(g) if g.shape[0] else 0.0
-    )  # in other directions no session says anything, and lambda / g is not defined
+    # In other directions no session says anything, and lambda / g is not defined.
+    informative = g > 1e-9 * (xp.max(g) if g.shape[0] else 0.0)
     worth = xp.where(informative, lam / xp.where(informative, g, xp.ones_like(g)), a.s[rows, None])
     products = [weight * gamma for weight in lagrange(worth, a.nodes[j])]
     squares = gamma * gamma
@@ -190,7 +189,7 @@ def _left_factor(a: BinnedSets, j: int, rows: slice, nodes_of_b: list[list[float
 
 
 def _right_factor(nodes_of_a: list[float], b: BinnedSets, n_zeros: int) -> Array:
-    """(n, 3 ny + 3 + 3 bins of b) for all b and a bin of a; behind them come rows of zeros."""
+    """(n + n_zeros, 3 ny + 3 + 3 bins of b) for all b and a bin of a; the last rows are zeros."""
     xp = namespace(b.gamma)
     products = []
     alone = []
@@ -202,8 +201,8 @@ def _right_factor(nodes_of_a: list[float], b: BinnedSets, n_zeros: int) -> Array
     for j, (start, stop) in enumerate(pairwise(b.edges)):
         weights[start:stop, 3 * j : 3 * j + 3] = b.weights(j, slice(start, stop))
     factor = xp.concat([*products, xp.stack(alone, axis=1), weights], axis=1)
-    nobody = xp.zeros((n_zeros, factor.shape[1]), dtype=factor.dtype, device=factor.device)
-    return xp.concat([factor, nobody]) if n_zeros else factor
+    zeros = xp.zeros((n_zeros, factor.shape[1]), dtype=factor.dtype, device=factor.device)
+    return xp.concat([factor, zeros]) if n_zeros else factor
 
 
 def lagrange(x: Array, nodes: list[float]) -> list[Array]:

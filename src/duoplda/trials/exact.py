@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 def log_evidence(G: Array, counts: Ints | Floats, gamma: Array, index: Ints | None = None) -> Array:
     """(n,) Q of sets with counts (n, C) of sessions by type and gamma (n, ny), for the matrices G (C, ny, ny) of types.
 
-    With `index` (n,), the rows of `counts` are known to differ, and set m has counts[index[m]].
+    With `index` (n,), the rows of `counts` must all differ, and set m has counts[index[m]].
     Where many sets have the same counts, each Lambda is inverted once; where few have, Cholesky factors are cheaper.
 
     >>> log_evidence(np.array([[[3.0]]]), np.array([[1], [0]]), np.array([[2.0], [0.0]])).round(4).tolist()
@@ -32,7 +32,7 @@ def log_evidence(G: Array, counts: Ints | Floats, gamma: Array, index: Ints | No
     if not gamma.shape[0]:
         return namespace(gamma).sum(gamma, axis=1)
     host = namespace(gamma) is np
-    few = gamma.shape[0] < 16  # to look for equal counts takes longer than to factor that many matrices
+    few = gamma.shape[0] < 16  # looking for equal counts takes longer than factoring so few matrices
     patterns = None if host and few else Patterns(counts, index=index)
     # A factor takes 1 / 1.6 of the time of an inverse. It needs finite numbers: LAPACK refuses others.
     if host and (patterns is None or 1.6 * len(patterns) > len(gamma)) and np.isfinite(gamma).all():
@@ -44,7 +44,7 @@ def log_evidence(G: Array, counts: Ints | Floats, gamma: Array, index: Ints | No
 
 
 def _by_factors(G: Floats, counts: Ints | Floats, gamma: Floats) -> Floats:
-    """The same with one Cholesky factor for each set, which serves both terms.
+    """Q of sets by one Cholesky factor for each set, which serves both terms.
 
     The last row of the factor of [[Lambda, gamma], [gamma', s]] is gamma' times the inverse of Lambda's factor. Any s
     from 1 + gamma'gamma on makes the matrix positive definite; twice as much leaves room for rounding.
@@ -70,7 +70,9 @@ def _by_factors(G: Floats, counts: Ints | Floats, gamma: Floats) -> Floats:
         ln_determinant = 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)[:, :ny]).sum(axis=1)
         out[rows] = (np.vecdot(last, last) - ln_determinant) / 2
 
-    if n <= matrices_at_once:  # clustering asks for a few sets many thousand times: threads would only cost time
+    if (
+        n <= matrices_at_once
+    ):  # clustering asks for a few sets many thousand times, and starting threads would take longer
         work(0)
     else:
         deque(in_order(work, range(0, n, matrices_at_once), n * ny**3 / 3), maxlen=0)

@@ -1,4 +1,4 @@
-"""Who is this? Probabilities of known voices, and of somebody else, from calibrated ratios.
+"""Identification: the probabilities of known voices, and of somebody else, from calibrated ratios.
 
 With voices i of prior pi_i, of which "somebody else" has what is left, and ln LR_i the calibrated ratios of the tests
 against them,
@@ -32,27 +32,27 @@ from duoplda.errors import DuopldaError, some
 Floats = NDArray[np.float64]
 Verdict = Literal["accept", "nobody", "unsure"]
 
-# Ratios beyond this count as this: infinite ones then compare by their priors, and no difference of them is NaN.
+# Larger ratios count as this one: infinite ratios are then compared by their priors, and no difference of two is NaN.
 LARGEST_RATIO = 1e6
-# Voices for which no two speakers can be mistaken are not assigned: the product of their odds against somebody else is
-# the most that ignoring the case "both are this voice" can change.
+# Voices that no more than one speaker can be are left out of the sum over assignments: the product of the two largest
+# odds against somebody else bounds what it changes to ignore the case "both are this voice".
 NEGLIGIBLE = 1e-12
-# Sets of speakers times voices times speakers that an exact sum may take: about a second
+# Steps (sets of speakers times voices times speakers) that an exact sum may take: about a second
 MOST_STEPS = 1 << 25
 
 
 class Probabilities(NamedTuple):
-    """Of each voice, (..., K), and of somebody else, (...): they add up to 1."""
+    """The probabilities of each voice, (..., K), and of somebody else, (...), which add up to 1."""
 
     voices: Floats
     someone_else: Floats
 
 
 class Costs(NamedTuple):
-    """What decisions cost: a wrong name, "nobody known" where it is a known voice, and to leave it open.
+    """The costs of a wrong name, of "nobody" where it is a known voice, and of leaving a test open.
 
-    With those given here, a name is accepted above a probability of .5, and so is "nobody". A wrong name that costs
-    ten times as much asks for .95.
+    With the default costs a name is accepted above a probability of .5, and so is "nobody". Where a wrong name costs
+    ten times as much, a name is accepted above .95.
 
     >>> round(1 - Costs(wrong_name=10).unsure / 10, 2)
     0.95
@@ -64,21 +64,21 @@ class Costs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What is decided: "accept" one of the voices, whose number it is, "nobody" or "unsure"."""
+    """A decision: to "accept" the voice with this number, "nobody" (it is no known voice), or "unsure"."""
 
     verdict: Verdict
     voice: int | None = None
 
 
 def voice_priors(n_voices: int, known: float = 0.5, prior: ArrayLike | None = None) -> Floats:
-    """(K,) the prior probabilities of voices: those given, or equal parts of `known`.
+    """The prior probabilities (K,) of voices: those that are given, or equal parts of `known`.
 
     >>> voice_priors(4, 0.8).tolist()
     [0.2, 0.2, 0.2, 0.2]
     """
     if prior is None:
         if not 0 <= known <= 1:
-            raise DuopldaError(f"known={known!r} must be a probability: that it is one of the known voices")
+            raise DuopldaError(f"known={known!r} must be a probability, that of being one of the known voices")
         return np.full(n_voices, known / max(n_voices, 1))
     priors = to_numpy(prior).astype(float)
     if priors.shape != (n_voices,):
@@ -94,6 +94,8 @@ def voice_priors(n_voices: int, known: float = 0.5, prior: ArrayLike | None = No
 
 def identify(ratios: ArrayLike, known: float = 0.5, prior: ArrayLike | None = None) -> Probabilities:
     """The probabilities of voices and of somebody else for each test by itself.
+
+    They are as good as the ratios and the priors are: do not use them with scores that are not calibrated.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ def identify(ratios: ArrayLike, known: float = 0.5, prior: ArrayLike | None = No
 
 
 def identify_together(ratios: ArrayLike, known: float = 0.5, prior: ArrayLike | None = None) -> Probabilities:
-    """The same for speakers who are different people: no voice is two of them.
+    """The probabilities for speakers of one file, who are different people, so that no voice can be two of them.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def identify_together(ratios: ArrayLike, known: float = 0.5, prior: ArrayLike | 
 
 
 def decide(probabilities: Probabilities, costs: Costs = Costs()) -> Decision:  # noqa: B008 (it is frozen)
-    """The decision of least expected cost for one test; where two cost the same, the more careful one.
+    """The decision of least expected cost for one test; where two cost the same, "unsure" or the one without a name.
 
     >>> [decide(identify([ratio])).verdict for ratio in (-3.0, 0.0, 3.0)]
     ['nobody', 'unsure', 'accept']
@@ -167,7 +169,7 @@ def decide_together(probabilities: Probabilities, costs: Costs = Costs()) -> lis
     nobody = costs.missed * (1 - other)
     open_ = np.minimum(nobody, costs.unsure)
     voice = np.full(len(P), -1)
-    # What naming saves beside leaving it open; 0 where it saves nothing, or no more than rounding
+    # What a name saves, compared with the best decision that gives none; 0 where it saves no more than rounding
     saved = np.maximum(open_[:, None] - costs.wrong_name * (1 - P) - 1e-12, 0.0)
     worthwhile = np.flatnonzero(saved.any(axis=0))
     if len(worthwhile):
@@ -230,7 +232,7 @@ def _marginals(w: Floats, rest: Floats) -> tuple[Floats, Floats]:
 
 
 def _given_others(w: Floats, rest: Floats) -> tuple[Floats, Floats]:
-    """The same, given that all other speakers are who they are in the most probable assignment."""
+    """The same as `_marginals`, given that all other speakers are who they are in the most probable assignment."""
     gain = w - rest[:, None]
     rows, columns = linear_sum_assignment(-np.maximum(gain, 0.0))
     owner: Ints = np.full(w.shape[1], -1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Meeting:
-    """Sessions in two parts, of types `a` and `b` (h, K), and what they are as one session."""
+    """Sessions that come in two parts, of types `a` and `b` (h, K), and what changes when the parts are joined."""
 
     def __init__(self, model: Model, a: Ints, b: Ints):
         both, which = np.unique(np.concatenate([a, b], axis=1), axis=0, return_inverse=True)
@@ -62,7 +62,11 @@ class Meeting:
 def shared(a: Sides, b: Sides, part: slice | None = None, only: Ints | None = None) -> tuple[Ints, Ints, Array] | None:
     """Trials whose sides share a session: rows of a, rows of b, and the ln likelihood ratios, sorted by trial.
 
-    With `part`, those of some rows of b; with `only` (n, 2), those among listed trials. None: there are none.
+    With the shifts of gamma and the gains of session terms of the sessions that meet,
+
+        gamma_3 = gamma_1 + gamma_2 + shift,    LLR = Q_3 + gain - Q_1 - Q_2
+
+    With `part`, only trials of some rows of b; with `only` (n, 2), only listed trials. None: no session is shared.
     """
     if not len(a.session) or not len(b.session):
         return None

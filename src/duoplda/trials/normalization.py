@@ -13,7 +13,7 @@ that come first). With the score r of e and t,
 
 The last two are adaptive s-norm 1 and 2 of Matejka et al., "Analysis of Score Normalization in Multilingual Speaker
 Recognition", Interspeech 2017: in the first each side selects its own part of the cohort, in the second each side is
-compared with the part that the other one selects. What comes out is no log-likelihood ratio: it must be calibrated.
+compared with the part that the other one selects. A normalised score is no log-likelihood ratio: it must be calibrated.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ COHORT_TOP = 300  # members of the cohort that a side selects, the order of size
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """Recordings or enrolled sets of people who are in none of the trials, and how scores are normalised with them.
+
+    Normalised scores say how much higher a trial scores than its two sides do with other people. They are no
+    log-likelihood ratios: calibrate them before anybody decides by them. With recordings like those of the training the
+    ratios of a PLDA seldom gain by it (docs/normalization.md): measure it on trials of your own.
 
     Parameters
     ----------
@@ -112,7 +116,7 @@ class Cohort:
 
 
 class CohortScores(NamedTuple):
-    """The scores of n sides with the cohort, as far as a method needs them; None where it does not."""
+    """The scores of n sides with the cohort, as far as a method of normalisation needs them; otherwise None."""
 
     largest: Array = None  # (n,) the largest absolute score
     mean: Array = None  # (n,) of the scores that count
@@ -247,9 +251,9 @@ def _check(deviation: Array, largest: Array, ids: NDArray[Any], what: str) -> No
 def selected_moments(A: Array, nearest: Ints) -> tuple[Array, Array]:
     """Means and deviations (n, m) of the scores of n sides with the members `nearest` (m, top) that others select.
 
-    `A` (C, n) are the scores of the sides with all members. By products with 0 and 1, of scores and of their squares,
-    from which each side's mean is taken before. Where a variance is a small difference of large numbers, it is computed
-    once more, by the members themselves.
+    `A` (C, n) are the scores of the sides with all members. Sums over selected members are products with a matrix of 0
+    and 1, of scores less each side's mean, and of their squares. Where the variance is a small difference of these, it
+    has lost digits, and is computed again from the scores of the members.
     """
     m, top = nearest.shape
     xp = namespace(A)

@@ -1,11 +1,12 @@
-"""Sessions of one occasion in sides of trials: a day, a call, a file.
+"""Sessions of one occasion (a day, a call, a file) on a side of a trial.
 
-The likelihood of each of m sessions of one occasion and side counts to the power of rho = 1 / (1 + (m - 1) kappa),
+The likelihood of each of m sessions of one occasion and side is raised to the power rho = 1 / (1 + (m - 1) kappa),
 
     evidence of a set of sessions s = ln of the integral over y of N(y; 0, I) times the product of P(Phi_s | y)^rho_s
 
-which multiplies the sums (n, gamma) of the occasion by rho: Q(rho n, rho gamma), and leaves everything else as it is.
-As m grows when sides are added to each other, the sums of each occasion are kept as they are, without rho.
+which multiplies the sums (n, gamma) of the occasion by rho, Q(rho n, rho gamma), and leaves everything else as it is.
+m, and with it rho, changes when sides are added to each other. That is why the sums of each occasion are kept without
+rho.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Occasions:
     ----------
     kappa : what sessions of one occasion have in common, as a share of what differs from session to session
     name, side : (o,), (o,) the occasion, and the row of the side; two sides may have parts of one occasion
-    counts, gamma : (o, C), (o, ny) sums of its sessions, which the sides have among theirs
+    counts, gamma : (o, C), (o, ny) sums of its sessions, which are also part of the sums of the side
     """
 
     def __init__(self, kappa: float, name: NDArray[Any], side: Ints, counts: Ints, gamma: Array):
@@ -51,7 +52,7 @@ class Occasions:
 
     @staticmethod
     def none(n_types: int, gamma: Array) -> Occasions:
-        """No occasion, of sides with so many types of sessions and with gamma (n, ny)."""
+        """No occasions, for sides with `n_types` types of sessions and with gamma (n, ny)."""
         ints = np.zeros((0, n_types), np.int64)
         return Occasions(0.0, np.zeros(0, "U1"), np.zeros(0, np.int64), ints, zeros((0, gamma.shape[1]), gamma))
 
@@ -70,7 +71,7 @@ class Occasions:
         return [known[row] if row >= 0 else None for row in rows.tolist()]
 
     def select(self, rows: Ints, side: Ints) -> Occasions:
-        """Some of them, as those of other sides."""
+        """The occasions of these rows, as those of the sides `side`."""
         part = self.table.take(rows)
         return Occasions(self.kappa, part["name"], side, part["counts"], part["gamma"])
 
@@ -80,7 +81,10 @@ class Occasions:
         self.table.columns["counts"] = np.pad(self.table.columns["counts"], ((0, 0), (0, room)))
 
     def add(self, other: Occasions, side: Ints, columns: Ints) -> Ints:
-        """Add those of other sides, which are the rows `side` (o,) here; `columns` are their types. Their rows here."""
+        """Add the occasions of other sides, and return the rows that they have here.
+
+        `side` (o,) are the rows of their sides here, and `columns` the columns of their types of sessions.
+        """
         places = self._places
         names = other.name.tolist()
         rows = np.array([places.setdefault(key, len(places)) for key in zip(side.tolist(), names, strict=True)], int)
@@ -102,5 +106,5 @@ class Occasions:
         loss = put((self.weight[order] - 1)[:, None], gamma) * take(self.gamma, order)
         out = gamma + 0.0
         add_segments(out, self.side[order], loss)
-        # Sums of the same numbers in another order differ in the last bits: rounded, they are one pattern.
+        # Sums of the same numbers in another order differ in the last bits. Rounding makes them one pattern.
         return np.round(weighed, 12), out

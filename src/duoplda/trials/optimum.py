@@ -1,4 +1,4 @@
-"""The best partition of a few items, by looking at all partitions.
+"""The best partition of a few items, by comparing all partitions.
 
 With f(S) what a cluster of the items S adds to the log posterior, the best partition of S into c clusters has
 
@@ -16,13 +16,13 @@ from duoplda.data.labels import Ints
 from duoplda.trials.evidence import Floats
 from duoplda.trials.queue import Items, Objective, Partition
 
-# Up to twelve items that takes less than a second with 200 speaker factors; with more, three times as long for each.
+# Twelve items take less than a second with 200 speaker factors; each further item makes it three times as long.
 MOST_ITEMS = 12
-MOST_SETS = 1 << 13  # of which the evidence is computed: the sets of items, alone and with each known speaker
+MOST_SETS = 1 << 13  # whose evidence is computed: the sets of items, alone and with each known speaker
 
 
 def is_affordable(items: Items) -> bool:
-    """Whether there are so few items, and known speakers, that all partitions can be looked at."""
+    """Whether there are few enough items and known speakers to compare all partitions."""
     n_items = int((items.owner < 0).sum())
     n_known = len(items.m) - n_items
     return n_items <= MOST_ITEMS and (1 + n_known) << n_items <= MOST_SETS
@@ -42,7 +42,7 @@ def best_of_all(items: Items, objective: Objective) -> Partition | None:
     counts = inside @ items.counts[free]
     gamma = inside @ items.gamma[free]
     m = inside @ items.m[free]
-    value = np.full((1 + len(known), 1 << n), -np.inf)  # of clusters of nobody known, and of each known speaker
+    value = np.full((1 + len(known), 1 << n), -np.inf)  # of clusters without a known speaker, and with each of them
     value[0, 1:] = weight * items.evidence.exact(counts[1:], gamma[1:]) + gammaln(m[1:]) + ln_alpha
     for row, k in enumerate(known.tolist(), start=1):
         Q = items.evidence.exact(counts + items.counts[k], gamma + items.gamma[k])

@@ -6,7 +6,7 @@ The Ewens prior over partitions, with p the probability that two random sessions
 
 where m counts sessions. The best pair is merged while its gain is positive: there is no threshold to tune. Pairs wait
 in a heap by a guess at their gain; the exact one is computed when a pair comes to the top, and decides. Only pairs of
-neighbours wait. When no pair is left that gains, all clusters are compared once more, for pairs that were missed.
+neighbours wait. When no pair is left that gains, all clusters are compared again, for pairs that were missed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from duoplda.data.labels import Ints
 from duoplda.trials.evidence import BinnedSets, DiagonalEvidence, Floats, guessed_evidence, guessed_ratios
 from duoplda.trials.sides import Sides
 
-# Nats by which guesses at gains are wrong near the decision, at most: a guess below minus this is believed.
+# Guesses at gains near the decision are wrong by at most this many nats: pairs whose guess is below minus this are not
+# computed exactly.
 DOUBT = 3.0
 # Neighbours that a cluster has at most. Without a limit, large clusters would be neighbours of nearly all others.
 MOST_NEIGHBOURS = 48
@@ -34,7 +35,7 @@ MOST_EXACT_WORK = 1e10
 
 
 class Objective(NamedTuple):
-    """What clustering raises, the log posterior of a partition, and the limits on the number of speakers."""
+    """The log posterior of partitions, which clustering raises, and limits on the number of speakers."""
 
     ln_alpha: float  # ln[(1 - p) / p]
     weight: float  # of the log likelihood ratios
@@ -48,9 +49,9 @@ class Objective(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Two clusters that became one. Names are items, or len(items) + t for what merge t made."""
+    """Two clusters that became one."""
 
-    first: int
+    first: int  # an item, or len(items) + t for the cluster that merge t made; so is second
     second: int
     gain: float
     sessions: float
@@ -62,7 +63,7 @@ class Merge(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What is put into clusters: sessions, or several of them that are known to be of one speaker."""
+    """The items that are put into clusters: sessions, or groups of sessions that are known to be of one speaker."""
 
     evidence: DiagonalEvidence
     counts: Floats  # (n, C)
@@ -78,7 +79,7 @@ class Items:
     def of(
         evidence: DiagonalEvidence, sides: Sides, owner: Ints, cannot: dict[int, set[int]], discount: float
     ) -> Items:
-        """Each side as an item whose evidence counts `discount` times: Q(discount n, discount gamma)."""
+        """Each side as an item with the evidence Q(discount n, discount gamma)."""
         counts = discount * evidence.counts(sides)
         gamma = discount * (to_numpy(sides.gamma) @ evidence.basis)
         lam = counts @ evidence.diagonals
@@ -173,14 +174,14 @@ class Partition:
             self.apart.setdefault(a, set()).add(other)
 
     def after(self, n_merges: int, ln_alpha: float) -> Partition:
-        """The partition after the first merges, with another prior."""
+        """The partition after the first `n_merges` merges, with another prior."""
         p = Partition(self.items, self.objective._replace(ln_alpha=ln_alpha))
         for merge in self.merges[:n_merges]:
             p.merge(merge.a, merge.b, merge.gain + self.objective.ln_alpha - ln_alpha, merge.Q)
         return p
 
     def move(self, part: list[int], b: int, Q_without: float, Q_with: float) -> None:
-        """Take items of one cluster to cluster b, or to a new one if b is -1; both have these Q after that.
+        """Take items from their cluster to cluster b, or to a new one if b is -1; then the two have these Q.
 
         `apart` is not kept up to date: `set_apart` does that after all moves.
         """
@@ -238,7 +239,7 @@ class Queue:
         self.neighbours: list[set[int]] = [set() for _ in range(len(partition.m))]
 
     def add(self, a: Ints, b: Ints, gain: Floats, exact: Floats | None = None) -> None:
-        """Pairs with guesses at their gains, or with exact ones and the Q that they lead to."""
+        """Add pairs with guesses at their gains, or with exact gains and the Q of both clusters together."""
         version = self.p.version
         Q = np.full(len(a), np.nan) if exact is None else exact
         keys = -(gain + self.slack) if exact is None else -gain
@@ -248,9 +249,9 @@ class Queue:
             heapq.heappush(self.heap, PossibleMerge(key, i, j, int(version[i]), int(version[j]), q))
 
     def add_best(self, rows: Ints, ratios: Floats) -> None:
-        """Pairs of items with the k that score highest with each, (n, k), and their exact ratios; each pair once.
+        """Add the pairs of each item with the k that score highest with it, (n, k), and their exact ratios.
 
-        An item may be among the best of very many others: then the MOST_NEIGHBOURS best of these pairs are kept.
+        An item may be among the best of very many others: then the MOST_NEIGHBOURS best of its pairs are kept.
         """
         p = self.p
         n = len(rows)
@@ -289,9 +290,9 @@ class Queue:
                 break
 
     def look(self, least: float, k: int = 4) -> bool:
-        """Add the pairs of all clusters that may gain more than `least`, by a guess: the k best of each cluster.
+        """Add the k best pairs of each cluster, by guesses, as far as these gain more than `least`.
 
-        Whether there was any that is no pair of neighbours yet is returned.
+        Pairs of neighbours are not added again. Returns whether any pair was added.
         """
         p = self.p
         added = False
@@ -305,7 +306,7 @@ class Queue:
         return added
 
     def _add_pairs_that_gain(self) -> bool:
-        """Add the pairs that gain, exactly.
+        """Add the pairs whose exact gain is positive, and return whether there were any.
 
         Where sizes of sessions differ and speakers are far apart, guesses may be wrong by tens of nats.
         """
@@ -350,7 +351,7 @@ class Queue:
         return None
 
     def _merge(self, pair: PossibleMerge) -> None:
-        """Merge two clusters; the new one has the neighbours of both, but for the least promising if these are many."""
+        """Merge two clusters. The new one has the neighbours of both, or if these are many the most promising."""
         near = self.neighbours
         i = pair.a
         j = pair.b
@@ -390,7 +391,7 @@ def best_pairs(p: Partition, slots: Ints, k: int) -> Iterator[tuple[Ints, Ints, 
 
 
 def every_pair_is_cheap(p: Partition, n_clusters: int) -> bool:
-    """Whether the exact gains of all pairs of so many clusters are computed."""
+    """Whether the exact gains of all pairs of `n_clusters` clusters can be computed in seconds."""
     return n_clusters**2 / 2 * p.evidence.work_of_a_set <= MOST_EXACT_WORK
 
 

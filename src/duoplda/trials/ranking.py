@@ -1,4 +1,4 @@
-"""The highest-scoring of very many enrolled sides: single precision finds who they may be, double says by how much.
+"""The highest-scoring of very many enrolled sides: single precision finds the candidates, double precision scores them.
 
 With the letters of `duoplda.trials.sides`, the ratio of a side of pattern p and a test of pattern q is
 
@@ -6,11 +6,12 @@ With the letters of `duoplda.trials.sides`, the ratio of a side of pattern p and
 
 where b depends on the test and on p alone. A `Ranking` keeps gamma_1 once more, in single precision and in the order of
 patterns, and a_1 for the patterns of tests that it has met. A product of n numbers in single precision is off by at
-most about n u |gamma_1||r|, u = 2^-24: who is below the k-th highest by more than twice that cannot be among the k
-highest. The few who are left are computed anew in double precision. Threads do not show in the result, which is exact.
+most about n u |gamma_1||r|, u = 2^-24: a side that is below the k-th highest by more than twice that cannot be among
+the k highest. The few sides that are left are scored again in double precision. So the result is exact, and it is the
+same for any number of threads.
 
-Beside the sides themselves this takes half of their memory. A side that is added or changed costs O(ny), and O(ny^2)
-when the next test of each known pattern comes; nothing is made anew.
+A ranking takes half of the memory of the sides, besides theirs. A side that is added or changed costs O(ny), and
+O(ny^2) when the next test of each known pattern comes; nothing else is computed again.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Pattern = tuple[tuple[tuple[int, ...], float], ...]  # types of sessions (recordings of each kind), and how many of each
 
-FEWEST = 1 << 8  # sides for which it is worth while
-MOST_INVERSES = 1024  # beyond, inverses take longer than products
+FEWEST = 1 << 8  # sides: for fewer, a ranking is not worth while
+MOST_INVERSES = 1024  # patterns of sides: of more, inverses take longer than products
 KEPT_PATTERNS = 8  # of tests, for which a_1 is kept
-SAMPLE = 1 << 13  # sides that tell where the k highest begin
+SAMPLE = 1 << 13  # sides whose scores give a lower bound of the k highest
 LARGEST_SAMPLE = 1 / 8  # of all sides in that sample, as its scores are computed twice
-CELLS = 1 << 18  # of a product that stays in the caches
+CELLS = 1 << 18  # of a product, so that it stays in the caches
 
 
 class Block:
@@ -50,7 +51,7 @@ class Block:
         self.alone: dict[Pattern, Alone] = {}
 
     def append(self, rows: Ints, gamma: Floats) -> Ints:
-        """Add sides; their places are returned."""
+        """Add sides, and return their places in the block."""
         n = self.n + len(rows)
         if n > len(self.rows):
             room = n if not self.n else max(n, self.n + self.n // 8 + 64)
@@ -68,7 +69,7 @@ class Block:
         return places
 
     def drop(self, place: int) -> int:
-        """Remove a side; the row of the one that takes its place is returned, or its own where it was the last."""
+        """Remove a side, and return the row of the side that takes its place, or its own row where it was the last."""
         last = self.n - 1
         row = int(self.rows[last])
         self.rows[place] = row
@@ -82,7 +83,10 @@ class Block:
 
 
 class Alone:
-    """What Lambda_3 of one pattern of sides and one of tests gives: a_1 of the first n sides, and the constants."""
+    """For sides of one pattern and tests of another: a_1 of the first n sides of a block, and the constants.
+
+    M3 = Lambda_3^-1, D = (Lambda_3^-1 - Lambda_1^-1) / 2 and ln = (ln|Lambda_1| - ln|Lambda_3|) / 2.
+    """
 
     def __init__(self, Lambda_1: Floats, Lambda_3: Floats):
         stack = np.stack([Lambda_1, Lambda_3])
@@ -114,7 +118,7 @@ class Alone:
 
 
 class TestPart(NamedTuple):
-    """A block of sides and tests of one pattern: r and b of the tests."""
+    """A block of sides, and some tests of one pattern with their r and b."""
 
     block: Block
     alone: Alone
@@ -123,7 +127,7 @@ class TestPart(NamedTuple):
 
 
 class Ranking:
-    """Enrolled sides in single precision, beside the sides themselves, whose changes it is told."""
+    """A copy of enrolled sides in single precision, which `update` keeps current when sides change."""
 
     def __init__(self, sides: Sides):
         self.sides = sides
@@ -137,7 +141,7 @@ class Ranking:
     # -- changes
 
     def update(self, rows: Ints) -> None:
-        """Sides that are new, or whose gamma or counts have changed."""
+        """Take over sides that are new, or whose gamma or counts have changed."""
         sides = self.sides
         if len(sides) > len(self.block_of):
             room = max(len(sides), 2 * len(self.block_of))
@@ -163,11 +167,11 @@ class Ranking:
 
     @reproducible()
     def top(self, tests: Sides, k: int) -> tuple[Ints, Floats]:
-        """The k highest-scoring rows of each test, highest first, of equal ones the lower row, and their ratios."""
+        """The k highest-scoring rows of each test and their ratios, highest (or of equal ones the lower row) first."""
         rows = np.empty((len(tests), k), np.int64)
         ratios = np.empty((len(tests), k))
         for which, parts in self._parts(tests):
-            # (T,) how far ratios in single precision may be from exact ones
+            # (T,) how far ratios in single precision may be from exact ones: errors of the product, and of a_1 and b
             bounds = [
                 (part.right.shape[1] + 8) * np.sqrt(np.vecdot(part.right, part.right)) * part.block.length
                 + 6 * (part.alone.largest + np.abs(part.b))
@@ -179,18 +183,18 @@ class Ranking:
             for p, part in enumerate(parts):
                 for test, place, score in above(part, (least - part.b).astype(np.float32)):
                     for t in np.unique(test).tolist():
-                        own = test == t
-                        near[t].append((p, place[own], score[own] + np.float32(part.b[t])))
+                        of_test = test == t
+                        near[t].append((p, place[of_test], score[of_test] + np.float32(part.b[t])))
             for t, row in enumerate(which.tolist()):
                 rows[row], ratios[row] = self._exact(parts, near[t], t, k, 2 * float(error[t]))
         return rows, ratios
 
     @reproducible()
     def ratios(self, tests: Sides, precise: bool = True) -> Floats:
-        """(tests, sides) all ratios: a product, and what is kept of sides that have not changed.
+        """(tests, sides) all ratios: products, and the a_1 that are kept of sides that have not changed.
 
-        Unless they are to be `precise`, products are in single precision: off by some hundredths at most where gamma is
-        not large.
+        Unless `precise`, products are in single precision: they are off by some hundredths at most where gamma is not
+        large.
         """
         out = np.empty((len(tests), len(self.sides)))
         for which, parts in self._parts(tests):
@@ -206,7 +210,7 @@ class Ranking:
         return out
 
     def _parts(self, tests: Sides) -> Iterator[tuple[Ints, list[TestPart]]]:
-        """Tests of one pattern, and what all blocks need for them."""
+        """For the tests of one pattern after another: their rows, and their part in the ratios with each block."""
         counts, index = np.unique(tests.counts, axis=0, return_inverse=True)
         for q, pattern in enumerate(patterns(tests.types, counts)):
             which = np.flatnonzero(index.reshape(-1) == q)
@@ -215,12 +219,13 @@ class Ranking:
             ln_2 = tests.posterior.ln_Lambda[tests.patterns.index[which[0]]]
             self._meet(pattern)
             parts = []
-            for own, block in self.blocks.items():
+            for pattern_of_block, block in self.blocks.items():
                 if not block.n:
                     block.alone.clear()
                     continue
                 if pattern not in block.alone:
-                    block.alone[pattern] = Alone(self._Lambda(own), self._Lambda(own + pattern))
+                    Lambda_3 = self._Lambda(pattern_of_block + pattern)
+                    block.alone[pattern] = Alone(self._Lambda(pattern_of_block), Lambda_3)
                 alone = block.alone[pattern]
                 alone.extend(block, self.sides.gamma)
                 right = g2 @ alone.M3
@@ -229,7 +234,7 @@ class Ranking:
             yield which, parts
 
     def _meet(self, pattern: Pattern) -> None:
-        """Note a pattern of tests; what is kept for those that were not met for long is forgotten."""
+        """Note a pattern of tests, and forget what is kept for patterns that have not come for long."""
         self.met = [*(p for p in self.met if p != pattern), pattern]
         of_one = 16 * self.sides.gamma.shape[1] ** 2 * len(self.blocks)  # bytes of M3 and D
         while len(self.met) > max(1, min(KEPT_PATTERNS, KEPT_BYTES // max(of_one, 1))):
@@ -238,7 +243,7 @@ class Ranking:
                 block.alone.pop(forgotten, None)
 
     def _Lambda(self, pattern: Pattern) -> Floats:
-        """Lambda of so many sessions of these types."""
+        """Lambda of a side of this pattern."""
         types = np.array([t for t, _ in pattern], np.int64).reshape(-1, self.sides.types.shape[1])
         times = np.array([n for _, n in pattern], float)
         ny = self.sides.gamma.shape[1]
@@ -259,7 +264,7 @@ class Ranking:
     def _exact(
         self, parts: list[TestPart], near: list[tuple[int, Ints, Singles]], t: int, k: int, margin: float
     ) -> tuple[Ints, Floats]:
-        """The k highest of those who are near, in double precision."""
+        """The k highest of the candidates `near`, in double precision."""
         guesses = np.concatenate([score for _, _, score in near])
         least = np.partition(guesses, len(guesses) - k)[len(guesses) - k] - margin
         rows = []
@@ -283,7 +288,7 @@ def patterns(types: Ints, counts: Ints) -> list[Pattern]:
 
 
 def chunks(n: int, T: int) -> list[slice]:
-    """Rows of which so many tests have a product that stays in the caches."""
+    """Ranges of n rows whose products with T tests stay in the caches."""
     step = max(256, min(1 << 15, CELLS // T))
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 

@@ -36,6 +36,9 @@ from duoplda.trials.tables import empty
 
 KEPT_BYTES = 3 << 29  # of factors and inverses that are kept from block to block
 LISTED_PAIRS_AT_ONCE = 1 << 16  # listed pairs whose gamma is added up at a time: 75 MiB for 150 factors
+# Patterns from which on each is the work of one thread. Of fewer, some threads would wait for the last ones: they come
+# one after another, and all threads share the products of each.
+PATTERNS_FOR_THREADS = 16
 
 
 class Ratios(ABC):
@@ -75,7 +78,7 @@ class ListedRatios(Ratios):
 
     def fill(self, out: Array, tests: Sides, part: slice) -> None:
         columns = PatternRows(tests, self.patterns, part).rows
-        # As many as pay: pairs with equal sums of counts share their work.
+        # In large blocks more pairs have equal sums of counts, whose work is shared.
         tests_at_once = max(1, 16 * LISTED_PAIRS_AT_ONCE // len(self.rows))
         for t in range(0, len(columns), tests_at_once):
             i, j = (x.reshape(-1) for x in np.meshgrid(self.rows, columns[t : t + tests_at_once]))
@@ -105,7 +108,7 @@ class ListedRatios(Ratios):
 
 
 class GuessedRatios(Ratios):
-    """Ratios that are about right, by a few products, of any enrolled sides and one set of tests."""
+    """Approximate ratios of any enrolled sides and one set of tests, by a few matrix products."""
 
     def __init__(self, enrolled: Sides, tests: Sides):
         evidence = DiagonalEvidence.of(enrolled, tests)
@@ -148,7 +151,7 @@ class PatternRows:
         self.start: Ints = np.searchsorted(self.pattern, np.arange(len(patterns) + 1))
         self.present: list[int] = np.flatnonzero(np.diff(self.start)).tolist()
         self.increase = one or bool((self.rows[1:] > self.rows[:-1]).all())
-        if self.increase and len(self.rows) == part.stop - part.start:  # no need of a copy
+        if self.increase and len(self.rows) == part.stop - part.start:  # a view will do
             self.gamma = side.gamma[part, :]
             self.quadratic = side.quadratic[part]
         else:
@@ -166,7 +169,10 @@ class PatternRows:
 
 
 class Lambdas:
-    """Lambda^-1 of counts (S, C) of sessions by type, made once if they fit and are to be kept; ln|Lambda| (S,)."""
+    """The matrices Lambda^-1 of counts (S, C) of sessions by type, and ln|Lambda| (S,).
+
+    The matrices are computed once if `keep` and if they fit into `KEPT_BYTES`, and otherwise each time they are used.
+    """
 
     def __init__(self, G: Array, counts: Ints, keep: bool):
         self.G = G
@@ -174,7 +180,7 @@ class Lambdas:
         self.kept = None
         self.ln = empty((len(counts),), G)
         size = 8 * len(counts) * G.shape[-1] ** 2
-        if keep and namespace(G) is not np and size <= 1 << 28:  # a device makes them in one go, if they are few
+        if keep and namespace(G) is not np and size <= 1 << 28:  # few enough for a device to compute at once
             self.kept, self.ln = inverses(G, counts, SpdInverse())
         elif keep and size <= KEPT_BYTES:
             kept = empty((len(counts), *G.shape[1:]), G)
@@ -186,7 +192,7 @@ class Lambdas:
             self.kept = kept
 
     def each(self, which: Ints, use: Callable[[int, Array], None]) -> None:
-        """`use(u, inverse)` of counts[which[u]], in threads; the inverse is overwritten afterwards."""
+        """Call `use(u, M)` with the inverse M for counts[which[u]], in threads; M may be overwritten afterwards."""
         xp = namespace(self.G)
         size = at_once(self.G)
 
@@ -203,11 +209,11 @@ class Lambdas:
 
 
 class PatternProducts(Ratios):
-    """Sides `one` of patterns p and sides `many` of patterns q: for each p one product as in the head of this file.
+    """Exact ratios by products: for each pattern p of the sides `one`, a product with the sides `many` of patterns q.
 
-    `one` are the enrolled sides or, if `flip`, the tests: the inverses and transforms are as many as patterns of `one`
-    times sides of `many`, so that the set with fewer patterns should be `one`. Only the patterns of the tests are
-    looked at here, so that what is computed once serves all tests with these patterns.
+    The products are those in the head of this file. `one` are the enrolled sides or, if `flip`, the tests. Each side of
+    `many` is transformed once for each pattern of `one`, so that the set with fewer patterns should be `one`. Of the
+    tests only their patterns are used, so that what is computed once serves all tests with these patterns.
     """
 
     def __init__(self, ours: PatternRows, theirs: Groups, pb: range, flip: bool):
@@ -251,7 +257,7 @@ class PatternProducts(Ratios):
         rng = np.random.default_rng(0)
         P, Q = self.table.shape
         ny = self.ny
-        most = 512  # patterns that may stand for all; with more of them, products would not be worth while
+        most = 512  # patterns that stand for all: with more of them, products would cost more than they save
         F = xp.linalg.cholesky(Lambda)
         width = min(ny, -(-2 * most // (ny * P)))
         FR = F @ put(rng.standard_normal((ny, width)), F)
@@ -278,7 +284,7 @@ class PatternProducts(Ratios):
     def _ready(self) -> Array:
         """The factors of our sides: `_left` or, if `flip`, `_right` for each p.
 
-        They are made when they are first used: a device has then got the factors of the other sides to work on.
+        They are computed when they are first used: a device is then at work on the factors of the other sides already.
         """
         if not self.flip:
             return self._left(self.ours)
@@ -289,7 +295,7 @@ class PatternProducts(Ratios):
 
     @cached_property
     def _our_c(self) -> Array:
-        """(n, r) c_q of our sides, in increasing order of rows: once, as a device waits for indices of the host."""
+        """(n, r) c_q of our sides, in increasing order of rows. Kept, as a device waits for indices from the host."""
         return take(self.c, self.ours.pattern[self.ours.order])
 
     def _left(self, one: PatternRows) -> Array:
@@ -313,7 +319,8 @@ class PatternProducts(Ratios):
 
             self.Lambda_3.each(which, use)
 
-        by_pattern(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if xp is np else 0)
+        each_by_one_thread = xp is np and len(one.present) >= PATTERNS_FOR_THREADS
+        run(work, one.present, 2.0 * len(one.rows) * len(self.basis) * ny**2 if each_by_one_thread else 0)
         return out
 
     def _right(self, p: int, many: PatternRows, out: Array) -> None:
@@ -393,7 +400,7 @@ class PatternProducts(Ratios):
 
         cost = 2.0 * len(columns) * (len(ours.present) * self.ny**2 + len(ours.rows) * width)
         fits = xp is np and 8 * len(columns) * width <= 1 << 26  # each thread has such an array of its own
-        by_pattern(work, ours.present, cost if fits else 0, room)
+        run(work, ours.present, cost if fits and len(ours.present) >= PATTERNS_FOR_THREADS else 0, room)
 
     def pairs(self, tests: Sides, i: Ints, j: Ints) -> Array:
         theirs = PatternRows(tests, self.pb)
@@ -432,7 +439,7 @@ def _forms(g: Array, stack: Array, which: Ints) -> Array:
         M = take(stack, which[k : k + matrices_at_once])
         beside = xp.reshape(xp.permute_dims(M, (1, 0, 2)), (ny, M.shape[0] * ny))
         rows = xp.reshape(g @ beside, (n, M.shape[0], ny))
-        out.append((rows @ g[:, :, None])[:, :, 0])  # a product: the sum of products of numbers would be held as such
+        out.append((rows @ g[:, :, None])[:, :, 0])  # a matrix product holds no further array of the size of `rows`
     return xp.concat(out, axis=1)
 
 
@@ -442,26 +449,14 @@ def _forms(g: Array, stack: Array, which: Ints) -> Array:
 def run(
     work: Callable[..., None], items: Sequence[Any], flops: float, scratch: Callable[[], Any] | None = None
 ) -> None:
-    """Do the work of all items, in threads where these are worth it; with `scratch` as for `in_order`."""
+    """Do the work of all items, in threads where `flops` are worth starting them; `scratch` is as for `in_order`."""
     deque(in_order(work, items, flops, scratch), maxlen=0)
-
-
-def by_pattern(
-    work: Callable[..., None], patterns: list[int], flops: float, scratch: Callable[[], Any] | None = None
-) -> None:
-    """As `run` where there are many patterns; else one after another, each by all threads, and where `flops` is 0."""
-    if flops and len(patterns) >= 16:  # with fewer, some threads would wait for the last ones
-        run(work, patterns, flops, scratch)
-        return
-    room = () if scratch is None else (scratch(),)
-    for p in patterns:
-        work(p, *room)
 
 
 def product(left: Array, right: Array, into: Array | None) -> Array:
     """left right', written to `into` if that is given."""
     xp = namespace(left)
-    if getattr(left, "is_cuda", False) and left.shape[1] % 8:  # an odd inner size takes half as long again
+    if getattr(left, "is_cuda", False) and left.shape[1] % 8:  # other inner sizes take half as long again
         left, right = (xp.concat([x, xp.zeros_like(x[:, : -x.shape[1] % 8])], axis=1) for x in (left, right))
     return left @ right.T if into is None else xp.matmul(left, right.T, out=into)
 
@@ -475,7 +470,7 @@ def write(out: Array, rows: Ints, columns: Ints, block: Callable[[slice, Array |
     xp = namespace(out)
     whole = len(columns) == out.shape[1]
     n = len(rows)
-    # On the host eight pieces or more, so that threads have something to share: BLAS has one of them for each piece.
+    # On the host there are eight pieces or more for threads to share, since BLAS uses one thread for each piece.
     step = max(16, min(256, n // 8, CHUNK_BYTES // (8 * len(columns)))) if xp is np else n
 
     def work(t: int) -> None:

@@ -1,9 +1,9 @@
 """Steps that raise the posterior of a partition after clusters have been merged.
 
-Merging never takes an item away from where it once went. Afterwards each item in turn is taken out of its cluster A
-and put where it gains most: back, into another cluster B, or into one of its own (a gain of 0). Where the number of
-speakers is limited, a cluster may be split while two others are merged. Gains are exact where that takes seconds; else
-guesses, which are matrix products, find what to look at.
+Merging never takes an item out of a cluster again. Afterwards each item in turn is taken out of its cluster A and put
+where it gains most: back, into another cluster B, or into one of its own (a gain of 0). Where the number of speakers is
+limited, a cluster may be split while two others are merged. Gains are exact where that takes seconds; otherwise
+guesses, which are matrix products, find the items whose exact gains are computed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STARTS = (0.9, 0.8, 0.65, 0.5)
 
 
 class Places(NamedTuple):
-    """Where items are, and where they might be: gains, compared with items of their own."""
+    """The gains of items where they are and in their best other cluster, relative to a cluster of their own."""
 
     stay: Floats  # (n,) the gain of staying
     other: Ints  # (n,) the best other cluster: its slot, or -1 for one of its own
     gain: Floats  # (n,) the gain there
-    exact: bool  # whether these are exact; else they are guesses
+    exact: bool  # whether the gains are exact or guesses
 
 
 class Split(NamedTuple):
@@ -80,20 +80,20 @@ def best_places(p: Partition) -> Places:
                 gains[row, column[sorted(_barred(p, item))]] = -np.inf
             best = gains.argmax(axis=1)
             value = gains[np.arange(len(part)), best]
-            # For an item that is alone, the best other cluster is told also where it loses, as the runner-up.
-            told = (value > 0) | ((m_without[part] <= 0) & np.isfinite(value))
-            other[part] = np.where(told, slots[best], -1)
-            gain[part] = np.where(told, value, 0.0)
+            # For an item that is alone, the best other cluster is its second choice, even if it loses there.
+            is_place = (value > 0) | ((m_without[part] <= 0) & np.isfinite(value))
+            other[part] = np.where(is_place, slots[best], -1)
+            gain[part] = np.where(is_place, value, 0.0)
     return Places(stay, other, gain, exact)
 
 
 def _barred(p: Partition, i: int) -> set[int]:
-    """The clusters that hold an item which i must not be with."""
+    """The clusters that hold an item with which item i must not be together."""
     return {int(p.where[j]) for j in p.items.cannot.get(i, ())}
 
 
 def exact_gain(p: Partition, i: int, slot: int) -> tuple[float, float]:
-    """The exact gain of item i in a cluster, and Q of that cluster without i, if i is in it, or else with i."""
+    """The exact gain of item i in a cluster, and Q of that cluster without i if i is in it, otherwise with i."""
     items = p.items
     inside = p.where[i] == slot
     sign = -1.0 if inside else 1.0
@@ -108,7 +108,7 @@ def exact_gain(p: Partition, i: int, slot: int) -> tuple[float, float]:
 
 
 def _sweep(p: Partition, places: Places) -> int:
-    """Move the items that gain by it, most promising first; how many did."""
+    """Move the items that gain by it, most promising first, and return how many moved."""
     _, _, fewest, most = p.objective
     moves = 0
     hope = np.maximum(places.gain, 0.0) - places.stay
@@ -122,7 +122,7 @@ def _sweep(p: Partition, places: Places) -> int:
         more = int(B < 0 or p.n_items[B] == 0)  # clusters, if it comes
         if (B < 0 and alone) or not fewest <= p.n_clusters + more - fewer <= most:
             continue
-        if B >= 0 and (not p.alive[B] or B == A or B in _barred(p, i)):  # as moves before this one have made it
+        if B >= 0 and (not p.alive[B] or B == A or B in _barred(p, i)):  # after the moves before this one
             continue
         gain_here, Q_without = exact_gain(p, i, A)
         gain_there, Q_with = exact_gain(p, i, B) if B >= 0 else (0.0, float(p.items.Q[i]))
@@ -137,9 +137,9 @@ def _sweep(p: Partition, places: Places) -> int:
 
 
 def best_split(p: Partition, slot: int, parent: dict[int, int]) -> Split:
-    """Where a cluster is weakest: of the ways in which the tree of merges divides its items, the one that loses least.
+    """The weakest place of a cluster: of the ways in which the tree of merges divides its items, that of least loss.
 
-    `parent` has what each node of the tree was merged into. Of large clusters only the 32 ways that guesses
+    `parent` is the node into which each node of the tree was merged. Of large clusters only the 32 ways that guesses
     find best are computed exactly.
     """
     items = p.items
@@ -192,8 +192,9 @@ class Splits:
 
 
 def _split_and_merge(p: Partition, splits: Splits) -> bool:
-    """Split a cluster and merge two others at once, where the number of speakers is at a limit; whether that gained.
+    """Split a cluster and merge two others at once, where the number of speakers is at a limit, if that gains.
 
+    Returns whether it did.
     Clusters are not split for a gain alone. On drawn data that found no better partitions than moves do; on real speech
     of another domain (cvau, all channels), where the model is too sure of itself, it lowered F from 94 to 87.
     """
@@ -223,7 +224,7 @@ def _split_and_merge(p: Partition, splits: Splits) -> bool:
 def _improve(p: Partition, splits: Splits) -> Places | None:
     """Move items until none gains by it, then merge clusters again, and so on until nothing changes.
 
-    Where items might be after that is returned; None where the last sweep moved some.
+    Returns the places of the items, or None where the last sweep moved some of them.
     """
     moved = False
     for _ in range(50):  # three or four sweeps are usual
@@ -246,11 +247,11 @@ def _improve(p: Partition, splits: Splits) -> Places | None:
 def refine(
     path: Partition, n_merges: int, ln_alpha: float, shares: tuple[float, ...] = STARTS
 ) -> tuple[Partition, Splits, Places]:
-    """The partition with the highest posterior to which moves lead, its splits, and where items might be.
+    """The partition with the highest posterior to which moves lead, its splits, and the places of its items.
 
     The moves begin at the best partition of a path of merges, which is that after `n_merges`, and at some that come
-    after it: items leave a cluster that is too large one by one, but two clusters that would be better in other pieces
-    keep these together.
+    after it: from a cluster that is too large, items can leave one by one, whereas two clusters that should be divided
+    in another way keep their pieces, as no single move gains.
     """
     number = np.array([merge.n_clusters for merge in path.merges[n_merges:]])
     starts = {n_merges}

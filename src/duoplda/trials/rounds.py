@@ -33,7 +33,7 @@ COLUMNS_IN_GROUP = 64
 class Rounds:
     """Items and clusters in tensors of single precision: gamma (n, ny) in the basis of the evidence, counts (n, C).
 
-    At first each item is a cluster.
+    At the beginning each item is a cluster.
     """
 
     def __init__(self, sides: Sides, evidence: DiagonalEvidence, objective: Objective):
@@ -62,7 +62,7 @@ class Rounds:
         return self.torch.cat([guessed_evidence(g, c @ self.diagonals) for g, c in parts])
 
     def prior(self, m: Array, n: Array) -> Array:
-        """What the prior adds to gains, as `queue.prior_gain`, from numbers of sessions."""
+        """What the prior adds to the gains of joining m and n sessions, as in `queue.Objective.gain`."""
         m = m.double()
         n = n.double()
         return ((m + n).lgamma() - m.lgamma() - n.lgamma() - self.ln_alpha).float()
@@ -86,8 +86,8 @@ class Rounds:
         a = []
         b = []
         for rows, gains in guessed_ratios(binned, binned, GUESSES_AT_ONCE, COLUMNS_IN_GROUP):
-            # The prior adds ln Gamma(m_a + m_b) - ln Gamma(m_b), but for what is the same for all b: nothing as long as
-            # each cluster has one session.
+            # Apart from terms that are the same for all b, the prior adds ln Gamma(m_a + m_b) - ln Gamma(m_b), which is
+            # 0 as long as each cluster has one session.
             if float(m.max()) > 1 or self.weight != 1:
                 gains *= self.weight
                 sessions = m.double()
@@ -101,7 +101,7 @@ class Rounds:
         return torch.cat(a), torch.cat(b)
 
     def merge(self, a: Array, b: Array) -> None:
-        """Merge pairs of neighbours in rounds until none of them gains; then forget the clusters that are gone."""
+        """Merge pairs of neighbours in rounds until none of them gains, then drop clusters that are empty."""
         torch = self.torch
         n = len(self.m)
         a, b = _each_once(a, b, n)
@@ -137,7 +137,7 @@ class Rounds:
         self.Q = self.guess(self.gamma, self.counts)
 
     def _best_of_each_other(self, a: Array, b: Array, gain: Array) -> Array:
-        """Which pairs to merge in a round: no cluster is in two of them."""
+        """The pairs to merge in a round; no cluster is in two of them."""
         torch = self.torch
         best = torch.full((len(self.m),), -torch.inf, device=gain.device)
         best.scatter_reduce_(0, a, gain, "amax")
@@ -151,7 +151,7 @@ class Rounds:
         return pairs[(first[a[pairs]] == pairs) & (first[b[pairs]] == pairs)]
 
     def places(self) -> tuple[Array, Array, Array]:
-        """Of items (n,): the gain of being in their cluster, the best other one, and the gain there."""
+        """For each item: the gain of being in its cluster, the best other cluster, and the gain there, (n,) each."""
         torch = self.torch
         n = len(self.item_m)
         lam = self.counts @ self.diagonals
@@ -182,7 +182,7 @@ class Rounds:
 
 
 def _each_once(a: Array, b: Array, n: int) -> tuple[Array, Array]:
-    """Each pair of clusters once, and no cluster with itself."""
+    """Each pair of different clusters once."""
     import torch
 
     key = torch.unique((torch.minimum(a, b) * n + torch.maximum(a, b))[a != b])
@@ -202,14 +202,14 @@ def highest(values: Array, k: int) -> Array:
 
 
 def find(sides: Sides, evidence: DiagonalEvidence, objective: Objective, candidates: int) -> dict[str, Any]:
-    """Merge sides, the items, in rounds until no pair of clusters gains; what a `Clustering` says of these."""
+    """Merge sides in rounds until no pair of clusters gains; the result are the attributes of a `Clustering`."""
     import torch
 
     before_precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # products may be rounded to ten bits: they only find neighbours
     try:
         rounds = Rounds(sides, evidence, objective)
-        # Looks at all clusters follow, for pairs that nobody had noticed: on a million sessions they add 3 points of F.
+        # All clusters are then compared again, for pairs that were missed (3 points of F on a million sessions).
         for k in [candidates, *[6] * 20]:
             before = len(rounds.m)
             rounds.merge(*rounds.look(k))
@@ -221,7 +221,7 @@ def find(sides: Sides, evidence: DiagonalEvidence, objective: Objective, candida
 
 
 def _answer(r: Rounds) -> dict[str, Any]:
-    """On the host, clusters in decreasing order of sessions, and of their first items."""
+    """The attributes on the host; clusters with more sessions come first, then those with earlier items."""
     torch = r.torch
     n = len(r.item_m)
     k = len(r.m)

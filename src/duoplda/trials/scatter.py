@@ -1,13 +1,14 @@
-"""How many speakers there are behind some sides, by how far these scatter: nobody is told apart.
+"""The number of speakers behind some sides, from how far the sides scatter, without telling the speakers apart.
 
-Side a, with the share w_a of all recordings, tells y_a = gamma_a / lambda_a of its speaker in each direction, with a
-variance of 1 / lambda_a (`duoplda.trials.evidence`). If n speakers are there equally often,
+Side a, with the share w_a of all recordings, estimates its speaker's factor in each direction by
+y_a = gamma_a / lambda_a, with a variance of 1 / lambda_a (see
+`duoplda.trials.evidence`). If n speakers are equally frequent,
 
     E sum_a w_a (y_a - y)^2 = v (1 - 1/n) + s sum_a w_a (1 - w_a) / lambda_a,    y = sum_a w_a y_a
 
-v is the variance of speakers, 1 under the model. s is by how much recordings scatter more than those that the model was
-trained on, and unknown; but a large s is the same in all directions, where many speakers show in those in which
-speakers differ most. The sums are about gamma distributed, and have nothing to say about where y is.
+v is the variance of speakers, 1 under the model. s says how much more recordings scatter than those that the model was
+trained on. It is unknown, but the same in all directions, whereas many speakers scatter most in the directions in which
+speakers differ most. The sums are approximately gamma distributed, and do not depend on where the mean y is.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from duoplda.arrays import to_numpy
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.sides import Sides
 
-MOST_SIDES = 1000  # that are looked at: of more, the scatter hardly varies
-# Recordings of one channel of so762 scatter half to twice as much as those of all five.
+MOST_SIDES = 1000  # that are used: with more, the scatter hardly changes
+# Values of s: recordings of one channel of so762 scatter half to twice as much as those of all five.
 NOISE = np.exp(np.linspace(-0.7, 0.7, 15))
 STEP = 1.25  # from one number of speakers to the next
 
 
 class NumberOfSpeakers(NamedTuple):
-    """Numbers of speakers, as if all were there equally often, and the probability of each."""
+    """Numbers of speakers, as if all occurred equally often, and the probability of each."""
 
     n: Floats
     probability: Floats
 
 
 def number_by_scatter(sides: Sequence[Sides], variance: float = 1.0) -> NumberOfSpeakers:
-    """How many speakers there are behind sides, where each side is of one; before that, small numbers are as probable.
+    """The probabilities of numbers of speakers behind sides, each of which is of one speaker.
 
-    `variance` is that of speakers, in terms of that of the model of the sides.
+    The numbers grow by a quarter from one to the next, and all are equally probable beforehand, so that small numbers
+    are preferred. `variance` is v, that of speakers relative to the model.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[10.0]], None, [[1.0]])
@@ -73,6 +75,6 @@ def number_by_scatter(sides: Sequence[Sides], variance: float = 1.0) -> NumberOf
     mean = variance * (1 - 1 / n) + s * noise  # (numbers, noises, directions)
     of_speakers = 2 * (n - 1) / n**2 * (variance + n * s * noise_of_mean) ** 2
     spread = of_speakers + s**2 * noise_squared * (1 - n / n_sides)
-    # The density of a few speakers has no limit near 0, where copies of one recording would bring it.
+    # The density of a few speakers grows without a limit near 0, where copies of one recording lie.
     likelihood = gamma.logpdf(np.maximum(scatter, 0.1 * mean), mean**2 / spread, scale=spread / mean).sum(axis=2)
     return NumberOfSpeakers(numbers, softmax(likelihood).sum(axis=1))

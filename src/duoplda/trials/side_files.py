@@ -1,4 +1,4 @@
-"""What a file of enrolled sides holds, and what is refused in one: `Sides.save` writes it, `sides.load` reads it."""
+"""Files of enrolled sides: their arrays and how they are checked. `Sides.save` writes them, `sides.load` reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duoplda.model.parameters import LARGEST, Model
 from duoplda.trials.tables import unpacked
 
 FILE_KIND = "duoplda-sides"  # what the header of a file says that it holds
-MOST_RECORDINGS = 10**8  # of a session of a file, and sessions of a side: more are damage, and their sums overflow
+MOST_RECORDINGS = 10**8  # of a session in a file, and sessions of a side: larger numbers are damage, and sums overflow
 REAL = ("gamma", "z", "occasion_gamma", "kappa", "seen", "seen_inside")  # arrays of files that hold real numbers
 
 
@@ -33,7 +33,7 @@ def fingerprint(model: Model) -> str:
 
 
 class Enrolled(NamedTuple):
-    """Who is enrolled in a file, as far as it can be told without the model."""
+    """Who is enrolled in a file, as far as the file tells it without the model."""
 
     ids: NDArray[Any]  # (n,)
     sessions: Ints  # (n,) how many
@@ -76,13 +76,13 @@ def checked(
         check_numbers(arrays, shapes)
         cell = arrays["session_side"] * C + arrays["session_type"]
         if (arrays["session_side"] >= n).any() or (arrays["session_type"] >= C).any():
-            raise ValueError("it has sessions of speakers, or of types, that it does not have")
+            raise ValueError("its sessions name speakers, or types, that it does not hold")
         if (np.bincount(cell, minlength=n * C).reshape(n, C) > arrays["counts"]).any():
             raise ValueError("it has more named sessions than sessions")
         if "occasion" in arrays:
             side = arrays["occasion_side"]
             if (side >= n).any() or (arrays["session_occasion"] > o).any() or not 0 <= arrays["kappa"][0] <= 1:
-                raise ValueError("it has occasions of speakers, or of sessions, that it does not have")
+                raise ValueError("its occasions name speakers, or its sessions occasions, that it does not hold")
             counts = np.zeros_like(arrays["counts"])
             np.add.at(counts, side, arrays["occasion_counts"])
             if (counts > arrays["counts"]).any():
@@ -95,8 +95,8 @@ def checked(
 def check_numbers(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse arrays of a file that have other shapes, or numbers that no enrolled sides have.
 
-    Those named in `REAL` hold real numbers, the others numbers of things, or of rows. These are added up and
-    multiplied, and must not overflow.
+    The arrays named in `REAL` hold real numbers, the others counts or row numbers. Counts are added up and multiplied
+    later, which must not overflow.
     """
     for name, shape in shapes.items():
         array = arrays[name]

@@ -1,12 +1,14 @@
-"""Sides of trials.
+"""Sides of trials: sets of recordings, summed up by what likelihood ratios need of them.
 
-A side is a set of recordings with sessions, summed up by (n, gamma, Lambda). With
-Q = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2 and sides that share no session,
-Lambda_3 = Lambda_1 + Lambda_2 - I, gamma_3 = gamma_1 + gamma_2 and
+A side is (n, gamma, Lambda): its counts of sessions by type, and the vector and the precision of the posterior of its
+speaker factor y (docs/model.md). For sides 1 and 2 that share no session, and 3 for both together,
 
+    gamma_3 = gamma_1 + gamma_2,   Lambda_3 = Lambda_1 + Lambda_2 - I,   Q = (gamma'Lambda^-1 gamma - ln|Lambda|) / 2
     LLR = Q_3 - Q_1 - Q_2 = gamma_1'Lambda_3^-1 gamma_2 + a_1 + a_2
-    a_s = gamma_s'(Lambda_3^-1 - Lambda_s^-1) gamma_s / 2
-    (and the three ln|Lambda|, in a_2). Lambda depends on the counts of sessions by type only, the side's *pattern*.
+    a_1 = gamma_1'(Lambda_3^-1 - Lambda_1^-1) gamma_1 / 2
+    a_2 = [gamma_2'(Lambda_3^-1 - Lambda_2^-1) gamma_2 + ln|Lambda_1| + ln|Lambda_2| - ln|Lambda_3|] / 2
+
+Lambda depends only on the counts of sessions by type, which are called the *pattern* of the side.
 
 `duoplda.trials.meeting` has the ratios of sides that share a session. Sessions of one occasion of a side count for rho
 each (`duoplda.trials.occasions`), in Lambda, gamma and session terms.
@@ -39,18 +41,18 @@ from duoplda.trials.tables import Table, as_names, packed, unpacked
 if TYPE_CHECKING:
     from duoplda.trials.ranking import Ranking
 
-# So many patterns stand side by side in a product, each with a unit vector of its own: that makes a product of 150
-# factors half as large again. Where more patterns are rare, sides are called ragged.
+# A product of sides takes up to this many patterns, each with a unit vector of its own (`duoplda.trials.ratios`), which
+# makes a product of 150 factors half as large again. Where more patterns are rare, sides are called ragged.
 MOST_PATTERNS = 64
 STATE = ("model", "types", "version", "seen", "_people", "_sessions", "occasions")  # what is not computed from others
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """How many recordings were enrolled, and the sum of their vectors about the mean of the chain that enrolled them.
+    """The number of recordings that were enrolled, and the sum of their differences from the mean of the training data.
 
-    It tells whether recordings are like the training data (`duoplda.estimators.domain`). The vectors are those that
-    came in, or with `inside` those that the PLDA takes, after all steps.
+    `duoplda.estimators.domain` tells from it whether recordings are like the training data. With `inside`, the vectors
+    are those that the PLDA takes, after all steps of preprocessing; otherwise they are those that the user gave.
 
     >>> both = Seen(2, np.array([1.0, 3.0])) + Seen(1, np.array([2.0, 0.0]))
     >>> both.n, both.sum.tolist()
@@ -68,8 +70,8 @@ class Seen:
 class Sides:
     """Sets of recordings, each of which is one side of trials.
 
-    They are made by `PLDA.enroll` or `Backend.enroll`, and can be added to, removed from, saved, and loaded again by
-    `load_sides` of the model that made them.
+    `PLDA.enroll` and `Backend.enroll` make them. Sides can be added, removed and saved; `load_sides` of the model that
+    made them reads them again. No other model can score them.
 
     Attributes
     ----------
@@ -80,15 +82,15 @@ class Sides:
     model : the parameters with which recordings were summed up
     session, session_side, session_type, z : (h,), (h,), (h,), (h, nx) the sessions that have names: their name, the
         row of their side, their type and their z. They tell when the two sides of a trial share a session.
-    occasions : what is kept of the occasions of sessions, where they are known
+    occasions : the occasions of the sessions, as far as they are known
     session_occasion : (h,) the occasion of each named session, as a row of `occasions`, or -1
-    version : counts the changes by `add` and `remove`
-    seen : the sum of all recordings that were enrolled, also of sides that were removed or not selected later; None
-        where it is not known
+    version : the number of changes by `add` and `remove`
+    seen : the sum of all recordings that were enrolled, including those of sides that were removed or not selected
+        later; None where it is not known
     """
 
     seen: Seen | None = None
-    ranking: Ranking | None = None  # what finds the highest-scoring of many sides, once it is made
+    ranking: Ranking | None = None  # finds the highest-scoring of many sides; made at the first search
     _weighed: Self | None = None
 
     def __init__(
@@ -153,9 +155,12 @@ class Sides:
 
     @property
     def weighed(self) -> Self:
-        """The sides as evidence: sessions of one occasion count for less; these themselves where none does."""
+        """The sides with each session weighed by what it counts for as evidence, which is less within one occasion.
+
+        Where every session counts for one, these are the sides themselves.
+        """
         rho = self.occasions.weight
-        if (rho == 1).all():  # sides that kept themselves would stay in memory
+        if (rho == 1).all():  # not kept in `_weighed`: sides that refer to themselves would stay in memory
             return self
         if self._weighed is None:
             counts, gamma = self.occasions.weighed(self.counts, self.gamma)
@@ -170,7 +175,7 @@ class Sides:
 
     @property
     def n_sessions(self) -> Ints:
-        """(n,) sessions, each of which is one, whatever it counts for as evidence."""
+        """(n,) numbers of sessions, whatever each of them counts for as evidence."""
         columns = self._people.columns
         return self._people["n_sessions"] if "n_sessions" in columns else self.counts.sum(axis=1)
 
@@ -212,7 +217,7 @@ class Sides:
         return self._people.index.last(np.asarray(ids).reshape(-1))
 
     def find(self, ids: ArrayLike) -> Ints:
-        """Rows of sides by id, all of which must be there."""
+        """Rows of sides by id; an error names the ids that are not enrolled."""
         wanted = np.asarray(ids).reshape(-1)
         rows = self.rows(wanted)
         if (rows < 0).any():
@@ -221,7 +226,7 @@ class Sides:
         return rows
 
     def select(self, rows: slice | Sequence[int] | NDArray[Any]) -> Self:
-        """Some of the sides (a slice, or row numbers in any order), their sessions with them.
+        """Some of the sides, with their sessions: a slice of them, or those of row numbers in any order.
 
         >>> from duoplda import PLDA
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -243,7 +248,7 @@ class Sides:
         return out
 
     def __sub__(self, other: object) -> NoReturn:
-        raise DuopldaError("nothing can be subtracted from sides: `remove` takes sides out of them by their ids")
+        raise DuopldaError("nothing can be subtracted from sides: use `remove` to take sides out by their ids")
 
     def __copy__(self) -> Self:
         """Sides that can be changed without changing these."""
@@ -255,7 +260,7 @@ class Sides:
         self._people = Table(**columns | {"ids": as_names(np.asarray(ids))})
 
     def unnamed(self, ids: ArrayLike | None = None) -> Self:
-        """A copy whose sessions have no names, so that none is found again elsewhere; under other ids if given."""
+        """A copy whose sessions have no names, so that no other side shares them; with other ids if these are given."""
         names = self.ids if ids is None else as_names(np.asarray(ids))
         sums = Table(ids=names, counts=self.counts, gamma=self.gamma).take(np.arange(len(self)))
         out = self._plain(self.model, sums)
@@ -263,7 +268,7 @@ class Sides:
         return out
 
     def grouped(self, group: Ints) -> Self:
-        """Groups (n,), 0 .. k - 1, of weighed sides as sides: their sums. No session has a name."""
+        """The sums of groups of weighed sides as k sides; `group` (n,) is 0 .. k - 1. Sessions lose their names."""
         k = int(group.max()) + 1
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -273,7 +278,7 @@ class Sides:
         return self._plain(self.model, Table(ids=np.arange(k), counts=counts, gamma=gamma, n_sessions=n_sessions))
 
     def moved_to(self, model: Model) -> Self:
-        """The sides in the array library and on the device of the same model there. No session has a name."""
+        """The sides in the library and on the device of `model`, an equal model. Sessions lose their names."""
         if namespace(self.gamma) is namespace(model.V):
             return self
         sums = Table(ids=self.ids.copy(), counts=self.counts.copy(), gamma=put(to_numpy(self.gamma), model.V))
@@ -283,7 +288,7 @@ class Sides:
         return out
 
     def _plain(self, model: Model, sums: Table) -> Self:
-        """Sides with our types of sessions and with these sums, none of whose sessions has a name."""
+        """Sides with the same types of sessions, and with these sums; their sessions have no names."""
         out = type(self)(model, self.types, sums)
         out.seen = Seen()
         return out
@@ -308,11 +313,11 @@ class Sides:
     # -- changes
 
     def add(self, other: Sides) -> Self:
-        """Add the sessions of other sides of the same model, in place: sides then are what enrolling all at once gives.
+        """Add the sessions of other sides of the same model, in place, as if all had been enrolled at once.
 
-        A session of a known id costs O(ny); ids that are new are appended. Where a side has a session of the same name
-        already, the two are parts of one session and are joined. (Recordings are not remembered: one that is added
-        twice counts twice.)
+        A session of a known id costs O(ny); new ids are appended. Where a side already has a session of the same name,
+        the two are parts of one session and are joined. Recordings are not remembered: do not add one twice, as it
+        would count twice.
 
         >>> from duoplda import PLDA
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -356,7 +361,7 @@ class Sides:
         return self
 
     def put(self, other: Sides) -> Self:
-        """As `add`, but sides of known ids become what they are in `other`. No session of ours may have a name.
+        """As `add`, but a side whose id is known is replaced by that of `other`. Its sessions must have no names.
 
         >>> from duoplda import PLDA
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -390,7 +395,7 @@ class Sides:
         return columns
 
     def _meet(self, other: Sides, rows: Ints) -> tuple[Ints, Ints]:
-        """Named sessions of which other sides have a further part: their places here, and there."""
+        """Named sessions of which `other` has a further part: their rows among our named sessions and among its own."""
         if not len(other.session):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         cell, part = self.named.find(other.session)
@@ -407,11 +412,11 @@ class Sides:
         return cell, part
 
     def _join(self, other: Sides, rows: Ints, columns: Ints, occasion: Ints, cell: Ints, part: Ints) -> None:
-        """Take over the named sessions of other sides, which are `rows` here.
+        """Take over the named sessions of `other`, whose sides have the rows `rows` here.
 
-        `columns` are their types here, and `occasion` (h,) are the occasions of these sessions. Of the sessions `cell`
-        our sides have a part already, and `part` of theirs is the other one: these become one session, which has the
-        sum of the types and of z.
+        `columns` are the columns of its types here, and `occasion` (h,) the occasions of its sessions. Our sessions
+        `cell` and its sessions `part` are parts of the same sessions: each two become one, which has the sum of the
+        types and of z.
         """
         if not len(other.session):
             return
@@ -442,7 +447,7 @@ class Sides:
 
 
 def _rows_of(sides: Ints, side: Ints, n: int) -> tuple[Ints, Ints]:
-    """The rows of some sides, one side after the other, and for each of them the place of its side among these.
+    """The rows that belong to some sides, one side after the other, and for each row the place of its side in `sides`.
 
     `side` (h,) is the side, 0 .. n - 1, of each row.
     """
@@ -455,14 +460,14 @@ def _rows_of(sides: Ints, side: Ints, n: int) -> tuple[Ints, Ints]:
 
 
 def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
-    """What two sets of sides have seen together; None where one is not known, or was seen by another chain."""
+    """The sum over the recordings of two sets of sides; None where one is unknown, or of another chain of steps."""
     if a is None or b is None or (a.n and b.n and (a.sum.shape, a.inside) != (b.sum.shape, b.inside)):
         return None
     return a + b
 
 
 def load(path: str | os.PathLike[str], model: Model) -> Sides:
-    """Read sides that `Sides.save` wrote, to where their model is."""
+    """Read sides that `Sides.save` wrote, onto the device of their model."""
     arrays, header = read_container(path, [FILE_KIND])
     if header.get("model") != fingerprint(model):
         raise DuopldaError(
@@ -498,7 +503,9 @@ class Groups:
         rare = int(np.searchsorted(p.multiplicity, 64))  # for fewer than 64 sides, an inverse costs more than it saves
         if rare <= MOST_PATTERNS:
             rare = 0
-        elif 4 * p.start[rare] > 3 * len(side):  # the others are few, and parts of columns are slow to write
+        elif 4 * p.start[rare] > 3 * len(
+            side
+        ):  # frequent patterns have few sides, and writing to parts of columns is slow
             rare = len(p)
         used = np.flatnonzero(p.rows.any(axis=0))
         used = used[np.lexsort(side.types[used].T[::-1])]
@@ -529,10 +536,11 @@ def enroll(
     occasion: ArrayLike | None = None,
     kappa: float = 0.0,
 ) -> Sides:
-    """Sum up sets of recordings. A session may be in several sets: sets are not assumed to be different speakers.
+    """Sum up sets of recordings X (n, d); `ids` (n,) is the set of each.
 
-    `session` and `occasion` (n,) are names, `channel` (n,) rows of the model's kinds of channels; `kappa` is what
-    sessions of one occasion have in common.
+    A session may be in several sets, since sets are not assumed to be different speakers. `session` and `occasion` (n,)
+    are names, `channel` (n,) rows of the model's kinds of channels; `kappa` is what sessions of one occasion have in
+    common (`duoplda.model.occasions`).
     """
     side_ids, side = lab.codes(ids, "speaker", X.shape[0])
     cell = np.arange(len(side))  # a cell is a session of a side
@@ -553,14 +561,17 @@ def enroll(
     parts = Table(name=names, side=labels.session_speaker[named], type=s.type[named], z=z)
     occasions = None
     if occasion is not None:
-        of_row = lab.encode(None, session, None, X.shape[0], occasion=occasion)
-        days = np.asarray(of_row.occasion_ids)
-        of_cell = np.zeros(n_cells, np.int64)
-        of_cell[cell] = np.asarray(of_row.occasion)
-        groups, group = np.unique(labels.session_speaker * len(days) + of_cell, return_inverse=True)
-        whose, which = np.divmod(groups, len(days))
-        of_group = replace(s, labels=replace(labels, speaker_ids=groups, speaker=group[cell]))
-        occasions = Occasions(kappa, days[which], whose, of_group.counts, of_group.gamma(terms))
+        encoded = lab.encode(None, session, None, X.shape[0], occasion=occasion)
+        occasion_names = np.asarray(encoded.occasion_ids)
+        occasion_of_cell = np.zeros(n_cells, np.int64)
+        occasion_of_cell[cell] = np.asarray(encoded.occasion)
+        # The sessions of one side and occasion are summed up as if they were of a speaker of their own.
+        key = labels.session_speaker * len(occasion_names) + occasion_of_cell
+        groups, group = np.unique(key, return_inverse=True)
+        side_of_group, name_of_group = np.divmod(groups, len(occasion_names))
+        sums = replace(s, labels=replace(labels, speaker_ids=groups, speaker=group[cell]))
+        names_of_groups = occasion_names[name_of_group]
+        occasions = Occasions(kappa, names_of_groups, side_of_group, sums.counts, sums.gamma(terms))
         parts.columns["occasion"] = group[named]
     sides = Sides(model, s.types, people, parts, occasions)
     sides.terms = terms

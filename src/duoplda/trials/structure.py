@@ -1,4 +1,4 @@
-"""What is known of a trial before its vectors are: how large a ratio to expect, and whether both sides are of one kind.
+"""The structure of trials, known without their vectors: how large a ratio to expect, and how alike the two sides are.
 
 With the letters of `duoplda.trials.sides`, for sides that share no session,
 
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 class Structure(NamedTuple):
-    """What is expected of trials, each of which is a cell."""
+    """The structure of trials; each cell of the two arrays is a trial, or a pair of patterns."""
 
     expected: Floats  # the mean ratio of target trials, in nats, by the model
     alike: Floats  # the share of pairs of recordings that are of one kind
@@ -37,26 +37,28 @@ class Structure(NamedTuple):
 
 def log_determinants(G: Array, counts: Ints) -> Floats:
     """(S,) ln|Lambda| of counts (S, C) of sessions by type, no two of which are equal."""
-    nothing = zeros((len(counts), G.shape[-1]), G)  # gamma: the evidence of no deviation is that of the counts
+    nothing = zeros((len(counts), G.shape[-1]), G)  # with gamma = 0, Q is -ln|Lambda| / 2
     return -2 * to_numpy(log_evidence(G, counts, nothing, np.arange(len(counts))))
 
 
 class Structures:
-    """The structure of trials between some enrolled sides and any tests; each pair of patterns is worked out once."""
+    """The structure of trials between some enrolled sides and any tests; each pair of patterns is computed once."""
 
     def __init__(self, enrolled: Sides):
         self.enrolled = enrolled
         self.version = enrolled.version
         self.lock = Lock()
-        self.tables: OrderedDict[tuple[object, ...], Floats] = OrderedDict()  # (P, Q) c0; NaN: not worked out yet
+        self.tables: OrderedDict[tuple[object, ...], Floats] = (
+            OrderedDict()
+        )  # (P, Q) c0; NaN where it is not computed yet
 
     def of_pairs(self, tests: Sides, i: Ints, j: Ints) -> Structure:
-        """(n,) of rows of the enrolled and of the tests."""
+        """The structure (n,) of pairs of rows i of the enrolled and j of the tests."""
         tests = tests.weighed
         return self._of_patterns(tests, self.enrolled.weighed.groups.index[i], tests.groups.index[j])
 
     def of_columns(self, tests: Sides, part: slice) -> tuple[Structure, Ints]:
-        """(P, q) of the patterns of the enrolled and those of the tests in a slice, and the column of each of these."""
+        """The structure (P, q) of patterns of the enrolled and of the tests in a slice, and the column of each test."""
         tests = tests.weighed
         present, column = np.unique(tests.groups.index[part], return_inverse=True)
         P = len(self.enrolled.weighed.groups)
@@ -95,9 +97,10 @@ def of_sides(a: Sides, b: Sides) -> Structure:
 
 
 def guessed(a: Sides, b: Sides) -> Structure:
-    """(n, m) about the structure of all pairs of sides, without a factorisation for each pair of patterns.
+    """(n, m) approximations of the structure of all pairs of sides, without a factorisation for each pair of patterns.
 
-    c0 is that of as many average sessions as the sides are worth, and exact where all sessions are of one type.
+    Each side counts as the number of average sessions that its sessions are worth together. c0 is exact where all
+    sessions are of one type.
     """
     evidence = DiagonalEvidence.of(a, b)
     worth = [

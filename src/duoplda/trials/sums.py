@@ -1,7 +1,7 @@
 """Ratios of the same pairs of sides under one model after another.
 
-The gamma of a side needs sums of its recordings that no model enters: over the sessions of one type c, the sum of the
-recordings of each kind k. With n recordings in a sum F,
+The gamma of a side needs sums of its recordings that depend on no model: over its sessions of one type c, the sum of
+the recordings of each kind k. With n recordings in a sum F,
 
     gamma = sum over (c, k) of  (F - n mu_k)' W_k V - (F - n mu_k)' W_k U P_c J_c
 
@@ -58,7 +58,7 @@ class SideSums:
         self.counts: Ints = np.bincount(labels.session_speaker * C + type_, minlength=n_sides * C).reshape(n_sides, C)
         rho = session_weight(self.counts.sum(axis=1), kappa)  # (n_sides,)
         if kappa:
-            self.counts = np.round(self.counts * rho[:, None], 12)  # equal products as one pattern
+            self.counts = np.round(self.counts * rho[:, None], 12)  # rounded, so that equal products are one pattern
         self.patterns = Patterns(self.counts)
         place = (kind * C + type_[cell]) * n_sides + side
         order = np.argsort(place, kind="stable")
@@ -97,8 +97,8 @@ class ModelRatios:
         gamma_1'Lambda_3^-1 gamma_2 + gamma_1'(Lambda_3^-1 - Lambda_1^-1) gamma_1 / 2
             + (gamma_2'(Lambda_3^-1 - Lambda_2^-1) gamma_2 + ln|Lambda_1| + ln|Lambda_2| - ln|Lambda_3|) / 2
 
-    The second term is one number for a side and q, the third is one for a test and p. Equal counts of sessions, be they
-    those of a side, of a test or of both together, have one Lambda, which is inverted once.
+    The second term is one number for a side and q, the third is one for a test and p. Equal counts of sessions (of a
+    side, of a test, or of both together) have one Lambda, which is inverted once.
     """
 
     def __init__(self, enrolled: SideSums, tests: SideSums):
@@ -153,8 +153,9 @@ class ModelRatios:
     def select(self, cells: Ints | NDArray[np.int32]) -> None:
         """Choose the pairs (n,), each of which is side * T + test, whose ratios `listed` gives.
 
-        What it has to know of those whose tests have one pattern is worked out once for all models: their places in the
-        list; the side, and the test among those of the pattern; and pattern of the side * tests of the pattern + test.
+        For the pairs whose tests have one pattern it keeps, for all models, what depends on no model: their places in
+        the list; the side, and the test among those of the pattern; and pattern of the side * tests of the pattern +
+        test.
         """
         side, test = np.divmod(cells.astype(np.int64), self.shape[1])
         first, second = (s.patterns for s in self.sums)

@@ -34,7 +34,7 @@ class Table:
         return Index(self[next(iter(self.columns))])
 
     def append(self, **rows: Array) -> None:
-        """Add rows to all of the columns; names become wider, or texts, where the new ones ask for that."""
+        """Add rows to all columns. Where new names are longer, or texts, the column becomes wider, or one of texts."""
         n = self.n + next(iter(rows.values())).shape[0]
         for name, new in rows.items():
             old = self.columns[name]
@@ -72,7 +72,7 @@ def as_names(names: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_text(names: NDArray[Any]) -> NDArray[Any]:
-    """Names as text, such that 5, 5.0 and "5" are the same; what is text already costs nothing."""
+    """Names as text, such that 5, 5.0 and "5" are the same; an array of text is returned as it is."""
     if names.dtype.kind == "U":
         return names
     texts = []

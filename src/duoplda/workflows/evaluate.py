@@ -10,9 +10,11 @@ import numpy as np
 
 from duoplda.diarization import DiarizationErrors, der, is_rttm, read_rttm, read_uem
 from duoplda.errors import DuopldaError, OptionsError, some
+from duoplda.evaluation.checks import Booleans, Floats
 from duoplda.evaluation.matching import Matched
-from duoplda.evaluation.metrics import Booleans, Floats, measure, measure_systems, metric_names, paired_difference
+from duoplda.evaluation.metrics import measure, metric_names
 from duoplda.evaluation.partitions import partition_metrics
+from duoplda.evaluation.resampling import measure_systems, paired_difference
 from duoplda.evaluation.support import dev_pav, ece, elub, invariance_bounds, misleading_evidence
 from duoplda.io import check_output, read_partition
 from duoplda.io.recordings import missing, unlabelled

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from duoplda.errors import DuopldaError
 from duoplda.evaluation import metrics
-from duoplda.evaluation.metrics import Floats, Indices
+from duoplda.evaluation.checks import Floats, Indices, targets_among
 
 # Round rates for the ticks of a DET plot, the most important first.
 RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -66,7 +66,7 @@ def det_limits(systems: Iterable[tuple[ArrayLike, ArrayLike]], high: float = 0.6
     >>> x.tolist(), y.tolist()
     ([0.005, 0.6], [0.05, 0.6])
     """
-    counts = np.max([np.bincount(metrics.targets_among(labels), minlength=2) for _, labels in systems], axis=0)
+    counts = np.max([np.bincount(targets_among(labels), minlength=2) for _, labels in systems], axis=0)
     x, y = (np.array([np.clip(0.5 / n, 1e-7, 0.1), high]) for n in counts)
     return x, y
 

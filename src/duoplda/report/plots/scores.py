@@ -13,7 +13,7 @@ from scipy.special import expit, ndtr, ndtri, xlogy
 from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation import metrics, support
 from duoplda.evaluation.calibration import PAVCalibration
-from duoplda.evaluation.metrics import Booleans, Floats
+from duoplda.evaluation.checks import Booleans, Floats, check_trials
 from duoplda.evaluation.support import LN10
 from duoplda.report.plots.curves import det_limits, det_ticks, score_range, thin, tippett_curve
 from duoplda.report.plots.drawing import DASHES, MARKERS, OKABE_ITO, SQUARE, dress, new_axes, short
@@ -275,7 +275,7 @@ def _styled(
         if not isinstance(trials, (tuple, list)) or len(trials) != 2:
             raise DuopldaError(f"system {name!r} must be scores and labels, of as many trials")
         with error_prefix(f"system {name!r}"):
-            scores, targets, _ = metrics.check_trials(trials[0], trials[1], None)
+            scores, targets, _ = check_trials(trials[0], trials[1], None)
         styled.append((name, scores, targets, color, style))
     return styled
 
