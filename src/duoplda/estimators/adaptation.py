@@ -1,15 +1,15 @@
 """Adapting a back-end to another domain: by labelled recordings, by their sessions alone, or by the recordings alone.
 
-The centring moves first; all that follows happens behind the chain's steps, where the PLDA is. With labels the levels
-of the model move towards those of the target (`duoplda.model.adaptation`). With sessions alone, these are put into
-clusters, which then are the speakers. Where speakers (or clusters) are enough, some of them are left out of the
-adaptation in turn: they choose among partitions into clusters, and calibrate the ratios
-(`duoplda.selection.adaptation`).
+The mean that the first step subtracts moves first; all that follows is about recordings after the steps, which is what
+the PLDA sees. If the speakers of the target are known, the levels of the model move towards those of the target
+(`duoplda.model.adaptation`). If only sessions are known, they are put into clusters, which then count as speakers. If
+there are enough speakers (or clusters), some of them are left out of the adaptation in turn: they choose among
+partitions into clusters, and calibrate the ratios (`duoplda.selection.adaptation`).
 
-Passes over the recordings: one for the mean (one more for each centring after the first, and one for the distance where
-the chain does not whiten), one for statistics; where nothing is known, one for a sample; with clusters, two for each of
-seven partitions at most. What is kept of all sessions while they are clustered are `ny + nx` numbers each; elsewhere
-nothing grows with the recordings.
+The recordings are read once for the mean, once more for each centring after the first, and once for the distance if the
+chain does not whiten; then once for statistics. If nothing is known of them, they are also read for a sample, and with
+clusters twice for each of at most seven partitions. While sessions are clustered, `ny + nx` numbers of each are in
+memory; nothing else grows with the number of recordings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Source = TypeVar("Source", bound="ScoresTrials")
 Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
-METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
+METHODS: dict[str, tuple[int, ...]] = {  # the numbers of weights that each method takes
     "auto": (),
     "labels": (3,),
     "clusters": (),
@@ -61,40 +61,41 @@ METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each t
     "centre": (),
     "kaldi": (2, 3),
 }
-# Where nothing is known, so many recordings tell of covariances what one labelled speaker does. With 1 in the place of
+# If nothing is known, this many recordings teach as much about covariances as one labelled speaker. With 1 instead of
 # 10, 28 of the 39 cells with 3 to 10 speakers of the table in docs/adaptation.md were worse than no adaptation.
 RECORDINGS_OF_A_SPEAKER = 10
-# ... and clusters of so many of them count as speakers, whose own is a part of the mean: of 150 recordings, the mean
-# of the nine speakers of cvau would seem to scatter a third more than it does.
+# Clusters of a sample of this many recordings count as speakers, which tells how far the mean of the target scatters.
+# With 150, the mean of the nine speakers of cvau would seem to scatter a third more than it does.
 RECORDINGS_TO_CLUSTER = 300
-# The mean of a few speakers who are like the source's may be so many times as far away as it is on average.
+# The mean of a few speakers who are like the source's may be this many times as far away as it is on average.
 USUAL_SCATTER = 2.0
 FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell next to nothing of how speakers differ
-# ... and so many of the sessions must be in them: those that are alone are of new speakers, or torn from theirs. With
-# one half for few clusters, too, drawn sessions of 10 speakers that varied three times as much did harm.
+# This share of the sessions must be in clusters of several: a session that is alone is of a new speaker, or torn from
+# its own. With one half also for few clusters, drawn sessions of 10 speakers that varied three times as much did harm.
 LEAST_IN_COMPANY = 0.75
 LEAST_OF_MANY = 0.5
 MANY_CLUSTERS = 16
 FEWEST_OF_TRIALS = 5  # speakers or clusters: ways to adapt to fewer are not compared by trials between them
-ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
-TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
-ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
-FOLDS = 16  # into which a pass divides speakers by their names; several of them make a fold of those left out
+ENOUGH_CLUSTERS = 8  # to calibrate with: more than labelled speakers (5), because some clusters are wrong
+# Weights of the ratios against the prior of a partition; 0.5, as the ratios of an unadapted model are too large.
+TRUSTS = (1.0, 0.5)
+ODDS = (1.0, 2.0, 4.0)  # factors on the odds of the usual shares: at most .8 of sessions and noise; trials choose
+FOLDS = 16  # the parts into which a pass divides speakers by their names; those left out together are several parts
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """An adaptation, and what came of it."""
+    """A model that is adapted in one way, and how good it is."""
 
     model: Model
     steps: Steps
-    centre: float  # how far the mean went
+    centre: float  # how far the mean moved, from 0 to 1
     shares: Mapping[str, float] = field(default_factory=dict)  # of the target, by level
     calibration: selection.HeldOutCalibration | None = None
-    chosen: Mapping[str, float] = field(default_factory=dict)  # what those left out chose, and by what gain
+    chosen: Mapping[str, float] = field(default_factory=dict)  # levels that those left out chose, and their gain
     notes: tuple[str, ...] = ()
     n_clusters: int = 0
-    kappa: float | None = None  # what sessions of one occasion have in common, where trials across occasions told
+    kappa: float | None = None  # what sessions of one occasion have in common, if trials across occasions told
     cost: float = 1.0  # of trials between those left out; 1: they tell nothing, or there are none
 
 
@@ -147,13 +148,13 @@ def adapt(
 
 @dataclass(eq=False)
 class Adaptation:
-    """One chain on its way to another domain; `story` tells what was done, and why."""
+    """The adaptation of one chain to one target; `story` records what is done and why."""
 
     source: ScoresTrials
     target: Recordings | Statistics
     method: str
     weights: tuple[float, ...]
-    centre: float | None  # how far the mean goes, if that was given
+    centre: float | None  # how far the mean is to move, if the user says so
     prior: float
     device: Any
     observer: Observer
@@ -162,9 +163,9 @@ class Adaptation:
         plda = self.source.plda_
         self.known = self.target.known
         self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
-        self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
-        self.posteriors: dict[str, float] = {}  # of those partitions that trust ratios wholly, logs
-        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
+        self.partitions: dict[tuple[str, float], Relabelled] = {}  # by model and weight of its ratios
+        self.posteriors: dict[str, float] = {}  # logs, of the partitions with weight 1, by the name of the model
+        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions, which two models may both find
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
     def run(self) -> Any:
@@ -199,7 +200,7 @@ class Adaptation:
         return self._result(methods[self.method]())
 
     def _stage(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        """What a stage computes, or what an earlier run has computed."""
+        """The results of a stage: computed now, or by an earlier run that was interrupted."""
         kept = self.observer.stage(name)
         if kept is None:
             kept = compute()
@@ -209,9 +210,9 @@ class Adaptation:
     # -- passes over the target
 
     def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
-        """Of the target (or of some of its recordings, with labels of clusters) behind some steps.
+        """Statistics of the target, or of some of its recordings with clusters as labels, after some steps.
 
-        Where nothing is known of the recordings, the statistics tell their mean and covariance alone.
+        If nothing is known of the recordings, they are only their mean and covariance.
         """
         target = recordings or self.target
         if isinstance(target, Statistics):
@@ -222,7 +223,7 @@ class Adaptation:
         return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
 
     def _survey(self) -> None:
-        """A first look at the target: its size, and the distance of its mean from the source."""
+        """Find the size of the target and the distance of its mean from the source; refuse vectors of no use."""
         steps = self.source.steps_
         plda = self.source.plda_
         raw = self.statistics({})
@@ -243,7 +244,7 @@ class Adaptation:
         else:
             seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
         self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
-        if not self.domain.distance < 1e30:  # 1e15 standard deviations away, doubles do not tell recordings apart
+        if not self.domain.distance < 1e30:  # at 1e15 standard deviations, doubles cannot tell recordings apart
             cause = f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's"
             raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
         counts = {"recordings": n}
@@ -254,18 +255,19 @@ class Adaptation:
         self.story |= {"target": counts, "distance": self.domain.distance}
 
     def _measured(self, recordings: Recordings | None = None) -> Statistics:
-        """Of the target (or of its recordings with other labels) in the space in which distances are measured."""
+        """Statistics of the target, or of recordings with other labels, in the space where distances are measured."""
         steps = {} if domain.whitens(self.source) else self.source.steps_
         return self.statistics(steps, 0, recordings) if steps or recordings is not None else self.raw
 
     def _centring(
         self, n_speakers: float | None, stats: Statistics | None = None, scatter: float | None = None
     ) -> tuple[float, Steps]:
-        """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far.
+        """How far the mean moves, from 0 to 1, and the steps with their centring moved as far.
 
-        Without a number of speakers, the mean goes all the way to the target's. A `centre` that was given decides.
-        `stats` are those of the speakers (or clusters) in the space of distances, where these are known: how far they
-        are from each other tells how far their mean may be from that of all speakers. `scatter` says so itself.
+        A `centre` that the user gave decides. Otherwise, the mean of few speakers is partly their own: it moves as far
+        as `n_speakers` allow, and all the way if that is None. `scatter` is how far a mean of so many speakers
+        scatters. Without it, the distances between the speakers (or clusters) of `stats`, in the space where distances
+        are measured, tell; without these, the speakers of the source do.
         """
         if self.centre is not None:
             k = self.centre
@@ -284,13 +286,13 @@ class Adaptation:
         return k, steps
 
     def _scatter_of_speakers(self, n_speakers: float) -> float:
-        """How far the mean of so many speakers scatters, if they are like the source's."""
+        """How far the mean of `n_speakers` scatters if they are like the speakers of the source."""
         levels = self.levels
         T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
         return float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
 
     def _scatter_of_mean(self, stats: Statistics) -> float:
-        """How far the mean of the speakers of these statistics scatters, by what they show."""
+        """How far the mean of the speakers of these statistics scatters, by the distances between them."""
         deviations, weights = levels_of.scatter_of_mean(stats)
         squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
         return float(weights @ squares)
@@ -306,7 +308,7 @@ class Adaptation:
         return self._to_speakers("labels", self.statistics(steps, FOLDS), steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
-        """By given weights, or by what held-out sessions choose; of recordings, clusters are held out."""
+        """By the weights that were given, or else by shares that held-out sessions (of recordings: clusters) choose."""
         if not self.weights and not isinstance(self.target, Statistics):
             return self._by_clusters()
         k, steps = self._centring(self.raw.n_sessions)
@@ -317,11 +319,12 @@ class Adaptation:
         return self._to_sessions(stats, steps, k)
 
     def _by_clusters(self) -> Adapted:
-        """Partitions by the source, by the source with other shares, and by what came of the best one, compete.
+        """Adapt to the best of several partitions of the sessions into clusters.
 
-        The source itself is among them: it stays where no move of levels makes clusters that are left out more likely.
-        Partitions that leave too many sessions alone do not compete; without any other, clusters are of no account.
-        With method="sessions" clusters choose the shares, and no more than that.
+        The source finds partitions, then the source with shares of the target, then the model that is adapted to the
+        best of these. A partition that leaves too many sessions alone does not count; if all do, clusters are not
+        used. The source stays as it is if no move of levels makes held-out clusters more likely. With
+        method="sessions", clusters only choose the shares.
         """
         # The source finds the first clusters, with its mean moved as if each session were of another speaker.
         source = self._to_mean(*self._centring(self.raw.n_sessions))
@@ -344,10 +347,10 @@ class Adaptation:
         return min([best, *self._candidates("adapted", best, k, steps)], key=lambda adapted: adapted.cost)
 
     def _likeliest_growth(self, stats: Statistics, shared: Adapted) -> tuple[str, Adapted]:
-        """Where both levels above the noise move together: whether sessions take what grows.
+        """Where both levels above the noise move together: whether speakers or sessions take the variance that grows.
 
-        Sessions are equally likely while they are taken to be of different speakers; so the posteriors of the
-        partitions that the models find tell which is the likelier.
+        As long as each session is taken for another speaker, both models are equally likely. So the posteriors of the
+        partitions that the two models find tell which of them is more probable.
         """
         target = Target.of(self.levels.fitting(stats))
         shares = SessionShares(**shared.shares)
@@ -360,10 +363,10 @@ class Adaptation:
         return max(moved.items(), key=lambda item: self.posteriors[item[0]])
 
     def _without_clusters(self, first: Relabelled, stats: Statistics, shared: Adapted) -> Adapted:
-        """Clusters of several sessions are few, or leave too many sessions alone.
+        """Adapt where clusters of several sessions are few, or leave too many sessions alone.
 
-        Sessions are alone where they differ more than those of the source: then what has grown is taken to be at the
-        levels below the speakers. Otherwise there are few speakers, and it is as if nothing were known.
+        Sessions that differ more than those of the source end up alone: what has grown is then taken to be at the
+        levels below the speakers. Otherwise there are few speakers, and the target counts as if nothing were known.
         """
         target = Target.of(self.levels.fitting(stats))
         sessions_differ = _in_company(first.sizes) < LEAST_IN_COMPANY and self.levels.has_grown(target)
@@ -382,9 +385,9 @@ class Adaptation:
         return self._to_mean(*self._centring(self.raw.n_sessions))
 
     def _by_total(self, clusters: Relabelled | None = None) -> Adapted:
-        """All levels move, at most halfway, unless the target's mean is one that speakers like the source's have.
+        """Move all levels, at most halfway; but nothing if the target's mean is usual for speakers like the source's.
 
-        `clusters` of sessions tell how many speakers there are.
+        `clusters` of sessions, if there are any, tell how many speakers there are.
         """
         if self.weights:
             share = self.weights[0]
@@ -408,11 +411,11 @@ class Adaptation:
         return Adapted(model, steps, k, {"total": share})
 
     def _unknown_speakers(self, clusters: Relabelled | None) -> tuple[float, float]:
-        """About how many speakers recordings of nobody known are of, and how far the mean of so many scatters.
+        """About how many speakers unlabelled recordings are of, and how far the mean of so many speakers scatters.
 
-        Clusters of sessions, or of some of the recordings, as they are, count as speakers. (Were they centred first,
-        those of a single speaker would fall apart.) One cluster shows no scatter: that of the source's speakers is the
-        least.
+        Clusters of sessions, or of a sample of the recordings, count as speakers. The recordings are not centred
+        first, as those of a single speaker would then fall apart. One cluster shows no scatter; so the scatter is at
+        least that of speakers like the source's.
         """
         if isinstance(self.target, Statistics):
             n = max(1.0, self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
@@ -435,14 +438,14 @@ class Adaptation:
     # -- what the methods share
 
     def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
-        """The target behind steps that are centred on it, as far as so many speakers allow; None: wholly."""
+        """Statistics of the target after steps that are centred on it, as far as `n_speakers` allow; None: wholly."""
         if self.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
         k, steps = self._centring(n_speakers, scatter=scatter)
         return self.levels.fitting(self.statistics(steps)), steps, k
 
     def _to_mean(self, k: float, steps: Steps) -> Adapted:
-        """The mean moves the part k of the way, and all covariances stay."""
+        """Move the mean by the share k of the way; all covariances stay."""
         target = Target.of(self.levels.fitting(self.statistics(steps)))
         return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
 
@@ -488,7 +491,7 @@ class Adaptation:
         gain = self._choose_levels(name, stats, candidates, lambda target, part, move: moved(target, move.shares(part)))
         moves = candidates[:1]  # the source
         if any(gain.move[:3]):
-            # Clusters may be wrong: by them, nothing goes further than usual.
+            # Clusters may be wrong: with them, no share becomes larger than usual.
             moves += [gain.move._replace(odds=odds) for odds in (ODDS[:1] if of_clusters else ODDS)]
         ways = [partial(adapted, move) for move in moves]
         n = len(stats.speaker_ids)
@@ -505,7 +508,7 @@ class Adaptation:
             decision.calibration,
             chosen={**_told(gain), "odds": move.odds},
             notes=decision.notes,
-            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters tear occasions apart
+            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters may divide an occasion
             cost=decision.cost,
         )
 
@@ -527,7 +530,7 @@ class Adaptation:
     def _calibrations(
         self, name: str, stats: Statistics, steps: Steps, ways: Sequence[selection.Way]
     ) -> list[selection.HeldOutCalibration]:
-        """By trials of those left out, for ways to adapt; none where no trials can be made."""
+        """A calibration for each way to adapt, from trials of those left out; none if no trials can be made."""
         if not selection.have_folds(stats):
             return []
 
@@ -540,7 +543,7 @@ class Adaptation:
         return [selection.HeldOutCalibration(*row) for row in kept["calibrations"].reshape(-1, 4).tolist()]
 
     def _kappa(self, stats: Statistics, steps: Steps, way: selection.Way) -> float | None:
-        """What sessions of one occasion have in common, for one way to adapt; None where nothing tells."""
+        """What sessions of one occasion have in common, for one way to adapt; None if no trials tell."""
         if not selection.have_folds(stats) or not know_occasions([fold.sample for fold in stats.folds]):
             return None
 
@@ -552,7 +555,7 @@ class Adaptation:
         return float(kappa[0]) if len(kappa) else None
 
     def _left_out(self, stats: Statistics, ways: Sequence[selection.Way], steps: Steps) -> selection.LeftOut:
-        """What trials of those left out of some ways to adapt are made of."""
+        """Everything that trials between those left out need, for some ways to adapt."""
         plda = self.source.plda_
         options = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
         return selection.LeftOut(self.levels, stats, ways, partial(through, steps), plda.scales_, options)
@@ -564,7 +567,7 @@ class Adaptation:
         candidates: Sequence[Move],
         adapted: Callable[[Target, Statistics, Move], Model],
     ) -> selection.Gain:
-        """The levels that those left out choose; all of them, where nobody can be left out."""
+        """The levels that those left out choose to move; all levels if nobody can be left out."""
         if not selection.have_folds(stats):
             self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
             return selection.Gain(candidates[-1], 0.0, 0.0)
@@ -579,7 +582,7 @@ class Adaptation:
     # -- clusters that stand for speakers
 
     def _partition(self, name: str, trust: float, adapted: Adapted) -> Relabelled:
-        """The recordings with clusters of their sessions, by an adapted model, as speakers."""
+        """The recordings with clusters of their sessions, which an adapted model finds, as speakers."""
         target = self.target
         assert isinstance(target, Recordings)
         if (name, trust) in self.partitions:
@@ -592,9 +595,9 @@ class Adaptation:
             order = np.argsort(clusters.ids)
             sessions = clusters.ids[order]
             labels = clusters.labels[order]
-            # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
+            # A cluster gets the name of its first session, so that names do not depend on the order of the clusters.
             first = np.unique(labels, return_index=True)[1]
-            posterior = np.round([clusters.log_posterior], 6)  # the last digits hang on the order of recordings
+            posterior = np.round([clusters.log_posterior], 6)  # the last digits depend on the order of recordings
             return {"sessions": sessions, "speakers": sessions[first][labels], "posterior": posterior}
 
         kept = self._stage(f"partition {name} {trust:g}", compute)
@@ -604,16 +607,16 @@ class Adaptation:
         return self.partitions[name, trust]
 
     def _enroll(self, model: Model, steps: Steps) -> Enroll:
-        """`enroll` of a model behind some steps, without the scales, which serve trials and not partitions."""
+        """`enroll` of a model after some steps, without the scales: these are chosen for trials, not for partitions."""
         plda = self.source.plda_.with_model(model)
         plda.scales_ = Scales()
         return partial(_enrolled, plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
-        """Adaptations to the partitions that a model finds, but for those that leave too many sessions alone.
+        """Adaptations to the partitions that a model finds, without those that leave too many sessions alone.
 
-        The cost of a partition is that of trials between its clusters, each scored by a model that is adapted to the
-        others, as far as its sessions have company: those that are alone in their cluster tell nothing.
+        The cost of a partition is that of trials between its clusters, which are scored by models that are adapted to
+        other clusters. Sessions that are alone in their cluster count as sessions that tell nothing (a cost of 1).
         """
         candidates = []
         for trust in TRUSTS:
@@ -644,18 +647,18 @@ class Adaptation:
             warnings.warn(text, UserWarning, stacklevel=6)
 
     def _result(self, adapted: Adapted) -> ScoresTrials:
-        """The new chain. Scales stay; a calibration that the target gives replaces that of the source."""
+        """The new chain. Scales stay; if the target gives a calibration, it replaces that of the source."""
         source = self.source.plda_
         plda = source.with_model(adapted.model)
         rules = {
             "labels": "by the numbers of speakers, sessions and recordings",
             "clusters": "by the numbers of speakers, sessions and recordings",
-            "sessions": "chosen by those who were held out",
-            "centre": "the mean alone moves",
+            "sessions": "chosen by held-out sessions or clusters",
+            "centre": "only the mean moves",
         }
         reasons = self.story["reasons"]
-        reasons.setdefault("centre", "as the method has it" if self.centre is None else "as given")
-        reasons["shares"] = "as given" if self.weights else rules.get(self.method, "as the method has it")
+        reasons.setdefault("centre", "by the method" if self.centre is None else "as given")
+        reasons["shares"] = "as given" if self.weights else rules.get(self.method, "by the method")
         self.story["centre"] = adapted.centre
         self.story["shares"] = {name: float(share) for name, share in adapted.shares.items()}
         self.story["notes"] += adapted.notes
@@ -696,31 +699,31 @@ def _enrolled(
     *,
     device: Device = None,
 ) -> Sides:
-    """Recordings behind some steps as sides of a PLDA; workers of a cluster can be sent it, unlike a closure."""
+    """Enroll recordings after some steps. Workers of a cluster can be sent a function of a module, but no closure."""
     Z = through(steps, on_device(X, device), channel)
     return plda.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 def _in_company(sizes: NDArray[Any]) -> float:
-    """The share of the sessions of clusters with so many sessions that are not alone."""
+    """The share of all sessions that are not alone in their cluster; `sizes` are numbers of sessions."""
     return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
 def _told(gain: selection.Gain) -> dict[str, float]:
-    """What those left out chose, in numbers: 1 for levels that move, and the mean gain in nats with its error."""
+    """The choice of those left out in numbers: 1 for each level that moves; the mean gain in nats and its error."""
     chosen: dict[str, float] = {level: int(getattr(gain.move, level)) for level in ("speaker", "session", "noise")}
     return {**chosen, "gain": gain.mean, "error": gain.error}
 
 
 def _mean(stats: Statistics) -> NDArray[np.float64]:
-    """(d,) of all recordings."""
+    """(d,) the mean of all recordings."""
     sums = zip(stats.blocks, stats.f, strict=True)
     total = sum(to_numpy(f)[columns] for block, f in sums for _, _, columns in block.parts)
     return to_numpy(stats.offset) + total / stats.n_recordings
 
 
 def _moved_center(step: Center, stats: Statistics, k: float) -> Center:
-    """A centring that goes the part k of the way to the target's mean, for each kind that the target has."""
+    """A centring that is moved by the share k of the way to the target's mean, for each kind that the target has."""
     new = copy(step)
     shift = k * (_mean(stats) - step.mean_)
     new.mean_ = step.mean_ + shift
