@@ -32,8 +32,8 @@ from duoplda.selection.trials import make_trials
 LEAVES = {
     "A": (
         "Take another training set, or adapt a model from elsewhere.",
-        "Speakers and sessions cannot be told apart: a speaker on another day would look like another speaker, and ratios "
-        "are not calibrated. If recordings of a speaker were made on several days, these are sessions: label them.",
+        "Speakers and sessions cannot be told apart: a speaker on another day would look like another speaker, and "
+        "ratios are not calibrated. If recordings of a speaker were made on several days, these are sessions: label them.",
     ),
     "B": (
         "Simplified PLDA, which is chosen automatically.",
@@ -274,7 +274,7 @@ class LabelSurvey:
         )
 
     def chooser(self) -> str:
-        """What will choose the shrinkage: trials of held-out speakers, their likelihood if there are none, or nothing."""
+        """What will choose the shrinkage: trials of held-out speakers, their likelihood, or nothing."""
         if not can_hold_out(self.stats):
             return "nothing"
         for fold in self.stats.folds:

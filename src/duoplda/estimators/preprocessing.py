@@ -363,7 +363,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
     """Keep the directions in which speakers differ most, compared with everything else that varies.
 
-    Fewer dimensions take less time and fewer recordings to train on, but with shrinkage LDA is seldom needed before PLDA.
+    Fewer dimensions take less time and fewer recordings to train on. With shrinkage, PLDA seldom needs LDA before it.
     An analysis of variance divides the covariance between speakers, sessions and recordings, so that a session counts
     once, however many recordings it has. With Sigma_w the sum of the channel and session covariances and Sigma_b the
     covariance of speakers,

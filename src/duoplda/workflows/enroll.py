@@ -1,4 +1,4 @@
-"""Enrolment: speakers in one file, enrolled once and scored as often as one likes."""
+"""Enrolment: a file of speakers, who are enrolled once and can be scored any number of times."""
 
 from __future__ import annotations
 
