@@ -33,7 +33,7 @@ LEAVES = {
     "A": (
         "Take another training set, or adapt a model from elsewhere.",
         "Speakers and sessions cannot be told apart: a speaker on another day would look like another speaker, and "
-        "ratios are not calibrated. If recordings of a speaker were made on several days, these are sessions: label them.",
+        "ratios are not calibrated. If a speaker was recorded on several days, these are sessions: label them.",
     ),
     "B": (
         "Simplified PLDA, which is chosen automatically.",

@@ -54,7 +54,7 @@ def cluster(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Put recordings into clusters, one for each speaker, write them, and return their numbers and the doubtful ones."""
+    """Put recordings into clusters, one for each speaker, write them, and return numbers and doubtful cases."""
     one_table(labels, sessions=sessions, channels=channels)
     cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
     refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)

@@ -194,7 +194,7 @@ def _windows(
 
 
 def confidence_of(turns: diarization.Diarization) -> dict[str, Coded | NDArray[Any]]:
-    """The columns of a table: each turn, the posterior of its speaker, the second most probable, and the known voice."""
+    """The columns of a table: each turn, the posteriors of its speaker and of the second best, and the known voice."""
     columns: dict[str, Coded | NDArray[Any]]
     columns = {"file": turns.file, "start": turns.start.round(6), "end": turns.end.round(6), "speaker": turns.speaker}
     columns |= {"posterior": turns.posterior.round(6), "second": turns.second}
