@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
@@ -25,17 +24,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, Device, on_device, to_numpy
+from duoplda.arrays import Array, Device, on_device
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
-from duoplda.errors import DuopldaError, some
-from duoplda.estimators import checks, domain
-from duoplda.estimators.preprocessing import Center, through
+from duoplda.errors import DuopldaError
+from duoplda.estimators import checks
+from duoplda.estimators.preprocessing import through
 from duoplda.estimators.sessions import Enroll, SessionSides
+from duoplda.estimators.target import Steps, TargetPasses
 from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model import adaptation as levels_of
-from duoplda.model import anova
-from duoplda.model.adaptation import Levels, Move, SessionShares, Shares, Target, labelled
+from duoplda.model.adaptation import Move, SessionShares, Shares, Target, labelled
 from duoplda.model.parameters import Model
 from duoplda.model.sample import few
 from duoplda.model.shrinkage import Scales
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA, ScoresTrials
 
 Source = TypeVar("Source", bound="ScoresTrials")
-Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
 METHODS: dict[str, tuple[int, ...]] = {  # the numbers of weights that each method takes
     "auto": (),
@@ -143,26 +141,24 @@ def adapt(
         if not all(0 <= weight < np.inf for weight in numbers) or (method != "kaldi" and max(numbers) > 1):
             raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
     fixed = None if centre is None else float(centre)
-    return Adaptation(source, target, method, numbers, fixed, prior, device, observer).run()
+    passes = TargetPasses(source, target, fixed, device)
+    return Adaptation(passes, method, numbers, prior, observer).run()
 
 
 @dataclass(eq=False)
 class Adaptation:
     """The adaptation of one chain to one target; `story` records what is done and why."""
 
-    source: ScoresTrials
-    target: Recordings | Statistics
+    passes: TargetPasses  # over the recordings of the target
     method: str
     weights: tuple[float, ...]
-    centre: float | None  # how far the mean is to move, if the user says so
     prior: float
-    device: Any
     observer: Observer
 
     def __post_init__(self) -> None:
-        plda = self.source.plda_
-        self.known = self.target.known
-        self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
+        self.source = self.passes.source
+        self.target = self.passes.recordings
+        self.levels = self.passes.levels
         self.partitions: dict[tuple[str, float], Relabelled] = {}  # by model and weight of its ratios
         self.posteriors: dict[str, float] = {}  # logs, of the partitions with weight 1, by the name of the model
         self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions, which two models may both find
@@ -177,18 +173,20 @@ class Adaptation:
                 "sessions": ("clusters", "the target's sessions are known"),
                 "nothing": ("total", "nothing is known of the target's recordings"),
             }
-            self.method, self.story["reasons"]["method"] = methods_by_labels[self.known]
+            self.method, self.story["reasons"]["method"] = methods_by_labels[self.passes.known]
             if self.method == "clusters" and is_statistics:
                 self.method = "sessions"
                 self._note("statistics cannot be clustered: their sessions alone are used")
             self.story["method"] = self.method
         needs = {"labels": "speakers", "clusters": "sessions", "sessions": "sessions"}.get(self.method, "nothing")
-        if KNOWN.index(self.known) > KNOWN.index(needs):
-            cause = f"needs {needs} of the target's recordings, and {self.known} is known"
+        if KNOWN.index(self.passes.known) > KNOWN.index(needs):
+            cause = f"needs {needs} of the target's recordings, and {self.passes.known} is known"
             raise DuopldaError(f"method={self.method!r} {cause}")
         if self.method == "clusters" and is_statistics:
             raise DuopldaError("statistics cannot be clustered: give recordings, or use method='sessions'")
-        self._survey()
+        # A first look at the target refuses vectors of no use before any work is done.
+        self.story["target"] = self.passes.survey()
+        self.story["distance"] = self.passes.domain.distance
         methods = {
             "labels": self._by_labels,
             "clusters": self._by_clusters,
@@ -207,96 +205,6 @@ class Adaptation:
             self.observer.stage_done(name, kept)
         return kept
 
-    # -- passes over the target
-
-    def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
-        """Statistics of the target, or of some of its recordings with clusters as labels, after some steps.
-
-        If nothing is known of the recordings, they are only their mean and covariance.
-        """
-        target = recordings or self.target
-        if isinstance(target, Statistics):
-            return target
-        transform = partial(through, steps) if steps else None
-        if self.known == "nothing" and recordings is None:
-            return Statistics.unlabelled(target, transform, device=self.device)
-        return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
-
-    def _survey(self) -> None:
-        """Find the size of the target and the distance of its mean from the source; refuse vectors of no use."""
-        steps = self.source.steps_
-        plda = self.source.plda_
-        raw = self.statistics({})
-        n = int(raw.n_recordings)
-        wanted = self.source.n_features_in_
-        if raw.d != wanted:
-            raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
-        mean = _mean(raw)
-        variances = np.diagonal(to_numpy(anova.total_covariance(raw)))
-        # Rounding leaves a constant column of numbers near m a variance of about (1e-16 m)^2.
-        constant = np.flatnonzero(variances <= 1e-24 * (np.abs(mean) + 1e-150) ** 2)
-        if len(constant) and n > 1:
-            remedy = "are these vectors of the same extractor?"
-            raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
-        self.raw = raw
-        if domain.whitens(self.source):
-            seen = domain.Seen(n, n * (mean - next(iter(steps.values())).mean_))
-        else:
-            seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
-        self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
-        if not self.domain.distance < 1e30:  # at 1e15 standard deviations, doubles cannot tell recordings apart
-            cause = f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's"
-            raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
-        counts = {"recordings": n}
-        if self.known != "nothing":
-            counts["sessions"] = int(raw.n_sessions)
-        if self.known == "speakers":
-            counts["speakers"] = len(raw.speaker_ids)
-        self.story |= {"target": counts, "distance": self.domain.distance}
-
-    def _measured(self, recordings: Recordings | None = None) -> Statistics:
-        """Statistics of the target, or of recordings with other labels, in the space where distances are measured."""
-        steps = {} if domain.whitens(self.source) else self.source.steps_
-        return self.statistics(steps, 0, recordings) if steps or recordings is not None else self.raw
-
-    def _centring(
-        self, n_speakers: float | None, stats: Statistics | None = None, scatter: float | None = None
-    ) -> tuple[float, Steps]:
-        """How far the mean moves, from 0 to 1, and the steps with their centring moved as far.
-
-        A `centre` that the user gave decides. Otherwise, the mean of few speakers is partly their own: it moves as far
-        as `n_speakers` allow, and all the way if that is None. `scatter` is how far a mean of so many speakers
-        scatters. Without it, the distances between the speakers (or clusters) of `stats`, in the space where distances
-        are measured, tell; without these, the speakers of the source do.
-        """
-        if self.centre is not None:
-            k = self.centre
-        elif n_speakers is None:
-            k = 1.0
-        else:
-            self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-            if scatter is None:
-                scatter = self._scatter_of_speakers(n_speakers) if stats is None else self._scatter_of_mean(stats)
-            k = levels_of.centring(self.domain.distance, scatter)
-        steps: Steps = {}
-        for name, step in self.source.steps_.items():
-            if isinstance(step, Center) and k:
-                step = _moved_center(step, self.statistics(steps) if steps else self.raw, k)
-            steps[name] = step
-        return k, steps
-
-    def _scatter_of_speakers(self, n_speakers: float) -> float:
-        """How far the mean of `n_speakers` scatters if they are like the speakers of the source."""
-        levels = self.levels
-        T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
-        return float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
-
-    def _scatter_of_mean(self, stats: Statistics) -> float:
-        """How far the mean of the speakers of these statistics scatters, by the distances between them."""
-        deviations, weights = levels_of.scatter_of_mean(stats)
-        squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
-        return float(weights @ squares)
-
     # -- methods
 
     def _by_labels(self) -> Adapted:
@@ -304,15 +212,15 @@ class Adaptation:
         if speakers < 3:
             remedy = "give more of them, or leave out their labels"
             raise DuopldaError(f"{speakers} labelled speakers are too few to adapt to (at least 3): {remedy}")
-        k, steps = self._centring(levels_of.effective_speakers(self.raw), self._measured())
-        return self._to_speakers("labels", self.statistics(steps, FOLDS), steps, k, enough=5)
+        k, steps = self.passes.centring(levels_of.effective_speakers(self.passes.raw), self.passes.measured())
+        return self._to_speakers("labels", self.passes.statistics(steps, FOLDS), steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
         """By the weights that were given, or else by shares that held-out sessions (of recordings: clusters) choose."""
         if not self.weights and not isinstance(self.target, Statistics):
             return self._by_clusters()
-        k, steps = self._centring(self.raw.n_sessions)
-        stats = self.statistics(steps, FOLDS)
+        k, steps = self.passes.centring(self.passes.raw.n_sessions)
+        stats = self.passes.statistics(steps, FOLDS)
         if not self.weights and not selection.have_folds(stats):
             remedy = "gather statistics with n_folds=16, or give weights"
             raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
@@ -327,15 +235,16 @@ class Adaptation:
         method="sessions", clusters only choose the shares.
         """
         # The source finds the first clusters, with its mean moved as if each session were of another speaker.
-        source = self._to_mean(*self._centring(self.raw.n_sessions))
+        source = self._to_mean(*self.passes.centring(self.passes.raw.n_sessions))
         first = self._partition("source", TRUSTS[0], source)
         n = len(first.sizes)
-        k, steps = self._centring(levels_of.effective_number(first.sizes), self._measured(first) if n > 1 else None)
+        measured = self.passes.measured(first) if n > 1 else None
+        k, steps = self.passes.centring(levels_of.effective_number(first.sizes), measured)
         if n < FEWEST_CLUSTERS:
             cause = f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}"
             self._note(f"{cause}: they tell nothing of how speakers differ", warn=True)
             return replace(self._by_total(first), n_clusters=n)
-        stats = self.statistics(steps, FOLDS, first)
+        stats = self.passes.statistics(steps, FOLDS, first)
         shared = self._to_sessions(stats, steps, k)
         if self.method == "sessions":
             return shared
@@ -380,9 +289,10 @@ class Adaptation:
         return replace(shared, model=model)
 
     def _by_centre(self) -> Adapted:
-        if self.known == "speakers":
-            return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw), self._measured()))
-        return self._to_mean(*self._centring(self.raw.n_sessions))
+        if self.passes.known == "speakers":
+            n = levels_of.effective_speakers(self.passes.raw)
+            return self._to_mean(*self.passes.centring(n, self.passes.measured()))
+        return self._to_mean(*self.passes.centring(self.passes.raw.n_sessions))
 
     def _by_total(self, clusters: Relabelled | None = None) -> Adapted:
         """Move all levels, at most halfway; but nothing if the target's mean is usual for speakers like the source's.
@@ -393,19 +303,20 @@ class Adaptation:
             share = self.weights[0]
             stats, steps, k = self._centred(None)
             return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
-        n_speakers, scatter = (None, None) if self.centre is not None else self._unknown_speakers(clusters)
+        n_speakers, scatter = (None, None) if self.passes.centre is not None else self._unknown_speakers(clusters)
         if scatter is not None:
-            usual = 0.06 * self.domain.n_dimensions + USUAL_SCATTER * scatter
-            if self.domain.distance <= usual:
+            distance = self.passes.domain.distance
+            usual = 0.06 * self.passes.domain.n_dimensions + USUAL_SCATTER * scatter
+            if distance <= usual:
                 self._note(
-                    f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's, and "
+                    f"the target's mean is at a squared distance of {distance:.3g} from the source's, and "
                     f"up to {usual:.3g} is usual: the target is taken to be like the source, and nothing is changed"
                 )
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
         if self.source.plda_.calibration_ is not None:
             self._note("without speakers or sessions nothing calibrates: the source's calibration may not hold here")
         stats, steps, k = self._centred(n_speakers, scatter)
-        n = max(1, round(self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
+        n = max(1, round(self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
         share = min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n))
         model = levels_of.through_growing_total(self.levels, Target.of(stats), share, k)
         return Adapted(model, steps, k, {"total": share})
@@ -418,17 +329,17 @@ class Adaptation:
         least that of speakers like the source's.
         """
         if isinstance(self.target, Statistics):
-            n = max(1.0, self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
-            return n, self._scatter_of_speakers(n)
+            n = max(1.0, self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
+            return n, self.passes.scatter_of_speakers(n)
         if clusters is not None:
-            stats = self._measured(clusters)
+            stats = self.passes.measured(clusters)
         else:
             X = few(self.target, RECORDINGS_TO_CLUSTER)
             sides = self._enroll(self.levels.model, self.source.steps_)(X, np.arange(len(X)))
-            stats = self._measured(Recordings.from_arrays(X, cluster(sides).labels))
+            stats = self.passes.measured(Recordings.from_arrays(X, cluster(sides).labels))
         n = levels_of.effective_speakers(stats)
-        least = self._scatter_of_speakers(n)
-        return n, max(self._scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
+        least = self.passes.scatter_of_speakers(n)
+        return n, max(self.passes.scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
 
     def _by_kaldi(self) -> Adapted:
         stats, steps, k = self._centred(None)
@@ -439,14 +350,14 @@ class Adaptation:
 
     def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
         """Statistics of the target after steps that are centred on it, as far as `n_speakers` allow; None: wholly."""
-        if self.raw.n_recordings < 2:
+        if self.passes.raw.n_recordings < 2:
             raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k, steps = self._centring(n_speakers, scatter=scatter)
-        return self.levels.fitting(self.statistics(steps)), steps, k
+        k, steps = self.passes.centring(n_speakers, scatter=scatter)
+        return self.levels.fitting(self.passes.statistics(steps)), steps, k
 
     def _to_mean(self, k: float, steps: Steps) -> Adapted:
         """Move the mean by the share k of the way; all covariances stay."""
-        target = Target.of(self.levels.fitting(self.statistics(steps)))
+        target = Target.of(self.levels.fitting(self.passes.statistics(steps)))
         return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
 
     def _to_sessions(self, stats: Statistics, steps: Steps, k: float) -> Adapted:
@@ -589,7 +500,7 @@ class Adaptation:
             return self.partitions[name, trust]
 
         def compute() -> Arrays:
-            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.device)
+            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.passes.device)
             sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
@@ -629,7 +540,7 @@ class Adaptation:
                 continue
             key = clusters.speakers.tobytes()
             if key not in self.tried:
-                stats = self.statistics(steps, FOLDS, clusters)
+                stats = self.passes.statistics(steps, FOLDS, clusters)
                 adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
                 cost = 1 - covered * (1 - adapted.cost)
                 self.tried[key] = replace(adapted, n_clusters=len(sizes), cost=cost)
@@ -650,15 +561,31 @@ class Adaptation:
         """The new chain. Scales stay; if the target gives a calibration, it replaces that of the source."""
         source = self.source.plda_
         plda = source.with_model(adapted.model)
+        self._tell(adapted)
+        if adapted.kappa is not None:
+            plda.occasion_correlation_ = adapted.kappa
+            self._note(f"sessions of one occasion have a correlation of {adapted.kappa:g}, by trials across occasions")
+        if adapted.calibration is not None:
+            scale, offset, plda.cost_, _ = adapted.calibration
+            if isinstance(source.calibration_, StructureCalibration):
+                plda.calibration_ = source.calibration_.rescaled(scale, offset)
+            else:
+                plda.calibration_ = AffineCalibration.of(scale, offset)
+        plda.adapted_ = self.story
+        return self.source.with_plda(plda, adapted.steps)
+
+    def _tell(self, adapted: Adapted) -> None:
+        """Record what came of the adaptation, and by which rules."""
+        source = self.source.plda_
         rules = {
             "labels": "by the numbers of speakers, sessions and recordings",
             "clusters": "by the numbers of speakers, sessions and recordings",
             "sessions": "chosen by held-out sessions or clusters",
             "centre": "only the mean moves",
         }
-        reasons = self.story["reasons"]
-        reasons.setdefault("centre", "by the method" if self.centre is None else "as given")
-        reasons["shares"] = "as given" if self.weights else rules.get(self.method, "by the method")
+        by_rule = "by the method" if self.passes.centre is None else "as given"
+        self.story["reasons"]["centre"] = self.passes.centre_reason or by_rule
+        self.story["reasons"]["shares"] = "as given" if self.weights else rules.get(self.method, "by the method")
         self.story["centre"] = adapted.centre
         self.story["shares"] = {name: float(share) for name, share in adapted.shares.items()}
         self.story["notes"] += adapted.notes
@@ -666,26 +593,16 @@ class Adaptation:
             self.story["chosen"] = dict(adapted.chosen)
         if adapted.n_clusters:
             self.story["target"]["clusters"] = adapted.n_clusters
-        if adapted.kappa is not None:
-            plda.occasion_correlation_ = adapted.kappa
-            self._note(f"sessions of one occasion have a correlation of {adapted.kappa:g}, by trials across occasions")
         if adapted.calibration is not None:
-            scale, offset, cost, _ = adapted.calibration
-            if isinstance(source.calibration_, StructureCalibration):
-                plda.calibration_ = source.calibration_.rescaled(scale, offset)
-            else:
-                plda.calibration_ = AffineCalibration.of(scale, offset)
-            plda.cost_ = cost
             what = "clusters" if "clusters" in self.story["target"] else "speakers"
             reason = f"from trials between {what} that were left out of the adaptation in turn"
-            self.story["calibration"] = {"scale": scale, "offset": offset, "cost": cost, "reason": reason}
+            values = {name: getattr(adapted.calibration, name) for name in ("scale", "offset", "cost")}
+            self.story["calibration"] = {**values, "reason": reason}
         else:
-            reason = "that of the source stays" if plda.calibration_ is not None else "there is none"
+            reason = "that of the source stays" if source.calibration_ is not None else "there is none"
             self.story["calibration"] = {"reason": reason}
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
-        plda.adapted_ = self.story
-        return self.source.with_plda(plda, adapted.steps)
 
 
 def _enrolled(
@@ -713,24 +630,3 @@ def _told(gain: selection.Gain) -> dict[str, float]:
     """The choice of those left out in numbers: 1 for each level that moves; the mean gain in nats and its error."""
     chosen: dict[str, float] = {level: int(getattr(gain.move, level)) for level in ("speaker", "session", "noise")}
     return {**chosen, "gain": gain.mean, "error": gain.error}
-
-
-def _mean(stats: Statistics) -> NDArray[np.float64]:
-    """(d,) the mean of all recordings."""
-    sums = zip(stats.blocks, stats.f, strict=True)
-    total = sum(to_numpy(f)[columns] for block, f in sums for _, _, columns in block.parts)
-    return to_numpy(stats.offset) + total / stats.n_recordings
-
-
-def _moved_center(step: Center, stats: Statistics, k: float) -> Center:
-    """A centring that is moved by the share k of the way to the target's mean, for each kind that the target has."""
-    new = copy(step)
-    shift = k * (_mean(stats) - step.mean_)
-    new.mean_ = step.mean_ + shift
-    new.channel_means_ = step.channel_means_ + shift
-    if step.by_channel:
-        means = to_numpy(anova.kind_means(stats)) + to_numpy(stats.offset)
-        for kind, mean in zip(stats.kinds.tolist(), means, strict=True):
-            for row in np.flatnonzero(step.channels_ == kind):
-                new.channel_means_[row] = step.channel_means_[row] + k * (mean - step.channel_means_[row])
-    return new
