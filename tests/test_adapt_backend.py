@@ -736,7 +736,7 @@ def test_statistics_suffice(plda, adapted, by_labels):
     alone = Statistics.from_arrays(X, None, session, n_folds=16)
     sessions = plda.adapt(alone)
     assert sessions.adapted_["method"] == "sessions"
-    assert "statistics cannot be clustered: their sessions alone are used" in sessions.adapted_["notes"]
+    assert "statistics cannot be clustered: only their sessions are used" in sessions.adapted_["notes"]
     assert off(sessions) < 0.6 * off(adapted("plda", "sessions", "centre"))
     for weights in ((0.3, 0.2), (1, 1), (0, 0.1)):
         options = {"method": "sessions", "weights": weights}

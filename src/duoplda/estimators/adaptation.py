@@ -1,4 +1,4 @@
-"""Adapting a back-end to another domain: by labelled recordings, by their sessions alone, or by the recordings alone.
+"""Adapting a back-end to another domain by recordings whose speakers, or whose sessions, are known, or neither.
 
 The mean that the first step subtracts moves first; all that follows is about recordings after the steps, which is what
 the PLDA sees. If the speakers of the target are known, the levels of the model move towards those of the target
@@ -68,7 +68,7 @@ RECORDINGS_TO_CLUSTER = 300
 # The mean of a few speakers who are like the source's may be this many times as far away as it is on average.
 USUAL_SCATTER = 2.0
 FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell next to nothing of how speakers differ
-# This share of the sessions must be in clusters of several: a session that is alone is of a new speaker, or torn from
+# This share of the sessions must be in clusters of several: a single session is of a new speaker, or separated from
 # its own. With one half also for few clusters, drawn sessions of 10 speakers that varied three times as much did harm.
 LEAST_IN_COMPANY = 0.75
 LEAST_OF_MANY = 0.5
@@ -176,7 +176,7 @@ class Adaptation:
             self.method, self.story["reasons"]["method"] = methods_by_labels[self.passes.known]
             if self.method == "clusters" and is_statistics:
                 self.method = "sessions"
-                self._note("statistics cannot be clustered: their sessions alone are used")
+                self._note("statistics cannot be clustered: only their sessions are used")
             self.story["method"] = self.method
         needs = {"labels": "speakers", "clusters": "sessions", "sessions": "sessions"}.get(self.method, "nothing")
         if KNOWN.index(self.passes.known) > KNOWN.index(needs):
@@ -322,7 +322,7 @@ class Adaptation:
         return Adapted(model, steps, k, {"total": share})
 
     def _unknown_speakers(self, clusters: Relabelled | None) -> tuple[float, float]:
-        """About how many speakers unlabelled recordings are of, and how far the mean of so many speakers scatters.
+        """About how many speakers unlabelled recordings are of, and how far the mean of this many speakers scatters.
 
         Clusters of sessions, or of a sample of the recordings, count as speakers. The recordings are not centred
         first, as those of a single speaker would then fall apart. One cluster shows no scatter; so the scatter is at

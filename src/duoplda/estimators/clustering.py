@@ -142,7 +142,7 @@ def _check_sides(chain: ScoresTrials, sides: Sides, known: Sides | None) -> None
     names, n = np.unique(sides.session, return_counts=True)
     if (n > 1).any():
         raise DuopldaError(
-            f"{int((n > 1).sum())} sessions are in several sides, which alone would put them into one cluster: "
+            f"{int((n > 1).sum())} sessions are in several sides, which would be put into one cluster only for that: "
             f"{some(names[n > 1].tolist())}; cluster recordings instead, or give each session to one side"
         )
 

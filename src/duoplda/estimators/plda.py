@@ -763,7 +763,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         prior: float = 0.02,
         device: Device = None,
     ) -> Self:
-        """The model for another domain: see `Backend.adapt`. `X` may be `Statistics` of the target, too.
+        """The model for another domain: see `Backend.adapt`. `X` may also be `Statistics` of the target.
 
         Statistics suffice where speakers or sessions are known. With `n_folds=16` they also give a calibration.
 

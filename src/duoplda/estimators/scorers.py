@@ -80,8 +80,8 @@ def held_out_trials(
     if session is None and last.plda_.session_loadings_.shape[1]:
         warnings.warn(
             "no sessions were given for the held-out recordings, but the model was trained with sessions of several "
-            "recordings: if there are such here, too, copies of a recording become target trials. Give `session`, in "
-            "scikit-learn by sklearn.set_config(enable_metadata_routing=True)",
+            "recordings: if there are such sessions here as well, copies of a recording become target trials. Give "
+            "`session`, in scikit-learn by sklearn.set_config(enable_metadata_routing=True)",
             UserWarning,
             stacklevel=3,
         )

@@ -105,7 +105,7 @@ class TargetPasses:
         """How far the mean moves, from 0 to 1, and the steps with their centring moved as far.
 
         A `centre` that the user gave decides. Otherwise, the mean of few speakers is partly their own: it moves as far
-        as `n_speakers` allow, and all the way if that is None. `scatter` is how far a mean of so many speakers
+        as `n_speakers` allow, and all the way if that is None. `scatter` is how far a mean of this many speakers
         scatters. Without it, the distances between the speakers (or clusters) of `stats`, in the space where distances
         are measured, tell; without these, the speakers of the source do.
         """

@@ -124,7 +124,7 @@ def _check_methods(
     bounds: str,
     quality: PathLike | None,
 ) -> None:
-    """Refuse methods that do not go together, or not with so many systems."""
+    """Refuse methods that do not go together, or that are not for this number of systems."""
     cause = f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems"
     refuse(method not in (None, "fusion") and len(scores) > 1, cause)
     other_method = method is not None or bounds != "none" or max(len(scores), len(apply)) > 1
