@@ -242,7 +242,7 @@ class Adaptation:
         k, steps = self.passes.centring(levels_of.effective_number(first.sizes), measured)
         if n < FEWEST_CLUSTERS:
             cause = f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}"
-            self._note(f"{cause}: they tell nothing of how speakers differ", warn=True)
+            self._note(f"{cause}: they do not show how speakers differ", warn=True)
             return replace(self._by_total(first), n_clusters=n)
         stats = self.passes.statistics(steps, FOLDS, first)
         shared = self._to_sessions(stats, steps, k)
@@ -280,7 +280,7 @@ class Adaptation:
         target = Target.of(self.levels.fitting(stats))
         sessions_differ = _in_company(first.sizes) < LEAST_IN_COMPANY and self.levels.has_grown(target)
         if not sessions_differ or not any(shared.shares.values()):
-            self._note("few clusters have several sessions: what they tell of how speakers differ is not used")
+            self._note("few clusters have several sessions: they are not used to learn how speakers differ")
             return self._by_total(first)
         self._note(
             "many sessions are alone in their cluster: what has grown is taken to be at levels below the speakers"
@@ -314,7 +314,9 @@ class Adaptation:
                 )
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
         if self.source.plda_.calibration_ is not None:
-            self._note("without speakers or sessions nothing calibrates: the source's calibration may not hold here")
+            self._note(
+                "without speakers or sessions there is nothing to calibrate with: the source's calibration may not hold here"
+            )
         stats, steps, k = self._centred(n_speakers, scatter)
         n = max(1, round(self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
         share = min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n))
@@ -351,7 +353,9 @@ class Adaptation:
     def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
         """Statistics of the target after steps that are centred on it, as far as `n_speakers` allow; None: wholly."""
         if self.passes.raw.n_recordings < 2:
-            raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
+            raise DuopldaError(
+                "1 recording of the target does not show how recordings vary: give more, hundreds if you can"
+            )
         k, steps = self.passes.centring(n_speakers, scatter=scatter)
         return self.levels.fitting(self.passes.statistics(steps)), steps, k
 
@@ -427,7 +431,7 @@ class Adaptation:
         """Adapt to speakers with the shares that were given; `enough` of them calibrate the ratios."""
         shares = Shares(*self.weights)
         if not (k or any(shares)):
-            self._note("the target counts for nothing: the source stays as it is")
+            self._note("the weights give the target no influence: the source stays as it is")
             return Adapted(self.levels.model, steps, k, shares._asdict())
 
         def adapted(part: Statistics) -> Model:

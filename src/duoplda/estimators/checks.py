@@ -137,7 +137,7 @@ def enrolment(value: Sequence[tuple[int, int | None]] | None) -> Enrolment:
         pairs = []
     if not pairs or not all(whole(s, 1) and (r is None or whole(r, 1)) for s, r in pairs):
         form = "pairs (sessions, recordings of each), such as ((1, 1), (3, None))"
-        raise DuopldaError(f"enrolment={value!r} must be None, or {form}; None recordings are all of a session")
+        raise DuopldaError(f"enrolment={value!r} must be None, or {form}; None stands for all recordings of a session")
     return tuple((int(s), None if r is None else int(r)) for s, r in pairs)
 
 

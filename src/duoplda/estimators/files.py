@@ -177,7 +177,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
         raise DuopldaError("the kinds of channels are not all words, or all numbers")
     model = checked(mean, V, U, W.reshape(len(channels), *W.shape[-2:]), channels)
     if priors.shape != channels.shape or not (priors > 0).all() or abs(priors.sum() - 1) > 1e-6:
-        raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
+        raise DuopldaError(f"the priors of {len(channels)} channels are {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items()}
     plda = _plda_attributes(arrays, header) | {"channel_priors_": priors}
     backend: dict[str, Any] = {"steps_": {}, "n_features_in_": model.d, "counts_": plda["counts_"]}
@@ -242,7 +242,7 @@ def _adaptation(story: Any) -> dict[str, Any]:
         values += [calibration.get(name, 0) for name in ("scale", "offset", "cost")]
         real = all(type(value) in (int, float) and abs(value) < 1e100 for value in values)
         if not real or not all(isinstance(text, str) for text in texts):
-            raise DuopldaError("what it says of its adaptation makes no sense")
+            raise DuopldaError("its record of an adaptation is not valid")
         told = told.get("before")
     return dict(story)
 

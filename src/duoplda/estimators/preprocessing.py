@@ -100,7 +100,7 @@ def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
     chain = " -> ".join(steps) or "no preprocessing"
     if len(parts) not in (2, 3) or parts[-1]:
         said = f"{chain} cannot be written for VBx or pyannote, which normalise lengths twice, once at the end"
-        raise DuopldaError(f"{said}: train with length normalisation, for one by Backend.preset('vbx')")
+        raise DuopldaError(f"{said}: train with length normalisation, for example by Backend.preset('vbx')")
     d = next(iter(steps.values())).n_features_in_
     mean1, matrix = _affine(parts[0], d)
     if len(parts) == 2:
@@ -109,9 +109,7 @@ def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
         mean1 = parts[0][0][1].mean_ if parts[0] and isinstance(parts[0][0][1], Center) else np.zeros(d)
         return Transform(mean1, matrix, np.zeros(matrix.shape[1]))
     if early := [name for name, step in parts[0] if not isinstance(step, Center)]:
-        said = (
-            f"{', '.join(early)} comes before the first of two length normalisations, where the files have a mean only"
-        )
+        said = f"{', '.join(early)} comes before the first of two length normalisations, where the files can have only a mean"
         raise DuopldaError(f"{chain} cannot be written for VBx or pyannote: {said}")
     mean2, lda = _affine(parts[1], d)
     return Transform(mean1, lda, mean2)

@@ -90,7 +90,7 @@ def held_out_trials(
     sample = Sample.of(places, FOLD_SAMPLE)
     trials = make_trials(sample, checks.enrolment(enrolment))
     if trials is None:
-        raise DuopldaError("no trials can be made: at least one speaker of two sessions, and another one, are needed")
+        raise DuopldaError("no trials can be made: there must be a speaker with two sessions, and another speaker")
     row = sample.X[:, 0].astype(np.int64)
 
     def enrolled(index: Ints, ids: Ints, sessions: Ints | None) -> Sides:

@@ -128,7 +128,7 @@ class Job:
                 asked = self.wanted.dtype
                 if len(self.wanted) and (ids.dtype.kind in "biuf") != (asked.kind in "biuf"):
                     cause = f"the ids of the recordings are {ids.dtype}, those asked for {asked}"
-                    raise DuopldaError(f"{cause}: use one kind")
+                    raise DuopldaError(f"{cause}: use ids of one type")
                 keep = np.flatnonzero(lab.places(ids, self.wanted) >= 0)
                 ids, X = (ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep))
             held.append((ids, X))

@@ -27,10 +27,10 @@ def check_audio(
     cause = "`audio` and `extractor` go together: recordings, and the network that embeds them"
     refuse((audio is None) != (extractor is None), cause)
     both = audio is not None and embeddings is not None
-    refuse(both, "`audio` is in place of `embeddings`: leave out either of the two")
+    refuse(both, "`audio` replaces `embeddings`: give only one of the two")
     neither = audio is None and embeddings is None
     refuse(needed and neither, "give either `embeddings`, or `audio` and `extractor`")
-    cause = "`ids` is for `embeddings`: recordings of `audio` are called as their files are"
+    cause = "`ids` is for `embeddings`: recordings of `audio` have the names of their files"
     refuse(audio is not None and ids is not None, cause)
 
 

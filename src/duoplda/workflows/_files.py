@@ -140,7 +140,9 @@ def warn_of_extractor(path: PathLike, model: Backend) -> None:
     if trained is not None and made_by is not None and trained.sha256 != made_by.sha256:
         mine, theirs = (f"{one.name} (sha256 {one.sha256[:12]}...)" for one in (trained, made_by))
         message = f"{os.fspath(path)}: was made by {theirs}, and the model was trained on embeddings of {mine}"
-        warnings.warn(f"{message}: scores mean nothing; make them by the same extractor", UserWarning, stacklevel=3)
+        warnings.warn(
+            f"{message}: scores mean nothing; make embeddings by the same extractor", UserWarning, stacklevel=3
+        )
 
 
 def only(ids: Iterable[str]) -> LabelColumns:

@@ -48,8 +48,8 @@ def adapt(
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     alone = channels is not None and speakers is None and sessions is None
-    refuse(alone, "`channels` are of use with `speakers` or `sessions`: give one of them")
-    cause = "`occasions` are of use with `speakers`, between whom trials across occasions are made"
+    refuse(alone, "`channels` need `speakers` or `sessions`: give one of them")
+    cause = "`occasions` need `speakers`, between whom trials across occasions are made"
     refuse(occasions is not None and speakers is None, cause)
     in_embeddings = labels == embeddings  # as columns of theirs
     ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)

@@ -178,7 +178,7 @@ class SideInformation:
             known = described(trials, table, models)
             rows = np.flatnonzero(known)
             if not len(rows):
-                raise DuopldaError(f"{self.quality}: describes both sides of no trial; do the ids agree?")
+                raise DuopldaError(f"{self.quality}: does not describe both sides of any trial; do the ids agree?")
             pairs = zip(trials.enroll[~known].values, trials.test[~known].values, strict=True)
             names = [f"{e} {t}" for e, t in pairs]
             missing("trials with a recording that the table lacks", names, self.allow_missing, self.note)
@@ -266,9 +266,9 @@ def _load(source: PathLike, quality: PathLike | None) -> Any:
     fitted = calibration.load(source)
     if isinstance(fitted, QualityCalibration) and quality is None:
         needs = ", ".join(dict.fromkeys(term.column for term in fitted.recipe.terms if term.column))
-        raise DuopldaError(f"{source}: goes by side information; give `quality`, a table with the columns {needs}")
+        raise DuopldaError(f"{source}: uses side information; give `quality`, a table with the columns {needs}")
     if not isinstance(fitted, QualityCalibration) and quality is not None:
-        raise DuopldaError(f"{source}: is no calibration with side information; leave `quality` out")
+        raise DuopldaError(f"{source}: is not a calibration with side information; leave `quality` out")
     return fitted
 
 

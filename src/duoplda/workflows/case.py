@@ -37,7 +37,7 @@ def case(
     asked = read_case(file)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     page, data = folder / "case.html", folder / "case.json"
     if folder.is_dir():
         for path in (page, data):

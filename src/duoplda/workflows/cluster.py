@@ -120,7 +120,7 @@ def _read_pairs(path: PathLike | None, columns: Columns) -> NDArray[np.str_] | N
         return None
     listed = read_trials(path, columns=columns)
     if listed.target is not None:
-        raise DuopldaError(f"{path}: these are trials with their truth; give pairs alone, lines `recording recording`")
+        raise DuopldaError(f"{path}: these are trials with their truth; give only pairs, lines `recording recording`")
     return np.column_stack([listed.enroll.values, listed.test.values])
 
 

@@ -115,7 +115,7 @@ def _write_pair(
     if backend.calibration_ is not None:
         warnings.warn("the calibration is not written: neither tool has one", UserWarning, stacklevel=3)
     if d > PYANNOTE_DIMENSIONS:
-        said = f"the PLDA has {d} dimensions: VBx uses as many as its option says (--lda-dim)"
+        said = f"the PLDA has {d} dimensions: VBx uses the number that its option --lda-dim gives"
         warnings.warn(said, UserWarning, stacklevel=3)
     _say_lost(loss, raised, note)
 
@@ -123,7 +123,7 @@ def _write_pair(
 def _say_lost(loss: Loss, raised: int, note: Note) -> None:
     """Report what the other format cannot hold; a loss of variance is a warning."""
     if raised:
-        note(f"{raised} directions without speaker variance got a tiny one: VBx divides by each")
+        note(f"{raised} directions without speaker variance got a tiny variance: VBx divides by each")
     if loss.lossless:
         note(loss.sentence())
     else:

@@ -32,7 +32,7 @@ def demo(
     refuse(speakers is not None and audio is None, "`speakers` is for `audio`")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise DuopldaError(f"{folder}: exists already; give another name, or allow writing into it with `force`")
     folder.mkdir(parents=True, exist_ok=True)

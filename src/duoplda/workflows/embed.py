@@ -246,9 +246,9 @@ class _Outputs(NamedTuple):
         """Before any work is done, refuse outputs that cannot be written, that have one name, or that are inputs."""
         for table in (self.labels, self.quality):
             other = table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES
-            refuse(other, f"{table} is to be a table: name it .csv, .tsv or .parquet")
+            refuse(other, f"{table} must be a table: name it .csv, .tsv or .parquet")
         outputs = [path for path in self[:-1] if path is not None]
-        refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have one name")
+        refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have the same name")
         for path in outputs:
             check_output(path, self.force, inputs=inputs)
 

@@ -67,7 +67,7 @@ def link(
     refuse(either, "give either `rttm` with `segments`, or `local`")
     cause = "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
     refuse(as_turns and not rttm, cause)
-    cause = "`cannot_link_within` needs `segments`, which say what file a segment is of"
+    cause = "`cannot_link_within` needs `segments`, which say of which file a segment is"
     refuse(cannot_link_within and segments is None, cause)
     lists = *rttm, segments, local, model, sessions, channels, occasions, speakers_known
     files.check_outputs([out], force, [embeddings], [ids, *lists])

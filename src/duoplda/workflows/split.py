@@ -43,7 +43,7 @@ def split(
     one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     table = read_labels(speakers or labels, sessions, channels, columns=columns)  # type: ignore[arg-type]
     n_speakers = len(encoded_labels(table, note).speaker_ids)
     shares: dict[str, float | None] = {"train": train, "dev": dev, "eval": eval}
