@@ -314,9 +314,8 @@ class Adaptation:
                 )
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
         if self.source.plda_.calibration_ is not None:
-            self._note(
-                "without speakers or sessions there is nothing to calibrate with: the source's calibration may not hold here"
-            )
+            cause = "without speakers or sessions there is nothing to calibrate with"
+            self._note(f"{cause}: the source's calibration may not hold here")
         stats, steps, k = self._centred(n_speakers, scatter)
         n = max(1, round(self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
         share = min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n))
@@ -353,9 +352,8 @@ class Adaptation:
     def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
         """Statistics of the target after steps that are centred on it, as far as `n_speakers` allow; None: wholly."""
         if self.passes.raw.n_recordings < 2:
-            raise DuopldaError(
-                "1 recording of the target does not show how recordings vary: give more, hundreds if you can"
-            )
+            cause = "1 recording of the target does not show how recordings vary"
+            raise DuopldaError(f"{cause}: give more, hundreds if you can")
         k, steps = self.passes.centring(n_speakers, scatter=scatter)
         return self.levels.fitting(self.passes.statistics(steps)), steps, k
 

@@ -109,7 +109,8 @@ def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
         mean1 = parts[0][0][1].mean_ if parts[0] and isinstance(parts[0][0][1], Center) else np.zeros(d)
         return Transform(mean1, matrix, np.zeros(matrix.shape[1]))
     if early := [name for name, step in parts[0] if not isinstance(step, Center)]:
-        said = f"{', '.join(early)} comes before the first of two length normalisations, where the files can have only a mean"
+        names = ", ".join(early)
+        said = f"{names} comes before the first of two length normalisations, where the files can have only a mean"
         raise DuopldaError(f"{chain} cannot be written for VBx or pyannote: {said}")
     mean2, lda = _affine(parts[1], d)
     return Transform(mean1, lda, mean2)
